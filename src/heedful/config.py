@@ -1,0 +1,386 @@
+"""What a model *is*: small frozen dataclasses that serialise. Nothing here imports torch.
+
+A stack of blocks is described once (``StackConfig``); a family holds one or two stacks, its embedding and its head.
+Every choice of a kind is a word from a closed list (``Literal``) or one small dataclass a case, looked up in a table
+when the part is built. Nothing is ever read off a model's name.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+from heedful.errors import HeedfulError, nearest
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
+Norm = Literal["layer", "rms", "batch"]
+Pooling = Literal["first", "last", "mean", "max"]
+
+
+class Config:
+    """The base of all configurations: checked when made, and a dictionary there and back.
+
+    ``to_dict`` writes the class as ``"kind"``; ``from_dict`` refuses an unknown kind, key or word, naming the nearest.
+    """
+
+    kind: ClassVar[str]
+    known: ClassVar[dict[str, type[Config]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Config.known[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            words = get_args(hint) if get_origin(hint) is Literal else ()
+            if words and getattr(self, name) not in words:
+                value = getattr(self, name)
+                raise HeedfulError(f"{self.kind}.{name} is {value!r}; {nearest(str(value), map(str, words))}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as plain JSON values."""
+        return {"kind": self.kind} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}  # type: ignore[arg-type]  # subclasses are dataclasses
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The configuration that ``to_dict`` wrote; raises ``HeedfulError`` for what it does not know."""
+        kind = str(data.get("kind", cls.kind if cls is not Config else None))
+        made = Config.known.get(kind)
+        if made is None or not issubclass(made, cls):
+            raise HeedfulError(f"unknown kind of configuration {kind!r}; {nearest(kind, Config.known)}")
+        hints = get_type_hints(made)
+        names = [f.name for f in fields(made)]  # type: ignore[arg-type]  # subclasses are dataclasses
+        for key in data:
+            if key != "kind" and key not in names:
+                raise HeedfulError(f"unknown key {key!r} in a {kind!r} configuration; {nearest(key, names)}")
+        return made(**{k: _typed(hints[k], v) for k, v in data.items() if k != "kind"})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_dict()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    cases = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if isinstance(value, Mapping):
+        owners = [case for case in cases if isinstance(case, type) and issubclass(case, Config)]
+        return (owners[0] if len(owners) == 1 else Config).from_dict(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+# --------------------------------------------------------------------------------------------- positions, one case each
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoPosition(Config):
+    """No positions: the stack sees a set."""
+
+    kind: ClassVar[str] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinusoidalPosition(Config):
+    """Fixed sines and cosines added to the embedding: interleaved as in the paper, or all sines first (``halves``)."""
+
+    kind: ClassVar[str] = "sinusoidal"
+    order: Literal["interleaved", "halves"] = "interleaved"
+    base: float = 10000.0
+    offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedPosition(Config):
+    """A learned row for each of ``length`` positions, added to the embedding; row ``offset`` is position 0."""
+
+    kind: ClassVar[str] = "learned"
+    length: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryPosition(Config):
+    """Queries and keys rotated by their position. ``scaling`` stretches a model to more than ``original_length``."""
+
+    kind: ClassVar[str] = "rotary"
+    base: float = 10000.0
+    scaling: Literal["default", "linear", "llama3", "yarn"] = "default"
+    factor: float = 1.0
+    original_length: int = 2048
+    low_frequency_factor: float = 1.0  # llama3
+    high_frequency_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float | None = None  # yarn; None: 0.1 ln(factor) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlibiPosition(Config):
+    """A penalty on attention that grows linearly with distance, one slope a head."""
+
+    kind: ClassVar[str] = "alibi"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativePosition(Config):
+    """A learned bias for each bucket of distances and each head, shared by all blocks of the stack."""
+
+    kind: ClassVar[str] = "relative"
+    buckets: int = 32
+    max_distance: int = 128
+
+
+Position = NoPosition | SinusoidalPosition | LearnedPosition | RotaryPosition | AlibiPosition | RelativePosition
+
+
+# ------------------------------------------------------------------------------------------------------------ the stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout(Config):
+    """Probabilities at the four sites."""
+
+    kind: ClassVar[str] = "dropout"
+    embedding: float = 0.0  # after tokens, positions and the embedding norm
+    attention: float = 0.0  # on attention weights; has no fused kernel on CPU
+    hidden: float = 0.0  # inside the feed-forward
+    residual: float = 0.0  # on what a sublayer adds to the stream
+
+    @classmethod
+    def everywhere(cls, rate: float, *, attention: float = 0.0) -> Dropout:
+        """The same rate at all sites but attention, whose rate is its own."""
+        return cls(embedding=rate, attention=attention, hidden=rate, residual=rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackConfig(Config):
+    """A stack of ``depth`` equal blocks: attention, cross-attention where ``cross``, feed-forward."""
+
+    kind: ClassVar[str] = "stack"
+    dim: int
+    depth: int
+    heads: int
+    kv_heads: int | None = None  # None: as many as heads; fewer: grouped queries; 1: multi-query
+    head_dim: int | None = None  # None: dim / heads
+    ff_dim: int | None = None  # None: 4 dim
+    norm: Norm = "layer"
+    norm_eps: float = 1e-5
+    placement: Literal["pre", "post", "sandwich"] = "pre"
+    embedding_norm: bool = False
+    activation: Activation = "gelu"
+    gated: bool = False
+    attention_bias: Literal["all", "qkv", "out", "none"] = "all"
+    ff_bias: bool = True
+    scale: Literal["sqrt", "none"] = "sqrt"
+    qk_norm: Literal["head", "none"] = "none"
+    position: Position = field(default_factory=NoPosition)
+    causal: bool = False
+    cross: bool = False
+    window: int | None = None  # a query sees the last `window` keys, itself included
+    dropout: Dropout = field(default_factory=Dropout)
+    init: Literal["normal", "scaled", "truncated", "xavier"] = "normal"
+    init_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_dim is None and self.dim % self.heads:
+            raise HeedfulError(f"dim {self.dim} is not a multiple of {self.heads} heads; change one, or give head_dim")
+        if self.heads % (self.kv_heads or self.heads):
+            raise HeedfulError(f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly")
+        if self.causal and self.norm == "batch":
+            raise HeedfulError("batch norm in a causal stack lets each token see the future; use 'layer' or 'rms'")
+        if self.window is not None and not self.causal:
+            raise HeedfulError("a sliding window needs a causal stack")
+
+
+# ----------------------------------------------------------------------------------------------------------- embeddings
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig(Config):
+    """Token embeddings, multiplied by √dim where ``scale`` says so; ``segments`` > 0 adds a segment embedding."""
+
+    kind: ClassVar[str] = "embedding"
+    vocab_size: int
+    scale: Literal["sqrt", "none"] = "none"
+    segments: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchConfig(Config):
+    """An image cut into square patches, with the tokens that stand before them."""
+
+    kind: ClassVar[str] = "patches"
+    image_size: tuple[int, int] = (224, 224)  # height, width
+    patch_size: int = 16
+    channels: int = 3
+    prefix: Literal["none", "class", "class+distillation"] = "class"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for side, length in zip(("height", "width"), self.image_size, strict=True):
+            if length % self.patch_size:
+                raise HeedfulError(f"image {side} {length} is not a multiple of the patch size {self.patch_size}")
+
+    @property
+    def prefix_tokens(self) -> int:
+        """How many tokens stand before the patches."""
+        return {"none": 0, "class": 1, "class+distillation": 2}[self.prefix]
+
+    @property
+    def tokens(self) -> int:
+        """N = (H / P)(W / P) patches and the tokens before them."""
+        height, width = self.image_size
+        return (height // self.patch_size) * (width // self.patch_size) + self.prefix_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens(Config):
+    """The ids that generation needs to know; ``start`` begins an encoder-decoder's target."""
+
+    kind: ClassVar[str] = "special"
+    pad: int | None = None
+    start: int | None = None
+    end: tuple[int, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------------- heads, one case each
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoHead(Config):
+    """The hidden stream itself. ``pooler`` keeps BERT's pooler with the model, for a head put on later."""
+
+    kind: ClassVar[str] = "no-head"
+    pooler: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageHead(Config):
+    """Logits over the vocabulary. Tying and output scaling (by 1/√dim) are two facts."""
+
+    kind: ClassVar[str] = "language-model"
+    tied: bool = True
+    bias: bool = False
+    scale: Literal["sqrt", "none"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedHead(Config):
+    """BERT's masked language model: dense, activation, norm, then the vocabulary with a bias."""
+
+    kind: ClassVar[str] = "masked-language-model"
+    tied: bool = True
+    activation: Activation = "gelu"
+    norm_eps: float = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceHead(Config):
+    """One row of label logits a sequence: pooled, through BERT's dense layer where ``pooler``, then linear."""
+
+    kind: ClassVar[str] = "sequence"
+    labels: int = 2
+    pooling: Pooling = "first"
+    pooler: bool = True
+    bias: bool = True
+    dropout: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenHead(Config):
+    """One row of label logits a token."""
+
+    kind: ClassVar[str] = "token"
+    labels: int = 2
+    dropout: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanHead(Config):
+    """Two logits a token: the answer starts here, the answer ends here."""
+
+    kind: ClassVar[str] = "span"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledHead(Config):
+    """One vector a sequence, through BERT's dense layer where ``pooler``, of unit length where ``normalise``."""
+
+    kind: ClassVar[str] = "pooled"
+    pooling: Pooling = "mean"
+    pooler: bool = False
+    normalise: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageHead(Config):
+    """Class logits from the class token (averaged with the distillation token's own classifier where there is one).
+
+    ``hidden`` is the width of the pre-training head's one hidden layer (with tanh); 0 is the single linear layer.
+    """
+
+    kind: ClassVar[str] = "image"
+    labels: int = 1000
+    hidden: int = 0
+
+
+Head = NoHead | LanguageHead | MaskedHead | SequenceHead | TokenHead | SpanHead | PooledHead | ImageHead
+
+
+# ------------------------------------------------------------------------------------------------------------- families
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(Config):
+    """Encoder only (BERT): every token sees every other."""
+
+    kind: ClassVar[str] = "encoder"
+    embedding: EmbeddingConfig
+    encoder: StackConfig
+    head: Head = field(default_factory=NoHead)
+    special: SpecialTokens = field(default_factory=SpecialTokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(Config):
+    """Decoder only (GPT-2, Llama): every token sees those before it."""
+
+    kind: ClassVar[str] = "decoder"
+    embedding: EmbeddingConfig
+    decoder: StackConfig
+    head: Head = field(default_factory=LanguageHead)
+    special: SpecialTokens = field(default_factory=SpecialTokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderConfig(Config):
+    """Encoder and decoder (the paper, T5, BART, Marian). ``target`` None: one embedding for both sides."""
+
+    kind: ClassVar[str] = "encoder-decoder"
+    source: EmbeddingConfig
+    target: EmbeddingConfig | None = None
+    encoder: StackConfig
+    decoder: StackConfig
+    head: Head = field(default_factory=LanguageHead)
+    special: SpecialTokens = field(default_factory=SpecialTokens)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.encoder.dim != self.decoder.dim:
+            raise HeedfulError(f"encoder dim {self.encoder.dim} and decoder dim {self.decoder.dim} differ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig(Config):
+    """Encoder over image patches (ViT, DeiT)."""
+
+    kind: ClassVar[str] = "vision"
+    patches: PatchConfig
+    encoder: StackConfig
+    head: Head = field(default_factory=ImageHead)
+
+
+ModelConfig = EncoderConfig | DecoderConfig | EncoderDecoderConfig | VisionConfig

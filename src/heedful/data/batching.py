@@ -1,0 +1,90 @@
+"""Which examples go into a batch together: examples of like length under a budget of tokens.
+
+A plan is a list of index arrays. It is a pure function of the lengths, the budget, the seed and the epoch, so a run can
+be taken up again in the middle of an epoch without having stored it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heedful.errors import HeedfulError
+
+Lengths = np.ndarray | Sequence[int] | Sequence[tuple[int, int]]
+
+
+def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int | None = None) -> list[np.ndarray]:
+    """The batches of one epoch in the order in which they are learned from; every example is in exactly one.
+
+    The examples are shuffled, sorted by length (pairs by target, then source; stably, so that equals stay shuffled),
+    cut into batches, and the batches are shuffled. Sorting both sides, rather than the longer one, leaves less padding:
+    on the 29,000 pairs of Multi30k, English to French by words, 2.9 % instead of 6.8 % at 2,048 tokens (unsorted 49 %).
+
+    Args:
+        lengths: (N,) whole numbers, or (N, 2) for pairs (source, target).
+        tokens: what a batch may cost. The cost is rows × the longest length in the batch, for pairs the longest of
+            either side: at most so many tokens a side, padding counted. A single example over the budget is a batch
+            alone.
+        seed: with ``epoch``, decides the order.
+        epoch: counted from 0.
+        max_rows: at most so many examples in a batch; ``None``: as many as the budget holds.
+
+    Returns:
+        Arrays of int64 indices into ``lengths``.
+
+    Raises:
+        HeedfulError: no example, or a budget below one token.
+    """
+    sides = as_lengths(lengths)
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(len(sides))
+    order = order[np.lexsort(sides[order].T)]  # the last key, the target, decides first
+    batches = _cut(order, sides.max(axis=1), tokens, max_rows)
+    return [batches[index] for index in random.permutation(len(batches))]
+
+
+def ordered(lengths: Lengths, tokens: int, *, max_rows: int | None = None) -> list[np.ndarray]:
+    """The batches for evaluation and prediction: longest first, nothing random; budget and errors as in :func:`plan`.
+
+    The longest come first so that a batch too large for the memory shows at once. The arrays say where results belong:
+
+    >>> answers = [""] * 3
+    >>> for batch in ordered([2, 9, 4], tokens=10):
+    ...     for index in batch:
+    ...         answers[index] = f"example {index}"
+    >>> answers
+    ['example 0', 'example 1', 'example 2']
+    """
+    sides = as_lengths(lengths)
+    order = np.lexsort(-sides.T)
+    return _cut(order, sides.max(axis=1), tokens, max_rows)
+
+
+def as_lengths(lengths: Lengths) -> np.ndarray:
+    """``lengths`` as an (N, sides) int64 array, one or two sides; an empty set is refused."""
+    sides = np.asarray(lengths, dtype=np.int64)
+    if sides.size == 0:
+        raise HeedfulError("there is no example to make a batch of; check that the data is not empty")
+    return sides.reshape(len(sides), -1)
+
+
+def _cut(order: np.ndarray, longest: np.ndarray, tokens: int, max_rows: int | None) -> list[np.ndarray]:
+    """``order`` cut, from its beginning, into the longest runs whose cost is within ``tokens``."""
+    if tokens < 1:
+        raise HeedfulError(f"a batch of {tokens} tokens holds nothing; give a budget of at least 1 token")
+    if max_rows is not None and max_rows < 1:
+        raise HeedfulError(f"a batch of {max_rows} rows holds nothing; give at least 1 row")
+    sizes = np.maximum(longest[order], 1)
+    batches = []
+    start = 0
+    while start < len(order):
+        # No batch that holds this example has more rows than its length alone allows.
+        most = max(1, tokens // int(sizes[start]))
+        window = sizes[start : start + (most if max_rows is None else min(most, max_rows))]
+        costs = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)  # never falls
+        rows = max(1, int(np.searchsorted(costs, tokens, side="right")))
+        batches.append(order[start : start + rows])
+        start += rows
+    return batches

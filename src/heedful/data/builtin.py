@@ -1,0 +1,39 @@
+"""Built-in sets, accepted wherever a file is: ``builtin:NAME[/ARG][:SPLIT]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from heedful.data import dates
+from heedful.errors import HeedfulError, nearest
+
+PREFIX = "builtin:"
+SPLITS = ("train", "valid", "test")
+
+# name -> (what makes its rows from the argument and the split, one line for listings)
+_SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, str]]], str]] = {
+    "cldr-dates": (dates.rows, "dates and times written out in two languages, from CLDR; cldr-dates/en-fr by default"),
+}
+
+
+def names() -> dict[str, str]:
+    """The built-in sets, each with the line that describes it."""
+    return {name: description for name, (_, description) in _SETS.items()}
+
+
+def load(source: str, split: str | None = None) -> list[dict[str, str]]:
+    """The rows of a source string; `split` counts where the string names none, and "train" where neither does.
+
+    >>> load("builtin:cldr-dates/en-fr:test")[0].keys()
+    dict_keys(['source', 'target', 'format', 'exact'])
+
+    Raises `HeedfulError` for an unknown set, argument or split, naming the nearest.
+    """
+    path, _, named = source.removeprefix(PREFIX).partition(":")
+    name, _, argument = path.partition("/")
+    if name not in _SETS:
+        raise HeedfulError(f"unknown built-in set {name!r}, in {source}; {nearest(name, _SETS)}")
+    part = named or split or "train"
+    if part not in SPLITS:
+        raise HeedfulError(f"unknown split {part!r}, in {source}; {nearest(part, SPLITS)}")
+    return _SETS[name][0](argument or None, part)

@@ -1,0 +1,137 @@
+"""Opening text files as people have them: compressed or not, with every way they can be broken said in one line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import IO
+
+from heedful.errors import HeedfulError
+
+STDIN = "-"
+COMPRESSED = (".gz", ".xz", ".zst")
+
+
+def shown(path: str) -> str:
+    """The name by which messages call a file."""
+    return "standard input" if path == STDIN else path
+
+
+def extension(path: str) -> str:
+    """What a file holds, by its name: the last extension before that of the compression, in lower case ("" if none)."""
+    name = Path(path.lower())
+    return Path(name.stem).suffix if name.suffix in COMPRESSED else name.suffix
+
+
+def text_stream(path: str) -> Iterator[tuple[int, str]]:
+    r"""Each line of a UTF-8 file with its number, from 1.
+
+    Lines end at ``\n`` or ``\r\n`` and nowhere else (a form feed or U+2028 is text); a byte order mark is dropped;
+    ``-`` is standard input. Raises `HeedfulError`, naming file and line, for a file that is missing, a folder,
+    unreadable, broken, binary or not UTF-8.
+    """
+    for number, line in raw_lines(path):
+        yield number, line.removesuffix("\n").removesuffix("\r")
+
+
+def raw_lines(path: str) -> Iterator[tuple[int, str]]:
+    """As `text_stream`, the line ends kept: a CSV field may hold them."""
+    with opened(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise HeedfulError(
+                    f"UTF-16 text, in {shown(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file"
+                )
+            if b"\0" in line:
+                raise HeedfulError(
+                    f"a NUL byte, so this is no text, in {shown(path)}:{number}; give a text file, or name a "
+                    f"compressed or Parquet file by its extension ({', '.join(COMPRESSED)}, .parquet)"
+                )
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                raise HeedfulError(
+                    f"invalid UTF-8 (byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line), in "
+                    f"{shown(path)}:{number}; convert the file: iconv -f WINDOWS-1252 -t UTF-8 {path} > new-file"
+                ) from error
+            yield number, text.removeprefix("\ufeff") if number == 1 else text
+
+
+@contextmanager
+def opened(path: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """A file's bytes, decompressed as its last extension says. What breaks while it is read is said in one line."""
+    if path == STDIN:
+        yield sys.stdin.buffer
+        return
+    file = Path(path)
+    if file.is_dir():
+        raise HeedfulError(f"{path} is a folder and a file is wanted; give a file in it")
+    if not file.exists():
+        raise HeedfulError(f"no such file: {path}; {_like(file)}")
+    try:
+        with _decompressed(file) as stream:
+            yield stream
+    except EOFError as error:
+        raise HeedfulError(f"{path} is cut off before its end; copy or download it again") from error
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        raise HeedfulError(f"{path} is no whole {file.suffix} file ({error}); copy or download it again") from error
+    except OSError as error:
+        raise HeedfulError(
+            f"{path} cannot be read ({error.strerror or error}); mend that or give another file"
+        ) from error
+
+
+def _decompressed(file: Path) -> IO[bytes] | gzip.GzipFile:
+    match file.suffix.lower():
+        case ".gz":
+            return gzip.open(file)
+        case ".xz":
+            return lzma.open(file)
+        case ".zst":
+            return io.BytesIO(_zstd(file))
+        case _:
+            return file.open("rb")
+
+
+def _zstd(file: Path) -> bytes:
+    """All frames of the file, at once: the library's own stream takes a file that is cut off for a whole one."""
+    zstandard = needed("zstandard", str(file))
+    rest, parts = file.read_bytes(), []
+    while rest:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            parts.append(frame.decompress(rest))
+        except zstandard.ZstdError as error:
+            raise HeedfulError(f"{file} is no whole .zst file ({error}); copy or download it again") from error
+        if not frame.eof:
+            raise EOFError
+        rest = frame.unused_data
+    return b"".join(parts)
+
+
+def needed(library: str, path: str) -> ModuleType:
+    """The optional library that a file needs, or the line that installs it."""
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise HeedfulError(f"{path} needs {library.partition('.')[0]}; pip install 'heedful[data]'") from error
+
+
+def _like(file: Path) -> str:
+    folder = file.parent
+    if not folder.is_dir():
+        return f"there is no folder {folder} either, check the path"
+    names = sorted(one.name for one in folder.iterdir())
+    # A compressed twin first: "train.en" is asked for, "train.en.gz" is there.
+    close = [name for name in names if name in {file.name + end for end in COMPRESSED}]
+    close = close or get_close_matches(file.name, names, n=1)
+    return f"did you mean {str(folder / close[0])!r}?" if close else f"check the path, {folder} holds no such name"

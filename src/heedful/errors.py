@@ -1,0 +1,24 @@
+"""Errors for people: one line that says what was found, where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class HeedfulError(ValueError):
+    """Something a person can mend. The message is one line: what was found, where (file, line), what to do.
+
+    The command line prints it and leaves with exit status 2; in Python it is an ordinary ``ValueError``.
+    """
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The hint after an unknown name: the closest known one, or else the whole list.
+
+    >>> nearest("gpt-2", ["gpt2", "bert-base"])
+    "did you mean 'gpt2'?"
+    """
+    names = sorted(known)
+    close = get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(names)

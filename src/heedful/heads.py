@@ -1,0 +1,196 @@
+"""What stands on a stack: language model, masked language model, sequence, token, span, pooled, image.
+
+All are called ``head(hidden, real)``: the final stream (B, T, D) and the (B, T) mask of real tokens, None when all are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.config import (
+    Head,
+    ImageHead,
+    LanguageHead,
+    MaskedHead,
+    NoHead,
+    PooledHead,
+    SequenceHead,
+    SpanHead,
+    TokenHead,
+)
+from heedful.layers.feedforward import ACTIVATIONS
+from heedful.layers.norm import LayerNorm
+
+
+def _first(hidden: Tensor, real: Tensor) -> Tensor:
+    return hidden[torch.arange(len(hidden), device=hidden.device), real.int().argmax(1)]
+
+
+def _last(hidden: Tensor, real: Tensor) -> Tensor:
+    return _first(hidden.flip(1), real.flip(1))
+
+
+def _mean(hidden: Tensor, real: Tensor) -> Tensor:
+    return (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+
+
+def _max(hidden: Tensor, real: Tensor) -> Tensor:
+    return hidden.masked_fill(~real[..., None], float("-inf")).amax(1)
+
+
+POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": _first, "last": _last, "mean": _mean, "max": _max}
+
+
+def pool(hidden: Tensor, real: Tensor | None, pooling: str) -> Tensor:
+    """One vector a sequence from its real tokens: (B, T, D) → (B, D). The first real token is BERT's class token."""
+    real = hidden.new_ones(hidden.shape[:2]).bool() if real is None else real
+    return POOLINGS[pooling](hidden, real)
+
+
+class Dense(nn.Module):
+    """act(linear(x)): BERT's pooler, and the hidden layer of ViT's pre-training head."""
+
+    def __init__(self, into: int, out: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(into, out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` (..., into) → tanh of (..., out)."""
+        return self.dense(x).tanh()
+
+
+class Hidden(nn.Module):
+    """No head: the stream as it is. A pooler, where there is one, waits for the head that will use it."""
+
+    def __init__(self, config: NoHead, dim: int) -> None:
+        super().__init__()
+        self.pooler = Dense(dim, dim) if config.pooler else nn.Identity()
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """(B, T, D)."""
+        return hidden
+
+
+class LanguageModel(nn.Module):
+    """Logits over the vocabulary, with the embedding's own weights where tied (Press and Wolf 2017)."""
+
+    def __init__(self, config: LanguageHead, dim: int, token: nn.Embedding) -> None:
+        super().__init__()
+        self.output = nn.Linear(dim, token.num_embeddings, bias=config.bias)
+        if config.tied:
+            self.output.weight = token.weight
+        self.factor = {"sqrt": dim**-0.5, "none": 1.0}[config.scale]
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """(B, T, V)."""
+        return self.output(hidden * self.factor)
+
+
+class MaskedLanguageModel(nn.Module):
+    """BERT's: logits = norm(act(dense(hidden))) Eᵀ + b. Devlin et al. 2019."""
+
+    def __init__(self, config: MaskedHead, dim: int, token: nn.Embedding) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dim, dim)
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm = LayerNorm(dim, config.norm_eps)
+        self.output = nn.Linear(dim, token.num_embeddings)
+        if config.tied:
+            self.output.weight = token.weight
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """(B, T, V)."""
+        return self.output(self.norm(self.activation(self.dense(hidden))))
+
+
+class SequenceClassifier(nn.Module):
+    """Label logits of a whole sequence, from its pooled vector."""
+
+    def __init__(self, config: SequenceHead, dim: int) -> None:
+        super().__init__()
+        self.pooling = config.pooling
+        self.pooler = Dense(dim, dim) if config.pooler else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(dim, config.labels, bias=config.bias)
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """(B, labels)."""
+        return self.output(self.dropout(self.pooler(pool(hidden, real, self.pooling))))
+
+
+class TokenClassifier(nn.Module):
+    """Label logits of each token."""
+
+    def __init__(self, config: TokenHead, dim: int) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(dim, config.labels)
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """(B, T, labels)."""
+        return self.output(self.dropout(hidden))
+
+
+class SpanFinder(nn.Module):
+    """Start and end logits of each token; padding can be neither."""
+
+    def __init__(self, config: SpanHead, dim: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(dim, 2)
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """(B, T, 2)."""
+        return self.output(hidden)
+
+
+class Pooled(nn.Module):
+    """One vector a sequence."""
+
+    def __init__(self, config: PooledHead, dim: int) -> None:
+        super().__init__()
+        self.pooling = config.pooling
+        self.pooler = Dense(dim, dim) if config.pooler else nn.Identity()
+        self.normalise: Callable[..., Tensor] = F.normalize if config.normalise else nn.Identity()
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """(B, D)."""
+        return self.normalise(self.pooler(pool(hidden, real, self.pooling)))
+
+
+class ImageClassifier(nn.Module):
+    """Class logits: from the class token's row alone, averaged with the distillation token's own classifier.
+
+    Dosovitskiy et al. 2021, section 3.1; Touvron et al. 2021, section 4.
+    """
+
+    def __init__(self, config: ImageHead, dim: int, prefix_tokens: int) -> None:
+        super().__init__()
+        self.hidden = Dense(dim, config.hidden) if config.hidden else nn.Identity()
+        width = config.hidden or dim
+        self.output = nn.ModuleList(nn.Linear(width, config.labels) for _ in range(max(1, prefix_tokens)))
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """(B, labels)."""
+        rows = self.hidden(hidden[:, : len(self.output)]).unbind(1)
+        return torch.stack([output(row) for output, row in zip(self.output, rows, strict=True)]).mean(0)
+
+
+def head_of(config: Head, dim: int, token: nn.Embedding | None = None, prefix_tokens: int = 0) -> nn.Module:
+    """The head of a configuration, on a stack of width ``dim`` over the embedding ``token``."""
+    return _BUILDERS[type(config)](config, dim, token, prefix_tokens)
+
+
+_BUILDERS: dict[type[Head], Callable[..., nn.Module]] = {
+    NoHead: lambda config, dim, token, prefix: Hidden(config, dim),
+    LanguageHead: lambda config, dim, token, prefix: LanguageModel(config, dim, token),
+    MaskedHead: lambda config, dim, token, prefix: MaskedLanguageModel(config, dim, token),
+    SequenceHead: lambda config, dim, token, prefix: SequenceClassifier(config, dim),
+    TokenHead: lambda config, dim, token, prefix: TokenClassifier(config, dim),
+    SpanHead: lambda config, dim, token, prefix: SpanFinder(config, dim),
+    PooledHead: lambda config, dim, token, prefix: Pooled(config, dim),
+    ImageHead: lambda config, dim, token, prefix: ImageClassifier(config, dim, prefix),
+}

@@ -1,0 +1,33 @@
+"""The building blocks, each usable alone; none knows of families. Change one here and every model has it.
+
+norm · feedforward · position · mask · attention · embedding · probe
+"""
+
+from heedful.layers.attention import Attention, attention_weights, explicit_attention, fused_attention
+from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
+from heedful.layers.feedforward import FeedForward
+from heedful.layers.mask import causal_mask, combine, padding_mask, window_mask
+from heedful.layers.norm import BatchNorm, LayerNorm, RMSNorm
+from heedful.layers.position import Alibi, Learned, Relative, Rotary, Sinusoidal
+
+__all__ = [
+    "Alibi",
+    "Attention",
+    "BatchNorm",
+    "FeedForward",
+    "LayerNorm",
+    "Learned",
+    "PatchEmbedding",
+    "RMSNorm",
+    "Relative",
+    "Rotary",
+    "Sinusoidal",
+    "TokenEmbedding",
+    "attention_weights",
+    "causal_mask",
+    "combine",
+    "explicit_attention",
+    "fused_attention",
+    "padding_mask",
+    "window_mask",
+]

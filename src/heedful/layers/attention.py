@@ -1,0 +1,179 @@
+"""Attention: multi-head, grouped-query and multi-query, self and cross, in one class.
+
+Shapes: B sequences, T queries, S keys, D model width, H query heads, K key-value heads (K divides H), E head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.config import StackConfig
+from heedful.layers.mask import Mask, causal_mask
+from heedful.layers.norm import Identity, RMSNorm
+from heedful.layers.position import NOWHERE, Place
+
+Pair = tuple[Tensor, Tensor]
+Project = Callable[[], Pair]
+
+
+class Remembered:
+    """What one attention remembers: here, nothing, so that every call projects anew. The others: ``heedful.cache``."""
+
+    def update(self, project: Project) -> Pair:
+        """The keys and values (B, K, S, E) to attend to; ``project`` makes this call's."""
+        return project()
+
+    def select(self, rows: Tensor) -> None:
+        """Keep ``rows`` of the batch (a beam's new order, or those still alive), in that order."""
+
+
+NOTHING = Remembered()
+
+
+class Attend(Protocol):
+    """The one callable that attends: q (B, H, T, E), k and v (B, K, S, E) → (B, H, T, E)."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
+        """softmax(scale · q kᵀ, where the mask allows) v."""
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
+    """softmax(scale · q kᵀ) v by PyTorch's fused kernel. A row that may attend to nothing gives zeros.
+
+    ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias.
+    """
+    if isinstance(mask, str) and q.size(-2) != k.size(-2):
+        mask = causal_mask(q.size(-2), k.size(-2), q.device)
+    tensor, causal = (None, True) if isinstance(mask, str) else (mask, False)
+    shared = q.size(1) != k.size(1)
+    return F.scaled_dot_product_attention(q, k, v, tensor, dropout, causal, scale=scale, enable_gqa=shared)
+
+
+def attention_weights(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
+    """The weights themselves: softmax(scale · q kᵀ) over the keys that the mask allows, (B, H, T, S).
+
+    A row that may attend to nothing gets zeros, where a plain softmax would give NaN.
+    """
+    scores = scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
+    bias = float_mask(mask, scores)
+    return (scores + bias).softmax(-1).masked_fill((bias == float("-inf")).all(-1, keepdim=True), 0.0)
+
+
+def explicit_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
+    """The same as ``fused_attention``, written out: for reading and for checking."""
+    weights = F.dropout(attention_weights(q, k, mask, scale), dropout)
+    return weights @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
+
+
+def float_mask(mask: Mask, scores: Tensor) -> Tensor:
+    """The mask as what is added to ``scores`` (B, H, T, S): 0 where it allows, −∞ where not; a bias stays itself."""
+    if isinstance(mask, str):
+        mask = causal_mask(scores.size(-2), scores.size(-1), scores.device)
+    if mask is None:
+        mask = scores.new_ones(1, 1).bool()
+    return torch.where(mask, 0.0, float("-inf")).to(scores) if mask.dtype == torch.bool else mask
+
+
+BIASES = {"all": (True, True), "qkv": (True, False), "out": (False, True), "none": (False, False)}
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention over several heads: out(concat_h softmax(q_h k_hᵀ / √E) v_h).
+
+    Vaswani et al. 2017, section 3.2; fewer key-value heads: Shazeer 2019, Ainslie et al. 2023.
+
+    Args:
+        dim: width of the stream, in and out.
+        heads: query heads.
+        kv_heads: key-value heads, each shared by heads / kv_heads query heads; default ``heads``.
+        head_dim: size of a head; default dim / heads. The scale is 1/√head_dim, of the head's size, not the model's.
+        bias: which projections have one: "all", "qkv", "out", "none".
+        scale: "sqrt", or "none" for T5's unscaled scores.
+        qk_norm: "head" puts an RMS norm on each head's queries and keys (Qwen3).
+        norm_eps: that norm's epsilon.
+        dropout: probability on the attention weights in training; on CPU this has no fused kernel.
+
+    >>> import torch
+    >>> attention = Attention(16, heads=4, kv_heads=2)
+    >>> attention(torch.randn(2, 5, 16), mask="causal").shape
+    torch.Size([2, 5, 16])
+    >>> attention(torch.randn(2, 5, 16), source=torch.randn(2, 7, 16)).shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: str = "all",
+        scale: str = "sqrt",
+        qk_norm: str = "none",
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads or heads
+        self.head_dim = head_dim or dim // heads
+        into, out = BIASES[bias]
+        self.query = nn.Linear(dim, self.heads * self.head_dim, bias=into)
+        self.key = nn.Linear(dim, self.kv_heads * self.head_dim, bias=into)
+        self.value = nn.Linear(dim, self.kv_heads * self.head_dim, bias=into)
+        self.out = nn.Linear(self.heads * self.head_dim, dim, bias=out)
+        self.query_norm, self.key_norm = (
+            RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity() for _ in range(2)
+        )
+        self.scale = {"sqrt": self.head_dim**-0.5, "none": 1.0}[scale]
+        self.dropout = dropout
+        self.attend: Attend = fused_attention
+
+    @classmethod
+    def of(cls, config: StackConfig) -> Attention:
+        """The attention of a stack's blocks."""
+        return cls(
+            config.dim,
+            config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            bias=config.attention_bias,
+            scale=config.scale,
+            qk_norm=config.qk_norm,
+            norm_eps=config.norm_eps,
+            dropout=config.dropout.attention,
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        source: Tensor | None = None,
+        *,
+        mask: Mask = None,
+        position: Place | None = None,
+        cache: Remembered | None = None,
+    ) -> Tensor:
+        """Attend from ``x`` (B, T, D) to ``source`` (B, S, D), or to ``x`` itself: (B, T, D).
+
+        ``mask`` is None, "causal", a tensor that broadcasts to (B, H, T, S), boolean (True: may attend) or a float
+        bias; ``position`` is what a scheme's ``prepare`` returned; ``cache`` remembers keys and values.
+        """
+        source = x if source is None else source
+        place, memory = position or NOWHERE, cache or NOTHING
+        q = place.rotate(self.query_norm(self.split(self.query(x))))  # (B, H, T, E)
+        k, v = memory.update(lambda: self.project(source, place))  # (B, K, S, E)
+        y = self.attend(q, k, v, mask, self.scale, self.dropout * self.training)
+        return self.out(y.transpose(1, 2).flatten(2))  # (B, T, H E) → (B, T, D)
+
+    def project(self, source: Tensor, place: Place) -> tuple[Tensor, Tensor]:
+        """Keys and values of ``source`` (B, S, D): twice (B, K, S, E)."""
+        return place.rotate(self.key_norm(self.split(self.key(source)))), self.split(self.value(source))
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, T, heads · E) → (B, heads, T, E)."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

@@ -1,0 +1,91 @@
+"""Embeddings: tokens (with segments), and image patches (with class and distillation tokens).
+
+Shapes: B sequences, T tokens, D model width; images are (B, channels, height, width); P is the patch's side.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from heedful.config import EmbeddingConfig, PatchConfig
+from heedful.errors import HeedfulError
+
+
+class TokenEmbedding(nn.Module):
+    """A row for each id, multiplied by √dim where ``scale="sqrt"`` (Vaswani et al. 2017, section 3.4).
+
+    Args:
+        vocab_size, dim: rows and columns of the table.
+        scale: "sqrt" or "none".
+        segments: number of segments (BERT's sentence A and B); their embedding is added.
+
+    >>> import torch
+    >>> TokenEmbedding(100, 8)(torch.tensor([[5, 7, 9]])).shape
+    torch.Size([1, 3, 8])
+    """
+
+    def __init__(self, vocab_size: int, dim: int, *, scale: str = "none", segments: int = 0) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocab_size, dim)
+        self.segment = nn.Embedding(segments, dim) if segments else None
+        self.factor = {"sqrt": dim**0.5, "none": 1.0}[scale]
+
+    @classmethod
+    def of(cls, config: EmbeddingConfig, dim: int) -> TokenEmbedding:
+        """The embedding of a configuration."""
+        return cls(config.vocab_size, dim, scale=config.scale, segments=config.segments)
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """``ids`` (B, T), and ``segments`` (B, T) where the table has them (default: all the first) → (B, T, D)."""
+        x = self.token(ids) * self.factor
+        if self.segment is not None:
+            return x + self.segment(torch.zeros_like(ids) if segments is None else segments)
+        if segments is not None:
+            raise HeedfulError("segments were given, but this model has no segment embedding; leave them out")
+        return x
+
+
+class PatchEmbedding(nn.Module):
+    """An image as a row of tokens: each P × P patch projected to D, the prefix tokens before them.
+
+    The projection is a convolution with stride P, equal to a linear map of each flattened patch. Dosovitskiy et al.
+    2021, equation 1; the distillation token: Touvron et al. 2021. A prefix token is one row, expanded over the batch.
+
+    >>> import torch
+    >>> PatchEmbedding(8, image_size=(28, 28), patch_size=7, channels=1)(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 17, 8])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        image_size: tuple[int, int] = (224, 224),
+        patch_size: int = 16,
+        channels: int = 3,
+        prefix: str = "class",
+    ) -> None:
+        super().__init__()
+        config = PatchConfig(image_size=image_size, patch_size=patch_size, channels=channels, prefix=prefix)  # type: ignore[arg-type]  # checked there
+        self.shape = (channels, *image_size)
+        self.projection = nn.Conv2d(channels, dim, patch_size, stride=patch_size)
+        self.prefix = nn.Parameter(torch.zeros(1, config.prefix_tokens, dim))
+
+    @classmethod
+    def of(cls, config: PatchConfig, dim: int) -> PatchEmbedding:
+        """The embedding of a configuration."""
+        return cls(
+            dim,
+            image_size=config.image_size,
+            patch_size=config.patch_size,
+            channels=config.channels,
+            prefix=config.prefix,
+        )
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """``pixels`` (B, channels, height, width) → (B, prefix + patches, D); another image size is an error."""
+        if pixels.shape[1:] != self.shape:
+            raise HeedfulError(f"images of shape {tuple(pixels.shape[1:])}, but the model takes {self.shape}")
+        patches = self.projection(pixels).flatten(2).mT  # (B, D, H/P, W/P) → (B, N, D)
+        return torch.cat((self.prefix.expand(len(pixels), -1, -1), patches), dim=1)

@@ -1,0 +1,63 @@
+"""The position-wise feed-forward network, plain and gated, and its activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.config import Activation
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,  # x Φ(x), exact
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+class FeedForward(nn.Module):
+    """Feed-forward: down(act(up(x))), or gated: down(act(gate(x)) ⊙ up(x)).
+
+    Plain: Vaswani et al. 2017, equation 2. Gated: Shazeer 2020 (SwiGLU is ``activation="silu", gated=True``).
+
+    Args:
+        dim: width of the stream.
+        ff_dim: inner width; default 4 dim.
+        activation: "relu", "gelu" (exact), "gelu_tanh", "silu".
+        gated: adds the gate.
+        bias: whether the linear maps have biases.
+        dropout: probability on the inner activations.
+
+    >>> import torch
+    >>> feed_forward = FeedForward(8, 32, activation="silu", gated=True)
+    >>> feed_forward(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        ff_dim: int | None = None,
+        *,
+        activation: Activation = "gelu",
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        inner = ff_dim or 4 * dim
+        self.up = nn.Linear(dim, inner, bias)
+        self.gate = nn.Linear(dim, inner, bias) if gated else None
+        self.down = nn.Linear(inner, dim, bias)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` (..., dim) → (..., dim), each position alone."""
+        inner = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(inner))

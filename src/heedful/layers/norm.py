@@ -1,0 +1,69 @@
+"""Norms. All are called ``norm(x, real)``; only batch norm looks at ``real``, the (B, T) mask of real tokens."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from heedful.config import Norm
+
+
+class Identity(nn.Identity):
+    """No norm: the slot of an absent part."""
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """``x`` as it came."""
+        return x
+
+
+class LayerNorm(nn.LayerNorm):
+    r"""Layer norm over the last axis: (x − mean) / √(var + ε) · weight + bias, var the *biased* variance.
+
+    Ba, Kiros and Hinton 2016, equation 4.
+
+    >>> import torch
+    >>> LayerNorm(4)(torch.tensor([2.0, -1.0, 3.0, 0.0]))
+    tensor([ 0.6325, -1.2649,  1.2649, -0.6325], grad_fn=<NativeLayerNormBackward0>)
+    """
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """``x`` (..., dim) normalised; ``real`` is not needed."""
+        return super().forward(x)
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square norm over the last axis: x / √(mean(x²) + ε) · weight. Zhang and Sennrich 2019, equation 4.
+
+    >>> import torch
+    >>> RMSNorm(2)(torch.tensor([3.0, 4.0]))
+    tensor([0.8485, 1.1314], grad_fn=<MulBackward0>)
+    """
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """``x`` (..., dim) normalised; ``real`` is not needed."""
+        return super().forward(x)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm over all real tokens of the batch, for each feature. Ioffe and Szegedy 2015, algorithm 1.
+
+    Training uses the batch's biased variance and moves the running statistics (detached; the running variance is the
+    unbiased one); evaluation uses the running statistics. Padding takes no part and comes out as zeros.
+
+    >>> import torch
+    >>> norm = BatchNorm(2)
+    >>> norm(torch.tensor([[[0.0, 1.0], [2.0, 3.0], [9.0, 9.0]]]), torch.tensor([[True, True, False]]))[0, :2]
+    tensor([[-1.0000, -1.0000],
+            [ 1.0000,  1.0000]], grad_fn=<SliceBackward0>)
+    """
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """``x`` (B, T, D) normalised over the tokens where ``real`` (B, T) is True."""
+        chosen = x.new_ones(x.shape[:-1]).bool() if real is None else real
+        return x.new_zeros(x.shape).masked_scatter(chosen.unsqueeze(-1), super().forward(x[chosen]))
+
+
+NORMS: dict[Norm, type[LayerNorm] | type[RMSNorm] | type[BatchNorm]] = {
+    "layer": LayerNorm,
+    "rms": RMSNorm,
+    "batch": BatchNorm,
+}

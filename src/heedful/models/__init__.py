@@ -1,0 +1,25 @@
+"""The four families: embed → stack → head, each file the same shape. ``build`` makes the one a configuration names."""
+
+from collections.abc import Callable
+
+from heedful.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig, VisionConfig
+from heedful.models.base import Model
+from heedful.models.decoder import Decoder
+from heedful.models.encoder import Encoder
+from heedful.models.encoder_decoder import EncoderDecoder
+from heedful.models.vision import VisionTransformer
+
+FAMILIES: dict[type[ModelConfig], Callable[..., Model]] = {
+    EncoderConfig: Encoder,
+    DecoderConfig: Decoder,
+    EncoderDecoderConfig: EncoderDecoder,
+    VisionConfig: VisionTransformer,
+}
+
+
+def build(config: ModelConfig) -> Model:
+    """The model of a configuration, with fresh weights from torch's current random state."""
+    return FAMILIES[type(config)](config)
+
+
+__all__ = ["FAMILIES", "Decoder", "Encoder", "EncoderDecoder", "Model", "VisionTransformer", "build"]

@@ -1,0 +1,85 @@
+"""Making a model from a preset's name or a configuration, with the head that is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from heedful import presets
+from heedful.config import (
+    DecoderConfig,
+    EncoderConfig,
+    Head,
+    ImageHead,
+    LanguageHead,
+    MaskedHead,
+    ModelConfig,
+    NoHead,
+    PooledHead,
+    SequenceHead,
+    SpanHead,
+    TokenHead,
+)
+from heedful.errors import HeedfulError, nearest
+from heedful.models import Model, build
+
+HEADS: dict[str, type[Head]] = {
+    "none": NoHead,
+    "language-model": LanguageHead,
+    "masked-language-model": MaskedHead,
+    "sequence": SequenceHead,
+    "token": TokenHead,
+    "span": SpanHead,
+    "pooled": PooledHead,
+    "image": ImageHead,
+}
+
+
+def head_config(config: ModelConfig, head: str | None, num_labels: int | None = None) -> Head:
+    """The head named ``head`` (None: the configuration's own), with ``num_labels`` classes where it has classes.
+
+    A sequence head pools as the family does: a decoder its last token, an encoder its first, through the pooler where
+    the configuration has one.
+    """
+    made = config.head
+    if head is not None:
+        name = head.lower().replace("_", "-")
+        if name not in HEADS:
+            raise HeedfulError(f"unknown head {head!r}; {nearest(name, HEADS)}")
+        made = HEADS[name]()
+        if isinstance(made, SequenceHead):
+            if isinstance(config, DecoderConfig):
+                made = replace(made, pooling="last", pooler=False, bias=False, dropout=0.0)
+            elif not (isinstance(config, EncoderConfig) and config.head == NoHead(pooler=True)):
+                made = replace(made, pooler=False)
+    if num_labels is None:
+        return made
+    if not isinstance(made, SequenceHead | TokenHead | ImageHead):
+        raise HeedfulError(f"num_labels={num_labels}, but a {made.kind!r} head has no labels; give head= as well")
+    return replace(made, labels=num_labels)
+
+
+def create(
+    name: str | ModelConfig, head: str | None = None, num_labels: int | None = None, seed: int | None = None
+) -> Model:
+    """A model with fresh weights.
+
+    Args:
+        name: a preset's name (``heedful presets`` lists them) or a configuration.
+        head: "none", "language-model", "masked-language-model", "sequence", "token", "span", "pooled", "image";
+            None is the published default.
+        num_labels: classes of a sequence, token or image head.
+        seed: makes the weights repeatable, and leaves torch's own random state untouched; None draws from that state.
+
+    >>> import heedful
+    >>> heedful.create("vit-b/16", num_labels=10, seed=0).count()
+    85806346
+    """
+    config = presets.get(name) if isinstance(name, str) else name
+    config = replace(config, head=head_config(config, head, num_labels))
+    if seed is None:
+        return build(config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(config)

@@ -1,0 +1,34 @@
+"""The decoder family (GPT-2, Llama): every token sees those before it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from heedful.cache import NoCache
+from heedful.config import DecoderConfig
+from heedful.heads import head_of
+from heedful.layers.embedding import TokenEmbedding
+from heedful.models.base import Model
+from heedful.stack import Stack
+
+
+class Decoder(Model):
+    """ids → embedding → causal stack → head. Radford et al. 2019."""
+
+    config: DecoderConfig
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config, self.main = config, config.decoder
+        self.embedding = TokenEmbedding.of(config.embedding, config.decoder.dim)
+        self.decoder = Stack(config.decoder)
+        self.head = head_of(config.head, config.decoder.dim, self.embedding.token)
+        self.begin()
+
+    def hidden(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
+        """The final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real, after ``cache``."""
+        return self.decoder(self.embedding(ids), mask, cache=cache)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
+        """What the head makes of the stream: logits (B, T, V) for a language model."""
+        return self.head(self.hidden(ids, mask, cache=cache), mask)

@@ -1,0 +1,33 @@
+"""The encoder family (BERT): every token sees every other."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from heedful.config import EncoderConfig
+from heedful.heads import head_of
+from heedful.layers.embedding import TokenEmbedding
+from heedful.models.base import Model
+from heedful.stack import Stack
+
+
+class Encoder(Model):
+    """ids → embedding → stack → head. Devlin et al. 2019."""
+
+    config: EncoderConfig
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config, self.main = config, config.encoder
+        self.embedding = TokenEmbedding.of(config.embedding, config.encoder.dim)
+        self.encoder = Stack(config.encoder)
+        self.head = head_of(config.head, config.encoder.dim, self.embedding.token)
+        self.begin()
+
+    def hidden(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """The final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real."""
+        return self.encoder(self.embedding(ids, segments), mask)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """What the head makes of the stream."""
+        return self.head(self.hidden(ids, mask, segments), mask)

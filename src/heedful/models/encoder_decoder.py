@@ -1,0 +1,70 @@
+"""The encoder-decoder family (the paper's Transformer, T5, BART, Marian)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from heedful.cache import NoCache
+from heedful.config import EncoderDecoderConfig
+from heedful.heads import head_of
+from heedful.layers.embedding import TokenEmbedding
+from heedful.models.base import Model
+from heedful.stack import Stack
+
+
+class EncoderDecoder(Model):
+    """source → embedding → encoder; target → embedding → decoder that also looks at the encoder → head.
+
+    Vaswani et al. 2017. ``target`` is the decoder's *input*, start token included; nothing is shifted inside.
+    """
+
+    config: EncoderDecoderConfig
+
+    def __init__(self, config: EncoderDecoderConfig) -> None:
+        super().__init__()
+        self.config, self.main = config, config.encoder
+        self.embedding = TokenEmbedding.of(config.source, config.encoder.dim)
+        self.encoder = Stack(config.encoder)
+        self.target_embedding = (
+            TokenEmbedding.of(config.target, config.decoder.dim) if config.target else self.embedding
+        )
+        self.decoder = Stack(config.decoder)
+        self.head = head_of(config.head, config.decoder.dim, self.target_embedding.token)
+        self.begin()
+
+    def encode(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The encoder's final stream (B, S, D) of ``source`` (B, S), of which ``mask`` (B, S) are real."""
+        return self.encoder(self.embedding(source), mask)
+
+    def decode(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        target_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        cache: NoCache | None = None,
+    ) -> Tensor:
+        """The decoder's final stream (B, T, D) of ``target`` (B, T) over ``memory`` (B, S, D), after ``cache``."""
+        x = self.target_embedding(target)
+        return self.decoder(x, target_mask, memory=memory, memory_mask=memory_mask, cache=cache)
+
+    def hidden(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The decoder's final stream (B, T, D)."""
+        return self.decode(target, self.encode(source, source_mask), target_mask, source_mask)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> Tensor:
+        """What the head makes of the decoder's stream: logits (B, T, V)."""
+        return self.head(self.hidden(source, target, source_mask, target_mask), target_mask)

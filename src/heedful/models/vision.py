@@ -1,0 +1,33 @@
+"""The vision family (ViT, DeiT): an encoder over image patches."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from heedful.config import VisionConfig
+from heedful.heads import head_of
+from heedful.layers.embedding import PatchEmbedding
+from heedful.models.base import Model
+from heedful.stack import Stack
+
+
+class VisionTransformer(Model):
+    """pixels → patches → stack → head. Dosovitskiy et al. 2021."""
+
+    config: VisionConfig
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.config, self.main = config, config.encoder
+        self.embedding = PatchEmbedding.of(config.patches, config.encoder.dim)
+        self.encoder = Stack(config.encoder)
+        self.head = head_of(config.head, config.encoder.dim, prefix_tokens=config.patches.prefix_tokens)
+        self.begin()
+
+    def hidden(self, pixels: Tensor) -> Tensor:
+        """The final stream (B, tokens, D) of ``pixels`` (B, channels, height, width), prefix tokens first."""
+        return self.encoder(self.embedding(pixels))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """What the head makes of the stream: class logits (B, labels)."""
+        return self.head(self.hidden(pixels))

@@ -1,0 +1,281 @@
+"""Published sizes as data, one line each, and laptop-sized ones of each family. Nothing here imports torch.
+
+A new size is one line in ``PRESETS``; a new shape of model is one function above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from heedful.config import (
+    DecoderConfig,
+    Dropout,
+    EmbeddingConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    ImageHead,
+    LanguageHead,
+    LearnedPosition,
+    ModelConfig,
+    NoHead,
+    PatchConfig,
+    RelativePosition,
+    RotaryPosition,
+    SinusoidalPosition,
+    SpecialTokens,
+    StackConfig,
+    VisionConfig,
+)
+from heedful.errors import HeedfulError, nearest
+
+
+def transformer(
+    dim: int,
+    depth: int,
+    heads: int,
+    ff_dim: int,
+    vocab: int,
+    dropout: float = 0.1,
+    activation: Any = "relu",
+    special: SpecialTokens | None = None,
+) -> EncoderDecoderConfig:
+    """The paper's Transformer (Vaswani et al. 2017) as Marian stores it: post-norm, sines first, one shared embedding.
+
+    With the sines first the model is the paper's up to the order of its features, which training does not see.
+    """
+
+    def stack(causal: bool) -> StackConfig:
+        return StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            ff_dim=ff_dim,
+            placement="post",
+            activation=activation,
+            position=SinusoidalPosition(order="halves"),
+            causal=causal,
+            cross=causal,
+            dropout=Dropout(embedding=dropout, residual=dropout),
+            init="xavier",
+        )
+
+    return EncoderDecoderConfig(
+        source=EmbeddingConfig(vocab_size=vocab, scale="sqrt"),
+        encoder=stack(False),
+        decoder=stack(True),
+        special=special or SpecialTokens(pad=0, start=1, end=(2,)),
+    )
+
+
+def t5(dim: int, depth: int, heads: int, ff_dim: int, head_dim: int = 64, v1_1: bool = False) -> EncoderDecoderConfig:
+    """T5 (Raffel et al. 2020): RMS pre-norm, relative positions, unscaled scores; 1.1 is gated and unties its head."""
+
+    def stack(causal: bool) -> StackConfig:
+        return StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            head_dim=head_dim,
+            ff_dim=ff_dim,
+            norm="rms",
+            norm_eps=1e-6,
+            activation="gelu_tanh" if v1_1 else "relu",
+            gated=v1_1,
+            attention_bias="none",
+            ff_bias=False,
+            scale="none",
+            position=RelativePosition(),
+            causal=causal,
+            cross=causal,
+            dropout=Dropout.everywhere(0.1, attention=0.1),
+        )
+
+    return EncoderDecoderConfig(
+        source=EmbeddingConfig(vocab_size=32128),
+        encoder=stack(False),
+        decoder=stack(True),
+        head=LanguageHead(tied=not v1_1, scale="none" if v1_1 else "sqrt"),
+        special=SpecialTokens(pad=0, start=0, end=(1,)),
+    )
+
+
+def bart(dim: int, depth: int, heads: int, vocab: int = 50265, length: int = 1024) -> EncoderDecoderConfig:
+    """BART (Lewis et al. 2020): post-norm, embedding norm, learned positions that begin at row 2."""
+
+    def stack(causal: bool) -> StackConfig:
+        return StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            placement="post",
+            embedding_norm=True,
+            position=LearnedPosition(length=length, offset=2),
+            causal=causal,
+            cross=causal,
+            dropout=Dropout(embedding=0.1, residual=0.1),
+        )
+
+    return EncoderDecoderConfig(
+        source=EmbeddingConfig(vocab_size=vocab),
+        encoder=stack(False),
+        decoder=stack(True),
+        special=SpecialTokens(pad=1, start=2, end=(2,)),
+    )
+
+
+def gpt2(
+    dim: int, depth: int, heads: int, vocab: int = 50257, length: int = 1024, dropout: float = 0.1
+) -> DecoderConfig:
+    """GPT-2 (Radford et al. 2019): layer pre-norm, learned positions, GELU by tanh, tied head."""
+    return DecoderConfig(
+        embedding=EmbeddingConfig(vocab_size=vocab),
+        decoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            activation="gelu_tanh",
+            position=LearnedPosition(length=length),
+            causal=True,
+            dropout=Dropout(embedding=dropout, attention=dropout, residual=dropout),
+            init="scaled",
+        ),
+        special=SpecialTokens(end=(vocab - 1,)) if vocab == 50257 else SpecialTokens(),
+    )
+
+
+def llama(
+    dim: int,
+    depth: int,
+    heads: int,
+    kv_heads: int,
+    ff_dim: int,
+    vocab: int = 32000,
+    base: float = 10000.0,
+    tied: bool = False,
+    special: SpecialTokens | None = None,
+) -> DecoderConfig:
+    """Llama (Touvron et al. 2023): RMS pre-norm, rotary positions, SwiGLU, no biases."""
+    return DecoderConfig(
+        embedding=EmbeddingConfig(vocab_size=vocab),
+        decoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            kv_heads=kv_heads,
+            ff_dim=ff_dim,
+            norm="rms",
+            activation="silu",
+            gated=True,
+            attention_bias="none",
+            ff_bias=False,
+            position=RotaryPosition(base=base),
+            causal=True,
+        ),
+        head=LanguageHead(tied=tied),
+        special=special or SpecialTokens(start=1, end=(2,)),
+    )
+
+
+def bert(dim: int, depth: int, heads: int, vocab: int = 30522, length: int = 512) -> EncoderConfig:
+    """BERT (Devlin et al. 2019): post-norm, learned positions, two segments, embedding norm, its pooler and no head."""
+    return EncoderConfig(
+        embedding=EmbeddingConfig(vocab_size=vocab, segments=2),
+        encoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            norm_eps=1e-12,
+            placement="post",
+            embedding_norm=True,
+            position=LearnedPosition(length=length),
+            dropout=Dropout(embedding=0.1, attention=0.1, residual=0.1),
+        ),
+        head=NoHead(pooler=True),
+        special=SpecialTokens(pad=0),
+    )
+
+
+def vit(
+    dim: int,
+    depth: int,
+    heads: int,
+    patch: int,
+    image: int = 224,
+    channels: int = 3,
+    prefix: Any = "class",
+    labels: int = 1000,
+) -> VisionConfig:
+    """ViT (Dosovitskiy et al. 2021) and DeiT (Touvron et al. 2021): layer pre-norm, learned positions, class token."""
+    patches = PatchConfig(image_size=(image, image), patch_size=patch, channels=channels, prefix=prefix)
+    return VisionConfig(
+        patches=patches,
+        encoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            norm_eps=1e-12,
+            position=LearnedPosition(length=patches.tokens),
+            init="truncated",
+        ),
+        head=ImageHead(labels=labels),
+    )
+
+
+_MARIAN = SpecialTokens(pad=58100, start=58100, end=(0,))
+_STORY = SpecialTokens(start=1, end=(1, 2))
+
+# name: (where it was published, the configuration)
+PRESETS: dict[str, tuple[str, Callable[[], ModelConfig]]] = {
+    # encoder-decoder
+    "transformer-base": ("Vaswani et al. 2017, table 3", lambda: transformer(512, 6, 8, 2048, 37000)),
+    "transformer-big": ("Vaswani et al. 2017, table 3", lambda: transformer(1024, 6, 16, 4096, 37000, 0.3)),
+    "transformer-small": ("laptop", lambda: transformer(256, 4, 4, 1024, 8000)),
+    "transformer-tiny": ("laptop", lambda: transformer(128, 3, 4, 512, 4000)),
+    "marian": ("OPUS-MT, en-de", lambda: transformer(512, 6, 8, 2048, 58101, 0.1, "silu", _MARIAN)),
+    "t5-small": ("Raffel et al. 2020", lambda: t5(512, 6, 8, 2048)),
+    "t5-base": ("Raffel et al. 2020", lambda: t5(768, 12, 12, 3072)),
+    "t5-v1.1-small": ("Raffel et al. 2020, 1.1", lambda: t5(512, 8, 6, 1024, v1_1=True)),
+    "bart-base": ("Lewis et al. 2020", lambda: bart(768, 6, 12)),
+    # decoder
+    "gpt2": ("Radford et al. 2019", lambda: gpt2(768, 12, 12)),
+    "gpt2-medium": ("Radford et al. 2019", lambda: gpt2(1024, 24, 16)),
+    "gpt2-large": ("Radford et al. 2019", lambda: gpt2(1280, 36, 20)),
+    "gpt2-xl": ("Radford et al. 2019", lambda: gpt2(1600, 48, 25)),
+    "gpt-mini": ("laptop", lambda: gpt2(384, 6, 6, 65, 256, 0.2)),
+    "gpt-micro": ("laptop", lambda: gpt2(128, 4, 4, 65, 64, 0.0)),
+    "tinyllama-1.1b": ("Zhang et al. 2024", lambda: llama(2048, 22, 32, 4, 5632)),
+    "smollm-135m": ("SmolLM, 2024", lambda: llama(576, 30, 9, 3, 1536, 49152, tied=True)),
+    "smollm-360m": ("SmolLM, 2024", lambda: llama(960, 32, 15, 5, 2560, 49152, tied=True)),
+    "stories15m": ("llama2.c, 2023", lambda: llama(288, 6, 6, 6, 768, tied=True, special=_STORY)),
+    "stories260k": ("llama2.c, 2023", lambda: llama(64, 5, 8, 4, 172, 512, tied=True, special=_STORY)),
+    # encoder
+    "bert-base": ("Devlin et al. 2019", lambda: bert(768, 12, 12)),
+    "bert-large": ("Devlin et al. 2019", lambda: bert(1024, 24, 16)),
+    "bert-mini": ("Turc et al. 2019", lambda: bert(256, 4, 4)),
+    "bert-tiny": ("Turc et al. 2019", lambda: bert(128, 2, 2)),
+    # vision
+    "vit-b/16": ("Dosovitskiy et al. 2021, table 1", lambda: vit(768, 12, 12, 16)),
+    "vit-l/16": ("Dosovitskiy et al. 2021, table 1", lambda: vit(1024, 24, 16, 16)),
+    "vit-h/14": ("Dosovitskiy et al. 2021, table 1", lambda: vit(1280, 32, 16, 14)),
+    "deit-ti": ("Touvron et al. 2021, table 1", lambda: vit(192, 12, 3, 16)),
+    "deit-s": ("Touvron et al. 2021, table 1", lambda: vit(384, 12, 6, 16)),
+    "deit-ti-distilled": ("Touvron et al. 2021", lambda: vit(192, 12, 3, 16, prefix="class+distillation")),
+    "deit-s-distilled": ("Touvron et al. 2021", lambda: vit(384, 12, 6, 16, prefix="class+distillation")),
+    "vit-mini": ("laptop", lambda: vit(192, 9, 3, 4, image=32, labels=10)),
+    "vit-micro": ("laptop", lambda: vit(64, 4, 4, 7, image=28, channels=1, labels=10)),
+}
+
+
+def names() -> list[str]:
+    """All preset names."""
+    return list(PRESETS)
+
+
+@cache
+def get(name: str) -> ModelConfig:
+    """The configuration of a preset; an unknown name raises ``HeedfulError`` with the nearest."""
+    if name not in PRESETS:
+        raise HeedfulError(f"unknown preset {name!r}; {nearest(name, PRESETS)}")
+    return PRESETS[name][1]()

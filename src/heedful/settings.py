@@ -1,0 +1,257 @@
+"""What a run can be told: one small dataclass a section, the same from the command line, a TOML file and Python.
+
+``None`` means *auto*: command line over file over preset over what the data suggests (:func:`resolve`).
+This file knows no command line; flags, their help and a file's keys are read off these fields.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from heedful.errors import HeedfulError, nearest
+
+_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "above": (operator.gt, "above"),
+    "least": (operator.ge, "at least"),
+    "below": (operator.lt, "below"),
+    "most": (operator.le, "at most"),
+}
+_KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", types.NoneType: "nothing"}
+
+
+def _option(help: str, default: Any = None, **bounds: float) -> Any:
+    """A field with its line of help and the bounds of its numbers (above, least, below, most)."""
+    return field(default=default, metadata={"help": help, **bounds})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What every section does: refuse a wrong value when made, become a dictionary and come back from one."""
+
+    section: ClassVar[str] = ""  # the prefix of the section's flags and the name of its table in a file
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, list):  # JSON and TOML know no tuples
+                value = tuple(value)
+                object.__setattr__(self, f.name, value)
+            self._check(f.name, value, hints[f.name], f.metadata)
+
+    def _check(self, name: str, value: Any, hint: Any, bounds: Mapping[str, Any]) -> None:
+        flag = "--" + key(type(self), name).replace("_", "-")
+        if not _fits(value, hint):
+            raise HeedfulError(f"{flag} must be {_describe(hint)}, not {value!r}")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise HeedfulError(f"{flag} must be a finite number, not {number}")
+            for bound, (holds, words) in _BOUNDS.items():
+                if number is not None and bound in bounds and not holds(number, bounds[bound]):
+                    raise HeedfulError(f"{flag} must be {words} {bounds[bound]}, not {number}")
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not left to *auto*, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested dictionaries, lists and scalars, as ``heedful.json`` holds them."""
+        plain: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Settings):
+                plain[name] = value.to_dict()
+            else:
+                plain[name] = list(value) if isinstance(value, tuple) else value
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`; raises :class:`HeedfulError` for an unknown key or a wrong value."""
+        hints = get_type_hints(cls)
+        names = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in names:
+                known = [key(cls, n) for n in names]
+                raise HeedfulError(f"unknown setting {key(cls, name)!r}; {nearest(key(cls, name), known)}")
+        return cls(
+            **{
+                name: hints[name].from_dict(value)
+                if isinstance(value, Mapping) and issubclass(hints[name], Settings)
+                else value
+                for name, value in values.items()
+            }
+        )
+
+
+def key(cls: type[Settings], name: str) -> str:
+    """The name by which people call a field: ``training.lr``, and ``from`` (no name in Python) for ``start_from``."""
+    return f"{cls.section}.{name}" if cls.section else {"start_from": "from"}.get(name, name)
+
+
+def keys(cls: type[Settings]) -> list[str]:
+    """Every key that a file may set, those of the sections dotted: ``["task", ..., "training.lr", ...]``."""
+    hints = get_type_hints(cls)
+    found: list[str] = []
+    for f in fields(cls):
+        nested = hints[f.name]
+        found += keys(nested) if isinstance(nested, type) and issubclass(nested, Settings) else [key(cls, f.name)]
+    return found
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def resolve(first: S, *others: S) -> S:
+    """Field by field, the first that is not ``None``: ``resolve(asked, preset, suggested_by_the_data)``."""
+    merged: dict[str, Any] = {}
+    for f in fields(first):
+        values = [getattr(layer, f.name) for layer in (first, *others)]
+        if isinstance(values[0], Settings):
+            merged[f.name] = resolve(*values)
+        else:
+            merged[f.name] = next((value for value in values if value is not None), None)
+    return replace(first, **merged)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the annotated kind; a whole number is a number, a truth value is neither."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, arg) for arg in args)
+    if origin is Literal:
+        return any(value == arg and type(value) is type(arg) for arg in args)
+    if origin is tuple:
+        kinds = [args[0]] * len(value) if isinstance(value, tuple) and args[-1] is Ellipsis else args
+        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
+    if hint is float:
+        hint = (int, float)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def _describe(hint: Any) -> str:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_describe(arg) for arg in args if arg is not types.NoneType)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin is tuple:
+        return "a list of " + ", ".join(_describe(arg) for arg in args if arg is not Ellipsis)
+    return _KINDS.get(hint, hint.__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Settings):
+    """How the files are read."""
+
+    section: ClassVar[str] = "data"
+
+    columns: tuple[str, ...] | None = _option("columns to read, source first: names or numbers from 1, as en,fr")
+    valid_fraction: float | None = _option("share kept for validation without --valid", above=0, below=1)
+    max_length: int | None = _option("longest example, in tokens; longer ones are left out", least=1)
+    limit: int | None = _option("read at most this many rows", least=1)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.columns, (tuple, list)) and len(self.columns) == 1 and "," in self.columns[0]:
+            object.__setattr__(self, "columns", tuple(name.strip() for name in self.columns[0].split(",")))
+        super().__post_init__()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings(Settings):
+    """How the text is cut into tokens."""
+
+    section: ClassVar[str] = "tokenizer"
+
+    kind: Literal["bpe", "unigram", "wordpiece", "character"] | None = _option("how tokens are learned")
+    size: int | None = _option("tokens in the vocabulary", least=1)
+    shared: bool | None = _option("one vocabulary for source and target (=false for two)")
+    lowercase: bool = _option("read everything in lower case", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(Settings):
+    """Parts of the preset to change."""
+
+    section: ClassVar[str] = "model"
+
+    dim: int | None = _option("width of the stream", least=1)
+    depth: int | None = _option("blocks in every stack", least=1)
+    encoder_depth: int | None = _option("blocks in the encoder", least=1)
+    decoder_depth: int | None = _option("blocks in the decoder", least=1)
+    heads: int | None = _option("attention heads", least=1)
+    kv_heads: int | None = _option("key and value heads; fewer than heads: grouped queries", least=1)
+    ff_dim: int | None = _option("width of the feed-forward layers", least=1)
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = _option("feed-forward activation")
+    dropout: float | None = _option("dropout of the hidden states, a probability", least=0, below=1)
+    tied: bool | None = _option("output layer shares the embedding's weights (=false for its own)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings(Settings):
+    """How the model is trained."""
+
+    section: ClassVar[str] = "training"
+
+    lr: float | None = _option("peak learning rate", above=0)
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] | None = _option("fall after the warm-up")
+    warmup: int | None = _option("steps of linear rise", least=0)
+    batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
+    accumulate: int | None = _option("batches added up for one step", least=1)
+    label_smoothing: float | None = _option("probability spread over the other tokens", least=0, below=1)
+    clip: float | None = _option("largest norm of the gradient; 0 for none", least=0)
+    weight_decay: float | None = _option("decoupled weight decay (AdamW)", least=0)
+    betas: tuple[float, float] | None = _option("Adam's two decay rates", least=0, below=1)
+    eps: float | None = _option("Adam's epsilon", above=0)
+    precision: Literal["fp32", "bf16"] | None = _option("number format of the forward pass")
+    average: float | None = _option("decay of the weights' moving average; 0 for none", least=0, below=1)
+    patience: int | None = _option("evaluations without gain before stopping; 0 for never", least=0)
+    evaluate_every: int | None = _option("steps between evaluations", least=1)
+    save_every: int | None = _option("steps between checkpoints", least=1)
+    log_every: int | None = _option("steps between lines of the log", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingSettings(Settings):
+    """How an answer is searched for; ``None`` leaves it to the model folder. Names and meanings as in transformers."""
+
+    num_beams: int | None = _option("beams; 1 is greedy", least=1)
+    max_new_tokens: int | None = _option("longest answer, in tokens", least=1)
+    length_penalty: float | None = _option("exponent of the length by which a beam's score is divided")
+    batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(Settings):
+    """One training run."""
+
+    task: str = field(kw_only=False, metadata={"help": "what to learn; heedful tasks lists them"})
+    train: tuple[str, ...] = field(metadata={"help": "a file of examples, or one a language; - is standard input"})
+    valid: tuple[str, ...] | None = _option("examples to validate on; without it a part of --train")
+    out: str = field(metadata={"help": "folder of the run and its model"})
+    preset: str | None = _option("published size to start anew; heedful presets lists them")
+    start_from: str | None = _option("model folder to go on from")
+    seed: int = _option("of the weights, the order and the dropout; 0 by default", default=0, least=0, most=2**63 - 1)
+    max_steps: int | None = _option("stop after this many steps", least=1)
+    max_epochs: int | None = _option("stop after this many passes over the data", least=1)
+    max_minutes: float | None = _option("stop after this many minutes", above=0)
+    resume: bool = _option("go on with the run in --out", default=False)
+    overwrite: bool = _option("replace the run in --out", default=False)
+    device: str | None = _option("cpu, cuda, cuda:1, mps")
+    data: DataSettings = field(default_factory=DataSettings)
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.train:
+            raise HeedfulError("--train names no file; give at least one")
+        if self.resume and self.overwrite:
+            raise HeedfulError("--resume goes on with a run and --overwrite replaces it; give one of them")
+        if self.preset is not None and self.start_from is not None:
+            raise HeedfulError("--preset starts anew and --from goes on from a model; give one of them")

@@ -1,0 +1,227 @@
+"""The machine inside all families: residual, block, stack, and how weights begin.
+
+Shapes: B sequences, T tokens of this call, S tokens so far, D model width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.cache import NoCache, Seen
+from heedful.config import StackConfig
+from heedful.layers.attention import NOTHING, Attention, Remembered
+from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
+from heedful.layers.feedforward import FeedForward
+from heedful.layers.mask import Mask, causal_mask, padding_mask, window_mask
+from heedful.layers.norm import NORMS, Identity
+from heedful.layers.position import Place, position_of
+
+NO_CACHE = NoCache()
+
+
+def norm_of(config: StackConfig) -> nn.Module:
+    """The stack's kind of norm."""
+    return NORMS[config.norm](config.dim, eps=config.norm_eps)
+
+
+class Residual(nn.Module):
+    """after(x + dropout(out(f(before(x))))): pre-, post- and sandwich-norm only fill different slots.
+
+    Post-norm: Vaswani et al. 2017; pre-norm: Xiong et al. 2020; sandwich: Ding et al. 2021.
+    """
+
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__()
+        slots = {"pre": ("before",), "post": ("after",), "sandwich": ("before", "out")}[config.placement]
+        self.before, self.out, self.after = (
+            norm_of(config) if slot in slots else Identity() for slot in ("before", "out", "after")
+        )
+        self.dropout = nn.Dropout(config.dropout.residual)
+
+    def forward(self, x: Tensor, real: Tensor | None, f: Callable[..., Tensor], **context: Any) -> Tensor:
+        """``x`` (B, T, D) with what ``f`` adds to it; ``real`` (B, T) is for batch norm."""
+        y = self.out(f(self.before(x, real), **context), real)
+        return self.after(x + self.dropout(y), real)
+
+
+class Skip(nn.Module):
+    """The residual of a part that is not there."""
+
+    def forward(self, x: Tensor, real: Tensor | None, f: Callable[..., Tensor], **context: Any) -> Tensor:
+        """``x`` as it came."""
+        return x
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention where the config says ``cross``, feed-forward, each in its residual.
+
+    >>> import torch
+    >>> from heedful.config import StackConfig
+    >>> Block(StackConfig(dim=16, depth=1, heads=4))(torch.randn(2, 5, 16)).shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__()
+        self.attention = Attention.of(config)
+        self.attention_residual = Residual(config)
+        self.cross_attention = Attention.of(config) if config.cross else Identity()
+        self.cross_residual = Residual(config) if config.cross else Skip()
+        self.feed_forward = FeedForward(
+            config.dim,
+            config.ff_dim,
+            activation=config.activation,
+            gated=config.gated,
+            bias=config.ff_bias,
+            dropout=config.dropout.hidden,
+        )
+        self.feed_forward_residual = Residual(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        real: Tensor | None = None,
+        *,
+        mask: Mask = None,
+        position: Place | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Mask = None,
+        cache: tuple[Remembered, Remembered] = (NOTHING, NOTHING),
+    ) -> Tensor:
+        """``x`` (B, T, D) → (B, T, D), under attention's ``mask``, with ``memory`` (B, S, D) for cross-attention."""
+        own, cross = cache
+        x = self.attention_residual(x, real, self.attention, mask=mask, position=position, cache=own)
+        x = self.cross_residual(x, real, self.cross_attention, source=memory, mask=memory_mask, cache=cross)
+        return self.feed_forward_residual(x, real, self.feed_forward)
+
+
+def everything(seen: Seen, config: StackConfig) -> Mask:
+    """All real tokens."""
+    return None if seen.real is None else padding_mask(seen.real)
+
+
+def earlier(seen: Seen, config: StackConfig) -> Mask:
+    """Real tokens up to the query's own."""
+    if seen.real is None:
+        return "causal"
+    return causal_mask(seen.queries.size(1), seen.keys.size(1), seen.real.device) & padding_mask(seen.real)
+
+
+def recent(seen: Seen, config: StackConfig) -> Mask:
+    """Real tokens up to the query's own, no more than ``window`` of them."""
+    near = window_mask(seen.queries, seen.keys, config.window or 0)
+    near = near & causal_mask(seen.queries.size(1), seen.keys.size(1), near.device)
+    return near if seen.real is None else near & padding_mask(seen.real)
+
+
+class Stack(nn.Module):
+    """Positions, embedding norm and dropout, ``depth`` blocks, and a final norm exactly where blocks begin with one.
+
+    >>> import torch
+    >>> from heedful.config import StackConfig
+    >>> stack = Stack(StackConfig(dim=16, depth=2, heads=4, causal=True))
+    >>> stack(torch.randn(2, 5, 16)).shape
+    torch.Size([2, 5, 16])
+    """
+
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.position = position_of(config)
+        self.embedding_norm = norm_of(config) if config.embedding_norm else Identity()
+        self.dropout = nn.Dropout(config.dropout.embedding)
+        self.block = nn.ModuleList(Block(config) for _ in range(config.depth))
+        self.norm = Identity() if config.placement == "post" else norm_of(config)
+        self.visible = {(False, False): everything, (True, False): earlier, (True, True): recent}[
+            config.causal, config.window is not None
+        ]
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        cache: NoCache | None = None,
+    ) -> Tensor:
+        """Embeddings ``x`` (B, T, D) → hidden stream (B, T, D).
+
+        ``mask`` (B, T) and ``memory_mask`` (B, S) are True for real tokens, None when all are; either side may be
+        padded. ``memory`` (B, S, D) is what cross-attention looks at; ``cache`` remembers earlier calls.
+        """
+        cache = cache or NO_CACHE
+        seen = cache.see(x, mask)
+        x = self.position.embed(x, seen.queries, seen.end)
+        x = self.dropout(self.embedding_norm(x, mask))
+        place = self.position.prepare(seen.queries, seen.keys)
+        visible = place.join(self.visible(seen, self.config))
+        memory_visible = None if memory_mask is None else padding_mask(memory_mask)
+        for block, remembered in zip(self.block, cache.layers(), strict=False):
+            x = block(
+                x,
+                mask,
+                mask=visible,
+                position=place,
+                memory=memory,
+                memory_mask=memory_visible,
+                cache=remembered,
+            )
+        return self.norm(x, mask)
+
+
+# --------------------------------------------------------------------------------------------------- how weights begin
+
+
+def _normal(weight: Tensor, std: float) -> None:
+    nn.init.normal_(weight, std=std)
+
+
+def _truncated(weight: Tensor, std: float) -> None:
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def _xavier(weight: Tensor, std: float) -> None:
+    nn.init.xavier_uniform_(weight.view(len(weight), -1))
+
+
+DRAWS: dict[str, Callable[[Tensor, float], None]] = {
+    "normal": _normal,  # N(0, σ²): BERT
+    "scaled": _normal,  # the same, and σ/√(2L) where a sublayer writes to the stream: GPT-2
+    "truncated": _truncated,  # N(0, σ²) within ±2σ: ViT, DeiT
+    "xavier": _xavier,  # uniform in ±√(6 / (in + out)): the paper's implementation
+}
+
+
+def initialise(model: nn.Module, config: StackConfig) -> None:
+    """Fresh weights for a whole model, by the table of ``config.init``.
+
+    Linear maps are drawn from the table, biases are 0, norms are (1, 0). Embeddings are N(0, σ²), and N(0, 1/D) where
+    they are multiplied by √D, which would otherwise drown the positions.
+    """
+    draw = DRAWS[config.init]
+    out_std = config.init_std / math.sqrt(2 * config.depth) if config.init == "scaled" else config.init_std
+
+    def fresh(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            draw(module.weight, config.init_std)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=config.init_std)
+        elif isinstance(module, TokenEmbedding) and module.factor != 1.0:
+            nn.init.normal_(module.token.weight, std=1 / module.factor)
+        elif isinstance(module, PatchEmbedding):
+            nn.init.trunc_normal_(module.prefix, std=config.init_std)
+        elif isinstance(module, Attention):
+            draw(module.out.weight, out_std)
+        elif isinstance(module, FeedForward):
+            draw(module.down.weight, out_std)
+
+    with torch.no_grad():
+        model.apply(fresh)  # parts first, so that a whole may draw one of its parts anew

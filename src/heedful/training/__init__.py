@@ -1,0 +1,16 @@
+"""Training: the loop and what it is given.
+
+``loop`` the one loop, made of functions; ``schedule`` where a run ends and its learning rate; ``optimisation`` AdamW
+and the running average of the weights; ``loader`` whole steps, resumable; ``checkpoint`` the file a run is taken up
+from; ``log`` ``metrics.jsonl`` and the progress bar. Nothing here imports a model, a task or a view; the loop must stay
+that way.
+"""
+
+from heedful.training.checkpoint import Checkpoints
+from heedful.training.loader import Loader
+from heedful.training.log import Log
+from heedful.training.loop import Loop, Outcome
+from heedful.training.optimisation import Average, adamw
+from heedful.training.schedule import SCHEDULES, Limits
+
+__all__ = ["SCHEDULES", "Average", "Checkpoints", "Limits", "Loader", "Log", "Loop", "Outcome", "adamw"]

@@ -1,0 +1,148 @@
+"""The file a run is taken up from: written and read whole or not at all, and saved when the run is interrupted."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from heedful.errors import HeedfulError
+
+
+class Checkpoints:
+    """The checkpoint of a run, ``checkpoint.pt`` in ``folder``: tensors, numbers, strings, lists, dictionaries.
+
+    It is written beside the earlier one and renamed, so whatever happens one of the two is there, whole. Every byte is
+    checked when it is read, and nothing in it can run code (``weights_only``).
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path = Path(folder) / "checkpoint.pt"
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Replace the checkpoint by ``state``; where that fails, :class:`HeedfulError`, and the earlier one is kept."""
+        beside = self.path.with_name(self.path.name + ".part")
+        with writing(self.path):
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with beside.open("wb") as file:
+                    torch.save(dict(state), file)
+                    file.flush()
+                    os.fsync(file.fileno())  # the bytes before the name: a power cut leaves the old file or the new one
+                os.replace(beside, self.path)
+            except BaseException:
+                beside.unlink(missing_ok=True)
+                raise
+
+    def load(self) -> dict[str, Any] | None:
+        """The state saved last, on the CPU; ``None`` where there is none; :class:`HeedfulError` where it is damaged."""
+        if not self.path.exists():
+            return None
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                damaged = archive.testzip()  # torch.load itself does not compare the checksums
+            if damaged is not None:
+                raise zipfile.BadZipFile(damaged)
+            state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+        except OSError as error:
+            raise HeedfulError(f"cannot read {self.path}: {error.strerror}; make it readable, or start anew") from None
+        except (zipfile.BadZipFile, pickle.UnpicklingError, EOFError, RuntimeError):
+            raise HeedfulError(
+                f"{self.path} is cut off or damaged; remove it and start the run anew, or put a whole copy in its place"
+            ) from None
+        return state
+
+    def clear(self) -> None:
+        """Remove the checkpoint, if there is one."""
+        with writing(self.path):
+            self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Says in one line why ``path`` could not be written."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        # torch reports a failed write as a RuntimeError of its own, raised while the file's OSError was in flight.
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        raise HeedfulError(
+            f"cannot write {path}: {cause.strerror}; make room, or take a folder that can be written"
+        ) from None
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The states of the random generators that training on ``device`` draws from; reading them changes nothing."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    """Put the generators where :func:`random_state` found them."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+class Interrupts:
+    """While it lasts, Ctrl-C and SIGTERM are noted, and raised where the loop's state is whole.
+
+    A second one is raised where it falls. Outside the main thread, which alone receives signals, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self._received: list[int] = []
+        self._at_once = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._received.append(number)
+        if self._at_once or len(self._received) > 1:
+            self._at_once = False
+            raise KeyboardInterrupt
+
+    @property
+    def once(self) -> bool:
+        """One signal has come, so the state is whole: not a second one, nor a ``KeyboardInterrupt`` out of a step."""
+        return len(self._received) == 1
+
+    def check(self) -> None:
+        """Raise what has come, if it has."""
+        if self._received:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """While it lasts, nothing is changed that a checkpoint holds: raise where the signal falls."""
+        self.check()
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+    def error(self) -> BaseException:
+        """What goes on to the caller: as if nothing had caught the signal, but with Python's own cleaning up."""
+        return SystemExit(128 + signal.SIGTERM) if signal.SIGTERM in self._received else KeyboardInterrupt()

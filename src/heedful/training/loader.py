@@ -1,0 +1,91 @@
+"""The loader yields whole optimisation steps, and its place among them is four numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from heedful.data.batching import Lengths, as_lengths, plan
+from heedful.errors import HeedfulError
+
+
+class Loader:
+    """An endless iterator of optimisation steps, each a list of micro-batches.
+
+    The order of the examples is a function of (seed, epoch, step): see :func:`heedful.data.batching.plan`. A step never
+    mixes epochs, so the last step of an epoch may hold fewer micro-batches than ``accumulate``.
+
+    Args:
+        lengths: (N,) lengths, or (N, 2) for pairs.
+        collate: makes a batch of tensors of an array of indices.
+        tokens: the budget of a micro-batch, in tokens a side.
+        accumulate: micro-batches in a step.
+        seed: of the order.
+        max_rows: at most so many examples in a micro-batch; ``None``: as many as the budget holds.
+    """
+
+    def __init__(
+        self,
+        lengths: Lengths,
+        collate: Callable[[np.ndarray], dict[str, Tensor]],
+        *,
+        tokens: int,
+        accumulate: int = 1,
+        seed: int = 0,
+        max_rows: int | None = None,
+    ) -> None:
+        if accumulate < 1:
+            raise HeedfulError(f"a step of {accumulate} micro-batches learns nothing; accumulate at least 1")
+        self.lengths = as_lengths(lengths)
+        self.collate = collate
+        self.accumulate = accumulate
+        self._order: dict[str, Any] = {"tokens": tokens, "max_rows": max_rows, "seed": seed}
+        self._fingerprint = hashlib.sha256(repr(self.lengths.shape).encode() + self.lengths.tobytes()).hexdigest()
+        self._go_to(epoch=0, step=0)
+
+    def _go_to(self, epoch: int, step: int) -> None:
+        self.epoch, self.step = epoch, step
+        self._plan = plan(self.lengths, epoch=epoch, **self._order)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimisation steps in the current epoch. Epochs may differ by a few, since each is cut anew."""
+        return -(-len(self._plan) // self.accumulate)
+
+    @property
+    def epochs(self) -> float:
+        """Epochs yielded so far; a whole number exactly when the last step yielded ended one."""
+        return self.epoch + self.step / self.steps_per_epoch
+
+    def __iter__(self) -> Loader:
+        return self
+
+    def __next__(self) -> list[dict[str, Tensor]]:
+        if self.step == self.steps_per_epoch:
+            self._go_to(self.epoch + 1, 0)
+        first = self.step * self.accumulate
+        batches = [self.collate(indices) for indices in self._plan[first : first + self.accumulate]]
+        self.step += 1
+        return batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands: loaded after a step was yielded, it goes on with the next one."""
+        return {"epoch": self.epoch, "step": self.step, "order": self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go where ``state`` says; a :class:`HeedfulError` if it was taken over other data or another batch size."""
+        mine, theirs = self._identity(), state["order"]
+        changed = [name for name in mine if mine[name] != theirs.get(name)]
+        if changed:
+            raise HeedfulError(
+                f"the run was begun with another order of examples (changed: {', '.join(changed)}); "
+                "resume with the data and batch settings it was begun with, or start a new run"
+            )
+        self._go_to(int(state["epoch"]), int(state["step"]))
+
+    def _identity(self) -> dict[str, Any]:
+        return {"examples": self._fingerprint, "accumulate": self.accumulate, **self._order}

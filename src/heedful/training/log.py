@@ -1,0 +1,156 @@
+"""What is known of a run while it goes on: ``metrics.jsonl`` for programs, a bar or plain lines for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from heedful.training.checkpoint import writing
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+REDRAW = 0.1  # seconds between two updates of the bar
+
+
+class Log:
+    """Writes a line a logged step to a file, and shows the run to a person on standard error.
+
+    On a terminal that is one progress bar; elsewhere a plain line a logged step; nothing when ``quiet``.
+
+    Args:
+        path: the JSON lines file (``metrics.jsonl``); ``None``: no file.
+        quiet: show nothing.
+        stream: where to show; ``None``: standard error. Standard output is left to results.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, quiet: bool = False, stream: Any = None) -> None:
+        self.path = None if path is None else Path(path)
+        self.quiet = quiet
+        self.stream = sys.stderr if stream is None else stream
+        self._file: IO[str] | None = None
+        self._last: dict[str, Any] = {"step": 0}  # the last line of the file, and where it begins
+        self._last_at = 0
+        self._bar: Progress | None = None
+        self._drawn = 0.0
+        self._shown = ""
+
+    def begin(self, step: int) -> None:
+        """Open the file for what follows ``step``: lines of later steps, and half a line, are dropped; 0 empties it."""
+        if self.path is None:
+            return
+        kept: list[dict[str, Any]] = []
+        if self.path.exists():
+            for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+                try:
+                    line = json.loads(text)
+                except ValueError:
+                    break
+                if line["step"] > step:
+                    break
+                kept.append(line)
+        texts = [json.dumps(line) + "\n" for line in kept]
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside = self.path.with_name(self.path.name + ".part")
+            beside.write_text("".join(texts), encoding="utf-8")
+            os.replace(beside, self.path)
+            self._file = self.path.open("a", encoding="utf-8")
+        self._last = kept[-1] if kept else {"step": 0}
+        self._last_at = sum(map(len, texts[:-1]))  # json.dumps writes ASCII: characters are bytes
+
+    def __enter__(self) -> Log:
+        if not self.quiet and self.stream.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[shown]}"))
+            self._bar = Progress(*columns, console=Console(file=self.stream), transient=True)
+            self._bar.start()
+            self._bar.add_task("step 0", total=None, shown="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def write(self, line: Mapping[str, Any], *, left: float | None = None) -> None:
+        """Record and show a line; it has ``"step"``. A second line of the same step joins the first.
+
+        Args:
+            line: names and numbers; a number that is not finite is recorded as ``null``.
+            left: seconds that the run still needs, shown only.
+        """
+        self._record(line)
+        self._shown = describe(line)
+        # The bar shows the latest numbers itself; an evaluation is worth a line that stays.
+        if self._bar is None or any(name.startswith("valid_") for name in line):
+            self.note(f"step {line['step']:,}  {self._shown}{remaining(left)}")
+
+    def _record(self, line: Mapping[str, Any]) -> None:
+        if self._file is None or self.path is None:
+            return
+        sound = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
+        with writing(self.path):
+            if sound["step"] == self._last["step"]:
+                sound = {**self._last, **sound}
+                self._file.truncate(self._last_at)
+            self._file.seek(0, os.SEEK_END)
+            self._last, self._last_at = sound, self._file.tell()
+            self._file.write(json.dumps(sound) + "\n")
+            self._file.flush()
+
+    def tick(self, step: int, progress: float | None, left: float | None) -> None:
+        """Move the bar: called every step, drawn ten times a second at most."""
+        if self._bar is not None and time.monotonic() - self._drawn > REDRAW:
+            self._draw(step, progress, left)
+
+    def note(self, text: str) -> None:
+        """A line for a person, above the bar where there is one."""
+        if self.quiet:
+            return
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=self.stream, flush=True)
+
+    def _draw(self, step: int, progress: float | None, left: float | None) -> None:
+        assert self._bar is not None
+        self._drawn = time.monotonic()
+        shown = self._shown + remaining(left)
+        total = None if progress is None else 1.0
+        self._bar.update(
+            self._bar.task_ids[0], description=f"step {step:,}", total=total, completed=progress or 0.0, shown=shown
+        )
+
+
+def describe(line: Mapping[str, Any]) -> str:
+    """The numbers of a line as a person reads them: loss, rate, tokens/s and the metrics of the evaluation."""
+    formats = {
+        "epoch": "epoch {:.2f}",
+        "loss": "loss {:.4f}",
+        "lr": "lr {:.3g}",
+        "tokens_per_second": "{:,.0f} tokens/s",
+    }
+    parts = [form.format(line[name]) for name, form in formats.items() if line.get(name) is not None]
+    parts += [f"{name} {value:.4g}" for name, value in line.items() if name.startswith("valid_")]
+    return "  ".join(parts)
+
+
+def remaining(seconds: float | None) -> str:
+    """``"  3:20 left"``, and nothing where it is not known."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"  {hours}:{minutes:02}:{rest:02} left" if hours else f"  {minutes}:{rest:02} left"

@@ -1,0 +1,338 @@
+"""The one training loop: it takes functions, keeps one mapping of state, and knows no model and no task."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import HeedfulError, nearest
+from heedful.training.checkpoint import Checkpoints, Interrupts, random_state, set_random_state
+from heedful.training.log import Log
+from heedful.training.optimisation import Average
+from heedful.training.schedule import Limits, Schedule
+
+Batch = Mapping[str, Tensor]
+FORMAT = 1  # of the checkpoint
+LOWER_IS_BETTER = {"loss", "perplexity"}
+
+
+class Steps(Protocol):
+    """What the loop asks of a loader; :class:`heedful.training.loader.Loader` is one."""
+
+    @property
+    def epochs(self) -> float:
+        """Epochs yielded so far; a whole number exactly at the end of one."""
+
+    def __next__(self) -> Sequence[Batch]:
+        """The micro-batches of the next optimisation step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go there."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    steps: int
+    epochs: float
+    tokens: int  # what the objective counted, over the whole run
+    seconds: float  # of training and evaluating, over all sessions of the run
+    best: dict[str, Any] | None  # {"step", "value", "metrics"} of the best evaluation
+    stopped_because: str  # "max_steps", "max_epochs", "max_minutes", "patience" or "already done"
+
+
+@dataclass
+class _Numbers:
+    """The part of the state that is the loop's own: plain numbers."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    evaluated: int = 0  # the step evaluated last
+    best: dict[str, Any] | None = None
+    stale: int = 0  # evaluations since the best
+    # Since the last line of the log:
+    window_loss: float = 0.0
+    window_tokens: int = 0
+    window_seconds: float = 0.0  # of steps; evaluating and saving are left out
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """Trains ``model``; ``Loop(...).fit()`` runs until a limit is met or the metric has stopped getting better.
+
+    The gradient of a step is that of (Σ objective over its micro-batches) / (Σ count over them), the second sum taken
+    before the first backward: how the examples are spread over micro-batches changes nothing.
+
+    Where ``checkpoints`` holds a checkpoint the run is taken up from it. With limits in steps or epochs it ends with
+    the same bits as a run never stopped, on the same machine, torch, device and number of threads (on a GPU with
+    deterministic kernels). Ctrl-C and SIGTERM let the step in flight end, save, and go on as ``KeyboardInterrupt`` and
+    ``SystemExit(143)``; an evaluation is left at once and made again on resuming; a second Ctrl-C leaves at once
+    without saving.
+    """
+
+    model: nn.Module  # trained where it lies: batches are moved to its device
+    objective: Callable[[nn.Module, Batch], Tensor]  # the loss *summed* over the batch's real tokens
+    count: Callable[[Batch], int]  # how many those are; sees the batch before it is moved
+    loader: Steps
+    optimiser: torch.optim.Optimizer  # its learning rates are the peaks
+    schedule: Schedule
+    limits: Limits
+    clip: float | None = 1.0  # the largest global norm of a gradient (Pascanu et al., 2013); None: not clipped
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast in forward passes; weights and optimiser stay fp32
+    evaluate: Callable[[], Mapping[str, float] | None] | None = None  # measures the model as it stands
+    evaluate_every: int | None = None  # steps; None: at the end of each epoch. Always after the last step too
+    metric: str = "loss"  # the one of evaluate's that decides what is best; of loss and perplexity the lowest
+    patience: int | None = None  # evaluations without a better one after which to stop
+    on_better: Callable[[Mapping[str, float]], None] | None = None  # called with the best weights in the model
+    average: Average | None = None  # evaluated, and given to on_better, in place of the weights themselves
+    checkpoints: Checkpoints | None = None
+    save_every: int | None = None  # steps; None: after each evaluation and epoch. Always after the last step too
+    log: Log = field(default_factory=partial(Log, quiet=True))
+    log_every: int = 50  # steps
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("fp32", "bf16"):
+            raise HeedfulError(f"unknown precision {self.precision!r}; {nearest(self.precision, ['fp32', 'bf16'])}")
+        if self.patience is not None and self.evaluate is None:
+            raise HeedfulError("patience needs evaluations; give validation data, or leave patience out")
+        if self.patience is None and not self.limits.shares(steps=0, epochs=0.0, seconds=0.0):
+            raise HeedfulError("the run has no end; set max-steps, max-epochs, max-minutes or patience")
+        for name in ("evaluate_every", "save_every", "log_every", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise HeedfulError(f"{name.replace('_', '-')} is {value}; give a whole number above 0")
+        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self._device = self._parameters[0].device
+        self._cast: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if self.precision == "bf16":
+            self._cast = partial(torch.autocast, self._device.type, torch.bfloat16)
+        self._peaks = [group["lr"] for group in self.optimiser.param_groups]
+        self._progress: float | None = None  # the share of the run that is done
+        self._numbers = _Numbers()
+        self._pending: list[tuple[Tensor, Tensor]] = []  # loss and gradient norm of the steps not read yet
+        self._saved: tuple[int, int] | None = None  # step and evaluation of the last checkpoint
+        self._mark = 0.0  # when the clock was last read
+
+    def fit(self) -> Outcome:
+        """Train to the end and say how it ended. The model keeps its last weights."""
+        if self.checkpoints is not None and (state := self.checkpoints.load()) is not None:
+            self._restore(state, self.checkpoints)
+        numbers, begun = self._numbers, self._numbers.step
+        reason = self._look()
+        if reason and (self.evaluate is None or numbers.evaluated == begun):
+            return self._outcome("already done")
+        self.log.begin(begun)
+        self.model.train()
+        with self.log, Interrupts() as interrupts:
+            self._mark = time.monotonic()
+            try:
+                while True:
+                    measured = self.evaluate is not None and (bool(reason) or self._due(self.evaluate_every))
+                    metrics = self._measure(interrupts) if measured and numbers.evaluated != numbers.step else None
+                    reason = self._look()
+                    if reason or metrics or numbers.step % self.log_every == 0:
+                        self._report(metrics)
+                    if reason or self._due(self.save_every) or (self.save_every is None and measured):
+                        self._save()
+                    interrupts.check()
+                    if reason:
+                        return self._outcome(reason)
+                    self._step()
+                    reason = self._look()
+            except KeyboardInterrupt:
+                if interrupts.once:
+                    self._save()
+                    self.log.note(f"stopped after step {numbers.step:,}{self._kept()}")
+                raise interrupts.error() from None
+
+    def _step(self) -> None:
+        """One optimisation step. Nothing here waits for the device."""
+        numbers = self._numbers
+        batches = next(self.loader)
+        # Before the first backward. Several ranks would all-reduce this number here, and scale their losses by their
+        # own.
+        total = sum(self.count(batch) for batch in batches)
+        if total == 0:
+            raise HeedfulError(
+                f"step {numbers.step + 1} has no token to learn from; check that the targets are not empty"
+            )
+        factor = self.schedule(numbers.step + 1, self._progress)
+        for group, peak in zip(self.optimiser.param_groups, self._peaks, strict=True):
+            group["lr"] = peak * factor
+        self.optimiser.zero_grad()
+        losses = []
+        for batch in batches:
+            moved = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
+            with self._cast():
+                loss = self.objective(self.model, moved)
+            (loss / total).backward()
+            losses.append(loss.detach())
+        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+        if self.clip is not None:
+            nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
+        self.optimiser.step()
+        if self.average is not None:
+            self.average.update()
+        self._pending.append((torch.stack(losses).sum(), norm))
+        numbers.step += 1
+        numbers.tokens += total
+        numbers.window_tokens += total
+        self._clock(stepping=True)
+
+    def _look(self) -> str | None:
+        """How far the run is; and why to stop, if there is a reason."""
+        numbers = self._numbers
+        done: dict[str, Any] = {"steps": numbers.step, "epochs": self.loader.epochs, "seconds": numbers.seconds}
+        self._progress = self.limits.progress(**done)
+        self.log.tick(numbers.step, self._progress, self._left())
+        if self.patience is not None and numbers.stale >= self.patience:
+            return "patience"
+        return next((name for name, share in self.limits.shares(**done).items() if share >= 1), None)
+
+    def _due(self, every: int | None) -> bool:
+        step = self._numbers.step
+        return step > 0 and (step % every == 0 if every else float(self.loader.epochs).is_integer())
+
+    def _measure(self, interrupts: Interrupts) -> dict[str, float] | None:
+        """Evaluate; see whether it is the best. What evaluation draws at random is not taken from training."""
+        assert self.evaluate is not None
+        self._settle()
+        numbers = self._numbers
+        weights = nullcontext() if self.average is None else self.average.swapped()
+        self.model.eval()
+        try:
+            with weights, torch.random.fork_rng([self._device] if self._device.type == "cuda" else []), torch.no_grad():
+                with interrupts.at_once():
+                    measured = self.evaluate()
+                metrics = None if measured is None else {name: float(value) for name, value in measured.items()}
+                if metrics is not None:
+                    self._compare(metrics)
+        finally:
+            self.model.train()
+        numbers.evaluated = numbers.step
+        self._clock()
+        return metrics
+
+    def _compare(self, metrics: dict[str, float]) -> None:
+        numbers = self._numbers
+        if self.metric not in metrics:
+            raise HeedfulError(f"the evaluation has no metric {self.metric!r}; {nearest(self.metric, metrics)}")
+        value = metrics[self.metric]
+        sign = -1 if self.metric in LOWER_IS_BETTER else 1
+        if math.isfinite(value) and (numbers.best is None or sign * value > sign * numbers.best["value"]):
+            numbers.best = {"step": numbers.step, "value": value, "metrics": metrics}
+            numbers.stale = 0
+            if self.on_better is not None:
+                self.on_better(metrics)
+        else:
+            numbers.stale += 1
+
+    def _settle(self) -> None:
+        """Read the losses of the steps since the last time: the one place that waits for the device."""
+        numbers = self._numbers
+        if not self._pending:
+            return
+        losses, norms = (torch.stack(column).tolist() for column in zip(*self._pending, strict=True))
+        step = numbers.step - len(self._pending)
+        self._pending.clear()
+        for loss, norm in zip(losses, norms, strict=True):
+            step += 1
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                name, value = ("gradient's norm", norm) if math.isfinite(loss) else ("loss", loss)
+                raise HeedfulError(
+                    f"the {name} is {value} at step {step}{self._kept()}; "
+                    "lower the learning rate, lengthen the warm-up, or train in fp32"
+                )
+            numbers.window_loss += loss
+        self._clock(stepping=True)
+
+    def _report(self, metrics: Mapping[str, float] | None) -> None:
+        """A line of the log: the mean loss and speed since the last one, and the evaluation if there was one."""
+        self._settle()
+        numbers = self._numbers
+        line: dict[str, Any] = {"step": numbers.step, "epoch": round(self.loader.epochs, 4)}
+        if numbers.window_tokens:
+            line["loss"] = numbers.window_loss / numbers.window_tokens
+            line["lr"] = self.optimiser.param_groups[0]["lr"]
+            line["tokens_per_second"] = round(numbers.window_tokens / numbers.window_seconds, 1)
+        line["seconds"] = round(numbers.seconds, 3)
+        line.update({f"valid_{name}": value for name, value in (metrics or {}).items()})
+        if numbers.window_tokens or metrics:
+            self.log.write(line, left=self._left())
+        numbers.window_loss, numbers.window_tokens, numbers.window_seconds = 0.0, 0, 0.0
+
+    def _save(self) -> None:
+        """Write the state after the last complete step, unless it is written already."""
+        numbers = self._numbers
+        self._settle()
+        if self.checkpoints is None or self._saved == (numbers.step, numbers.evaluated):
+            return
+        self.checkpoints.save(
+            {
+                "format": FORMAT,
+                "numbers": asdict(numbers),
+                "model": self.model.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "loader": self.loader.state_dict(),
+                "average": None if self.average is None else self.average.state_dict(),
+                "random": random_state(self._device),
+            }
+        )
+        self._saved = (numbers.step, numbers.evaluated)
+        self._clock()
+
+    def _restore(self, state: Mapping[str, Any], checkpoints: Checkpoints) -> None:
+        """Take ``state`` up. The optimiser's settings stay those given now; only what it remembers is restored."""
+        path = checkpoints.path
+        if state.get("format") != FORMAT:
+            raise HeedfulError(f"{path} is no checkpoint of this version of heedful; start the run anew")
+        if (state["average"] is None) != (self.average is None):
+            raise HeedfulError(f"{path} was written with averaging {'on' if state['average'] else 'off'}; resume it so")
+        settings = [{k: v for k, v in group.items() if k != "params"} for group in self.optimiser.param_groups]
+        self.loader.load_state_dict(state["loader"])
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimiser.load_state_dict(state["optimiser"])
+        except (RuntimeError, ValueError) as error:
+            found = " ".join(str(error).split())
+            raise HeedfulError(f"{path} is of another model; resume with the one it was begun with ({found})") from None
+        for group, own in zip(self.optimiser.param_groups, settings, strict=True):
+            group.update(own)
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self._numbers = _Numbers(**state["numbers"])
+        self._saved = (self._numbers.step, self._numbers.evaluated)
+        set_random_state(state["random"], self._device)
+
+    def _clock(self, *, stepping: bool = False) -> None:
+        now = time.monotonic()
+        self._numbers.seconds += now - self._mark
+        if stepping:
+            self._numbers.window_seconds += now - self._mark
+        self._mark = now
+
+    def _left(self) -> float | None:
+        """Seconds to the end at the pace so far."""
+        return self._numbers.seconds * (1 / self._progress - 1) if self._progress else None
+
+    def _kept(self) -> str:
+        if self.checkpoints is None or self._saved is None:
+            return ""
+        return f"; the checkpoint of step {self._saved[0]:,} is in {self.checkpoints.path}"
+
+    def _outcome(self, reason: str) -> Outcome:
+        numbers = self._numbers
+        return Outcome(numbers.step, self.loader.epochs, numbers.tokens, numbers.seconds, numbers.best, reason)

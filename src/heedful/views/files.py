@@ -1,0 +1,36 @@
+"""A file written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from heedful.errors import HeedfulError
+
+
+def write(path: str | os.PathLike[str], text: str) -> Path:
+    """Write ``text`` as UTF-8 to ``path``, beside it first and renamed then, so that a reader never finds half of it.
+
+    Raises ``HeedfulError`` where the folder is missing or may not be written, or the disk is full.
+    """
+    path = Path(path)
+    beside: str | None = None
+    try:
+        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.chmod(beside, 0o666 & ~_umask())
+        os.replace(beside, path)
+    except OSError as error:
+        if beside is not None:
+            Path(beside).unlink(missing_ok=True)
+        raise HeedfulError(f"cannot write {path}: {error.strerror}; choose another --out") from None
+    return path
+
+
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

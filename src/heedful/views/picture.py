@@ -1,0 +1,87 @@
+"""The drawing of one attention pattern as SVG: two columns of words with lines between them, and a heat map beside."""
+
+from __future__ import annotations
+
+from heedful.views.svg import document, label
+from heedful.views.text import width
+from heedful.views.weights import Weights
+
+SIZE = 14  # of the words, in pixels
+ROW = 25  # from one word to the next below
+GAP = 150  # between the columns, for the lines
+EDGE = 24  # free around everything
+WIDEST = 160  # a longer word is cut off
+FAINT = 0.05  # weights below draw no line and no number
+
+STYLE = """
+.word{font-size:14px}.line{stroke:#3a3fb0;fill:none;stroke-linecap:round}
+.chip{fill:#f0eee8}.cell{fill:#3a3fb0}.number{font-size:11px}.deep{fill:#fff}
+@media(prefers-color-scheme:dark){.line{stroke:#ffc35c}.chip{fill:#22242b}.cell{fill:#ffc35c}.deep,.half{fill:#16171b}}
+"""
+
+
+def draw(source: list[str], target: list[str], weights: Weights, title: str, note: str) -> str:
+    """The picture of ``weights`` (T, S). The words are fit to be shown already (``heedful.views.text.visible``)."""
+    most = "; ".join(
+        f"{word}: {source[row.argmax()]} {100 * row.max():.0f} %" for word, row in zip(target, weights, strict=True)
+    )
+    source, target = [_cut(word) for word in source], [_cut(word) for word in target]
+    cell = 32 if len(source) <= 24 else 26
+
+    line_left = EDGE + max(width(word, SIZE) for word in source) + 8
+    line_right = line_left + GAP
+    grid_left = line_right + 8 + max(width(word, SIZE) for word in target) + 12
+    overhang = max((s + 0.5) * cell + 0.71 * width(word, SIZE) for s, word in enumerate(source))
+    right = max(
+        grid_left + max(cell * len(source), overhang), EDGE + width(title, 17, bold=True), EDGE + width(note, 13)
+    )
+
+    head = EDGE + (38 if note else 18)
+    rise = 0.71 * max(width(word, SIZE) for word in source) + 24
+    rows = max(len(source), len(target))
+    source_step = ROW * min(1.6, max(1.0, len(target) / len(source)))
+    source_top = head + rise + (rows * ROW - source_step * len(source)) / 2
+    grid_top = head + rise + (rows - len(target)) * ROW / 2
+
+    source_y = [source_top + (s + 0.5) * source_step for s in range(len(source))]
+    target_y = [grid_top + (t + 0.5) * ROW for t in range(len(target))]
+    parts = [label(note, EDGE, EDGE + 33, "quiet")] if note else []
+    for t, s in sorted(zip(*(weights >= FAINT).nonzero(), strict=True), key=lambda at: weights[at]):
+        parts.append(_line(line_left, source_y[s], line_right, target_y[t], weights[t, s]))
+    parts += [label(word, line_left - 8, y + 5, "word", "end") for word, y in zip(source, source_y, strict=True)]
+    parts += [label(word, line_right + 8, y + 5, "word") for word, y in zip(target, target_y, strict=True)]
+    for s, word in enumerate(source):
+        x, y = grid_left + (s + 0.5) * cell + 3, grid_top - 8
+        parts.append(label(word, x, y, "word", more=f' transform="rotate(-45 {x:.1f} {y:.1f})"'))
+    for t, row in enumerate(weights):
+        for s, w in enumerate(row):
+            parts += _cell(grid_left + s * cell, grid_top + t * ROW, cell, w)
+    size = right + EDGE, head + rise + rows * ROW + EDGE
+    return document(size, title, f"What each target word attends to most: {most}", STYLE, parts)
+
+
+def _cut(word: str) -> str:
+    if width(word, SIZE) <= WIDEST:
+        return word
+    while width(word, SIZE) > WIDEST:
+        word = word[:-1]
+    return word + "…"
+
+
+def _line(x: float, y: float, u: float, v: float, w: float) -> str:
+    """From a source word at (x, y) to a target word at (u, v): level at both ends, as thick as the weight."""
+    bend = 0.45 * (u - x)
+    path = f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {u - bend:.1f} {v:.1f} {u:.1f} {v:.1f}"
+    return f'<path class="line" d="{path}" stroke-width="{0.6 + 6 * w:.2f}" stroke-opacity="{0.15 + 0.7 * w:.2f}"/>'
+
+
+def _cell(x: float, y: float, wide: float, w: float) -> list[str]:
+    """One weight of the heat map: an empty box, the weight as its shade, and from ``FAINT`` on its number."""
+    box = f'x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{wide - 1}" height="{ROW - 1}" rx="2"'
+    parts = [f'<rect class="chip" {box}/>']
+    if w >= 0.005:
+        parts.append(f'<rect class="cell" {box} fill-opacity="{w:.2f}"/>')
+    if w >= FAINT:
+        ink = " deep" if w > 0.72 else " half" if w > 0.5 else ""  # where the other ink reads better: in light, in dark
+        parts.append(label(f"{100 * w:.0f}", x + wide / 2, y + ROW / 2 + 4, "number" + ink, "middle"))
+    return parts

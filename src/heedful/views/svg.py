@@ -1,0 +1,30 @@
+"""What our pictures have in common: their frame, their name for people who do not see them, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from heedful.views.text import escaped
+
+BASE = """
+text{font-family:system-ui,'Segoe UI','Noto Sans','DejaVu Sans',sans-serif;font-size:13px;fill:#22201d}
+.ground{fill:#fbfaf7}.title{font-size:17px;font-weight:600}.quiet{fill:#6b665e}
+@media(prefers-color-scheme:dark){text{fill:#ecebe7}.ground{fill:#16171b}.quiet{fill:#a09c94}}
+"""
+
+
+def document(size: tuple[float, float], title: str, description: str, style: str, parts: Iterable[str]) -> str:
+    """A whole SVG file of ``size`` (width, height), on its own ground: it can be read on a page of any colour."""
+    wide, high = (f"{side:.0f}" for side in size)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide}" height="{high}"'
+        f' viewBox="0 0 {wide} {high}">\n'
+        f"<title>{escaped(title)}</title>\n<desc>{escaped(description)}</desc>\n<style>{BASE}{style}</style>\n"
+        f'<rect class="ground" width="{wide}" height="{high}" rx="10"/>\n'
+        f'<text class="title" x="24" y="36">{escaped(title)}</text>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def label(text: str, x: float, y: float, kind: str, anchor: str = "start", more: str = "") -> str:
+    """A text whose baseline begins (or with ``anchor`` is centred, or ends) at (x, y)."""
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escaped(text)}</text>'

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from heedful.data.batching import ordered, plan
+from heedful.errors import HeedfulError
+
+RANDOM = np.random.default_rng(0)
+SINGLE = RANDOM.integers(1, 40, 500)
+PAIRS = RANDOM.integers(1, 40, (500, 2))
+
+
+@pytest.mark.parametrize("lengths", [SINGLE, PAIRS], ids=["single", "pairs"])
+@pytest.mark.parametrize("tokens", [1, 39, 64, 1000, 10**6])
+@pytest.mark.parametrize("max_rows", [None, 1, 7])
+def test_every_example_is_in_one_batch_and_every_batch_is_within_its_budget(lengths, tokens, max_rows):
+    longest = lengths.reshape(len(lengths), -1).max(axis=1)
+    for batches in (
+        plan(lengths, tokens, seed=3, epoch=2, max_rows=max_rows),
+        ordered(lengths, tokens, max_rows=max_rows),
+    ):
+        assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+        for batch in batches:
+            assert len(batch) == 1 or len(batch) * longest[batch].max() <= tokens
+            assert max_rows is None or len(batch) <= max_rows
+
+
+def test_a_batch_is_cut_no_sooner_than_it_must_be():
+    longest = PAIRS.max(axis=1)
+    batches = ordered(PAIRS, 200)
+    for batch, after in zip(batches, batches[1:], strict=False):
+        fuller = [*batch, after[0]]
+        assert len(fuller) * longest[fuller].max() > 200
+
+
+def test_the_order_is_a_function_of_seed_and_epoch():
+    def order(seed, epoch):
+        return [batch.tolist() for batch in plan(PAIRS, 300, seed=seed, epoch=epoch)]
+
+    assert order(1, 4) == order(1, 4)
+    assert order(1, 4) != order(1, 5)
+    assert order(1, 4) != order(2, 4)
+    # Not the same batches in another order, either: examples of one length change places.
+    assert sorted(map(sorted, order(1, 4))) != sorted(map(sorted, order(1, 5)))
+
+
+def test_batches_are_not_left_in_order_of_length():
+    lengths = [PAIRS[batch].max() for batch in plan(PAIRS, 300, seed=0, epoch=0)]
+    assert lengths != sorted(lengths)
+
+
+def test_little_padding_is_left():
+    # Lengths as in translated captions: short, and alike on both sides.
+    source = 2 + np.random.default_rng(1).poisson(13, 20_000)
+    pairs = np.stack([source, np.maximum(2, source + np.random.default_rng(2).integers(-3, 6, 20_000))], axis=1)
+    batches = plan(pairs, 2048, seed=0, epoch=0)
+    padded = sum(len(batch) * pairs[batch].max(axis=0).sum() for batch in batches)
+    assert 1 - pairs.sum() / padded < 0.05
+
+
+def test_evaluation_goes_longest_first_and_comes_back_in_order():
+    batches = ordered(SINGLE, 100)
+    lengths = [SINGLE[index] for batch in batches for index in batch]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_examples_without_a_token_are_batched_too():
+    assert [batch.tolist() for batch in ordered([0, 0, 0], 2)] == [[0, 1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "max_rows", "words"),
+    [([], 8, None, "no example"), ([3], 0, None, "budget"), ([3], 8, 0, "0 rows")],
+)
+def test_what_cannot_be_batched_is_refused(lengths, tokens, max_rows, words):
+    with pytest.raises(HeedfulError, match=words):
+        plan(lengths, tokens, seed=0, epoch=0, max_rows=max_rows)

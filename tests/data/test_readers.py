@@ -1,0 +1,323 @@
+"""Reading people's files: every format gives the same rows, and every way to be broken one line that helps."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from heedful.data import Row, Rows, read
+from heedful.errors import HeedfulError
+
+PAIR = ("source", "target")
+# Characters at which str.splitlines breaks a line and a file does not.
+PAIRS = [("Hello\u2028 \x0bthere", "Bon\x85jour"), ('a "quoted" word', "un « mot »"), ("three", "trois")]
+
+Write = Callable[[str, str | bytes], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(name: str, content: str | bytes) -> str:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+def values(rows: Rows) -> list[tuple[str, ...]]:
+    return [tuple(row.values[column] for column in row.values) for row in rows]
+
+
+def said(source: str | Sequence[str], columns: Sequence[str] = PAIR, **options: object) -> str:
+    """The one line that reading says."""
+    with pytest.raises(HeedfulError) as caught:
+        read(source, columns, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert ";" in message, "no remedy"
+    return message
+
+
+def tsv(pairs: Sequence[tuple[str, str]] = PAIRS) -> str:
+    return "".join(f"{source}\t{target}\n" for source, target in pairs)
+
+
+def parquet(table: dict[str, list]) -> bytes:
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(table), sink)
+    return sink.getvalue()
+
+
+CSV = "source,target\n" + "".join(
+    ",".join('"' + cell.replace('"', '""') + '"' for cell in pair) + "\n" for pair in PAIRS
+)
+JSONL = "".join(json.dumps({"id": 7, "target": target, "source": source}) + "\n" for source, target in PAIRS)
+FILES: dict[str, str | bytes] = {
+    "pairs.tsv": tsv(),
+    "header.tsv": "id\ttarget\tsource\n" + "".join(f"7\t{target}\t{source}\n" for source, target in PAIRS),
+    "pairs.csv": CSV,
+    "pairs.jsonl": JSONL,
+    "pairs.ndjson": JSONL,
+    "pairs.parquet": parquet({"target": [b for _, b in PAIRS], "id": [1, 2, 3], "source": [a for a, _ in PAIRS]}),
+}
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+
+
+@pytest.mark.parametrize("packed", PACK)
+@pytest.mark.parametrize("name", FILES)
+def test_every_table_gives_the_same_rows(write: Write, name: str, packed: str) -> None:
+    content = FILES[name]
+    path = write(name + packed, PACK[packed](content if isinstance(content, bytes) else content.encode()))
+    rows = read(path, PAIR)
+    assert values(rows) == PAIRS
+    headed = name in ("header.tsv", "pairs.csv")
+    assert rows[1] == Row(dict(zip(PAIR, PAIRS[1], strict=True)), path, 3 if headed else 2)
+    assert rows.columns == (("1", "2") if name == "pairs.tsv" else PAIR)
+    assert rows.skipped == 0
+
+
+@pytest.mark.parametrize("packed", PACK)
+def test_parallel_files(write: Write, packed: str) -> None:
+    sides = [
+        write(name + packed, PACK[packed]("".join(pair[place] + "\n" for pair in PAIRS).encode()))
+        for place, name in enumerate(("train.en", "train.fr"))
+    ]
+    rows = read(sides, PAIR)
+    assert values(rows) == PAIRS
+    assert (rows[2].file, rows[2].line) == (sides[0], 3)
+
+
+def test_windows_line_ends_and_marks(write: Write) -> None:
+    assert values(read(write("a.tsv", "\ufeffsource\ttarget\r\none\tun\r\n"), PAIR)) == [("one", "un")]
+    assert values(read(write("a.csv", '\ufeffsource,target\r\n"one\r\nmore",un\r\n'), PAIR)) == [("one\r\nmore", "un")]
+    assert values(read([write("a.en", "\ufeffone\r\n"), write("a.fr", "un")], PAIR)) == [("one", "un")]
+    assert values(read(write("a.jsonl", b'\xef\xbb\xbf{"source": "one", "target": "un"}'), PAIR)) == [("one", "un")]
+
+
+def test_one_column_is_a_row_a_line(write: Write) -> None:
+    rows = read(write("text.txt", "one\n\n two\tparts \n"), ["text"])
+    assert [(row.values["text"], row.line) for row in rows] == [("one", 1), (" two\tparts ", 3)]
+    assert rows.skipped == 1
+    assert values(read(write("test.en", "one\n"), ["source"])) == [("one",)]
+    assert values(read(write("test.tsv", "one\tun\n"), ["source"])) == [("one",)]
+
+
+class Stdin:
+    def __init__(self, content: bytes) -> None:
+        self.buffer = io.BytesIO(content)
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(tsv().encode()))
+    rows = read("-", PAIR)
+    assert values(rows) == PAIRS
+    assert rows[0].file == "-"
+    monkeypatch.setattr(sys, "stdin", Stdin(b"one\tun\n"))
+    assert values(read("-", ["text"])) == [("one\tun",)]
+    monkeypatch.setattr(sys, "stdin", Stdin(b"one\n"))
+    assert "1 column, and column 2 is wanted for 'target', in standard input:1" in said("-")
+
+
+def test_rows_with_a_blank_side_are_skipped_and_counted(write: Write) -> None:
+    rows = read([write("a.en", "one\n\nthree\n  \n"), write("a.fr", "un\ndeux\n \n\n")], PAIR)
+    assert values(rows) == [("one", "un")]
+    assert rows.skipped == 3
+    rows = read(write("a.tsv", "\none\tun\n\ntwo\t\n"), PAIR)
+    assert (values(rows), rows.skipped, rows[0].line) == ([("one", "un")], 3, 2)
+    rows = read(write("a.csv", "\nsource,target\none,un\n,\n\n"), PAIR)
+    assert (values(rows), rows.skipped, rows[0].line) == ([("one", "un")], 3, 3)
+    rows = read(write("a.jsonl", '\n{"source": "one", "target": "un"}\n{"source": "", "target": "x"}\n'), PAIR)
+    assert (values(rows), rows.skipped, rows[0].line) == ([("one", "un")], 2, 2)
+
+
+def test_a_limit_stops_early(write: Write) -> None:
+    assert values(read(write("a.tsv", tsv() + "broken\n"), PAIR, limit=2)) == PAIRS[:2]
+
+
+def test_names_choose_columns(write: Write) -> None:
+    table = "en,de,fr\none,eins,un\n"
+    assert values(read(write("a.csv", table), PAIR, names=("fr", "de"))) == [("un", "eins")]
+    assert values(read(write("b.csv", table.split("\n")[1]), PAIR, names=("3", "1"))) == [("un", "one")]
+    rows = read(write("a.tsv", table.replace(",", "\t")), PAIR, names=("fr", "en"))
+    assert values(rows) == [("un", "one")]
+    assert rows.columns == ("fr", "en")
+    nested = json.dumps({"translation": {"en": "one", "fr": "un"}, "a.b": "plain"})
+    assert values(read(write("a.jsonl", nested), PAIR, names=("translation.en", "a.b"))) == [("one", "plain")]
+    stored = write("a.parquet", parquet({"translation": [{"en": "one", "fr": "un"}]}))
+    assert values(read(stored, PAIR, names=("translation.fr", "translation.en"))) == [("un", "one")]
+
+
+def test_line_numbers_where_fields_run_over_lines(write: Write) -> None:
+    path = write("a.csv", 'source,target\n"one\nmore",un\n"two",deux\n"a","b","c"\n')
+    assert f"3 columns where line 1 has 2, in {path}:5" in said(path)
+    good = read(write("b.csv", 'source,target\n"one\nmore",un\ntwo,deux\n'), PAIR)
+    assert [row.line for row in good] == [2, 4]
+
+
+# What is wrong, with which columns, what is said of it. "{path}" is the file.
+BROKEN: dict[str, tuple[str, str | bytes, str]] = {
+    "empty": ("a.tsv", "", "no rows in {path}; give a file with source and target"),
+    "empty csv": ("a.csv", "", "no rows in {path};"),
+    "empty jsonl": ("a.jsonl", "", "no rows in {path};"),
+    "empty parquet file": ("a.parquet", b"", "no rows in {path};"),
+    "empty parquet table": ("a.parquet", parquet({"source": [], "target": []}), "no rows in {path};"),
+    "blank lines": ("a.tsv", "\n \n", "only blank rows (2) in {path};"),
+    "header alone": ("a.csv", "source,target\n", "no rows in {path};"),
+    "binary": ("a.tsv", b"one\tun\n\x00\x01\tx\n", "a NUL byte, so this is no text, in {path}:2;"),
+    "utf-16": (
+        "a.tsv",
+        tsv().encode("utf-16"),
+        "UTF-16 text, in {path}:1; convert it: iconv -f UTF-16 -t UTF-8 {path}",
+    ),
+    "latin-1": (
+        "a.tsv",
+        "one\tun\ntwo\tâgé\n".encode("latin-1"),
+        "invalid UTF-8 (byte 0xe2 at byte 5 of the line), in {path}:2; convert the file: iconv -f WINDOWS-1252",
+    ),
+    "latin-1 csv": ("a.csv", "source,target\nâ,b\n".encode("latin-1"), "invalid UTF-8 (byte 0xe2 at byte 1 of the"),
+    "too few columns": ("a.tsv", "one\tun\ntwo\n", "1 column where line 1 has 2, in {path}:2; mend that row"),
+    "too many columns": ("a.tsv", "one\tun\ntwo\td\te\n", "3 columns where line 1 has 2, in {path}:2;"),
+    "one column": ("a.tsv", "one\ntwo\n", "1 column, and column 2 is wanted for 'target', in {path}:1; separate the"),
+    "csv without the names": (
+        "a.csv",
+        "en,fr\none,un\n",
+        "no column 'source' among 'en', 'fr', in {path}:1; say which to use: --data.columns en,fr, or by number where "
+        "there is no header: --data.columns 1,2",
+    ),
+    "csv with a slip": ("a.csv", "sourse,target\na,b\n", "in {path}:1; did you mean 'sourse'? say which"),
+    "open quote": ("a.csv", 'source,target\n"one,un\n', "broken CSV (unexpected end of data), in {path}:2;"),
+    "broken json": (
+        "a.jsonl",
+        '{"source": "one", "target": "un"}\n{"source": "one",\n',
+        "broken JSON (Expecting property name enclosed in double quotes: line 1 column 18 (char 17)), in {path}:2;",
+    ),
+    "deep json": ("a.jsonl", "[" * 100_000, "broken JSON ("),
+    "no object": (
+        "a.jsonl",
+        '["one", "un"]\n',
+        '["one", "un"] is no JSON object, in {path}:1; write one object a line',
+    ),
+    "missing key": (
+        "a.jsonl",
+        '{"source": "one", "target": "un"}\n{"source": "two", "goal": {"fr": "deux"}}\n',
+        "no column 'target' among 'source', 'goal.fr', in {path}:2; say which to use: --data.columns source,goal.fr",
+    ),
+    "not text": ("a.jsonl", '{"source": "one", "target": 1}\n', "'target' is 1 and text is wanted, in {path}:1;"),
+    "null": ("a.jsonl", '{"source": null, "target": "a"}\n', "'source' is null and text is wanted, in {path}:1;"),
+    "surrogate": (
+        "a.jsonl",
+        r'{"source": "\ud83d", "target": "a"}',
+        "'source' holds half of a surrogate pair, in {path}",
+    ),
+    "parquet: no text": (
+        "a.parquet",
+        parquet({"source": ["a"], "target": [None]}),
+        "'target' is null and text is wanted",
+    ),
+    "parquet: columns": (
+        "a.parquet",
+        parquet({"en": ["a"], "fr": ["b"]}),
+        "no column 'source' among 'en', 'fr', in {path}",
+    ),
+    "parquet: broken": ("a.parquet", b"PAR1 and no more", "{path} is no whole Parquet file ("),
+    "parquet: half": ("a.parquet", FILES["pairs.parquet"][:200], "{path} is no whole Parquet file ("),
+    "gz: half": ("a.tsv.gz", gzip.compress(tsv().encode() * 99)[:60], "{path} is cut off before its end; copy or"),
+    "xz: half": ("a.tsv.xz", lzma.compress(tsv().encode() * 99)[:80], "{path} is cut off before its end; copy or"),
+    "zst: half": ("a.tsv.zst", PACK[".zst"](tsv().encode() * 99)[:-9], "{path} is cut off before its end; copy or"),
+    "gz: other": ("a.tsv.gz", b"plain text\n", "{path} is no whole .gz file (Not a gzipped file"),
+    "gz: rotten": (
+        "a.tsv.gz",
+        gzip.compress(b"x", mtime=0)[:10] + b"\xff" * 20,
+        "{path} is no whole .gz file (Error -3",
+    ),
+    "xz: other": ("a.tsv.xz", b"plain text\n", "{path} is no whole .xz file (Input format not"),
+    "zst: other": ("a.tsv.zst", b"plain text\n", "{path} is no whole .zst file ("),
+    "unknown extension": ("a.xlsx", "x", "unknown extension '.xlsx', in {path}; give one table (.tsv, .csv, .jsonl"),
+    "no extension": ("pairs", "x", "no extension, in {path}; give one table"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_broken_is_said(write: Write, case: str) -> None:
+    name, content, expected = BROKEN[case]
+    path = write(name, content)
+    assert expected.replace("{path}", path) in said(path)
+
+
+def test_explicit_names_that_are_not_there(write: Write) -> None:
+    path = write("a.tsv", "english\tfrench\none\tun\n")
+    message = said(path, names=("english", "frensh"))
+    assert f"no column 'frensh' among 'english', 'french', in {path}:1; did you mean 'french'?" in message
+    message = said(path, names=("1", "3"))
+    assert f"2 columns, and column 3 is wanted for 'target', in {path}:1;" in message
+    path = write("a.jsonl", '{"translation": {"en": "one", "fr": "un"}}')
+    assert "did you mean 'translation.fr'?" in said(path, names=("translation.en", "translation.fx"))
+
+
+def test_missing_files_and_folders(write: Write, tmp_path: Path) -> None:
+    write("train.en.gz", "")
+    write("validation.tsv", "")
+    assert f"no such file: {tmp_path}/train.en; did you mean '{tmp_path}/train.en.gz'?" in said(
+        [f"{tmp_path}/train.en", f"{tmp_path}/train.fr"]
+    )
+    assert f"did you mean '{tmp_path}/validation.tsv'?" in said(f"{tmp_path}/valdation.tsv")
+    assert f"check the path, {tmp_path} holds no such name" in said(f"{tmp_path}/x.tsv")
+    assert f"there is no folder {tmp_path}/none either" in said(f"{tmp_path}/none/x.tsv")
+    (tmp_path / "folder.tsv").mkdir()
+    assert f"{tmp_path}/folder.tsv is a folder and a file is wanted; give a file in it" in said(
+        f"{tmp_path}/folder.tsv"
+    )
+
+
+def test_parallel_files_of_different_length(write: Write) -> None:
+    english, french = write("a.en", "1\n2\n3\n4\n5\n"), write("a.fr", "1\n2\n3\n")
+    message = said([english, french])
+    assert f"({english} has 5 lines, {french} has 3 lines), in {english}:4;" in message
+    assert f", in {english}:4;" in said([french, english])
+
+
+def test_broken_lines_of_parallel_files(write: Write) -> None:
+    french = write("a.fr", b"1\n\xe2\n")
+    assert f"in {french}:2;" in said([write("a.en", "1\n2\n"), french])
+    assert "no rows in " in said([write("b.en", ""), write("b.fr", "")])
+
+
+def test_the_wrong_number_of_files(write: Write) -> None:
+    paths = [write(name, "x\n") for name in ("a.en", "a.fr", "a.de")]
+    assert "3 files for 2 columns (source, target); give one table" in said(paths)
+    assert "2 files for 1 column (text); give one table" in said(paths[:2], ["text"])
+    table = write("a.tsv", tsv())
+    assert f"{table} is a table and cannot be one of several plain text files" in said([table, paths[0]])
+    assert "'-' stands for all columns" in said([paths[0], "-"])
+    assert "leave --data.columns out" in said(paths[:2], names=("en", "fr"))
+
+
+@pytest.mark.parametrize(("library", "name"), [("zstandard", "a.tsv.zst"), ("pyarrow", "a.parquet")])
+def test_a_missing_extra_names_its_install_line(
+    write: Write, monkeypatch: pytest.MonkeyPatch, library: str, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, f"{library}.parquet", None)
+    path = write(name, b"x")
+    assert said(path) == f"{path} needs {library}; pip install 'heedful[data]'"
+
+
+def test_several_compressed_frames_are_one_file(write: Write) -> None:
+    path = write("a.tsv.zst", PACK[".zst"](b"one\tun\n") + PACK[".zst"](b"two\tdeux\n"))
+    assert values(read(path, PAIR)) == [("one", "un"), ("two", "deux")]

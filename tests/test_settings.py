@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from heedful.errors import HeedfulError
+from heedful.settings import (
+    DataSettings,
+    DecodingSettings,
+    ModelSettings,
+    RunSettings,
+    TokenizerSettings,
+    TrainingSettings,
+    keys,
+    resolve,
+)
+
+
+def test_dictionaries_and_back_through_json() -> None:
+    run = RunSettings(
+        task="translation",
+        train=("a.en", "a.fr"),
+        out="runs/x",
+        start_from="runs/y",
+        data=DataSettings(columns=("en", "fr")),
+        training=TrainingSettings(betas=(0.9, 0.98), lr=1e-3, schedule="cosine"),
+        model=ModelSettings(tied=False),
+    )
+    stored = json.loads(json.dumps(run.to_dict(), allow_nan=False))
+    assert stored["train"] == ["a.en", "a.fr"]
+    assert stored["training"]["betas"] == [0.9, 0.98]
+    assert RunSettings.from_dict(stored) == run
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_step": 3}, "unknown setting 'max_step'; did you mean 'max_steps'?"),
+        ({"training": {"lrr": 1}}, "unknown setting 'training.lrr'; did you mean 'training.lr'?"),
+        ({"training": {"lr": "fast"}}, "--training.lr must be a number, not 'fast'"),
+        ({"training": 3}, "--training must be TrainingSettings, not 3"),
+        ({"seed": True}, "--seed must be a whole number, not True"),
+        ({"seed": None}, "--seed must be a whole number, not None"),
+        ({"model": {"heads": 2.5}}, "--model.heads must be a whole number, not 2.5"),
+    ],
+)
+def test_wrong_dictionaries_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(HeedfulError) as error:
+        RunSettings.from_dict({"task": "translation", "train": ["a"], "out": "o", **values})
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "message"),
+    [
+        (TrainingSettings, "lr", -1.0, "--training.lr must be above 0, not -1.0"),
+        (TrainingSettings, "lr", 0, "--training.lr must be above 0, not 0"),
+        (TrainingSettings, "lr", float("nan"), "--training.lr must be a finite number, not nan"),
+        (TrainingSettings, "weight_decay", float("inf"), "--training.weight-decay must be a finite number, not inf"),
+        (TrainingSettings, "betas", (0.9, 1.0), "--training.betas must be below 1, not 1.0"),
+        (TrainingSettings, "betas", (0.9,), "--training.betas must be a list of a number, a number, not (0.9,)"),
+        (TrainingSettings, "batch_tokens", 0, "--training.batch-tokens must be at least 1, not 0"),
+        (TrainingSettings, "schedule", "cosin", "must be one of inverse_sqrt, cosine, linear, constant, not 'cosin'"),
+        (ModelSettings, "dropout", 1, "--model.dropout must be below 1, not 1"),
+        (ModelSettings, "dropout", -0.1, "--model.dropout must be at least 0, not -0.1"),
+        (TokenizerSettings, "kind", 1, "--tokenizer.kind must be one of bpe, unigram, wordpiece, character, not 1"),
+        (TokenizerSettings, "lowercase", 1, "--tokenizer.lowercase must be true or false, not 1"),
+        (DataSettings, "valid_fraction", 1.0, "--data.valid-fraction must be below 1, not 1.0"),
+        (DataSettings, "columns", "en", "--data.columns must be a list of a text, not 'en'"),
+        (DecodingSettings, "num_beams", 0, "--num-beams must be at least 1, not 0"),
+    ],
+)
+def test_wrong_values_name_their_flag(section: Any, name: str, value: Any, message: str) -> None:
+    with pytest.raises(HeedfulError) as error:
+        section(**{name: value})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "both"),
+    [
+        ({"resume": True, "overwrite": True}, ("--resume", "--overwrite")),
+        ({"preset": "gpt2", "start_from": "runs/x"}, ("--preset", "--from")),
+        ({"train": ()}, ("--train", "at least one")),
+    ],
+)
+def test_contradictions_are_refused(values: dict[str, Any], both: tuple[str, str]) -> None:
+    with pytest.raises(HeedfulError) as error:
+        RunSettings(**{"task": "translation", "train": ("a",), "out": "o", **values})
+    assert all(part in str(error.value) for part in both)
+
+
+def test_one_text_of_columns_is_split_at_its_commas() -> None:
+    assert DataSettings(columns=("en, fr",)).columns == ("en", "fr")
+    assert DataSettings(columns=("a,b", "c")).columns == ("a,b", "c")
+
+
+def test_the_first_that_is_set_wins_field_by_field() -> None:
+    asked = TrainingSettings(lr=1e-3, label_smoothing=0.0)
+    preset = TrainingSettings(lr=5e-4, warmup=100, label_smoothing=0.1)
+    suggested = TrainingSettings(warmup=4000, clip=1.0)
+    resolved = resolve(asked, preset, suggested)
+    assert resolved == TrainingSettings(lr=1e-3, warmup=100, clip=1.0, label_smoothing=0.0)
+    run = RunSettings(task="t", train=("a",), out="o", training=asked)
+    other = RunSettings(task="t", train=("a",), out="o", training=preset, max_steps=5)
+    merged = resolve(run, other)
+    assert (merged.max_steps, merged.training.lr, merged.training.warmup) == (5, 1e-3, 100)
+
+
+def test_only_what_is_set_is_given() -> None:
+    assert DecodingSettings(num_beams=5).given() == {"num_beams": 5}
+
+
+def test_every_field_has_a_line_of_help_and_a_key() -> None:
+    from dataclasses import fields
+
+    sections = (DataSettings, TokenizerSettings, ModelSettings, TrainingSettings)
+    for section in (*sections, DecodingSettings, RunSettings):
+        for f in fields(section):
+            assert f.name in {s.section for s in sections} or 0 < len(f.metadata["help"]) < 80
+    known = keys(RunSettings)
+    assert {"task", "from", "max_minutes", "training.lr", "data.columns"} <= set(known)
+    assert len(known) == len(set(known)) == 13 + sum(len(fields(section)) for section in sections)

@@ -1,0 +1,71 @@
+"""Help, version and every error of the options come before anything slow is imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SLOW = ("torch", "numpy", "tokenizers", "transformers", "safetensors", "huggingface_hub", "sacrebleu", "babel", "PIL")
+REPORT = f"""
+import sys
+from heedful.cli import main
+status = main(sys.argv[1:])
+print([name for name in {SLOW!r} if name in sys.modules], file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def run(folder: Path, code: str, *tokens: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"}
+    command = [sys.executable, "-W", "error", "-c", code, *tokens]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "status", "part"),
+    [
+        ([], 0, "heedful demo"),
+        (["--help"], 0, "heedful demo"),
+        (["train", "--help"], 0, "--training.lr"),
+        (["predict", "--help"], 0, "--num-beams"),
+        (["--version"], 0, "."),
+        (["tasks"], 0, "translation"),
+        (["presets"], 0, "transformer-base"),
+        (["trian"], 2, "Did you mean"),
+        (["train", "translation", "--trian", "x"], 2, "Did you mean --train instead of --trian?"),
+        (["train", "translatio", "--train", "x", "--out", "y"], 2, "translation"),
+        (["train", "translation", "--train", "x", "--out", "y", "--preset", "transformer-bas"], 2, "transformer-base"),
+        (["train", "translation", "--train", "x.tsv", "--out", "y"], 2, "x.tsv: no such file"),
+        (["train", "translation", "--train", "x.tsv", "--out", "y", "--training.lr", "-1"], 2, "above 0"),
+        (["predict", "./nothing", "hi"], 2, "./nothing: no such folder"),
+        (["evaluate", "./nothing", "--data", "x"], 2, "./nothing: no such folder"),
+        (["summary", "gpt22"], 2, "gpt2"),
+    ],
+)
+def test_no_slow_import(tmp_path: Path, tokens: list[str], status: int, part: str) -> None:
+    done = run(tmp_path, REPORT, *tokens)
+    *errors, slow = done.stderr.splitlines()
+    assert slow == "[]"
+    assert done.returncode == status
+    assert part in (done.stdout if status == 0 else errors[0])
+    assert len(errors) == (0 if status == 0 else 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "module", ["heedful", "heedful.settings", "heedful.errors", "heedful.presets", "heedful.tasks"]
+)
+def test_light_modules(tmp_path: Path, module: str) -> None:
+    code = f"import sys, {module}; print([name for name in ('torch', 'cyclopts', 'rich') if name in sys.modules])"
+    done = run(tmp_path, code)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    done = run(tmp_path, "import runpy; runpy.run_module('heedful', run_name='__main__')", "trian")
+    assert done.returncode == 2
+    assert done.stderr.startswith('heedful: Unknown command "trian".')

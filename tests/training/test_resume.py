@@ -1,0 +1,215 @@
+"""A run stopped anywhere and taken up again ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from heedful.errors import HeedfulError
+from heedful.training import Checkpoints, Limits, Loader, Log
+
+
+def everything(loop):
+    """All that a run ends with, but its times."""
+    numbers = {name: value for name, value in vars(loop._numbers).items() if not name.endswith("seconds")}
+    optimiser = loop.optimiser.state_dict()
+    return {
+        "model": loop.model.state_dict(),
+        "optimiser": {f"{i} {name}": t for i, slots in optimiser["state"].items() for name, t in slots.items()},
+        "average": {} if loop.average is None else loop.average.weights,
+        "random": {"cpu": torch.get_rng_state()},
+        "numbers": numbers | loop.loader.state_dict(),
+    }
+
+
+def assert_same(one, other):
+    for part, tensors in one.items():
+        assert tensors.keys() == other[part].keys()
+        for name, value in tensors.items():
+            same = (
+                torch.equal(value, other[part][name]) if isinstance(value, torch.Tensor) else value == other[part][name]
+            )
+            assert same, f"{part} {name}: {value} is not {other[part][name]}"
+
+
+@pytest.fixture(scope="module")
+def straight(toy):
+    torch.set_num_threads(1)
+    loop = toy.loop()
+    outcome = loop.fit()
+    assert outcome.epochs > 2, "the run is to end past the middle of an epoch after the first"
+    assert outcome.stopped_because == "max_steps"
+    return everything(loop)
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stops", [(2,), (5, 6), (9, 14), (12, 13, 19), (20,)], ids=str)
+def test_a_run_that_crashed_ends_with_the_same_bits(toy, straight, tmp_path, stops):
+    for stop in stops:
+
+        def crash(step, stop=stop):
+            if step == stop:
+                raise Crash
+
+        with pytest.raises(Crash):
+            toy.loop(tmp_path, at=crash).fit()
+        torch.manual_seed(stop)  # a new process knows nothing of the old one's generator
+    resumed = toy.loop(tmp_path)
+    resumed.fit()
+    assert_same(straight, everything(resumed))
+
+
+def test_a_killed_process_is_taken_up_again(toy, straight, tmp_path):
+    source = str(Path(__file__).parents[2] / "src")
+    killed = subprocess.run(
+        [sys.executable, toy.__file__, str(tmp_path), "17"], env={**os.environ, "PYTHONPATH": source}, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    resumed = toy.loop(tmp_path)
+    resumed.fit()
+    assert_same(straight, everything(resumed))
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_a_signal_lets_the_step_end_and_saves_it(toy, straight, tmp_path, number, error):
+    before = signal.getsignal(number)
+    sent = []
+
+    def once(step):
+        if step == 10 and not sent:  # in the first of the step's two forward passes
+            sent.append(step)
+            signal.raise_signal(number)
+
+    with pytest.raises(error) as raised:
+        toy.loop(tmp_path, at=once).fit()
+    assert error is KeyboardInterrupt or raised.value.code == 128 + number
+    assert signal.getsignal(number) is before
+    assert Checkpoints(tmp_path).load()["numbers"]["step"] == 10
+    resumed = toy.loop(tmp_path)
+    resumed.fit()
+    assert_same(straight, everything(resumed))
+
+
+def test_an_evaluation_is_left_at_once_and_made_again(toy, straight, tmp_path):
+    loop = toy.loop(tmp_path, log=Log(tmp_path / "metrics.jsonl", quiet=True))
+    measure, reached = loop.evaluate, []
+
+    def interrupted():
+        if loop._numbers.step == 8:
+            signal.raise_signal(signal.SIGINT)
+            reached.append("the end of the evaluation")
+        return measure()
+
+    loop.evaluate = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        loop.fit()
+    assert not reached
+    state = Checkpoints(tmp_path).load()
+    assert (state["numbers"]["step"], state["numbers"]["evaluated"]) == (8, 4)
+    for name, value in loop.model.state_dict().items():
+        assert torch.equal(value, state["model"][name]), "the checkpoint holds averaged weights"
+    resumed = toy.loop(tmp_path, log=Log(tmp_path / "metrics.jsonl", quiet=True))
+    resumed.fit()
+    assert_same(straight, everything(resumed))
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [4, 5, 8, 10, 12, 15, 16, 20]
+    assert all("loss" in line for line in lines)
+    assert ["valid_loss" in line for line in lines] == [line["step"] % 4 == 0 for line in lines]
+
+
+def test_a_second_interrupt_leaves_at_once_and_saves_nothing(toy, tmp_path):
+    def twice(step):
+        if step == 8:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        toy.loop(tmp_path, at=twice).fit()
+    assert Checkpoints(tmp_path).load()["numbers"]["step"] == 6
+
+
+def test_an_interrupt_out_of_a_step_is_no_reason_to_save_half_a_step(toy, tmp_path):
+    def raising(step):
+        if step == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        toy.loop(tmp_path, at=raising).fit()
+    assert Checkpoints(tmp_path).load()["numbers"]["step"] == 6
+
+
+def test_the_loop_runs_outside_the_main_thread(toy):
+    outcomes = []
+    thread = threading.Thread(target=lambda: outcomes.append(toy.loop(limits=Limits(max_steps=2)).fit()))
+    thread.start()
+    thread.join()
+    assert outcomes[0].steps == 2
+
+
+def test_saving_and_evaluating_change_nothing(toy, straight):
+    bare = toy.loop(evaluate=None, patience=None)
+    bare.fit()
+    found = everything(bare)
+    for part in ("model", "optimiser", "average", "random"):
+        assert_same({part: straight[part]}, found)
+
+
+def test_limits_count_from_the_beginning_of_the_run(toy, straight, tmp_path):
+    first = toy.loop(tmp_path)
+    first.fit()
+    again = toy.loop(tmp_path)
+    outcome = again.fit()
+    assert (outcome.steps, outcome.stopped_because) == (20, "already done")
+    assert_same(straight, everything(again) | {"random": straight["random"]})
+    longer = toy.loop(tmp_path, limits=Limits(max_steps=23)).fit()
+    assert (longer.steps, longer.stopped_because) == (23, "max_steps")
+    assert longer.seconds > outcome.seconds
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"average": None}, "averaging on"),
+        ({"loader": (24, 1, 0)}, "accumulate, seed"),
+        ({"loader": (25, 2, 1)}, "tokens"),
+    ],
+    ids=str,
+)
+def test_another_run_cannot_be_taken_up(toy, tmp_path, changed, words):
+    toy.loop(tmp_path, limits=Limits(max_steps=2)).fit()
+    if "loader" in changed:
+        tokens, accumulate, seed = changed["loader"]
+        changed = {"loader": Loader(toy.LENGTHS, toy.collate, tokens=tokens, accumulate=accumulate, seed=seed)}
+    with pytest.raises(HeedfulError, match=words):
+        toy.loop(tmp_path, **changed).fit()
+
+
+def test_another_model_cannot_be_taken_up(toy, tmp_path):
+    toy.loop(tmp_path, limits=Limits(max_steps=2)).fit()
+    loop = toy.loop(tmp_path)
+    loop.model.inner = torch.nn.Linear(8, 8, bias=False)
+    with pytest.raises(HeedfulError, match=r"another model.*inner\.bias") as error:
+        loop.fit()
+    assert "\n" not in str(error.value)
+
+
+def test_settings_given_on_resuming_hold(toy, tmp_path):
+    toy.loop(tmp_path, limits=Limits(max_steps=2)).fit()
+    loop = toy.loop(tmp_path, limits=Limits(max_steps=3), schedule=lambda step, progress: 0.5)
+    loop.optimiser.param_groups[0]["weight_decay"] = 0.25
+    loop.fit()
+    assert loop.optimiser.param_groups[0]["weight_decay"] == 0.25
+    assert loop.optimiser.param_groups[0]["lr"] == 0.01

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from heedful.errors import HeedfulError
+from heedful.training.schedule import SCHEDULES, Limits, constant, cosine, inverse_sqrt, linear
+
+
+def factors(schedule, total):
+    return [schedule(step, (step - 1) / total) for step in range(1, total + 1)]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_rises_in_a_line_to_one_and_never_above(name):
+    found = factors(SCHEDULES[name](10), 50)
+    assert found[:10] == pytest.approx([step / 10 for step in range(1, 11)])
+    assert max(found) == 1
+    assert all(one >= other for one, other in zip(found[9:], found[10:], strict=False))
+
+
+def test_inverse_square_root_is_that_of_the_paper():
+    dim, warmup = 512, 4000
+    schedule = inverse_sqrt(warmup)
+    for step in (1, 100, 4000, 4001, 100_000):
+        paper = dim**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert schedule(step, None) * (dim * warmup) ** -0.5 == pytest.approx(paper)
+
+
+@pytest.mark.parametrize(("warmup", "total"), [(0, 1), (0, 30), (5, 30), (29, 30)])
+def test_linear_and_cosine_are_those_of_torch(warmup, total):
+    def oracle(fall):
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        optimiser = torch.optim.SGD([parameter], lr=1.0)
+        schedule = fall(optimiser)
+        found = []
+        for _ in range(total - warmup):
+            found.append(optimiser.param_groups[0]["lr"])
+            optimiser.step()
+            schedule.step()
+        return found
+
+    rest = total - warmup
+    line = oracle(lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.0, total_iters=rest))
+    wave = oracle(lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, rest, eta_min=0.1))
+    assert factors(linear(warmup), total)[warmup:] == pytest.approx(line, abs=1e-9)
+    assert factors(cosine(warmup, floor=0.1), total)[warmup:] == pytest.approx(wave, abs=1e-9)
+
+
+def test_a_run_limited_by_time_falls_as_one_limited_by_steps_of_that_pace():
+    schedule, limits = cosine(10), Limits(max_minutes=2)
+    by_time = [
+        schedule(step, limits.progress(steps=step - 1, epochs=0.0, seconds=1.5 * (step - 1))) for step in range(1, 81)
+    ]
+    assert by_time == pytest.approx(factors(schedule, 80))
+
+
+@pytest.mark.parametrize("schedule", [linear(3), cosine(3)], ids=["linear", "cosine"])
+def test_a_schedule_that_falls_needs_an_end(schedule):
+    with pytest.raises(HeedfulError, match="max-steps"):
+        schedule(1, None)
+
+
+def test_constant_and_inverse_square_root_need_none():
+    assert constant(4)(2, None) == 0.5
+    assert inverse_sqrt(4)(16, None) == 0.5
+
+
+def test_progress_is_that_of_the_nearest_limit():
+    limits = Limits(max_steps=100, max_epochs=4, max_minutes=10)
+    assert limits.progress(steps=10, epochs=2.0, seconds=60.0) == 0.5
+    assert limits.progress(steps=10, epochs=0.0, seconds=540.0) == 0.9
+    assert limits.progress(steps=101, epochs=0.0, seconds=0.0) == 1.0
+    assert Limits().progress(steps=10, epochs=0.0, seconds=0.0) is None
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan])
+@pytest.mark.parametrize("name", ["max_steps", "max_epochs", "max_minutes"])
+def test_a_limit_of_nothing_is_refused(name, value):
+    with pytest.raises(HeedfulError, match=name.replace("_", "-")):
+        Limits(**{name: value})

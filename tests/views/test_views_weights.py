@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pytest
+
+from heedful.errors import HeedfulError
+from heedful.views.weights import checked, clearest, fitted, merge_words, packed, starts
+
+
+def rows(rng, *shape):
+    return rng.dirichlet(np.ones(shape[-1]), shape[:-1])
+
+
+def test_merging_sums_over_source_and_averages_over_target():
+    source, target = ["Tues", "day", " 4", "</s>"], ["mar", "di", " 4"]
+    weights = rows(np.random.default_rng(0), 2, 3, 3, 4)
+    words_in, words_out, merged = merge_words(source, target, weights)
+    assert words_in == ["Tuesday", " 4", "</s>"]
+    assert words_out == ["mardi", " 4"]
+    for layer in range(2):
+        for head in range(3):
+            w = weights[layer, head]
+            first = [(w[0, 0] + w[0, 1] + w[1, 0] + w[1, 1]) / 2, (w[0, 2] + w[1, 2]) / 2, (w[0, 3] + w[1, 3]) / 2]
+            second = [w[2, 0] + w[2, 1], w[2, 2], w[2, 3]]
+            np.testing.assert_allclose(merged[layer, head], [first, second])
+    np.testing.assert_allclose(merged.sum(-1), 1)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (["a", "b", " c"], [True, False, True]),
+        (["a", " b", "c", "</s>"], [True, True, False, True]),
+        (["[CLS]", "a", "b", " c", "[SEP]", "d"], [True, True, False, True, True, True]),
+        (["一", "九", "</s>"], [True, True, True]),
+        (["one", "two"], [True, True]),
+    ],
+)
+def test_where_words_start(pieces, expected):
+    assert starts(pieces) == expected
+
+
+def test_clearest_prefers_an_alignment_to_rows_that_are_all_alike():
+    uniform = np.full((2, 4, 4), 0.25)
+    at_the_end = np.broadcast_to(np.eye(4)[3], (2, 4, 4))
+    aligned = np.broadcast_to(0.8 * np.eye(4) + 0.05, (2, 4, 4))
+    assert clearest(np.stack([uniform, at_the_end, aligned])) == 2
+    assert clearest(np.stack([aligned, uniform, at_the_end])) == 0
+
+
+def test_stored_weights_equal_the_given_ones_to_half_a_step():
+    weights = rows(np.random.default_rng(1), 2, 2, 3, 5)
+    stored = np.frombuffer(base64.b64decode(packed(weights)), np.uint8).reshape(2, 2, 3, 5) / 255
+    assert np.abs(stored - weights).max() <= 0.5 / 255 + 1e-12
+
+
+def test_too_many_weights_are_averaged_then_cut_and_it_is_told():
+    weights = rows(np.random.default_rng(2), 3, 4, 10, 20)
+    whole, told = fitted(weights, 2400)
+    assert whole is weights
+    assert told == ""
+    by_layer, told = fitted(weights, 2399)
+    np.testing.assert_allclose(by_layer[:, 0], weights.mean(1))
+    assert "4 heads" in told
+    by_page, told = fitted(weights, 599)
+    np.testing.assert_allclose(by_page[0, 0], weights.mean((0, 1)))
+    assert "All layers" in told
+    cut, told = fitted(weights, 100)
+    assert cut.shape == (1, 1, 10, 10)
+    assert "first 10 of 20 source and 10 of 10 target" in told
+
+
+def test_a_long_and_a_narrow_sentence_are_cut_within_the_limit():
+    for shape in [(1, 1, 5000, 3), (1, 1, 3, 5000), (1, 1, 5000, 5000)]:
+        cut, _ = fitted(np.zeros(shape), 1000)
+        assert 500 < cut.size <= 1000
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        (np.full((2, 3), 0.5), r"\(2, 3\).*give \(3, 2\)"),
+        (np.full((1, 3, 2), 0.5), r"\(1, 3, 2\)"),
+        ([[0.5, 0.5], [1.0]], "ragged"),
+        ([[0.5, 0.5], [1, 0], [float("nan"), 1]], "nan is not in 0..1"),
+        ([[0.5, 0.5], [1, 0], [-2, 3]], "-2 is not in 0..1"),
+    ],
+)
+def test_what_does_not_fit_is_named(weights, said):
+    with pytest.raises(HeedfulError, match=said):
+        checked(["a", "b"], ["x", "y", "z"], weights, "TS")
+
+
+def test_an_empty_sentence_is_refused():
+    with pytest.raises(HeedfulError, match="0 source and 1 target"):
+        checked([], ["x"], np.zeros((1, 0)), "TS")
+
+
+def test_tensors_of_any_precision_are_taken():
+    torch = pytest.importorskip("torch")
+    layers = [torch.full((2, 1, 2), 0.5, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    taken = checked(["a", "b"], ["x"], layers, "LHTS")
+    assert taken.shape == (3, 2, 1, 2)
+    assert taken.dtype == np.float64
