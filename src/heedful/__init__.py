@@ -12,16 +12,31 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from heedful.errors import HeedfulError as HeedfulError
-    from heedful.models import Decoder as Decoder
-    from heedful.models import Encoder as Encoder
-    from heedful.models import EncoderDecoder as EncoderDecoder
-    from heedful.models import VisionTransformer as VisionTransformer
-    from heedful.models.create import create as create
-    from heedful.stack import Block as Block
-    from heedful.stack import Stack as Stack
+    from heedful.checkpoints import load as from_pretrained
+    from heedful.errors import HeedfulError
+    from heedful.inspection.record import record
+    from heedful.inspection.summary import summary
+    from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
+    from heedful.models.create import create
+    from heedful.stack import Block, Stack
+    from heedful.tasks.pipeline import pipeline
 
-# public name: the module it lives in
+__all__ = [
+    "Block",
+    "Decoder",
+    "Encoder",
+    "EncoderDecoder",
+    "HeedfulError",
+    "Stack",
+    "VisionTransformer",
+    "create",
+    "from_pretrained",
+    "pipeline",
+    "record",
+    "summary",
+]
+
+# public name: the room it lives in, and its name there where that is another
 _HOMES = {
     "Block": "heedful.stack",
     "Decoder": "heedful.models",
@@ -31,19 +46,22 @@ _HOMES = {
     "Stack": "heedful.stack",
     "VisionTransformer": "heedful.models",
     "create": "heedful.models.create",
+    "from_pretrained": "heedful.checkpoints:load",
+    "pipeline": "heedful.tasks.pipeline",
+    "record": "heedful.inspection.record",
+    "summary": "heedful.inspection.summary",
 }
-_ROOMS = ["config", "layers", "presets"]
-
-__all__ = [*_HOMES, "__version__"]
+_ROOMS = ("config", "layers", "presets", "tasks")
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        module, _, attribute = _HOMES[name].partition(":")
+        return getattr(import_module(module), attribute or name)
     if name in _ROOMS:
         return import_module(f"heedful.{name}")
     raise AttributeError(f"module 'heedful' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS])
+    return sorted([*__all__, *_ROOMS, "__version__"])

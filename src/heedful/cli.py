@@ -14,7 +14,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from io import BufferedReader, TextIOWrapper
@@ -429,10 +428,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("HEEDFUL_DEBUG") == "1":
             raise
-        if isinstance(error, OSError) and error.filename is None:
-            # Standard output is full or closed: what is left in its buffer must not fail again on the way out.
-            with suppress(OSError):  # a stream without a file, as where Python is embedded
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 141  # as a shell reports a program that nobody listens to any more
         message, status = _explain(error, tokens)

@@ -226,45 +226,49 @@ def vit(
 _MARIAN = SpecialTokens(pad=58100, start=58100, end=(0,))
 _STORY = SpecialTokens(start=1, end=(1, 2))
 
-# name: (where it was published, the configuration)
-PRESETS: dict[str, tuple[str, Callable[[], ModelConfig]]] = {
+# name: (where it was published, parameters, the configuration)
+PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     # encoder-decoder
-    "transformer-base": ("Vaswani et al. 2017, table 3", lambda: transformer(512, 6, 8, 2048, 37000)),
-    "transformer-big": ("Vaswani et al. 2017, table 3", lambda: transformer(1024, 6, 16, 4096, 37000, 0.3)),
-    "transformer-small": ("laptop", lambda: transformer(256, 4, 4, 1024, 8000)),
-    "transformer-tiny": ("laptop", lambda: transformer(128, 3, 4, 512, 4000)),
-    "marian": ("OPUS-MT, en-de", lambda: transformer(512, 6, 8, 2048, 58101, 0.1, "silu", _MARIAN)),
-    "t5-small": ("Raffel et al. 2020", lambda: t5(512, 6, 8, 2048)),
-    "t5-base": ("Raffel et al. 2020", lambda: t5(768, 12, 12, 3072)),
-    "t5-v1.1-small": ("Raffel et al. 2020, 1.1", lambda: t5(512, 8, 6, 1024, v1_1=True)),
-    "bart-base": ("Lewis et al. 2020", lambda: bart(768, 6, 12)),
+    "transformer-base": ("Vaswani et al. 2017, table 3", 63_082_496, lambda: transformer(512, 6, 8, 2048, 37000)),
+    "transformer-big": (
+        "Vaswani et al. 2017, table 3",
+        214_245_376,
+        lambda: transformer(1024, 6, 16, 4096, 37000, 0.3),
+    ),
+    "transformer-small": ("laptop", 9_420_800, lambda: transformer(256, 4, 4, 1024, 8000)),
+    "transformer-tiny": ("laptop", 1_900_544, lambda: transformer(128, 3, 4, 512, 4000)),
+    "marian": ("OPUS-MT, en-de", 73_886_208, lambda: transformer(512, 6, 8, 2048, 58101, 0.1, "silu", _MARIAN)),
+    "t5-small": ("Raffel et al. 2020", 60_506_624, lambda: t5(512, 6, 8, 2048)),
+    "t5-base": ("Raffel et al. 2020", 222_903_552, lambda: t5(768, 12, 12, 3072)),
+    "t5-v1.1-small": ("Raffel et al. 2020, 1.1", 76_961_152, lambda: t5(512, 8, 6, 1024, v1_1=True)),
+    "bart-base": ("Lewis et al. 2020", 139_420_416, lambda: bart(768, 6, 12)),
     # decoder
-    "gpt2": ("Radford et al. 2019", lambda: gpt2(768, 12, 12)),
-    "gpt2-medium": ("Radford et al. 2019", lambda: gpt2(1024, 24, 16)),
-    "gpt2-large": ("Radford et al. 2019", lambda: gpt2(1280, 36, 20)),
-    "gpt2-xl": ("Radford et al. 2019", lambda: gpt2(1600, 48, 25)),
-    "gpt-mini": ("laptop", lambda: gpt2(384, 6, 6, 65, 256, 0.2)),
-    "gpt-micro": ("laptop", lambda: gpt2(128, 4, 4, 65, 64, 0.0)),
-    "tinyllama-1.1b": ("Zhang et al. 2024", lambda: llama(2048, 22, 32, 4, 5632)),
-    "smollm-135m": ("SmolLM, 2024", lambda: llama(576, 30, 9, 3, 1536, 49152, tied=True)),
-    "smollm-360m": ("SmolLM, 2024", lambda: llama(960, 32, 15, 5, 2560, 49152, tied=True)),
-    "stories15m": ("llama2.c, 2023", lambda: llama(288, 6, 6, 6, 768, tied=True, special=_STORY)),
-    "stories260k": ("llama2.c, 2023", lambda: llama(64, 5, 8, 4, 172, 512, tied=True, special=_STORY)),
+    "gpt2": ("Radford et al. 2019", 124_439_808, lambda: gpt2(768, 12, 12)),
+    "gpt2-medium": ("Radford et al. 2019", 354_823_168, lambda: gpt2(1024, 24, 16)),
+    "gpt2-large": ("Radford et al. 2019", 774_030_080, lambda: gpt2(1280, 36, 20)),
+    "gpt2-xl": ("Radford et al. 2019", 1_557_611_200, lambda: gpt2(1600, 48, 25)),
+    "gpt-mini": ("laptop", 10_770_816, lambda: gpt2(384, 6, 6, 65, 256, 0.2)),
+    "gpt-micro": ("laptop", 809_856, lambda: gpt2(128, 4, 4, 65, 64, 0.0)),
+    "tinyllama-1.1b": ("Zhang et al. 2024", 1_100_048_384, lambda: llama(2048, 22, 32, 4, 5632)),
+    "smollm-135m": ("SmolLM, 2024", 134_515_008, lambda: llama(576, 30, 9, 3, 1536, 49152, tied=True)),
+    "smollm-360m": ("SmolLM, 2024", 361_821_120, lambda: llama(960, 32, 15, 5, 2560, 49152, tied=True)),
+    "stories15m": ("llama2.c, 2023", 15_191_712, lambda: llama(288, 6, 6, 6, 768, tied=True, special=_STORY)),
+    "stories260k": ("llama2.c, 2023", 260_032, lambda: llama(64, 5, 8, 4, 172, 512, tied=True, special=_STORY)),
     # encoder
-    "bert-base": ("Devlin et al. 2019", lambda: bert(768, 12, 12)),
-    "bert-large": ("Devlin et al. 2019", lambda: bert(1024, 24, 16)),
-    "bert-mini": ("Turc et al. 2019", lambda: bert(256, 4, 4)),
-    "bert-tiny": ("Turc et al. 2019", lambda: bert(128, 2, 2)),
+    "bert-base": ("Devlin et al. 2019", 109_482_240, lambda: bert(768, 12, 12)),
+    "bert-large": ("Devlin et al. 2019", 335_141_888, lambda: bert(1024, 24, 16)),
+    "bert-mini": ("Turc et al. 2019", 11_170_560, lambda: bert(256, 4, 4)),
+    "bert-tiny": ("Turc et al. 2019", 4_385_920, lambda: bert(128, 2, 2)),
     # vision
-    "vit-b/16": ("Dosovitskiy et al. 2021, table 1", lambda: vit(768, 12, 12, 16)),
-    "vit-l/16": ("Dosovitskiy et al. 2021, table 1", lambda: vit(1024, 24, 16, 16)),
-    "vit-h/14": ("Dosovitskiy et al. 2021, table 1", lambda: vit(1280, 32, 16, 14)),
-    "deit-ti": ("Touvron et al. 2021, table 1", lambda: vit(192, 12, 3, 16)),
-    "deit-s": ("Touvron et al. 2021, table 1", lambda: vit(384, 12, 6, 16)),
-    "deit-ti-distilled": ("Touvron et al. 2021", lambda: vit(192, 12, 3, 16, prefix="class+distillation")),
-    "deit-s-distilled": ("Touvron et al. 2021", lambda: vit(384, 12, 6, 16, prefix="class+distillation")),
-    "vit-mini": ("laptop", lambda: vit(192, 9, 3, 4, image=32, labels=10)),
-    "vit-micro": ("laptop", lambda: vit(64, 4, 4, 7, image=28, channels=1, labels=10)),
+    "vit-b/16": ("Dosovitskiy et al. 2021, table 1", 86_567_656, lambda: vit(768, 12, 12, 16)),
+    "vit-l/16": ("Dosovitskiy et al. 2021, table 1", 304_326_632, lambda: vit(1024, 24, 16, 16)),
+    "vit-h/14": ("Dosovitskiy et al. 2021, table 1", 632_045_800, lambda: vit(1280, 32, 16, 14)),
+    "deit-ti": ("Touvron et al. 2021, table 1", 5_717_416, lambda: vit(192, 12, 3, 16)),
+    "deit-s": ("Touvron et al. 2021, table 1", 22_050_664, lambda: vit(384, 12, 6, 16)),
+    "deit-ti-distilled": ("Touvron et al. 2021", 5_910_800, lambda: vit(192, 12, 3, 16, prefix="class+distillation")),
+    "deit-s-distilled": ("Touvron et al. 2021", 22_436_432, lambda: vit(384, 12, 6, 16, prefix="class+distillation")),
+    "vit-mini": ("laptop", 4_028_170, lambda: vit(192, 9, 3, 4, image=32, labels=10)),
+    "vit-micro": ("laptop", 205_066, lambda: vit(64, 4, 4, 7, image=28, channels=1, labels=10)),
 }
 
 
@@ -273,9 +277,17 @@ def names() -> list[str]:
     return list(PRESETS)
 
 
+def describe() -> list[dict[str, str | int]]:
+    """Every preset's name, family, number of parameters and source."""
+    return [
+        {"name": name, "family": get(name).kind, "parameters": parameters, "source": source}
+        for name, (source, parameters, _) in PRESETS.items()
+    ]
+
+
 @cache
 def get(name: str) -> ModelConfig:
     """The configuration of a preset; an unknown name raises ``HeedfulError`` with the nearest."""
     if name not in PRESETS:
         raise HeedfulError(f"unknown preset {name!r}; {nearest(name, PRESETS)}")
-    return PRESETS[name][1]()
+    return PRESETS[name][2]()

@@ -270,6 +270,20 @@ def test_explicit_names_that_are_not_there(write: Write) -> None:
     assert "did you mean 'translation.fr'?" in said(path, names=("translation.en", "translation.fx"))
 
 
+def test_names_must_be_as_many_as_columns(write: Write) -> None:
+    message = said(write("a.tsv", tsv()), names=("1",))
+    assert message == "1 names (1) for 2 columns; --data.columns takes one for each of source, target, in that order"
+
+
+def test_a_path_is_as_good_as_its_name(write: Write) -> None:
+    assert values(read(Path(write("a.tsv", tsv())), PAIR)) == PAIRS
+
+
+def test_what_the_system_refuses_is_said(tmp_path: Path) -> None:
+    path = f"{tmp_path}/{'x' * 300}.tsv"
+    assert said(path) == f"{path} cannot be read (File name too long); mend that or give another file"
+
+
 def test_missing_files_and_folders(write: Write, tmp_path: Path) -> None:
     write("train.en.gz", "")
     write("validation.tsv", "")

@@ -93,7 +93,7 @@ def test_an_interrupted_write_leaves_the_earlier_file(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(HeedfulError, match="cannot write .*file"):
+    with pytest.raises(HeedfulError, match=r"cannot write .*file"):
         Checkpoints(tmp_path / "file").save(STATE)
 
 

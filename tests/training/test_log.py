@@ -137,7 +137,7 @@ def test_standard_output_is_left_alone(capfd):
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(HeedfulError, match="cannot write .*metrics.jsonl"):
+    with pytest.raises(HeedfulError, match=r"cannot write .*metrics\.jsonl"):
         Log(tmp_path / "file" / "metrics.jsonl").begin(0)
 
 

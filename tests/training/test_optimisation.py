@@ -107,9 +107,14 @@ def test_the_own_weights_come_back_bit_for_bit_whatever_happens_meanwhile():
     model, average = walked([1.0, 2.0, 0.1])
     own = copy.deepcopy(model.state_dict())
     held = average.weights["weight"].clone()
-    with pytest.raises(RuntimeError), average.swapped():
-        assert torch.equal(model.weight, held)
-        raise RuntimeError
+
+    def fails():
+        with average.swapped():
+            assert torch.equal(model.weight, held)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
     assert torch.equal(model.weight, own["weight"])
     assert torch.equal(average.weights["weight"], held)
 

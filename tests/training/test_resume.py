@@ -34,10 +34,9 @@ def assert_same(one, other):
     for part, tensors in one.items():
         assert tensors.keys() == other[part].keys()
         for name, value in tensors.items():
-            same = (
-                torch.equal(value, other[part][name]) if isinstance(value, torch.Tensor) else value == other[part][name]
-            )
-            assert same, f"{part} {name}: {value} is not {other[part][name]}"
+            found = other[part][name]
+            same = torch.equal(value, found) if isinstance(value, torch.Tensor) else value == found
+            assert same, f"{part} {name}: {value} is not {found}"
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +127,25 @@ def test_an_evaluation_is_left_at_once_and_made_again(toy, straight, tmp_path):
     assert [line["step"] for line in lines] == [4, 5, 8, 10, 12, 15, 16, 20]
     assert all("loss" in line for line in lines)
     assert ["valid_loss" in line for line in lines] == [line["step"] % 4 == 0 for line in lines]
+
+
+def test_no_evaluation_is_made_twice(toy, tmp_path):
+    made = []
+    for stop in (13, 17, None):
+        crashing = toy.loop(tmp_path, at=lambda step, stop=stop: [][0] if step == stop else None, save_every=4)
+
+        def evaluate(loop=crashing):
+            made.append(loop._numbers.step)
+            return {"loss": 1.0}
+
+        crashing.evaluate = evaluate
+        if stop is None:
+            crashing.fit()
+        else:
+            with pytest.raises(IndexError):
+                crashing.fit()
+    assert made == [4, 8, 12, 16, 20]
+    assert crashing._numbers.stale == 4
 
 
 def test_a_second_interrupt_leaves_at_once_and_saves_nothing(toy, tmp_path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ def test_every_schedule_rises_in_a_line_to_one_and_never_above(name):
     found = factors(SCHEDULES[name](10), 50)
     assert found[:10] == pytest.approx([step / 10 for step in range(1, 11)])
     assert max(found) == 1
-    assert all(one >= other for one, other in zip(found[9:], found[10:], strict=False))
+    assert all(one >= other for one, other in pairwise(found[9:]))
 
 
 def test_inverse_square_root_is_that_of_the_paper():

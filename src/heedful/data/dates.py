@@ -60,11 +60,7 @@ def rows(pair: str | None, split: str, seed: int = 0) -> list[dict[str, str]]:
     The same `seed` gives the same rows; the split does not depend on it. Rows of the training split may repeat.
     """
     languages = _languages(pair or "en-fr")
-    writers = {
-        name: (_writer(name, languages[0]), _writer(name, languages[1]))
-        for name in FORMATS
-        if all(_has(name, language) for language in languages)
-    }
+    writers = {name: (_writer(name, languages[0]), _writer(name, languages[1])) for name in FORMATS}
     doubts = _doubts(writers)
     generator = random.Random(f"{split} {seed}")
     made, seen = [], set()
@@ -105,11 +101,6 @@ def _languages(pair: str) -> tuple[Locale, Locale]:
             hint = hint if hint.startswith("did you") else "give a code of CLDR, such as en, fr, de, pt_BR or zh_Hant"
             raise HeedfulError(f"unknown language {code!r}, in builtin:cldr-dates/{pair}; {hint}") from error
     return Locale.parse(codes[0]), Locale.parse(codes[1])
-
-
-def _has(name: str, locale: Locale) -> bool:
-    """Every locale has the lengths; a skeleton it may lack."""
-    return "-" in name or name in locale.datetime_skeletons
 
 
 def _writer(name: str, locale: Locale) -> Writer:

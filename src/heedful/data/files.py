@@ -73,11 +73,11 @@ def opened(path: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
         yield sys.stdin.buffer
         return
     file = Path(path)
-    if file.is_dir():
-        raise HeedfulError(f"{path} is a folder and a file is wanted; give a file in it")
-    if not file.exists():
-        raise HeedfulError(f"no such file: {path}; {_like(file)}")
     try:
+        if file.is_dir():
+            raise HeedfulError(f"{path} is a folder and a file is wanted; give a file in it")
+        if not file.exists():
+            raise HeedfulError(f"no such file: {path}; {_like(file)}")
         with _decompressed(file) as stream:
             yield stream
     except EOFError as error:

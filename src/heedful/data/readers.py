@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from os import PathLike
 
 from heedful.data import builtin
 from heedful.data.files import STDIN, extension, shown, text_stream
@@ -13,7 +14,7 @@ from heedful.errors import HeedfulError
 
 
 def read(
-    source: str | Sequence[str],
+    source: str | PathLike[str] | Sequence[str | PathLike[str]],
     columns: Sequence[str],
     *,
     names: Sequence[str] | None = None,
@@ -40,7 +41,12 @@ def read(
 
     Raises `HeedfulError` with file, line and remedy for anything that is not as described, and for no rows at all.
     """
-    sources = [source] if isinstance(source, str) else [str(one) for one in source]
+    sources = [str(source)] if isinstance(source, str | PathLike) else [str(one) for one in source]
+    if names is not None and len(names) != len(columns):
+        raise HeedfulError(
+            f"{len(names)} names ({','.join(names)}) for {len(columns)} columns; --data.columns takes one for each of "
+            f"{', '.join(columns)}, in that order"
+        )
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return _builtin(sources[0], columns, names, split, limit)
     table = len(sources) == 1 and (

@@ -9,7 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from heedful.config import ModelConfig, StackConfig
+from heedful.errors import HeedfulError
 from heedful.stack import initialise
+
+
+def device_of(name: str | torch.device | None) -> torch.device:
+    """The device of a name; None: the best there is (cuda, then mps, then cpu). Raises ``HeedfulError`` otherwise."""
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise HeedfulError(f"device {str(name)!r} cannot be used here ({reason}); leave it out, or take cpu") from None
 
 
 class Model(nn.Module):

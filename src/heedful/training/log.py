@@ -52,7 +52,7 @@ class Log:
                     line = json.loads(text)
                 except ValueError:
                     break
-                if line["step"] > step:
+                if not isinstance(line, dict) or line.get("step", math.inf) > step:
                     break
                 kept.append(line)
         texts = [json.dumps(line) + "\n" for line in kept]

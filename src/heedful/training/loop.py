@@ -162,8 +162,8 @@ class Loop:
         """One optimisation step. Nothing here waits for the device."""
         numbers = self._numbers
         batches = next(self.loader)
-        # Before the first backward. Several ranks would all-reduce this number here, and scale their losses by their
-        # own.
+        # Before the first backward. Several ranks would all-reduce this number here, and scale their losses by the
+        # number of ranks, which their averaged gradients are divided by.
         total = sum(self.count(batch) for batch in batches)
         if total == 0:
             raise HeedfulError(

@@ -148,7 +148,7 @@ function paintMap(shown) {
   const slope = Math.PI / 4, left = Math.ceil(widest(rows)) + 10, rise = Math.ceil(widest(columns) * Math.sin(slope)) + 16;
   const lean = Math.ceil(measure.measureText(columns[S - 1]).width * Math.cos(slope)) + 8;
   const fits = (room) => Math.max(2, Math.min(44, Math.floor((room - left - lean) / S)));
-  const beside = fits(total - find(".sheet").offsetWidth - 40);   // beside the sheet if the numbers have room there
+  const beside = fits(total - find(".sheet").offsetWidth - 60);   // beside the sheet if the numbers have room there
   const wide = beside >= 24 ? beside : fits(total), high = Math.min(wide, 26);
   const labelled = high >= 12;
   grid = { left: labelled ? left : 0, top: labelled ? rise : 0, wide, high };

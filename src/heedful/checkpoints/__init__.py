@@ -1,0 +1,32 @@
+"""Model folders: reading, writing, and the families whose layout we speak.
+
+    rules     tensors: their names ↔ ours, reversible
+    facts     configuration: their keys ↔ our fields, reversible
+    family    a family is data in these two; configurations there and back
+    gpt2 · bert · marian · vit    the families, data only: add one as a file like these and a line in ``families``
+    folder    finding a folder (here or on the Hub), its JSON files, files written beside and renamed
+    weights   tensors from a folder's files
+    reading   ``load``          writing   ``save``
+
+Nothing here imports torch before ``load`` or ``save`` is called.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heedful.checkpoints.folder import read_card as read_card
+    from heedful.checkpoints.reading import load as load
+    from heedful.checkpoints.writing import save as save
+
+_HOMES = {"load": "reading", "read_card": "folder", "save": "writing"}
+
+__all__ = ["load", "read_card", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"heedful.checkpoints.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'heedful.checkpoints' has no attribute {name!r}")

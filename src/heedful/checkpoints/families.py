@@ -1,0 +1,66 @@
+"""The families that we speak, in the order in which a configuration is offered to them, and our own layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heedful.checkpoints.bert import BERT
+from heedful.checkpoints.family import Case, Family
+from heedful.checkpoints.gpt2 import GPT2
+from heedful.checkpoints.marian import MARIAN
+from heedful.checkpoints.rules import Tensors
+from heedful.checkpoints.vit import VIT
+from heedful.config import Config, ModelConfig
+from heedful.errors import HeedfulError, nearest
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (GPT2, BERT, MARIAN, VIT)}
+
+
+class Own(Family):
+    """Our own layout, for what no family can say: the configuration as it is, tensors by our names."""
+
+    def case_of(self, theirs: Mapping[str, Any]) -> Case:
+        """There is one."""
+        return OWN_CASE
+
+    def read(self, theirs: Mapping[str, Any], case: Case, stored: Mapping[str, bool]) -> ModelConfig:
+        """The configuration, written by ``to_dict``."""
+        beside = ("model_type", "dtype", "id2label", "label2id", "bos_token_id", "eos_token_id", "pad_token_id")
+        ours = {k: v for k, v in theirs.items() if k not in (*beside, "decoder_start_token_id")}
+        try:
+            return Config.from_dict(ours)  # type: ignore[return-value]  # only models are saved
+        except TypeError as error:  # a field is not there
+            raise HeedfulError(f"the configuration is not whole: {error}") from None
+
+    def tensors_in(self, stored: Tensors, case: Case, head: bool = True) -> Tensors:
+        """All of them."""
+        made = dict(stored)
+        stored.clear()
+        return made
+
+    def tensors_out(self, ours: Tensors, case: Case) -> Tensors:
+        """All of them."""
+        return ours
+
+
+OWN_CASE = Case(name="heedful", fixed={})
+OWN = Own(name="heedful", fixed={}, facts=(), rules=(), cases=())
+
+
+def family_of(theirs: Mapping[str, Any]) -> Family:
+    """The family that a ``config.json`` names."""
+    known = {**FAMILIES, OWN.name: OWN}
+    name = theirs.get("model_type")
+    if name not in known:
+        raise HeedfulError(f"model_type {name!r} is not supported; {nearest(str(name), known)}")
+    return known[name]
+
+
+def express(config: ModelConfig) -> tuple[Family, Case, dict[str, Any]] | None:
+    """The first family and class that can say a configuration exactly, and its ``config.json``; None: no one can."""
+    for family in FAMILIES.values():
+        for case in family.cases:
+            if (theirs := family.write(config, case)) is not None:
+                return family, case, theirs
+    return None

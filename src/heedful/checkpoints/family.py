@@ -1,0 +1,135 @@
+"""A family of foreign checkpoints is data: facts for the configuration, rules for the tensors, a case a class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from heedful.checkpoints.facts import Fact, Flat, Inexpressible, Only, Stored, flat, nested, only
+from heedful.checkpoints.rules import Rule, Tensors
+from heedful.config import Config, ModelConfig
+from heedful.errors import HeedfulError, nearest
+
+# fields that tell how a model is born and trained, not what it computes: where a family has no word for one, its
+# config.json keeps it under "heedful"
+FREE = (
+    "init",
+    "init_std",
+    *(f"dropout.{site}" for site in ("embedding", "attention", "hidden", "residual")),
+    "head.dropout",
+)
+UNQUANTISED = only(quantization_config=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One class of the family: which head of ours it is, and what that head's tensors are called.
+
+    ``fixed`` are fields of ours; of two cases of one name the first whose ``Only`` facts hold is meant. ``prefixed``
+    says whether the body's tensors carry the family's prefix; ``body`` are tensors of it that only this case has.
+    """
+
+    name: str
+    fixed: Mapping[str, Any]
+    facts: tuple[Fact, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    body: tuple[Rule, ...] = ()
+    prefixed: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What a ``model_type`` means: our fixed fields, the facts, the body's tensors, the classes.
+
+    ``old_names`` are endings of tensor names and what they are called today.
+    """
+
+    name: str
+    fixed: Mapping[str, Any]
+    facts: tuple[Fact, ...]
+    rules: tuple[Rule, ...]
+    cases: tuple[Case, ...]
+    prefix: str = ""
+    old_names: Mapping[str, str] = field(default_factory=dict)
+
+    def case_of(self, theirs: Mapping[str, Any]) -> Case:
+        """The case that a configuration names."""
+        names = theirs.get("architectures")
+        known = [case.name for case in self.cases]
+        if not isinstance(names, list) or not names:
+            raise HeedfulError(f'"architectures" is missing; add the class of the weights, one of {", ".join(known)}')
+        cases = [case for case in self.cases if case.name == names[0]]
+        if not cases:
+            raise HeedfulError(f"the class {names[0]!r} is not supported; {nearest(str(names[0]), known)}")
+        fitting = [c for c in cases if all(f.holds(theirs) for f in c.facts if isinstance(f, Only))]
+        return next(iter(fitting), cases[-1])  # the last one's facts say what does not fit
+
+    def told(self, case: Case, tensors: Tensors) -> dict[str, bool]:
+        """For each fact that a tensor tells: whether it is stored, with more than zeros."""
+        names = [fact.theirs for fact in (*self.facts, *case.facts) if isinstance(fact, Stored)]
+        return {name: name in tensors and bool(tensors[name].any()) for name in names}
+
+    def read(self, theirs: Mapping[str, Any], case: Case, stored: Mapping[str, bool]) -> ModelConfig:
+        """Our configuration of theirs; ``stored`` says which tensors are there."""
+        ours: Flat = {**self.fixed, **case.fixed}
+        for fact in (*UNQUANTISED, *self.facts, *case.facts):
+            fact.read(theirs, ours, stored)
+        unsaid = theirs.get("heedful")
+        ours.update({k: v for k, v in unsaid.items() if k.endswith(FREE)} if isinstance(unsaid, Mapping) else {})
+        return Config.from_dict(nested(ours))  # type: ignore[return-value]  # the family's kind is a model's
+
+    def write(self, config: ModelConfig, case: Case) -> dict[str, Any] | None:
+        """Their configuration of ours, or None where reading it back would give another model."""
+        ours = flat(config)
+        theirs: dict[str, Any] = {"architectures": [case.name], "model_type": self.name}
+        facts = (*self.facts, *case.facts)
+        try:
+            for fact in facts:
+                fact.write(ours, theirs)
+            stored = {f.theirs: bool(ours.get(f.fields[0])) for f in facts if isinstance(f, Stored)}
+            back = flat(self.read(theirs, case, stored))
+        except (Inexpressible, HeedfulError):
+            return None
+        unsaid = {path: value for path, value in ours.items() if path not in back or back[path] != value}
+        if back.keys() != ours.keys() or not all(path.endswith(FREE) for path in unsaid):
+            return None
+        return theirs | ({"heedful": unsaid} if unsaid else {})
+
+    def names(self, stored: Tensors) -> Tensors:
+        """Stored tensors by their names of today, without the prefix."""
+        return {self._name(name): tensor for name, tensor in stored.items()}
+
+    def _name(self, name: str) -> str:
+        for old, new in self.old_names.items():
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        return name.removeprefix(self.prefix)
+
+    def tensors_in(self, stored: Tensors, case: Case, head: bool = True) -> Tensors:
+        """Our tensors of theirs (see ``names``), the head's too unless told; what no rule knows stays in ``stored``."""
+        made: Tensors = {}
+        for rule in (*(case.rules if head else ()), *case.body, *self.rules):
+            rule.read(stored, made)
+        return made
+
+    def tensors_out(self, ours: Tensors, case: Case) -> Tensors:
+        """Their tensors of ours: the rules backwards, the prefix put on again."""
+        remaining, body, head = dict(ours), {}, {}  # type: tuple[Tensors, Tensors, Tensors]
+        for rule in reversed((*case.body, *self.rules)):
+            rule.write(remaining, body)
+        for rule in reversed(case.rules):
+            rule.write(remaining, head)
+        assert not remaining, f"no rule of {self.name} writes {sorted(remaining)}"
+        prefix = self.prefix if case.prefixed else ""
+        return {prefix + name: tensor for name, tensor in body.items()} | head
+
+    def their_name(self, name: str, case: Case) -> str:
+        """Their name of our tensor, for messages."""
+        prefix = self.prefix if case.prefixed else ""
+        body = [prefix + theirs for rule in (*case.body, *self.rules) if (theirs := rule.their_name(name))]
+        head = [theirs for rule in case.rules if (theirs := rule.their_name(name))]
+        return next(iter(head + body), name)
+
+    def known(self, name: str) -> bool:
+        """Whether any class of the family has a tensor of this name."""
+        return any(rule.claims(name) for case in self.cases for rule in (*case.rules, *case.body, *self.rules))

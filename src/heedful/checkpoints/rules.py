@@ -1,0 +1,231 @@
+"""Reversible rules for tensors: their names and shapes in, ours out, and back.
+
+A rule takes the tensors it knows from one mapping and puts them into another. The way out is the way in, reversed.
+Patterns hold ``{i}`` for a layer's number and ``{p}`` for "weight" or "bias"; what one side binds, the other uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from heedful.errors import HeedfulError
+
+Tensors = dict[str, Tensor]
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    exact = re.escape(pattern).replace(r"\{i\}", r"(?P<i>\d+)").replace(r"\{p\}", r"(?P<p>weight|bias)")
+    return re.compile(exact)
+
+
+def bound(pattern: str, names: Iterable[str]) -> list[dict[str, str]]:
+    """What ``{i}`` and ``{p}`` stand for in each of the names that fit the pattern."""
+    return [found.groupdict() for name in names if (found := _compiled(pattern).fullmatch(name))]
+
+
+@dataclass(frozen=True)
+class Rename:
+    """One tensor of theirs is one of ours. The rules below differ in ``inward`` and ``outward`` alone."""
+
+    theirs: str
+    ours: str
+
+    def inward(self, tensor: Tensor) -> Tensor:
+        """Ours, of theirs."""
+        return tensor
+
+    def outward(self, tensor: Tensor) -> Tensor:
+        """Theirs, of ours."""
+        return tensor
+
+    def read(self, stored: Tensors, made: Tensors) -> None:
+        """Move what the rule knows from ``stored`` (theirs) to ``made`` (ours)."""
+        for values in bound(self.theirs, list(stored)):
+            made[self.ours.format(**values)] = self.inward(stored.pop(self.theirs.format(**values)))
+
+    def write(self, ours: Tensors, written: Tensors) -> None:
+        """Move what the rule knows from ``ours`` to ``written`` (theirs)."""
+        for values in bound(self.ours, list(ours)):
+            written[self.theirs.format(**values)] = self.outward(ours.pop(self.ours.format(**values)))
+
+    def claims(self, name: str) -> bool:
+        """Whether a tensor of theirs is known to the rule."""
+        return bool(bound(self.theirs, [name]))
+
+    def their_name(self, name: str) -> str | None:
+        """Their name of our tensor, where the rule knows it."""
+        values = bound(self.ours, [name])
+        return self.theirs.format(**values[0]) if values else None
+
+
+@dataclass(frozen=True)
+class Transpose(Rename):
+    """A linear map stored as (in, out), as GPT-2's are; a bias stays as it is."""
+
+    def inward(self, tensor: Tensor) -> Tensor:
+        """(in, out) → (out, in)."""
+        return tensor.t() if tensor.dim() == 2 else tensor
+
+    outward = inward
+
+
+@dataclass(frozen=True)
+class Squeeze(Rename):
+    """A tensor stored with a leading axis of one."""
+
+    def inward(self, tensor: Tensor) -> Tensor:
+        """(1, ...) → (...)."""
+        return tensor.squeeze(0)
+
+    def outward(self, tensor: Tensor) -> Tensor:
+        """(...) → (1, ...)."""
+        return tensor.unsqueeze(0)
+
+
+@dataclass(frozen=True)
+class SqueezeUnlessZero(Squeeze):
+    """The same for a buffer that is always stored, and means nothing where all of it is zero."""
+
+    def read(self, stored: Tensors, made: Tensors) -> None:
+        """As ``Rename``; zeros are left out."""
+        for name in [name for name in stored if self.claims(name) and not stored[name].any()]:
+            del stored[name]
+        super().read(stored, made)
+
+
+@dataclass(frozen=True)
+class Split:
+    """One tensor of theirs is several of ours, in equal parts along the first axis once transposed (see ``Transpose``).
+
+    GPT-2's ``c_attn`` holds query, key and value.
+    """
+
+    theirs: str
+    ours: tuple[str, ...]
+    transposed: bool = False
+
+    def read(self, stored: Tensors, made: Tensors) -> None:
+        """Cut what is stored."""
+        for values in bound(self.theirs, list(stored)):
+            whole = stored.pop(self.theirs.format(**values))
+            parts = self._turned(whole).chunk(len(self.ours))
+            for name, part in zip(self.ours, parts, strict=False):
+                made[name.format(**values)] = part.clone(memory_format=torch.contiguous_format)
+
+    def write(self, ours: Tensors, written: Tensors) -> None:
+        """Join what we have."""
+        for values in bound(self.ours[0], list(ours)):
+            parts = [ours.pop(name.format(**values)) for name in self.ours]
+            written[self.theirs.format(**values)] = self._turned(torch.cat(parts))
+
+    def claims(self, name: str) -> bool:
+        """Whether a tensor of theirs is known to the rule."""
+        return bool(bound(self.theirs, [name]))
+
+    def their_name(self, name: str) -> str | None:
+        """Their name of our tensor, where the rule knows it."""
+        values = [values for pattern in self.ours for values in bound(pattern, [name])]
+        return self.theirs.format(**values[0]) if values else None
+
+    def _turned(self, tensor: Tensor) -> Tensor:
+        return tensor.t() if self.transposed and tensor.dim() == 2 else tensor
+
+
+@dataclass(frozen=True)
+class Join:
+    """Several tensors of theirs are one of ours, one after the other along ``axis``, one row each.
+
+    The class and distillation tokens are one prefix.
+    """
+
+    theirs: tuple[str, ...]
+    ours: str
+    axis: int
+
+    def read(self, stored: Tensors, made: Tensors) -> None:
+        """Join what is stored, where all of it is."""
+        if all(name in stored for name in self.theirs):
+            made[self.ours] = torch.cat([stored.pop(name) for name in self.theirs], self.axis)
+
+    def write(self, ours: Tensors, written: Tensors) -> None:
+        """Cut what we have."""
+        if self.ours in ours:
+            parts = ours.pop(self.ours).split(1, self.axis)
+            written.update(zip(self.theirs, parts, strict=True))
+
+    def claims(self, name: str) -> bool:
+        """Whether a tensor of theirs is known to the rule."""
+        return name in self.theirs
+
+    def their_name(self, name: str) -> str | None:
+        """Their names of our tensor."""
+        return " + ".join(self.theirs) if name == self.ours else None
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Names of theirs for one and the same tensor: any of them is read, the first is written."""
+
+    theirs: tuple[str, ...]
+    ours: str
+
+    def read(self, stored: Tensors, made: Tensors) -> None:
+        """Take the first that is stored; copies of it must be equal."""
+        found = {name: stored.pop(name) for name in self.theirs if name in stored}
+        if found:
+            made[self.ours] = same(found)
+
+    def write(self, ours: Tensors, written: Tensors) -> None:
+        """Write the first name."""
+        if self.ours in ours:
+            written[self.theirs[0]] = ours.pop(self.ours)
+
+    def claims(self, name: str) -> bool:
+        """Whether a tensor of theirs is known to the rule."""
+        return name in self.theirs
+
+    def their_name(self, name: str) -> str | None:
+        """Their first name of our tensor."""
+        return self.theirs[0] if name == self.ours else None
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A tensor that is computed, or belongs to a head that we have not: ignored coming in, not written."""
+
+    theirs: str
+
+    def read(self, stored: Tensors, made: Tensors) -> None:
+        """Forget it."""
+        for values in bound(self.theirs, list(stored)):
+            del stored[self.theirs.format(**values)]
+
+    def write(self, ours: Tensors, written: Tensors) -> None:
+        """Nothing."""
+
+    def claims(self, name: str) -> bool:
+        """Whether a tensor of theirs is known to the rule."""
+        return bool(bound(self.theirs, [name]))
+
+    def their_name(self, name: str) -> str | None:
+        """None: it is no tensor of ours."""
+        return None
+
+
+Rule = Rename | Split | Join | Tie | Drop
+
+
+def same(tensors: Tensors) -> Tensor:
+    """The one tensor that all of these are; raises where two differ."""
+    (first, tensor), *others = tensors.items()
+    for name, other in others:
+        if other.shape != tensor.shape or not torch.equal(other, tensor):
+            raise HeedfulError(f"{first} and {name} are one tensor in this model, but are stored with different values")
+    return tensor

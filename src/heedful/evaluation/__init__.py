@@ -1,0 +1,1 @@
+"""How good it is: metrics as the field computes them, and a whole evaluation of a model folder."""

@@ -1,0 +1,117 @@
+"""Beam search, all sentences of a batch at once.
+
+A finished beam scores Σ log p / length^length_penalty: the end token counts, what stood before the first new token
+does not. Every sentence stops by its own state, and its result is the same alone and in any batch.
+
+Shapes: B prompts, S sentences still searched, K beams, C candidates, V vocabulary, N columns of the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from heedful.generation.options import Options
+from heedful.generation.processors import Processor, process
+from heedful.generation.sampling import top
+from heedful.generation.source import NONE, Source
+
+NEVER = float("-inf")
+
+
+def candidates(log_p: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The ``count`` best continuations of each sentence: sums of log p, parents and tokens, (S, C) each, best first.
+
+    ``log_p`` is (S · K, V), ``running`` (S, K) the sums so far. The best of a sentence are among the best of each beam,
+    so that the sums need not be written out for every token.
+    """
+    values, tokens = top(log_p, min(count, log_p.size(1)))  # (S · K, c)
+    sums = (values + running.view(-1, 1)).view(len(running), -1)  # (S, K · c)
+    best, place = sums.topk(min(count, sums.size(1)))
+    return best, place // values.size(1), tokens.view(len(running), -1).gather(1, place)
+
+
+def _pick(tensor: Tensor, index: Tensor) -> Tensor:
+    """Rows ``index`` (S, k) of ``tensor`` (S, K, N)."""
+    return tensor.gather(1, index[:, :, None].expand(-1, -1, tensor.size(2)))
+
+
+def beam_search(
+    source: Source, options: Options, processors: Sequence[Processor], limits: Tensor, end: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The best ``num_return_sequences`` finished beams of each prompt.
+
+    A step takes the (1 + end tokens) · K best continuations of a sentence, so that K unfinished ones are always among
+    them; of the finished ones those count that are among the first K. A sentence is done when K beams are finished and
+    (``early_stopping``) nothing more is waited for, or when nothing can run on.
+
+    Args:
+        source: not yet prefilled.
+        options: ``num_beams``, ``num_return_sequences``, ``length_penalty``, ``early_stopping``.
+        processors: called with log-probabilities.
+        limits: (B,) new tokens each prompt may have.
+        end: ids that end a sentence.
+
+    Returns:
+        ids (B · n, N) with what stood before, −1 for none; scores (B · n,). Where fewer beams than n exist at all, the
+        rest score −∞.
+    """
+    width, beams, penalty = source.prompt.size(1), options.num_beams, options.length_penalty
+    logits, steps = source.prefill(), int(limits.max())
+    history = source.prompt.new_full((len(limits), 1, width + steps), NONE)
+    history[:, 0, :width] = source.prompt
+    running = logits.new_zeros(len(limits), 1)
+    found = history.repeat(1, beams, 1)
+    scores = logits.new_full((len(limits), beams), NEVER)
+    done = torch.zeros_like(limits, dtype=torch.bool)
+    at_work, nearest = torch.arange(len(limits), device=limits.device), int(limits.min())
+    results = (found.clone(), scores.clone())
+
+    for step in range(1, steps + 1):
+        log_p = logits.log_softmax(1)
+        log_p = process(processors, history[:, :, : width + step - 1].flatten(0, 1), log_p)
+        sums, parents, tokens = candidates(log_p, running, (1 + max(1, len(end))) * beams)
+        made = _pick(history, parents)
+        made[:, :, width + step - 1] = tokens
+        stopping = torch.isin(tokens, end) | (limits == step)[:, None]
+
+        # finished: those among the first K continuations, joined with what was found before
+        ripe = stopping & (torch.arange(stopping.size(1), device=end.device) < beams) & ~done[:, None]
+        scores, place = torch.cat((scores, (sums / step**penalty).masked_fill(~ripe, NEVER)), 1).topk(beams)
+        found = _pick(torch.cat((found, made), 1), place)
+
+        # running: the first K others
+        before = running.size(1)
+        running, place = sums.masked_fill(stopping, NEVER).topk(min(beams, sums.size(1)))
+        history, parents = _pick(made, place), parents.gather(1, place)
+
+        worst = scores.amin(1)  # −∞ until K are found
+        if options.early_stopping is True:
+            hope = torch.where(worst > NEVER, NEVER, running[:, 0])
+        else:
+            longest = limits if options.early_stopping == "never" and penalty > 0 else step
+            hope = running[:, 0] / longest**penalty
+        done = done | (hope <= worst)
+
+        alive = len(done) - int(done.sum())
+        if not alive:
+            break
+        kept = None
+        if 2 * alive <= len(done) or step == nearest:
+            results[0][at_work], results[1][at_work] = found, scores
+            kept = (~done).nonzero()[:, 0]
+        rows = parents + before * torch.arange(len(parents), device=parents.device)[:, None]
+        if kept is not None:
+            rows, running, history, found, scores, limits, done, at_work = (
+                state[kept] for state in (rows, running, history, found, scores, limits, done, at_work)
+            )
+            nearest = int(limits.min())
+        stays = kept is None and running.size(1) == before
+        (source.reorder if stays else source.select)(rows.flatten())
+        logits = source.step(history[:, :, width + step - 1].flatten())
+
+    results[0][at_work], results[1][at_work] = found, scores
+    best = options.num_return_sequences
+    return results[0][:, :best].flatten(0, 1), results[1][:, :best].flatten()

@@ -1,0 +1,138 @@
+"""What changes the scores before a token is chosen: small callables with the ecosystem's names and meanings.
+
+Each is called ``processor(history, scores)``: all tokens so far (R, T), −1 where there is none (padding), and the
+scores of the next (R, V), logits or log-probabilities. It returns new scores and leaves its arguments as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heedful.generation.options import Options
+from heedful.generation.sampling import top
+
+Processor = Callable[[Tensor, Tensor], Tensor]
+NEVER = float("-inf")
+
+
+def _marked(tokens: Tensor, size: int) -> Tensor:
+    """Which of ``size`` tokens occur in each row of ``tokens`` (R, N); −1 is none: (R, size) boolean."""
+    marks = torch.zeros(len(tokens), size + 1, dtype=torch.bool, device=tokens.device)
+    return marks.scatter_(1, tokens.where(tokens >= 0, size), True)[:, :size]
+
+
+@dataclass(frozen=True)
+class RepetitionPenalty:
+    """Scores of tokens already there: s / penalty where s > 0, s · penalty where s < 0 (Keskar et al. 2019)."""
+
+    penalty: float
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        weaker = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)
+        return torch.where(_marked(history, scores.size(1)), weaker, scores)
+
+
+@dataclass(frozen=True)
+class NoRepeatNGram:
+    """No token that would complete an n-gram already there (Paulus et al. 2017)."""
+
+    size: int
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        if history.size(1) < self.size:
+            return scores
+        windows = history.unfold(1, self.size, 1)  # (R, T − n + 1, n)
+        suffix = history[:, None, history.size(1) - self.size + 1 :]  # (R, 1, n − 1)
+        again = (windows[..., :-1] == suffix).all(-1)
+        return scores.masked_fill(_marked(windows[..., -1].where(again, -1), scores.size(1)), NEVER)
+
+
+@dataclass(frozen=True)
+class MinNewTokens:
+    """No end token before ``least`` tokens stand after the ``prompt`` (its width in the history)."""
+
+    prompt: int
+    least: int
+    end: Sequence[int]
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        if history.size(1) - self.prompt >= self.least:
+            return scores
+        return scores.index_fill(1, torch.tensor(self.end, device=scores.device), NEVER)
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Scores divided by ``value``."""
+
+    value: float
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        return scores / self.value
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Only the ``k`` best, and those equal to the last of them."""
+
+    k: int
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        least = top(scores, min(self.k, scores.size(1)))[0][:, -1:]
+        return scores.masked_fill(scores < least, NEVER)
+
+
+@dataclass(frozen=True)
+class TopP:
+    """Only the most probable tokens, as many as it takes to reach probability ``p`` (Holtzman et al. 2020)."""
+
+    p: float
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        ranked, order = scores.sort(dim=1)  # the least first: they go while their sum stays within 1 − p
+        out = ranked.softmax(1).cumsum(1) <= 1 - self.p
+        out[:, -1] = False
+        return scores.masked_fill(out.scatter(1, order, out), NEVER)
+
+
+@dataclass(frozen=True)
+class MinP:
+    """Only tokens at least ``p`` times as probable as the most probable one (Nguyen et al. 2024)."""
+
+    p: float
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        probabilities = scores.softmax(1)
+        return scores.masked_fill(probabilities < self.p * probabilities.amax(1, keepdim=True), NEVER)
+
+
+def processors_of(options: Options, prompt: int, end: Sequence[int]) -> list[Processor]:
+    """The processors that ``options`` ask for, in transformers' order; ``prompt`` is its width in the history."""
+    wanted: list[tuple[bool, Processor]] = [
+        (options.repetition_penalty != 1, RepetitionPenalty(options.repetition_penalty)),
+        (options.no_repeat_ngram_size > 0, NoRepeatNGram(options.no_repeat_ngram_size)),
+        (options.min_new_tokens > 0 and len(end) > 0, MinNewTokens(prompt, options.min_new_tokens, end)),
+        (options.temperature != 1, Temperature(options.temperature)),
+        (options.top_k > 0, TopK(options.top_k)),
+        (options.top_p < 1, TopP(options.top_p)),
+        (options.min_p > 0, MinP(options.min_p)),
+    ]
+    return [processor for wanting, processor in wanted if wanting]
+
+
+def process(processors: Sequence[Processor], history: Tensor, scores: Tensor) -> Tensor:
+    """Scores (R, V) after all ``processors``, one after the other."""
+    for processor in processors:
+        scores = processor(history, scores)
+    return scores

@@ -1,0 +1,40 @@
+"""Tasks: one file and one object each, named as the ecosystem names them.
+
+A task says which columns it needs, how an example becomes tensors, what is learned from them, how tensors become an
+answer and how answers are scored. Training, evaluation and prediction are written once, over tasks. This file imports
+no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from heedful.errors import HeedfulError, nearest
+
+if TYPE_CHECKING:
+    from heedful.tasks.task import Task
+
+# name: (where it lives, what it does)
+TASKS = {
+    "translation": ("heedful.tasks.translation:Translation", "one text into another: languages, spellings, formats"),
+}
+
+
+def names() -> list[dict[str, str]]:
+    """Every task with a line that describes it."""
+    return [{"name": name, "summary": summary} for name, (_, summary) in TASKS.items()]
+
+
+def check(name: str) -> None:
+    """Raise ``HeedfulError``, naming the nearest, where there is no task of this name."""
+    if name not in TASKS:
+        raise HeedfulError(f"unknown task {name!r}; {nearest(name, TASKS)}")
+
+
+def get(name: str) -> type[Task]:
+    """The task's class."""
+    check(name)
+    module, _, attribute = TASKS[name][0].partition(":")
+    made: type[Task] = getattr(import_module(module), attribute)
+    return made

@@ -1,0 +1,30 @@
+"""What all tests share: the same random numbers, two threads, and the data that lies beside the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(2)
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def shared_data() -> Callable[[str], Path]:
+    """The path of a file or folder under ../shared/data; the test is skipped, saying so, where it is absent."""
+
+    def find(name: str) -> Path:
+        if not (DATA / name).exists():
+            pytest.skip(f"../shared/data/{name} is absent")
+        return DATA / name
+
+    return find

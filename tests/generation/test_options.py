@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import heedful
+from heedful.errors import HeedfulError
+from heedful.generation import generate
+from heedful.generation.options import Options, resolve
+
+
+@pytest.mark.parametrize(
+    ("call", "folder", "method"),
+    [
+        ({}, {}, "greedy"),
+        ({"temperature": 0.7}, {}, "sampling"),
+        ({"top_k": 5}, {}, "sampling"),
+        ({"top_p": 0.5, "do_sample": None}, {}, "sampling"),
+        ({"min_p": 0.1}, {"num_beams": 4, "length_penalty": 0.6}, "sampling"),
+        ({"do_sample": True, "seed": 1}, {}, "sampling"),
+        ({}, {"do_sample": True, "temperature": 0.6}, "sampling"),
+        ({}, {"temperature": 0.6, "top_p": 0.9}, "greedy"),
+        ({"do_sample": False}, {"do_sample": True, "temperature": 0.6}, "greedy"),
+        ({"num_beams": 4}, {"do_sample": True, "top_k": 9}, "beam"),
+        ({"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never"}, {}, "beam"),
+        ({}, {"num_beams": 4, "early_stopping": True}, "beam"),
+        ({"num_beams": 1}, {"num_beams": 4, "length_penalty": 2.0}, "greedy"),
+        ({"num_return_sequences": 1}, {}, "greedy"),
+    ],
+)
+def test_the_method_follows_from_the_options(call, folder, method):
+    made = resolve(call, folder)
+    assert made.method == method
+    for name in ("temperature", "top_k", "top_p", "seed"):  # what the method does not use is at rest
+        assert method == "sampling" or getattr(made, name) == getattr(Options(), name)
+    for name in ("length_penalty", "early_stopping"):
+        assert method == "beam" or getattr(made, name) == getattr(Options(), name)
+
+
+def test_the_call_goes_over_the_folder():
+    made = resolve({"num_beams": 2, "max_new_tokens": 9}, {"num_beams": 4, "max_length": 5, "length_penalty": 0.6})
+    assert (made.num_beams, made.max_new_tokens, made.max_length, made.length_penalty) == (2, 9, None, 0.6)
+    assert resolve({"max_length": 9}, {"max_new_tokens": 4}).max_new_tokens is None
+    assert resolve({}, {"max_new_tokens": 4, "max_length": 512}).max_length is None
+    assert resolve({"max_length": None}, {"max_length": 7, "top_k": None}).max_length == 7
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ({"num_beem": 4}, "unknown decoding option 'num_beem'; did you mean 'num_beams'"),
+        ({"temprature": 1.0}, "did you mean 'temperature'"),
+        ({"do_sample": False, "top_p": 0.9}, "do_sample=False, but top_p=0.9"),
+        ({"num_beams": 4, "temperature": 0.9}, "num_beams=4 searches and temperature samples"),
+        ({"num_beams": 4, "do_sample": True}, "num_beams=4 searches and do_sample samples"),
+        ({"length_penalty": 0.6}, "length_penalty=0.6 has no effect on greedy decoding"),
+        ({"early_stopping": True}, "early_stopping=True has no effect on greedy decoding"),
+        ({"length_penalty": 1.0}, "length_penalty=1.0 has no effect on greedy decoding"),
+        ({"early_stopping": "never", "top_k": 3}, "early_stopping='never' has no effect on sampling"),
+        ({"seed": 3}, "seed=3 has no effect on greedy decoding"),
+        ({"seed": 1}, "seed=1 has no effect on greedy decoding"),
+        ({"seed": 3, "num_beams": 2}, "seed=3 has no effect on beam decoding"),
+        ({"num_return_sequences": 2}, "num_return_sequences=2 has no effect on greedy decoding"),
+        ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences=3, but num_beams=2"),
+        ({"max_length": 5, "max_new_tokens": 4}, "max_length and max_new_tokens"),
+        ({"temperature": 0}, "temperature is 0; give above 0"),
+        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"top_k": 1.5}, "top_k is 1.5; give a whole number"),
+        ({"num_beams": True}, "num_beams is True"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"early_stopping": "always", "num_beams": 2}, "early_stopping is 'always'"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty is -1.0"),
+        ({"do_sample": 1}, "do_sample is 1"),
+    ],
+)
+def test_what_makes_no_sense_is_one_clear_line(call, words):
+    with pytest.raises(HeedfulError) as caught:
+        resolve(call)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_option_of_the_folder_is_named_too():
+    with pytest.raises(HeedfulError, match="did you mean 'num_beams'"):
+        resolve({}, {"num_beam": 4})
+
+
+def test_lengths_that_cannot_be():
+    model, ids = heedful.create("gpt-micro", seed=0), torch.tensor([[1, 2, 3]])
+    with pytest.raises(HeedfulError, match="prompt 0 has 3 tokens already"):
+        generate(model, ids, max_length=3)
+    with pytest.raises(HeedfulError, match="min_new_tokens=9, but only 4 are allowed"):
+        generate(model, ids, max_new_tokens=4, min_new_tokens=9)
+    assert generate(model, ids, max_length=5).shape == (1, 5)
+    assert generate(model, ids, defaults={"max_new_tokens": 4}).shape == (1, 7)
+    assert model.generate(ids, max_new_tokens=4, num_beams=2).shape == (1, 7)

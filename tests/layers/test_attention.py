@@ -1,0 +1,229 @@
+"""Attention against torch's own, against itself written out, and at its edges."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.layers import Alibi, Attention, Relative, Rotary, attention_weights, explicit_attention, fused_attention
+from heedful.layers.attention import Remembered
+
+BODIES = [fused_attention, explicit_attention]
+
+
+def double(module: nn.Module) -> nn.Module:
+    """In float64, every parameter drawn anew: no bias is 0 and no norm weight is 1."""
+    for parameter in module.double().parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return module.eval()
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """One query, one key at a time, in Python's own numbers."""
+    out = torch.zeros(*q.shape[:3], v.size(-1), dtype=torch.float64)
+    group = q.size(1) // k.size(1)
+    for b, h, t in torch.cartesian_prod(*(torch.arange(n) for n in q.shape[:3])).tolist():
+        keys = [s for s in range(k.size(2)) if allowed[b, h, t, s]]
+        scores = [
+            scale * sum(a * c for a, c in zip(q[b, h, t].tolist(), k[b, h // group, s].tolist(), strict=True))
+            + bias[b, h, t, s].item()
+            for s in keys
+        ]
+        total = sum(math.exp(score) for score in scores)
+        for s, score in zip(keys, scores, strict=True):
+            out[b, h, t] += math.exp(score) / total * v[b, h // group, s]
+    return out
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("kind", ["boolean", "bias"])
+def test_bodies_by_hand(body: fused_attention, kv_heads: int, kind: str) -> None:
+    q = torch.randn(2, 4, 3, 8, dtype=torch.float64)
+    k, v = torch.randn(2, 2, kv_heads, 5, 8, dtype=torch.float64)
+    allowed = torch.rand(2, 4, 3, 5) < 0.6
+    allowed[1, :, 2] = False  # nothing at all
+    bias = torch.randn(2, 4, 3, 5, dtype=torch.float64) * (kind == "bias")
+    mask = allowed if kind == "boolean" else torch.where(allowed, bias, -math.inf)
+    torch.testing.assert_close(
+        body(q, k, v, mask, 0.4, 0.0), by_hand(q, k, v, allowed, bias, 0.4), atol=1e-12, rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (2, 5), (1, 5), (5, 2), (1, 1)])
+def test_causal_is_aligned_bottom_right(body: fused_attention, queries: int, keys: int) -> None:
+    q = torch.randn(2, 4, queries, 8, dtype=torch.float64)
+    k, v = torch.randn(2, 2, 4, keys, 8, dtype=torch.float64)
+    allowed = torch.tensor([[j <= keys - queries + i for j in range(keys)] for i in range(queries)])
+    expected = by_hand(q, k, v, allowed.expand(2, 4, -1, -1), torch.zeros(2, 4, queries, keys), 1.0)
+    torch.testing.assert_close(body(q, k, v, "causal", 1.0, 0.0), expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", ["boolean", "float", "bias", "causal"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_a_row_with_nothing_to_attend_to_is_zero(
+    body: fused_attention, dtype: torch.dtype, kind: str, dropout: float, kv_heads: int
+) -> None:
+    """Zeros out, and no NaN in any gradient; row 0 of "causal" with more queries than keys is such a row too."""
+    q = torch.randn(2, 4, 6, 8, dtype=dtype, requires_grad=True)
+    k, v = (torch.randn(2, kv_heads, 5, 8, dtype=dtype, requires_grad=True) for _ in range(2))
+    bias = torch.randn(2, 4, 6, 5, dtype=dtype, requires_grad=True)
+    allowed = torch.rand(2, 1, 6, 5) < 0.7
+    allowed[:, :, 0] = False
+    mask = {
+        "boolean": allowed,
+        "float": torch.zeros(2, 1, 6, 5, dtype=dtype).masked_fill(~allowed, -math.inf),
+        "bias": torch.where(allowed, bias, -math.inf),
+        "causal": "causal",
+    }[kind]
+    y = body(q, k, v, mask, 0.3, dropout)
+    assert y[:, :, 0].eq(0).all()
+    assert y.isfinite().all()
+    y.square().sum().backward()
+    for leaf in (q, k, v, bias):
+        assert leaf.grad is None or leaf.grad.isfinite().all()
+    assert q.grad is not None
+    assert q.grad[:, :, 0].eq(0).all()
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_bodies_have_the_same_gradients(body: fused_attention) -> None:
+    """Checked against finite differences, with a bias that learns and a row that sees nothing."""
+    q = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(1, 1, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    bias = torch.randn(1, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    allowed = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
+
+    def run(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return body(q, k, v, torch.where(allowed, bias, -math.inf), 0.5, 0.0)
+
+    assert torch.autograd.gradcheck(run, (q, k, v, bias))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("cross", [True, False])
+@pytest.mark.parametrize("mask", ["none", "causal", "padding"])
+def test_torch_multihead_attention(bias: bool, cross: bool, mask: str) -> None:
+    """torch's masks say the opposite: True there may *not* be attended to."""
+    ours = double(Attention(24, heads=4, bias="all" if bias else "none"))
+    theirs = nn.MultiheadAttention(24, 4, bias=bias, batch_first=True).double().eval()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat((ours.query.weight, ours.key.weight, ours.value.weight)))
+        theirs.out_proj.weight.copy_(ours.out.weight)
+        if bias:
+            theirs.in_proj_bias.copy_(torch.cat((ours.query.bias, ours.key.bias, ours.value.bias)))
+            theirs.out_proj.bias.copy_(ours.out.bias)
+    x = torch.randn(3, 5, 24, dtype=torch.float64)
+    source = torch.randn(3, 5, 24, dtype=torch.float64) if cross else x
+    real = torch.arange(5) < torch.tensor([[5], [3], [1]])
+    given = {"none": None, "causal": "causal", "padding": real[:, None, None, :]}[mask]
+    expected, _ = theirs(
+        x,
+        source,
+        source,
+        need_weights=False,
+        attn_mask=torch.ones(5, 5).triu(1).bool() if mask == "causal" else None,
+        key_padding_mask=~real if mask == "padding" else None,
+    )
+    torch.testing.assert_close(ours(x, source if cross else None, mask=given), expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_grouped_queries_are_repeated_heads(kv_heads: int) -> None:
+    grouped, full = double(Attention(16, 4, kv_heads=kv_heads)), double(Attention(16, 4))
+    state = grouped.state_dict()
+    for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
+        heads = state[name].unflatten(0, (kv_heads, 4))
+        state[name] = heads.repeat_interleave(4 // kv_heads, dim=0).flatten(0, 1)
+    full.load_state_dict(state)
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    torch.testing.assert_close(grouped(x, mask="causal"), full(x, mask="causal"), atol=1e-12, rtol=0)
+
+
+def test_head_size_of_its_own() -> None:
+    attention = double(Attention(10, heads=3, head_dim=8))
+    assert attention.scale == 8**-0.5
+    assert attention(torch.randn(2, 4, 10, dtype=torch.float64)).shape == (2, 4, 10)
+
+
+def test_unscaled() -> None:
+    scaled, plain = double(Attention(16, 4)), double(Attention(16, 4, scale="none"))
+    plain.load_state_dict(scaled.state_dict())
+    with torch.no_grad():
+        plain.query.weight.mul_(0.5)
+        plain.query.bias.mul_(0.5)
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    torch.testing.assert_close(plain(x), scaled(x), atol=1e-12, rtol=0)
+
+
+def test_the_attending_callable_can_be_exchanged() -> None:
+    attention = double(Attention(16, 4, kv_heads=2))
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    fused = attention(x, mask="causal")
+    attention.attend = explicit_attention
+    torch.testing.assert_close(attention(x, mask="causal"), fused, atol=1e-12, rtol=0)
+
+
+def test_dropout_is_for_training_alone() -> None:
+    attention = Attention(16, 4, dropout=0.5)
+    x = torch.randn(2, 5, 16)
+    assert not torch.equal(attention(x), attention(x))
+    attention.eval()
+    assert torch.equal(attention(x), attention(x))
+
+
+def test_explicit_dropout_keeps_the_mean() -> None:
+    q, k, v = torch.randn(3, 1, 1, 1, 4)
+    drawn = torch.stack([explicit_attention(q, k, v, None, 1.0, 0.25) for _ in range(400)])
+    kept = drawn[..., 0].ne(0)
+    torch.testing.assert_close(drawn[kept], v.expand_as(drawn)[kept] / 0.75)
+    assert 0.65 < kept.float().mean() < 0.85
+    assert F.mse_loss(drawn.mean(0), v) < 0.02 * v.square().mean()
+
+
+def test_weights_are_a_distribution_over_what_the_mask_allows() -> None:
+    q, k = torch.randn(2, 2, 4, 3, 8)
+    weights = attention_weights(q, k, "causal", 0.3)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 3))
+    assert weights.triu(1).eq(0).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 5), (3, 5, 1), (2, 4, 9)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shapes_and_types(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    batch, queries, keys = shape
+    attention = Attention(12, heads=4, kv_heads=1, qk_norm="head").to(dtype)
+    x, source = torch.randn(batch, queries, 12, dtype=dtype), torch.randn(batch, keys, 12, dtype=dtype)
+    y = attention(x, source)
+    assert (y.shape, y.dtype) == ((batch, queries, 12), dtype)
+
+
+@pytest.mark.parametrize("scheme", ["rotary", "alibi", "relative"])
+def test_schemes_are_usable_with_attention_alone(scheme: str) -> None:
+    """Moving every position by the same amount changes nothing; moving one does."""
+    module = {"rotary": Rotary(4), "alibi": Alibi(4), "relative": Relative(4)}[scheme].double()
+    attention = double(Attention(16, 4))
+    x, p = torch.randn(1, 6, 16, dtype=torch.float64), torch.arange(6)[None]
+
+    def run(positions: Tensor) -> Tensor:
+        place = module.prepare(positions, positions)
+        return attention(x, position=place, mask=place.join(None))
+
+    torch.testing.assert_close(run(p + 7), run(p), atol=1e-5, rtol=0)  # rotary tables are float32
+    assert (run(p * 2) - run(p)).abs().max() > 1e-3
+
+
+def test_a_cache_of_nothing_always_projects() -> None:
+    calls = []
+    pair = (torch.zeros(1), torch.ones(1))
+    for _ in range(2):
+        Remembered().update(lambda: calls.append(1) or pair)
+    assert len(calls) == 2
