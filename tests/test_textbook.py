@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -183,7 +184,7 @@ def test_a_later_target_does_not_move_earlier_logits(position: Position) -> None
 @pytest.mark.parametrize("position", SCHEMES, ids=lambda p: p.kind)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_a_source_changes_nothing(position: Position, side: str) -> None:
-    model = build(pairs(position)).eval()
+    model = loud(build(pairs(position))).double()
     source, target = torch.randint(20, (2, 6)), torch.randint(20, (2, 5))
     junk = torch.randint(20, (2, 3))
     order = [junk, source] if side == "left" else [source, junk]
@@ -210,6 +211,15 @@ def test_nothing_to_attend_to_is_zeros_where_adding_1e9_is_uniform() -> None:
 FLOOR = math.log(17)
 
 
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """Two threads on so small a model wait for each other where another program runs beside."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def _held_out_loss(broken: bool) -> float:
     """Train on targets that are pure noise over 17 symbols; the loss on new noise."""
     torch.manual_seed(1)
@@ -223,7 +233,7 @@ def _held_out_loss(broken: bool) -> float:
         given = F.pad(target[:, :-1], (1, 0))
         return F.cross_entropy(model(source, given).flatten(0, 1), target.flatten())
 
-    for _ in range(250):
+    for _ in range(150):
         optimiser.zero_grad()
         loss(64).backward()
         optimiser.step()
@@ -232,12 +242,14 @@ def _held_out_loss(broken: bool) -> float:
         return loss(2000).item()
 
 
+@pytest.mark.usefixtures("_one_thread")
 def test_random_targets_cannot_be_learned() -> None:
     """16,000 symbols: the mean's own noise is below 0.01."""
     assert 2.833 < FLOOR < 2.834
     assert _held_out_loss(broken=False) > FLOOR - 0.01
 
 
+@pytest.mark.usefixtures("_one_thread")
 def test_random_targets_can_be_cheated_without_the_causal_mask() -> None:
     """So the test above can fail."""
     assert _held_out_loss(broken=True) < FLOOR - 0.5
@@ -288,7 +300,6 @@ def test_scaled_embeddings_begin_as_loud_as_one(init: str, tied: bool) -> None:
         assert embedding(ids).square().mean().sqrt().item() == pytest.approx(1, abs=0.02)
     positions = model.encoder.position.embed(torch.zeros(1, 50, 300), torch.arange(50)[None])
     assert positions.square().mean().sqrt().item() == pytest.approx(0.707, abs=1e-3)
-    assert 300**0.5 == pytest.approx(17.3, abs=0.03)
 
 
 def test_the_papers_preset_begins_so() -> None:

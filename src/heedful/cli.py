@@ -7,23 +7,19 @@ standard output. An error is one line on standard error with exit status 2; ``HE
 from __future__ import annotations
 
 import errno
-import json as json_format
-import math
 import os
-import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from functools import partial
+from collections.abc import Sequence
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
-from cyclopts import App, ArgumentCollection, CycloptsError, Parameter, UnusedCliTokensError, default_name_transform
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError, default_name_transform
 
 from heedful import __version__
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError
+from heedful.options import check_file, check_model, check_out, join_dashes, read_file, refuse_fractions
 from heedful.settings import (
     DataSettings,
     DecodingSettings,
@@ -31,10 +27,8 @@ from heedful.settings import (
     RunSettings,
     TokenizerSettings,
     TrainingSettings,
-    keys,
 )
-
-_STDIN_BATCH = 64  # lines answered together: enough to fill a batch, few enough to be seen coming
+from heedful.terminal import answers, lines, print_list, print_result, say_to, to_json
 
 for _section, _title in (
     (DataSettings, "Data"),
@@ -53,60 +47,6 @@ Device = Annotated[str | None, Parameter(help="cpu, cuda, cuda:1, mps; the best 
 Decoding = Annotated[DecodingSettings, Parameter(name="*")]
 
 
-# ---------------------------------------------------------------------------------------------- options from a file
-
-
-def _read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fill what the command line left open from ``--config``; its keys are the flags', its tables their sections."""
-    given = [argument for argument in arguments if argument.name == "--config" and argument.tokens]
-    if not given:
-        return
-    import tomllib
-
-    from cyclopts.config import Dict
-
-    path = given[0].tokens[-1].value
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        values = tomllib.loads(text)
-    except ValueError as error:  # not UTF-8, or not TOML; both say where
-        raise HeedfulError(f"{path} is not a TOML file: {error}") from error
-    known = keys(RunSettings)
-    for name in _dotted(values):
-        if name.replace("-", "_") not in known:
-            raise HeedfulError(f"{path}:{_line_of(name, text)}: unknown key {name!r}; {nearest(name, known)}")
-    # Nested under the command: flat keys that are a command's name, as train is, would be dropped without a word.
-    Dict({commands[0]: values}, source=path)(app, commands, arguments)
-
-
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name
-
-
-def _line_of(name: str, text: str) -> int:
-    """The line of a TOML text that sets a dotted key, in a table or in one go; 1 where it is written otherwise."""
-    table = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[([^\]]+)\]", line):
-            table = header[1].strip() + "."
-        elif (assigned := re.match(r"\s*([^=#]+?)\s*=", line)) and table + assigned[1].strip("\"'") == name:
-            return number
-    return 1
-
-
-def _refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """A fraction where a whole number belongs is an error; the parser alone would round it."""
-    for argument in arguments:
-        if argument.hint in (int, int | None):
-            for token in argument.tokens:
-                if "." in token.value:
-                    raise HeedfulError(f"{argument.name} must be a whole number, not {token.value}")
-
-
 app = App(
     name="heedful",
     version=__version__,
@@ -114,7 +54,7 @@ app = App(
     help_epilogue="Start with:  heedful demo\nThen:        heedful train translation --train pairs.tsv --out runs/mine",
     help_format="plaintext",
     default_parameter=Parameter(consume_multiple=1, allow_repeating=True, negative=(), show_default=False),
-    config=(_read_file, _refuse_fractions),
+    config=(read_file, refuse_fractions),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
@@ -137,19 +77,21 @@ def train(
     if settings.preset is not None:
         presets.get(settings.preset)
     if settings.start_from is not None:
-        _check_model(settings.start_from)
+        check_model(settings.start_from)
     for file in (*settings.train, *(settings.valid or ())):
-        _check_file(file)
-    _check_out(settings)
+        check_file(file)
+    check_out(settings)
 
     from heedful.training.run import train as run
+    from heedful.views.draw import draw_run
 
     try:
-        result = run(settings, say=_say(json), quiet=json)
+        result = run(settings, say=say_to(json), quiet=json)
     except KeyboardInterrupt:
         saved = Path(settings.out).is_dir() and any(Path(settings.out).iterdir())
         raise KeyboardInterrupt(*([settings.out] if saved else [])) from None
-    _print_result(result, json)
+    draw_run(settings.out)
+    print_result(result, json)
     if not json:
         print(f"next: heedful predict {shlex.quote(settings.out)} ...")
 
@@ -167,7 +109,7 @@ def predict(
     json: Json = False,
 ) -> None:
     """Answer texts with a trained model, in order, as they come."""
-    _check_model(model)
+    check_model(model)
     for number, text in enumerate(inputs, start=1):
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # what the shell passed was no UTF-8
             raise HeedfulError(f"text {number} of the command line is not UTF-8; convert it first")
@@ -180,10 +122,11 @@ def predict(
     pipe = heedful.pipeline(task, model, device=device)
     if not inputs and sys.stdin.isatty():
         print("write one text a line; Ctrl-D ends", file=sys.stderr, flush=True)
-    for texts in [inputs] if inputs else _lines(cast(BufferedReader, sys.stdin.buffer)):
-        for answer in _answers(partial(pipe, **decoding.given()), texts):
+    given = decoding.given()
+    for texts in [inputs] if inputs else lines(cast(BufferedReader, sys.stdin.buffer)):
+        for answer in answers(lambda asked: pipe(asked, **given), texts):
             output = answer["output"]
-            print(_to_json(answer) if json else output if isinstance(output, str) else _to_json(output))
+            print(to_json(answer) if json else output if isinstance(output, str) else to_json(output))
         sys.stdout.flush()
 
 
@@ -202,15 +145,15 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Score a trained model on examples with known answers."""
-    _check_model(model)
+    check_model(model)
     for file in data:
-        _check_file(file)
+        check_file(file)
 
     from heedful.evaluation.run import evaluate as run
 
     columns = DataSettings(columns=columns).columns
-    result = run(model, data, columns=columns, decoding=decoding.given(), device=device, split=split, say=_say(json))
-    _print_result(result, json)
+    result = run(model, data, columns=columns, decoding=decoding.given(), device=device, split=split, say=say_to(json))
+    print_result(result, json)
 
 
 @app.command(help_epilogue="Example:  heedful summary bert-base")
@@ -228,7 +171,7 @@ def summary(
     import heedful
 
     info = heedful.summary(name)
-    print(_to_json(info.as_dict()) if json else info)
+    print(to_json(info.as_dict()) if json else info)
 
 
 @app.command(name="presets", help_epilogue="Example:  heedful summary vit-b/16")
@@ -236,7 +179,7 @@ def list_presets(*, json: Json = False) -> None:
     """List the published sizes that a model can be made in."""
     from heedful import presets
 
-    _print_list(presets.describe(), json)
+    print_list(presets.describe(), json)
 
 
 @app.command(name="tasks", help_epilogue="Example:  heedful train translation --help")
@@ -244,7 +187,7 @@ def list_tasks(*, json: Json = False) -> None:
     """List what a model can be trained for."""
     from heedful import tasks
 
-    _print_list(tasks.names(), json)
+    print_list(tasks.names(), json)
 
 
 @app.command(help_epilogue="Example:  heedful demo --to de")
@@ -257,141 +200,12 @@ def demo(
     """Train a small translator of written-out dates before your eyes, in minutes."""
     from heedful.demo import demo as run
 
-    result = run(to=to, out=out, say=_say(json), quiet=json)
+    result = run(to=to, out=out, say=say_to(json), quiet=json)
     if json:
-        print(_to_json(result))
-
-
-# ------------------------------------------------------------------------------------------- checks before the work
-
-
-def _check_file(name: str) -> None:
-    """A named file must be there; ``-`` and ``builtin:...`` are no files."""
-    if name == "-" or re.match(r"\w\w+:", name) or Path(name).exists():
-        return
-    folder = Path(name).parent
-    close = get_close_matches(Path(name).name, os.listdir(folder) if folder.is_dir() else [], n=1)
-    raise HeedfulError(
-        f"{name}: no such file; " + (f"did you mean {str(folder / close[0])!r}?" if close else "check the path")
-    )
-
-
-def _check_model(name: str) -> None:
-    """What lies there must be a model folder; a name of one or two words may also be a model of the Hub."""
-    path = Path(name)
-    if path.exists() and not (path / "config.json").is_file():
-        raise HeedfulError(f"{name} is no model folder: it has no config.json; give the --out of a finished training")
-    if not path.exists() and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
-        raise HeedfulError(f"{name}: no such folder; give the --out of a finished training")
-
-
-def _check_out(settings: RunSettings) -> None:
-    """The run's folder must be new or meant, and writable."""
-    out = Path(settings.out)
-    if out.exists() and not out.is_dir():
-        raise HeedfulError(f"--out {out} is a file; name a folder")
-    filled = out.is_dir() and any(out.iterdir())
-    if filled and not settings.resume and not settings.overwrite:
-        raise HeedfulError(f"--out {out} is not empty; --resume goes on with that run, --overwrite replaces it")
-    if settings.resume and not filled:
-        raise HeedfulError(f"--out {out} holds no run to go on with; leave --resume out to start one")
-    parent = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise HeedfulError(f"--out {out}: cannot write in {parent}; choose another folder")
-
-
-# ----------------------------------------------------------------------------------------------- reading and printing
-
-
-def _lines(stream: BufferedReader) -> Iterator[list[str]]:
-    """The lines of a stream in lists of at most 64: as many as are there, so that each is answered as it comes."""
-    rest, number = b"", 0
-    while True:
-        chunk = stream.read1(1 << 16)  # what is there; waits only for the first byte
-        *lines, rest = (rest + chunk).split(b"\n")
-        if not chunk and rest:
-            lines = [rest]
-        for start in range(0, len(lines), _STDIN_BATCH):
-            texts: list[str] = []
-            for line in lines[start : start + _STDIN_BATCH]:
-                number += 1
-                try:
-                    texts.append(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r"))
-                except UnicodeDecodeError as error:
-                    yield texts
-                    found = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
-                    raise HeedfulError(
-                        f"standard input:{number}: {found} is not UTF-8; convert the text first"
-                    ) from error
-            yield texts
-        if not chunk:
-            return
-
-
-def _answers(pipe: Callable[[list[str]], list[dict[str, Any]]], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One answer a text, in order; an empty text is not asked about and has an empty answer."""
-    asked = [text for text in texts if text.strip()]
-    answers = iter(pipe(asked) if asked else [])
-    for text in texts:
-        yield next(answers) if text.strip() else {"input": text, "output": "", "score": None}
-
-
-def _say(json: bool) -> Callable[[str], None]:
-    return partial(print, file=sys.stderr if json else sys.stdout, flush=True)
-
-
-def _to_json(value: Any) -> str:
-    return json_format.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON knows it: numbers that are not finite become null, arrays lists, paths texts."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    return str(value) if isinstance(value, os.PathLike) else value
-
-
-def _print_result(result: Mapping[str, Any], json: bool) -> None:
-    if json:
-        print(_to_json(result))
-        return
-    rows = {**result["metrics"], "seconds": result["seconds"]}
-    for name, value in rows.items():
-        print(f"{name:<16}{value:.4g}" if isinstance(value, float) else f"{name:<16}{value}")
-
-
-def _print_list(rows: Sequence[Mapping[str, Any]], json: bool) -> None:
-    if json:
-        print(_to_json(rows))
-        return
-    lines = [list(rows[0]), *([f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(to_json(result))
 
 
 # ----------------------------------------------------------------------------------------------------------- the end
-
-
-def _join_dashes(tokens: Iterable[str]) -> list[str]:
-    """``--train -`` as ``--train=-``: the parser takes a lone hyphen for an option, here it is standard input."""
-    joined: list[str] = []
-    flag = ""
-    for token in tokens:
-        if token.startswith("--"):
-            flag = token.partition("=")[0]
-        if token == "-" and flag not in ("", "--"):
-            if joined[-1] == flag:
-                joined.pop()
-            token = f"{flag}=-"
-        joined.append(token)
-    return joined
 
 
 def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
@@ -419,7 +233,7 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status: 0, 2 for an error, 1 for a fault of ours, 130 for Ctrl-C."""
-    tokens = _join_dashes(sys.argv[1:] if argv is None else argv)
+    tokens = join_dashes(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
     try:

@@ -20,5 +20,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "did you mean 'gpt2'?"
     """
     names = sorted(known)
-    close = get_close_matches(name.lower(), names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(names)
+    lower = {known.lower(): known for known in names}
+    close = get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
+    return f"did you mean {lower[close[0]]!r}?" if close else "known: " + ", ".join(names)

@@ -231,8 +231,8 @@ BREAKS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other type": (lambda f: change(f / "config.json", model_type="gpt22"), "'gpt22' is not supported; .*'gpt2'"),
     "no type": (lambda f: change(f / "config.json", model_type=None), "model_type None is not supported; known: "),
     "other class": (
-        lambda f: change(f / "config.json", architectures=["GPT2DoubleHeadsModel"]),
-        "'GPT2DoubleHeadsModel' is not supported; did you mean 'GPT2LMHeadModel'",
+        lambda f: change(f / "config.json", architectures=["GPT2LMModel"]),
+        "the class 'GPT2LMModel' is not supported; .*GPT2LMHeadModel",
     ),
     "no class": (lambda f: change(f / "config.json", architectures=None), '"architectures" is missing; add'),
     "other behaviour": (
@@ -268,17 +268,17 @@ def test_own_layout_that_is_not_whole(tmp_path: Path) -> None:
     save(noisy(replace(GPT, head=LanguageHead(bias=True))), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "embedding"}))
-    with pytest.raises(heedful.HeedfulError, match="the configuration is not whole: .*embedding"):
+    with pytest.raises(heedful.HeedfulError, match=r"the configuration is not whole: .*embedding"):
         load(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config | {"embeding": 1}))
-    with pytest.raises(heedful.HeedfulError, match="unknown key 'embeding' .* did you mean 'embedding'"):
+    with pytest.raises(heedful.HeedfulError, match=r"unknown key 'embeding' .* did you mean 'embedding'"):
         load(tmp_path)
 
 
 def test_a_pickle_with_more_than_tensors_is_refused(gpt: Path) -> None:
     (gpt / "model.safetensors").unlink()
     torch.save({"x": Path("a")}, gpt / "pytorch_model.bin")
-    with pytest.raises(heedful.HeedfulError, match="pytorch_model.bin is no plain file of tensors"):
+    with pytest.raises(heedful.HeedfulError, match=r"pytorch_model.bin is no plain file of tensors"):
         load(gpt)
     torch.save({"x": 1}, gpt / "pytorch_model.bin")
     with pytest.raises(heedful.HeedfulError, match="holds more than tensors"):
@@ -295,7 +295,7 @@ def test_shards(gpt: Path) -> None:
     (gpt / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     assert torch.equal(load(gpt)(IDS), expected)
     (gpt / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(heedful.HeedfulError, match="lacks model-00002-of-00002.safetensors"):
+    with pytest.raises(heedful.HeedfulError, match=r"lacks model-00002-of-00002.safetensors"):
         load(gpt)
     (gpt / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../x"}}')
     with pytest.raises(heedful.HeedfulError, match='no "weight_map"'):
@@ -306,9 +306,9 @@ def test_shards(gpt: Path) -> None:
 
 
 def test_names_that_are_no_folder(tmp_path: Path, gpt: Path) -> None:
-    with pytest.raises(heedful.HeedfulError, match="no folder .*nothing here; give"):
+    with pytest.raises(heedful.HeedfulError, match=r"no folder .*nothing here; give"):
         load(tmp_path / "nothing")
-    with pytest.raises(heedful.HeedfulError, match="no folder ./a/b here"):
+    with pytest.raises(heedful.HeedfulError, match=r"no folder ./a/b here"):
         load("./a/b")
     with pytest.raises(heedful.HeedfulError, match="is a file; give the model's folder"):
         load(gpt / "config.json")

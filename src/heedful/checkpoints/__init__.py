@@ -2,6 +2,7 @@
 
     rules     tensors: their names ↔ ours, reversible
     facts     configuration: their keys ↔ our fields, reversible
+    flat      our configuration by whole paths
     family    a family is data in these two; configurations there and back
     gpt2 · bert · marian · vit    the families, data only: add one as a file like these and a line in ``families``
     folder    finding a folder (here or on the Hub), its JSON files, files written beside and renamed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heedful.checkpoints.facts import ACTIVATIONS, Id, Key, Labels, Stored, only
+from heedful.checkpoints.facts import ACTIVATIONS, Fact, Id, Key, Labels, Stored, only
 from heedful.checkpoints.family import Case, Family
 from heedful.checkpoints.rules import Drop, Rename, Tie
 
@@ -10,7 +10,7 @@ LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
 NO_POOLER = Drop("pooler.dense.{p}")  # older files keep one that the class does not use
 NO_NEXT_SENTENCE = Drop("cls.seq_relationship.{p}")
 MASKED = {"head.kind": "masked-language-model"}
-MASKED_FACTS = (
+MASKED_FACTS: tuple[Fact, ...] = (
     *only(tie_word_embeddings=True),  # untied, the class holds a bias that it does not use
     Key("hidden_act", "head.activation", "gelu", ACTIVATIONS),
     Key("layer_norm_eps", "head.norm_eps", 1e-12),

@@ -1,6 +1,6 @@
 """Reversible facts: keys of a foreign ``config.json`` ↔ fields of our configuration.
 
-Ours is flat here: ``"decoder.dropout.attention"`` is a field's whole path. A fact reads their dictionary into ours, and
+A fact reads their dictionary into ours, and
 writes ours into theirs; what it cannot say raises ``Inexpressible``.
 """
 
@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heedful.config import Config, PatchConfig
+from heedful.checkpoints.flat import Flat, nested
+from heedful.config import PatchConfig
 from heedful.errors import HeedfulError
-
-Flat = dict[str, Any]
 
 
 class Inexpressible(Exception):
@@ -234,34 +233,3 @@ def label_tables(names: list[str]) -> dict[str, Any]:
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
     }
-
-
-def flat(config: Config) -> Flat:
-    """Our configuration, flat, with sizes that follow from others filled in."""
-    paths: Flat = {}
-
-    def visit(value: Any, path: str) -> None:
-        if not isinstance(value, Mapping):
-            paths[path] = value
-            return
-        if value["kind"] == "stack":
-            dim, heads = value["dim"], value["heads"]
-            follows = {"kv_heads": heads, "head_dim": dim // heads, "ff_dim": 4 * dim}
-            value = {**value, **{k: follows[k] for k in follows if value[k] is None}}
-        for key, inner in value.items():
-            visit(inner, f"{path}.{key}" if path else key)
-
-    visit(config.to_dict(), "")
-    return paths
-
-
-def nested(paths: Flat) -> dict[str, Any]:
-    """A flat configuration as ``Config.from_dict`` takes it."""
-    whole: dict[str, Any] = {}
-    for path, value in paths.items():
-        *outer, last = path.split(".")
-        place = whole
-        for key in outer:
-            place = place.setdefault(key, {})
-        place[last] = value
-    return whole

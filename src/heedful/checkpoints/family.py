@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from heedful.checkpoints.facts import Fact, Flat, Inexpressible, Only, Stored, flat, nested, only
+from heedful.checkpoints.facts import Fact, Inexpressible, Only, Stored, only
+from heedful.checkpoints.flat import Flat, flat, nested
 from heedful.checkpoints.rules import Rule, Tensors
 from heedful.config import Config, ModelConfig
 from heedful.errors import HeedfulError, nearest

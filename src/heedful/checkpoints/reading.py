@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.checkpoints.families import family_of
-from heedful.checkpoints.family import Case, Family
+from heedful.checkpoints.family import Family
 from heedful.checkpoints.folder import CONFIG, GENERATION, find, read_json
 from heedful.checkpoints.rules import Tensors, same
 from heedful.checkpoints.weights import read_tensors
@@ -76,7 +77,9 @@ def load(
             kept = {name for name in model.state_dict() if "head.pooler." in name}
             made = {name: t for name, t in made.items() if not name.startswith("head.") or name in kept}
             stored = {name: t for name, t in stored.items() if not family.known(name)}
-        tensors, fresh = _matched(model, made, list(stored), _Namer(family, case), asked != config.head)
+        tensors, fresh = _matched(
+            model, made, list(stored), partial(family.their_name, case=case), asked != config.head
+        )
     except HeedfulError as error:
         where = "" if str(folder) in str(error) else f"{folder / CONFIG}: "
         raise HeedfulError(f"{where}{error}") from None
@@ -107,16 +110,6 @@ def _asked(
     return head_config(replace(config, head=asked), None, num_labels)
 
 
-class _Namer:
-    """Our names of tensors in the folder's words."""
-
-    def __init__(self, family: Family, case: Case) -> None:
-        self.family, self.case = family, case
-
-    def __call__(self, name: str) -> str:
-        return self.family.their_name(name, self.case)
-
-
 def places(model: nn.Module) -> Iterator[list[str]]:
     """The names of each stored thing: all places that share one parameter together, each persistent buffer alone."""
     shared: dict[int, list[str]] = {}
@@ -128,7 +121,7 @@ def places(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _matched(
-    model: Model, made: Tensors, unknown: list[str], named: _Namer, may_be_fresh: bool
+    model: Model, made: Tensors, unknown: list[str], named: Callable[[str], str], may_be_fresh: bool
 ) -> tuple[Tensors, list[str]]:
     """A tensor for each of the model's places, and the names of the head's that have none; all misfits in one error."""
     tensors: Tensors = {}

@@ -139,37 +139,6 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Join:
-    """Several tensors of theirs are one of ours, one after the other along ``axis``, one row each.
-
-    The class and distillation tokens are one prefix.
-    """
-
-    theirs: tuple[str, ...]
-    ours: str
-    axis: int
-
-    def read(self, stored: Tensors, made: Tensors) -> None:
-        """Join what is stored, where all of it is."""
-        if all(name in stored for name in self.theirs):
-            made[self.ours] = torch.cat([stored.pop(name) for name in self.theirs], self.axis)
-
-    def write(self, ours: Tensors, written: Tensors) -> None:
-        """Cut what we have."""
-        if self.ours in ours:
-            parts = ours.pop(self.ours).split(1, self.axis)
-            written.update(zip(self.theirs, parts, strict=True))
-
-    def claims(self, name: str) -> bool:
-        """Whether a tensor of theirs is known to the rule."""
-        return name in self.theirs
-
-    def their_name(self, name: str) -> str | None:
-        """Their names of our tensor."""
-        return " + ".join(self.theirs) if name == self.ours else None
-
-
-@dataclass(frozen=True)
 class Tie:
     """Names of theirs for one and the same tensor: any of them is read, the first is written."""
 
@@ -219,7 +188,7 @@ class Drop:
         return None
 
 
-Rule = Rename | Split | Join | Tie | Drop
+Rule = Rename | Split | Tie | Drop
 
 
 def same(tensors: Tensors) -> Tensor:

@@ -126,34 +126,30 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
     """
     call, folder = _given(call), _given(defaults or {})
     drawn = [name for name in SAMPLING if name in call]
-    beams = call.get("num_beams", 1) > 1
-    sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not beams))
-    if sample and beams:
-        raise HeedfulError(f"num_beams={call['num_beams']} searches and {(*drawn, 'do_sample')[0]} samples; give one")
-    if drawn and not sample:
+    searched = call.get("num_beams", 1) > 1
+    sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not searched))
+    if drawn and call.get("do_sample") is False:
         raise HeedfulError(f"do_sample=False, but {drawn[0]}={call[drawn[0]]} only acts on sampling; leave one out")
+    if sample and searched:
+        raise HeedfulError(f"num_beams={call['num_beams']} searches, but {[*drawn, 'do_sample'][0]} samples; give one")
     if "max_length" in call and "max_new_tokens" in call:
         raise HeedfulError("max_length and max_new_tokens both set the length; give one")
-    folder = {name: value for name, value in folder.items() if not ({name, *call} >= {"max_length", "max_new_tokens"})}
-    if "max_new_tokens" in folder:
-        folder.pop("max_length", None)
-    if sample:
-        folder.pop("num_beams", None)
-    made = Options(**{**folder, **call, "do_sample": sample})
-    for name in call:
-        methods = ONLY.get(name, (made.method,))
-        if made.method not in methods and call[name] != 1:
-            raise HeedfulError(f"{name}={call[name]} has no effect on {made.method} decoding; {_REMEDY[methods[-1]]}")
-    folder_only = {n for n in folder if n not in call and made.method not in ONLY.get(n, (made.method,))}
-    made = Options(**{f.name: getattr(made, f.name) for f in fields(made) if f.name not in folder_only})
-    if made.num_return_sequences > made.num_beams > 1:
+
+    beams = call.get("num_beams", 1 if sample else folder.get("num_beams", 1))
+    method: Method = "sampling" if sample else "beam" if beams > 1 else "greedy"
+    for name, value in call.items():
+        if method not in ONLY.get(name, (method,)) and (name, value) != ("num_return_sequences", 1):
+            remedy = "do_sample=True" if ONLY[name] == ("sampling",) else "num_beams"
+            raise HeedfulError(f"{name}={value!r} has no effect on {method} decoding; give {remedy}, or leave it out")
+    unused = {name for name in folder if method not in ONLY.get(name, (method,))}
+    if "max_length" in call or "max_new_tokens" in call:
+        unused |= {"max_length", "max_new_tokens"}
+    elif "max_new_tokens" in folder:
+        unused |= {"max_length"}
+    kept = {name: value for name, value in folder.items() if name not in unused}
+    made = Options(**{**kept, **call, "do_sample": sample, "num_beams": beams})
+    if made.num_return_sequences > made.num_beams and not sample:
         raise HeedfulError(
-            f"num_return_sequences={made.num_return_sequences}, but num_beams={made.num_beams} finds no more; raise it"
+            f"num_return_sequences={made.num_return_sequences}, but num_beams={made.num_beams}; raise it"
         )
     return made
-
-
-_REMEDY: dict[Method, str] = {
-    "sampling": "give do_sample=True, or leave it out",
-    "beam": "give num_beams, or leave it out",
-}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from heedful import presets
-from heedful.checkpoints import read_config
+from heedful.checkpoints import load
 from heedful.config import EncoderDecoderConfig, LearnedPosition, ModelConfig, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model, build
@@ -146,13 +146,11 @@ def summary(
 def _module(what: str | Path | ModelConfig | nn.Module) -> tuple[nn.Module, str]:
     if isinstance(what, nn.Module):
         return what, type(what).__name__
-    if isinstance(what, str | Path):
-        config = presets.get(str(what)) if str(what) in presets.PRESETS else read_config(what)
-        name = str(what)
-    else:
-        config, name = what, what.kind
+    name = str(what) if isinstance(what, str | Path) else what.kind
+    if isinstance(what, Path) or (isinstance(what, str) and what not in presets.PRESETS):
+        return load(what), name  # its files are mapped, not read
     with torch.device("meta"):
-        return build(config), name
+        return build(presets.get(what) if isinstance(what, str) else what), name
 
 
 def _on_meta(module: nn.Module) -> nn.Module:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,6 +31,9 @@ class Model(nn.Module):
 
     config: ModelConfig
     main: StackConfig  # the stack whose table fresh weights are drawn from
+    labels: Sequence[str] = ()  # the names of the head's classes, where a folder told them
+    generation: Mapping[str, Any] = MappingProxyType({})  # how a folder says to generate, where the caller does not
+    fresh: Sequence[str] = ()  # parameters of a loaded model that were drawn anew: an untrained head
 
     def begin(self) -> None:
         """Draw all weights anew (see ``heedful.stack.initialise``)."""
@@ -52,7 +57,7 @@ class Model(nn.Module):
         """Token ids that follow ``ids`` (B, T): see ``heedful.generation.generate``."""
         from heedful.generation import generate
 
-        return generate(self, ids, mask, **options)
+        return generate(self, ids, mask, defaults=self.generation, **options)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the model as a folder: see ``heedful.checkpoints.save``."""

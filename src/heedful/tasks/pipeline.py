@@ -10,6 +10,7 @@ from heedful import tasks
 from heedful.checkpoints import load, read_card
 from heedful.errors import HeedfulError
 from heedful.models import Model
+from heedful.models.base import device_of
 from heedful.tasks.task import Answer, Task
 
 
@@ -55,4 +56,4 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
         raise HeedfulError(f"{model} does not say what it was trained for; name a task: {', '.join(tasks.TASKS)}")
     if task is not None and own is not None and task != own:
         raise HeedfulError(f"{model} was trained for {own}, not for {task}; use a model of that task")
-    return Pipeline(tasks.get(str(task or own)).load(model), load(model, device=device, dtype=dtype))
+    return Pipeline(tasks.get(str(task or own)).load(model), load(model, device=device_of(device), dtype=dtype))

@@ -173,7 +173,7 @@ class Translation(Task):
         for batch in ordered([len(ids) for ids in sources], batch_tokens or 4096, max_rows=128):
             ids = padded([sources[i] for i in batch], 0).to(model.device)
             real = padded([[1] * len(sources[i]) for i in batch], 0).bool().to(model.device)
-            found = decode(model, ids, real, **options)
+            found = decode(model, ids, real, defaults=model.generation, **options)
             for i, text, score in zip(
                 batch, self.target.decode(found.ids.tolist()), found.scores.tolist(), strict=True
             ):

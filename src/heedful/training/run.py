@@ -70,7 +70,7 @@ def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool
         task = kind.load(out / "last")
         model = create(task.config(settings), seed=settings.seed)
     elif settings.start_from:
-        task, model = kind.load(settings.start_from), load(settings.start_from)
+        task, model = kind.load(settings.start_from), load(settings.start_from, dtype="float32")
     else:
         task = kind.prepare(rows, settings)
         model = create(task.config(settings), seed=settings.seed)

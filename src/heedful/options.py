@@ -1,0 +1,124 @@
+"""Options before the work: read from a file, joined, checked. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App, ArgumentCollection
+
+from heedful.errors import HeedfulError, nearest
+from heedful.settings import RunSettings, keys
+
+# ---------------------------------------------------------------------------------------------- options from a file
+
+
+def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Fill what the command line left open from ``--config``; its keys are the flags', its tables their sections."""
+    given = [argument for argument in arguments if argument.name == "--config" and argument.tokens]
+    if not given:
+        return
+    import tomllib
+
+    from cyclopts.config import Dict
+
+    path = given[0].tokens[-1].value
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except ValueError as error:  # not UTF-8, or not TOML; both say where
+        raise HeedfulError(f"{path} is not a TOML file: {error}") from error
+    known = keys(RunSettings)
+    for name in _dotted(values):
+        if name.replace("-", "_") not in known:
+            raise HeedfulError(f"{path}:{_line_of(name, text)}: unknown key {name!r}; {nearest(name, known)}")
+    # Nested under the command: flat keys that are a command's name, as train is, would be dropped without a word.
+    Dict({commands[0]: values}, source=path)(app, commands, arguments)
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _line_of(name: str, text: str) -> int:
+    """The line of a TOML text that sets a dotted key, in a table or in one go; 1 where it is written otherwise."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[([^\]]+)\]", line):
+            table = header[1].strip() + "."
+        elif (assigned := re.match(r"\s*([^=#]+?)\s*=", line)) and table + assigned[1].strip("\"'") == name:
+            return number
+    return 1
+
+
+def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """A fraction where a whole number belongs is an error; the parser alone would round it."""
+    for argument in arguments:
+        if argument.hint in (int, int | None):
+            for token in argument.tokens:
+                if "." in token.value:
+                    raise HeedfulError(f"{argument.name} must be a whole number, not {token.value}")
+
+
+# ------------------------------------------------------------------------------------------------------ as they came
+
+
+def join_dashes(tokens: Iterable[str]) -> list[str]:
+    """``--train -`` as ``--train=-``: the parser takes a lone hyphen for an option, here it is standard input."""
+    joined: list[str] = []
+    flag = ""
+    for token in tokens:
+        if token.startswith("--"):
+            flag = token.partition("=")[0]
+        if token == "-" and flag not in ("", "--"):
+            if joined[-1] == flag:
+                joined.pop()
+            token = f"{flag}=-"
+        joined.append(token)
+    return joined
+
+
+# ------------------------------------------------------------------------------------------- checks before the work
+
+
+def check_file(name: str) -> None:
+    """A named file must be there; ``-`` and ``builtin:...`` are no files."""
+    if name == "-" or re.match(r"\w\w+:", name) or Path(name).exists():
+        return
+    folder = Path(name).parent
+    close = get_close_matches(Path(name).name, os.listdir(folder) if folder.is_dir() else [], n=1)
+    raise HeedfulError(
+        f"{name}: no such file; " + (f"did you mean {str(folder / close[0])!r}?" if close else "check the path")
+    )
+
+
+def check_model(name: str) -> None:
+    """What lies there must be a model folder; a name of one or two words may also be a model of the Hub."""
+    path = Path(name)
+    if path.exists() and not (path / "config.json").is_file():
+        raise HeedfulError(f"{name} is no model folder: it has no config.json; give the --out of a finished training")
+    if not path.exists() and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
+        raise HeedfulError(f"{name}: no such folder; give the --out of a finished training")
+
+
+def check_out(settings: RunSettings) -> None:
+    """The run's folder must be new or meant, and writable."""
+    out = Path(settings.out)
+    if out.exists() and not out.is_dir():
+        raise HeedfulError(f"--out {out} is a file; name a folder")
+    filled = out.is_dir() and any(out.iterdir())
+    if filled and not settings.resume and not settings.overwrite:
+        raise HeedfulError(f"--out {out} is not empty; --resume goes on with that run, --overwrite replaces it")
+    if settings.resume and not filled:
+        raise HeedfulError(f"--out {out} holds no run to go on with; leave --resume out to start one")
+    parent = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise HeedfulError(f"--out {out}: cannot write in {parent}; choose another folder")

@@ -1,0 +1,93 @@
+"""Reading and printing: lines in as they come, text for people or JSON for programs out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from io import BufferedReader
+from typing import Any
+
+from heedful.errors import HeedfulError
+
+STDIN_BATCH = 64  # lines answered together: enough to fill a batch, few enough to be seen coming
+
+
+def lines(stream: BufferedReader) -> Iterator[list[str]]:
+    """The lines of a stream in lists of at most 64: as many as are there, so that each is answered as it comes."""
+    rest, number = b"", 0
+    while True:
+        chunk = stream.read1(1 << 16)  # what is there; waits only for the first byte
+        *lines, rest = (rest + chunk).split(b"\n")
+        if not chunk and rest:
+            lines = [rest]
+        for start in range(0, len(lines), STDIN_BATCH):
+            texts: list[str] = []
+            for line in lines[start : start + STDIN_BATCH]:
+                number += 1
+                try:
+                    texts.append(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r"))
+                except UnicodeDecodeError as error:
+                    yield texts
+                    found = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
+                    raise HeedfulError(
+                        f"standard input:{number}: {found} is not UTF-8; convert the text first"
+                    ) from error
+            yield texts
+        if not chunk:
+            return
+
+
+def answers(pipe: Callable[[list[str]], list[dict[str, Any]]], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """One answer a text, in order; an empty text is not asked about and has an empty answer."""
+    asked = [text for text in texts if text.strip()]
+    answers = iter(pipe(asked) if asked else [])
+    for text in texts:
+        yield next(answers) if text.strip() else {"input": text, "output": "", "score": None}
+
+
+def say_to(quiet_output: bool) -> Callable[[str], None]:
+    """What prints a line at once: to standard output, or beside it where that belongs to JSON."""
+    return partial(print, file=sys.stderr if quiet_output else sys.stdout, flush=True)
+
+
+def to_json(value: Any) -> str:
+    """One line of JSON; numbers that are not finite become null."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON knows it: numbers that are not finite become null, arrays lists, paths texts."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return str(value) if isinstance(value, os.PathLike) else value
+
+
+def print_result(result: Mapping[str, Any], as_json: bool) -> None:
+    """The metrics of a result and its seconds, a line each; or all of it as JSON."""
+    if as_json:
+        print(to_json(result))
+        return
+    rows = {**result["metrics"], "seconds": result["seconds"]}
+    for name, value in rows.items():
+        print(f"{name:<16}{value:.4g}" if isinstance(value, float) else f"{name:<16}{value}")
+
+
+def print_list(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Rows as columns under their names; or as JSON."""
+    if as_json:
+        print(to_json(rows))
+        return
+    lines = [list(rows[0]), *([f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

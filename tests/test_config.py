@@ -1,0 +1,207 @@
+"""Configurations: closed vocabularies, dictionaries there and back, and what does not fit together refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from heedful.config import (
+    AlibiPosition,
+    Config,
+    DecoderConfig,
+    Dropout,
+    EmbeddingConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    ImageHead,
+    LanguageHead,
+    LearnedPosition,
+    NoHead,
+    PatchConfig,
+    PooledHead,
+    RelativePosition,
+    RotaryPosition,
+    SequenceHead,
+    SinusoidalPosition,
+    SpecialTokens,
+    StackConfig,
+    VisionConfig,
+)
+from heedful.errors import HeedfulError
+
+STACK: dict[str, Any] = {"dim": 16, "depth": 1, "heads": 4}
+EMBEDDING = EmbeddingConfig(vocab_size=9)
+
+
+def stack(**changes: Any) -> StackConfig:
+    return StackConfig(**(STACK | changes))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        stack(position=RotaryPosition(scaling="yarn", factor=4.0), kv_heads=2, head_dim=6, causal=True, window=3),
+        stack(position=LearnedPosition(length=5, offset=2), placement="sandwich", dropout=Dropout.everywhere(0.2)),
+        EncoderConfig(embedding=EMBEDDING, encoder=stack(position=AlibiPosition()), head=PooledHead(normalise=True)),
+        DecoderConfig(embedding=EMBEDDING, decoder=stack(causal=True), special=SpecialTokens(pad=0, end=(1, 2))),
+        EncoderDecoderConfig(
+            source=EMBEDDING,
+            target=EmbeddingConfig(vocab_size=7, scale="sqrt", segments=2),
+            encoder=stack(position=RelativePosition(buckets=8)),
+            decoder=stack(position=SinusoidalPosition(order="halves"), causal=True, cross=True),
+            head=LanguageHead(tied=False, scale="sqrt"),
+        ),
+        VisionConfig(patches=PatchConfig(image_size=(8, 4), patch_size=2, prefix="none"), encoder=stack()),
+    ],
+    ids=lambda c: c.kind,
+)
+def test_there_and_back(config: Config) -> None:
+    text = json.dumps(config.to_dict())
+    for reader in (Config, type(config)):
+        assert reader.from_dict(json.loads(text)) == config
+    assert hash(type(config).from_dict(json.loads(text))) == hash(config)
+
+
+def test_every_field_survives() -> None:
+    """Each field of each configuration that is a plain number, word or truth, given another value."""
+    for made in Config.known.values():
+        needed = {f.name: 8 for f in dataclasses.fields(made) if f.default is f.default_factory is dataclasses.MISSING}
+        if any(f.name in needed and "Config" in str(f.type) for f in dataclasses.fields(made)):
+            continue
+        config = made(**needed)
+        for f in dataclasses.fields(made):
+            value = getattr(config, f.name)
+            other = {bool: not value, float: 0.5, int: 8}.get(type(value))
+            if other is not None and f.name not in ("window", "patch_size"):
+                changed = dataclasses.replace(config, **{f.name: other})
+                assert getattr(made.from_dict(changed.to_dict()), f.name) == other
+
+
+def test_frozen_and_by_keyword() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        stack().dim = 4
+    with pytest.raises(TypeError):
+        StackConfig(16, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"norm": "layr"}, r"stack\.norm is 'layr'; did you mean 'layer'\?"),
+        ({"placement": "prenorm"}, "did you mean 'pre'|known: post, pre, sandwich"),
+        ({"activation": "swish"}, "stack.activation is 'swish'"),
+        ({"attention_bias": True}, "stack.attention_bias is True"),
+        ({"dim": 18}, "dim 18 is not a multiple of 4 heads"),
+        ({"kv_heads": 3}, "4 heads cannot share 3 key-value heads"),
+        ({"kv_heads": 8}, "4 heads cannot share 8 key-value heads"),
+        ({"norm": "batch", "causal": True}, "batch norm in a causal stack"),
+        ({"window": 4}, "sliding window needs a causal stack"),
+        ({"window": 0, "causal": True}, "window"),
+        ({"dim": 0}, "dim"),
+        ({"dim": -16}, "dim"),
+        ({"heads": 0}, "heads"),
+        ({"depth": -1}, "depth"),
+        ({"kv_heads": 0}, "kv_heads|key-value heads"),
+        ({"position": "rotary"}, "position"),
+        ({"position": Dropout()}, "position"),
+    ],
+    ids=lambda v: str(v)[:40],
+)
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(HeedfulError, match=said):
+        stack(**changes)
+
+
+def test_words_of_other_parts() -> None:
+    with pytest.raises(HeedfulError, match=r"rotary\.scaling is 'dynamic'; known: default, linear, llama3, yarn"):
+        RotaryPosition(scaling="dynamic")
+    with pytest.raises(HeedfulError, match="did you mean 'mean'"):
+        SequenceHead(pooling="means")
+    with pytest.raises(HeedfulError, match="dropout|3"):
+        Dropout(attention=3.0)
+    with pytest.raises(HeedfulError, match="patch"):
+        PatchConfig(patch_size=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (STACK | {"ff_dimm": 3}, "unknown key 'ff_dimm' in a 'stack' configuration; did you mean 'ff_dim'"),
+        (STACK | {"kind": "stak"}, "unknown kind of configuration 'stak'; did you mean 'stack'"),
+        (STACK | {"position": {"kind": "rotery"}}, "did you mean 'rotary'"),
+        (STACK | {"position": {"base": 3.0}}, "kind"),
+        (STACK | {"position": {"kind": "dropout"}}, "position|dropout"),
+        (STACK | {"position": {"kind": "rotary", "bass": 3.0}}, "unknown key 'bass' in a 'rotary'"),
+        (STACK | {"dropout": {"kind": "rotary"}}, "rotary"),
+        ({"kind": "stack", "depth": 1, "heads": 2}, "dim"),
+        (STACK | {"dim": "16"}, "dim"),
+    ],
+    ids=lambda v: str(v)[-60:],
+)
+def test_a_dictionary_that_is_wrong(data: dict[str, Any], said: str) -> None:
+    with pytest.raises(HeedfulError, match=said):
+        StackConfig.from_dict(data)
+
+
+def test_another_familys_dictionary() -> None:
+    """The message cannot be "unknown 'decoder'; did you mean 'decoder'?"."""
+    data = DecoderConfig(embedding=EMBEDDING, decoder=stack(causal=True)).to_dict()
+    with pytest.raises(HeedfulError, match="decoder") as caught:
+        EncoderConfig.from_dict(data)
+    assert "did you mean 'decoder'" not in str(caught.value)
+
+
+def test_errors_are_one_line() -> None:
+    for bad in (STACK | {"x": 1}, STACK | {"kind": "x"}, STACK | {"norm": "x"}):
+        with pytest.raises(HeedfulError) as caught:
+            StackConfig.from_dict(bad)
+        assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------------- families
+
+
+def test_stacks_of_two_widths() -> None:
+    with pytest.raises(HeedfulError, match="encoder dim 16 and decoder dim 32 differ"):
+        EncoderDecoderConfig(source=EMBEDDING, encoder=stack(), decoder=stack(dim=32, causal=True, cross=True))
+
+
+@pytest.mark.parametrize("decoder", [{"causal": True}, {"cross": True}, {}], ids=str)
+def test_an_encoder_decoders_decoder_is_causal_and_looks_across(decoder: dict[str, bool]) -> None:
+    """Otherwise it would ignore the source, or see its own future."""
+    with pytest.raises(HeedfulError, match="decoder"):
+        EncoderDecoderConfig(source=EMBEDDING, encoder=stack(), decoder=stack(**decoder))
+
+
+@pytest.mark.parametrize("changes", [{"cross": True, "causal": True}, {}], ids=str)
+def test_a_lone_decoder_is_causal_and_has_nothing_to_look_across_to(changes: dict[str, bool]) -> None:
+    """Cross-attention without a source would fall back on the decoder's own, unmasked stream."""
+    with pytest.raises(HeedfulError, match="decoder"):
+        DecoderConfig(embedding=EMBEDDING, decoder=stack(**changes))
+
+
+@pytest.mark.parametrize("family", ["encoder", "vision", "encoder-decoder"])
+def test_an_encoder_has_nothing_to_look_across_to(family: str) -> None:
+    with pytest.raises(HeedfulError, match="encoder"):
+        {
+            "encoder": lambda: EncoderConfig(embedding=EMBEDDING, encoder=stack(cross=True)),
+            "vision": lambda: VisionConfig(patches=PatchConfig(), encoder=stack(cross=True)),
+            "encoder-decoder": lambda: EncoderDecoderConfig(
+                source=EMBEDDING, encoder=stack(cross=True), decoder=stack(causal=True, cross=True)
+            ),
+        }[family]()
+
+
+def test_heads_that_need_what_the_family_has_not() -> None:
+    """Logits over a vocabulary from patches; classes of an image's prefix tokens from a text or from no token."""
+    for head in (LanguageHead(),):
+        with pytest.raises(HeedfulError, match="head"):
+            VisionConfig(patches=PatchConfig(), encoder=stack(), head=head)
+    with pytest.raises(HeedfulError, match="head"):
+        EncoderConfig(embedding=EMBEDDING, encoder=stack(), head=ImageHead())
+    with pytest.raises(HeedfulError, match="head|prefix"):
+        VisionConfig(patches=PatchConfig(prefix="none"), encoder=stack(), head=ImageHead())
+    assert VisionConfig(patches=PatchConfig(prefix="none"), encoder=stack(), head=NoHead())
