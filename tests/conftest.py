@@ -1,4 +1,4 @@
-"""What all tests share: the same random numbers, two threads, and the data that lies beside the project."""
+"""What all tests share: the same random numbers, one thread, and the data that lies beside the project."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # on tensors this small two wait for each other: tests take several times as long
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -54,7 +54,9 @@ def stack(**changes: Any) -> StackConfig:
             decoder=stack(position=SinusoidalPosition(order="halves"), causal=True, cross=True),
             head=LanguageHead(tied=False, scale="sqrt"),
         ),
-        VisionConfig(patches=PatchConfig(image_size=(8, 4), patch_size=2, prefix="none"), encoder=stack()),
+        VisionConfig(
+            patches=PatchConfig(image_size=(8, 4), patch_size=2, prefix="none"), encoder=stack(), head=NoHead()
+        ),
     ],
     ids=lambda c: c.kind,
 )
@@ -120,7 +122,7 @@ def test_words_of_other_parts() -> None:
         RotaryPosition(scaling="dynamic")
     with pytest.raises(HeedfulError, match="did you mean 'mean'"):
         SequenceHead(pooling="means")
-    with pytest.raises(HeedfulError, match="dropout|3"):
+    with pytest.raises(HeedfulError, match=r"dropout|3"):
         Dropout(attention=3.0)
     with pytest.raises(HeedfulError, match="patch"):
         PatchConfig(patch_size=0)
@@ -202,6 +204,6 @@ def test_heads_that_need_what_the_family_has_not() -> None:
             VisionConfig(patches=PatchConfig(), encoder=stack(), head=head)
     with pytest.raises(HeedfulError, match="head"):
         EncoderConfig(embedding=EMBEDDING, encoder=stack(), head=ImageHead())
-    with pytest.raises(HeedfulError, match="head|prefix"):
+    with pytest.raises(HeedfulError, match=r"head|prefix"):
         VisionConfig(patches=PatchConfig(prefix="none"), encoder=stack(), head=ImageHead())
     assert VisionConfig(patches=PatchConfig(prefix="none"), encoder=stack(), head=NoHead())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -211,22 +210,13 @@ def test_nothing_to_attend_to_is_zeros_where_adding_1e9_is_uniform() -> None:
 FLOOR = math.log(17)
 
 
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    """Two threads on so small a model wait for each other where another program runs beside."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def _held_out_loss(broken: bool) -> float:
     """Train on targets that are pure noise over 17 symbols; the loss on new noise."""
     torch.manual_seed(1)
     model = build(replace(pairs(LearnedPosition(length=10), dim=32, vocab=18), head=LanguageHead(tied=False)))
     if broken:
         model.decoder.visible = everything  # what joining masks of opposite meaning does: no row is lower-triangular
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimiser = torch.optim.Adam(model.parameters(), lr=6e-3)
 
     def loss(rows: int) -> Tensor:
         source, target = torch.randint(1, 18, (2, rows, 8))
@@ -242,14 +232,12 @@ def _held_out_loss(broken: bool) -> float:
         return loss(2000).item()
 
 
-@pytest.mark.usefixtures("_one_thread")
 def test_random_targets_cannot_be_learned() -> None:
     """16,000 symbols: the mean's own noise is below 0.01."""
     assert 2.833 < FLOOR < 2.834
     assert _held_out_loss(broken=False) > FLOOR - 0.01
 
 
-@pytest.mark.usefixtures("_one_thread")
 def test_random_targets_can_be_cheated_without_the_causal_mask() -> None:
     """So the test above can fail."""
     assert _held_out_loss(broken=True) < FLOOR - 0.5

@@ -7,13 +7,13 @@ of the tokens seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import repeat
+import sys
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from heedful.errors import HeedfulError
 from heedful.layers.attention import NOTHING, Pair, Project, Remembered
 
 
@@ -67,6 +67,8 @@ class Preallocated(Remembered):
         if self.pair is None:
             self.pair = (self._room(new[0]), self._room(new[1]))
         start, self.length = self.length, self.length + new[0].size(2)
+        if self.length > self.capacity:
+            raise HeedfulError(f"{self.length} tokens for a cache with room for {self.capacity}; make it larger")
         key, value = (room[:, :, : self.length] for room in self.pair)
         key[:, :, start:], value[:, :, start:] = new
         return key, value
@@ -111,11 +113,19 @@ class Seen(NamedTuple):
     end: int  # all positions are below it
 
 
-def positions_of(real: Tensor | None, length: int, device: torch.device) -> Tensor:
-    """0, 1, 2, ... over the real tokens of each row: (B or 1, length). Padding before them stands at 0."""
-    if real is None:
-        return torch.arange(length, device=device)[None]
-    return (real.cumsum(-1) - 1).clamp(min=0)
+def anything(real: Tensor) -> None:
+    """Padding may stand on either side."""
+
+
+def left_padded(real: Tensor) -> None:
+    """Padding must stand before the real tokens: what follows them would push them out of a sliding cache."""
+    if not bool(real[:, -1].all()):
+        raise HeedfulError("a sliding cache takes padding on the left only; pad there, or use a cache without window")
+
+
+def counted(real: Tensor) -> Tensor:
+    """0, 1, 2, ... over the real tokens of each row, (B, S); padding before them stands at 0."""
+    return (real.bool().cumsum(-1) - 1).clamp(min=0)
 
 
 class NoCache:
@@ -123,12 +133,12 @@ class NoCache:
 
     def see(self, x: Tensor, real: Tensor | None) -> Seen:
         """The tokens of ``x`` (B, T, D), of which ``real`` (B, T) are real."""
-        positions = positions_of(real, x.size(1), x.device)
+        positions = torch.arange(x.size(1), device=x.device)[None] if real is None else counted(real)
         return Seen(positions, positions, real, x.size(1))
 
-    def layers(self) -> Iterable[tuple[Remembered, Remembered]]:
-        """A pair (own, cross) for each block."""
-        return repeat((NOTHING, NOTHING))
+    def layers(self, depth: int) -> list[tuple[Remembered, Remembered]]:
+        """A pair (own, cross) for each of ``depth`` blocks."""
+        return [(NOTHING, NOTHING)] * depth
 
 
 class Cache(NoCache):
@@ -148,31 +158,42 @@ class Cache(NoCache):
     """
 
     def __init__(self, depth: int, *, capacity: int | None = None, window: int | None = None) -> None:
-        self.length, self.window = 0, window
-        self.real: Tensor | None = None
+        if capacity is not None and window is not None:
+            raise HeedfulError(f"a cache has a capacity ({capacity}) or a window ({window}), not both; leave one out")
+        self.length, self.masked = 0, False
+        self.check = anything if window is None else left_padded
+        self.most = sys.maxsize if window is None else window  # so many are kept from call to call
+        self.real = torch.ones(1, 0, dtype=torch.bool)
         self.pairs: list[tuple[Remembered, Remembered]] = [(_own(capacity, window), Cross()) for _ in range(depth)]
 
-    def layers(self) -> Iterable[tuple[Remembered, Remembered]]:
-        """A pair (own, cross) for each block."""
+    def layers(self, depth: int) -> list[tuple[Remembered, Remembered]]:
+        """A pair (own, cross) for each block; another ``depth`` than the cache was made for is an error."""
+        if depth != len(self.pairs):
+            raise HeedfulError(f"a cache for {len(self.pairs)} blocks was given to a stack of {depth}")
         return self.pairs
 
     def see(self, x: Tensor, real: Tensor | None) -> Seen:
         """The tokens of ``x`` (B, T, D) after all earlier ones."""
         past, self.length = self.length, self.length + x.size(1)
-        if real is not None or self.real is not None:
-            ones = x.new_ones(len(x), self.length, dtype=torch.bool)
-            old = ones[:, :past] if self.real is None else self.real
-            self.real = torch.cat((old, ones[:, past:] if real is None else real), 1)
-        positions = positions_of(self.real, self.length, x.device)
-        first = 0 if self.window is None else max(0, past - self.window)
-        kept = None if self.real is None else self.real[:, first:]
+        new = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real.bool()
+        self.real = torch.cat((self.real.to(x.device).expand(len(x), -1), new), 1)
+        self.check(new)
+        self.masked |= real is not None
+        positions = counted(self.real)
+        first = max(0, past - self.most)
+        kept = self.real[:, first:] if self.masked else None
         return Seen(positions[:, past:], positions[:, first:], kept, self.length)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Put the batch in another order that leaves each row beside the same source: cross-attention stays."""
+        self.real = self.real[rows]
+        for own, _ in self.pairs:
+            own.select(rows)
 
     def select(self, rows: Tensor) -> None:
         """Keep ``rows`` (B',) of the batch, in that order: a beam's new order, or the rows still alive."""
-        self.real = None if self.real is None else self.real.index_select(0, rows)
-        for own, cross in self.pairs:
-            own.select(rows)
+        self.reorder(rows)
+        for _, cross in self.pairs:
             cross.select(rows)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
+from heedful.values import describe, fits
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 Norm = Literal["layer", "rms", "batch"]
@@ -26,17 +27,24 @@ class Config:
     """
 
     kind: ClassVar[str]
+    least: ClassVar[int] = 1  # of whole numbers whose default is not 0
     known: ClassVar[dict[str, type[Config]]] = {}
 
     def __init_subclass__(cls) -> None:
         Config.known[cls.kind] = cls
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            words = get_args(hint) if get_origin(hint) is Literal else ()
-            if words and getattr(self, name) not in words:
-                value = getattr(self, name)
-                raise HeedfulError(f"{self.kind}.{name} is {value!r}; {nearest(str(value), map(str, words))}")
+        hints = get_type_hints(type(self))
+        for f in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            value, hint = getattr(self, f.name), hints[f.name]
+            if not fits(value, hint):
+                words = get_args(hint) if get_origin(hint) is Literal else None
+                said = f"; {nearest(str(value), words)}" if words else f", not {describe(hint)}"
+                raise HeedfulError(f"{self.kind}.{f.name} is {value!r}{said}")
+            least = 0 if f.default == 0 else self.least
+            for number in value if isinstance(value, tuple) else (value,):
+                if type(number) is int and number < least:
+                    raise HeedfulError(f"{self.kind}.{f.name} is {number}; it must be at least {least}")
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON values."""
@@ -47,14 +55,19 @@ class Config:
         """The configuration that ``to_dict`` wrote; raises ``HeedfulError`` for what it does not know."""
         kind = str(data.get("kind", cls.kind if cls is not Config else None))
         made = Config.known.get(kind)
-        if made is None or not issubclass(made, cls):
+        if made is None:
             raise HeedfulError(f"unknown kind of configuration {kind!r}; {nearest(kind, Config.known)}")
+        if not issubclass(made, cls):
+            raise HeedfulError(f"a {kind!r} configuration stands where a {cls.kind!r} one belongs")
         hints = get_type_hints(made)
         names = [f.name for f in fields(made)]  # type: ignore[arg-type]  # subclasses are dataclasses
         for key in data:
             if key != "kind" and key not in names:
                 raise HeedfulError(f"unknown key {key!r} in a {kind!r} configuration; {nearest(key, names)}")
-        return made(**{k: _typed(hints[k], v) for k, v in data.items() if k != "kind"})
+        try:
+            return made(**{k: _typed(hints[k], v) for k, v in data.items() if k != "kind"})
+        except TypeError as error:  # Python's own words name what is missing
+            raise HeedfulError(f"a {kind!r} configuration is incomplete: {error}") from None
 
 
 def _plain(value: Any) -> Any:
@@ -147,6 +160,12 @@ class Dropout(Config):
     attention: float = 0.0  # on attention weights; has no fused kernel on CPU
     hidden: float = 0.0  # inside the feed-forward
     residual: float = 0.0  # on what a sublayer adds to the stream
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for f in fields(self):
+            if not 0 <= getattr(self, f.name) < 1:
+                raise HeedfulError(f"dropout.{f.name} is {getattr(self, f.name)}; give a probability below 1")
 
     @classmethod
     def everywhere(cls, rate: float, *, attention: float = 0.0) -> Dropout:
@@ -241,6 +260,7 @@ class SpecialTokens(Config):
     """The ids that generation needs to know; ``start`` begins an encoder-decoder's target."""
 
     kind: ClassVar[str] = "special"
+    least: ClassVar[int] = 0
     pad: int | None = None
     start: int | None = None
     end: tuple[int, ...] = ()
@@ -343,6 +363,11 @@ class EncoderConfig(Config):
     head: Head = field(default_factory=NoHead)
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _looks(self.encoder, "encoder", cross=False)
+        _stands(self.head, self.kind, not_on=(ImageHead,))
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(Config):
@@ -353,6 +378,11 @@ class DecoderConfig(Config):
     decoder: StackConfig
     head: Head = field(default_factory=LanguageHead)
     special: SpecialTokens = field(default_factory=SpecialTokens)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _looks(self.decoder, "decoder", cross=False, causal=True)
+        _stands(self.head, self.kind, not_on=(ImageHead,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,6 +401,9 @@ class EncoderDecoderConfig(Config):
         super().__post_init__()
         if self.encoder.dim != self.decoder.dim:
             raise HeedfulError(f"encoder dim {self.encoder.dim} and decoder dim {self.decoder.dim} differ")
+        _looks(self.encoder, "encoder", cross=False)
+        _looks(self.decoder, "decoder", cross=True, causal=True)
+        _stands(self.head, self.kind, not_on=(ImageHead,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,6 +414,25 @@ class VisionConfig(Config):
     patches: PatchConfig
     encoder: StackConfig
     head: Head = field(default_factory=ImageHead)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _looks(self.encoder, "encoder", cross=False)
+        _stands(self.head, self.kind, not_on=(LanguageHead, MaskedHead))
+        if isinstance(self.head, ImageHead) and not self.patches.prefix_tokens:
+            raise HeedfulError("an image head reads the class token: patches.prefix 'none' leaves it none to read")
+
+
+def _looks(stack: StackConfig, name: str, *, cross: bool, causal: bool | None = None) -> None:
+    """Refuse a stack that would look where its family has nothing, or not where it must."""
+    if stack.cross != cross or (causal is not None and stack.causal != causal):
+        wanted = f"cross={cross}" + (f", causal={causal}" if causal is not None else "")
+        raise HeedfulError(f"the {name} has cross={stack.cross}, causal={stack.causal}; here it must have {wanted}")
+
+
+def _stands(head: Head, family: str, *, not_on: tuple[type[Config], ...]) -> None:
+    if isinstance(head, not_on):
+        raise HeedfulError(f"a {head.kind!r} head cannot stand on a {family} model")
 
 
 ModelConfig = EncoderConfig | DecoderConfig | EncoderDecoderConfig | VisionConfig

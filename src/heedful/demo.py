@@ -86,7 +86,7 @@ def demo(
 
 
 def _settings(data: str, folder: Path, given: bool) -> RunSettings:
-    """Small and quick: what two cores learn in about two and a half minutes."""
+    """Small and quick: what two cores learn in about two minutes."""
     if given and folder.exists() and any(folder.iterdir()):
         raise HeedfulError(f"--out {folder} is not empty; name a new folder")
     return RunSettings(
@@ -95,11 +95,11 @@ def _settings(data: str, folder: Path, given: bool) -> RunSettings:
         out=str(folder),
         overwrite=folder.exists(),
         preset="transformer-tiny",
-        max_minutes=2.4,
-        max_epochs=8,
+        max_minutes=3.0,
+        max_epochs=3,
         tokenizer=TokenizerSettings(size=512),
         model=ModelSettings(depth=2, dropout=0.0),
-        training=TrainingSettings(lr=2e-3, warmup=100, batch_tokens=2048, label_smoothing=0.0, log_every=100),
+        training=TrainingSettings(lr=2e-3, warmup=200, batch_tokens=1024, label_smoothing=0.0, log_every=100),
     )
 
 

@@ -35,11 +35,11 @@ def _last(hidden: Tensor, real: Tensor) -> Tensor:
 
 
 def _mean(hidden: Tensor, real: Tensor) -> Tensor:
-    return (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+    return (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
 
 
 def _max(hidden: Tensor, real: Tensor) -> Tensor:
-    return hidden.masked_fill(~real[..., None], float("-inf")).amax(1)
+    return hidden.masked_fill(~real[..., None], torch.finfo(hidden.dtype).min).amax(1)
 
 
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": _first, "last": _last, "mean": _mean, "max": _max}
@@ -47,7 +47,7 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": _first, "las
 
 def pool(hidden: Tensor, real: Tensor | None, pooling: str) -> Tensor:
     """One vector a sequence from its real tokens: (B, T, D) → (B, D). The first real token is BERT's class token."""
-    real = hidden.new_ones(hidden.shape[:2]).bool() if real is None else real
+    real = hidden.new_ones(hidden.shape[:2]).bool() if real is None else real.bool()
     return POOLINGS[pooling](hidden, real)
 
 
@@ -136,7 +136,7 @@ class TokenClassifier(nn.Module):
 
 
 class SpanFinder(nn.Module):
-    """Start and end logits of each token; padding can be neither."""
+    """Start and end logits of each token, padding included."""
 
     def __init__(self, config: SpanHead, dim: int) -> None:
         super().__init__()

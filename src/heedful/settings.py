@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import operator
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
+from heedful.values import describe, fits
 
 _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "above": (operator.gt, "above"),
@@ -21,7 +21,6 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "below": (operator.lt, "below"),
     "most": (operator.le, "at most"),
 }
-_KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", types.NoneType: "nothing"}
 
 
 def _option(help: str, default: Any = None, **bounds: float) -> Any:
@@ -46,8 +45,8 @@ class Settings:
 
     def _check(self, name: str, value: Any, hint: Any, bounds: Mapping[str, Any]) -> None:
         flag = "--" + key(type(self), name).replace("_", "-")
-        if not _fits(value, hint):
-            raise HeedfulError(f"{flag} must be {_describe(hint)}, not {value!r}")
+        if not fits(value, hint):
+            raise HeedfulError(f"{flag} must be {describe(hint)}, not {value!r}")
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise HeedfulError(f"{flag} must be a finite number, not {number}")
@@ -116,32 +115,6 @@ def resolve(first: S, *others: S) -> S:
         else:
             merged[f.name] = next((value for value in values if value is not None), None)
     return replace(first, **merged)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the annotated kind; a whole number is a number, a truth value is neither."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, arg) for arg in args)
-    if origin is Literal:
-        return any(value == arg and type(value) is type(arg) for arg in args)
-    if origin is tuple:
-        kinds = [args[0]] * len(value) if isinstance(value, tuple) and args[-1] is Ellipsis else args
-        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
-    if hint is float:
-        hint = (int, float)
-    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
-
-
-def _describe(hint: Any) -> str:
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_describe(arg) for arg in args if arg is not types.NoneType)
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, args))
-    if origin is tuple:
-        return "a list of " + ", ".join(_describe(arg) for arg in args if arg is not Ellipsis)
-    return _KINDS.get(hint, hint.__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,7 @@ def everything(seen: Seen, config: StackConfig) -> Mask:
 def earlier(seen: Seen, config: StackConfig) -> Mask:
     """Real tokens up to the query's own."""
     if seen.real is None:
-        return "causal"
+        return "causal" if seen.queries.size(1) > 1 else None  # the last token sees every other
     return causal_mask(seen.queries.size(1), seen.keys.size(1), seen.real.device) & padding_mask(seen.real)
 
 
@@ -162,7 +162,7 @@ class Stack(nn.Module):
         place = self.position.prepare(seen.queries, seen.keys)
         visible = place.join(self.visible(seen, self.config))
         memory_visible = None if memory_mask is None else padding_mask(memory_mask)
-        for block, remembered in zip(self.block, cache.layers(), strict=False):
+        for block, remembered in zip(self.block, cache.layers(len(self.block)), strict=True):
             x = block(
                 x,
                 mask,
@@ -199,29 +199,32 @@ DRAWS: dict[str, Callable[[Tensor, float], None]] = {
 
 
 def initialise(model: nn.Module, config: StackConfig) -> None:
-    """Fresh weights for a whole model, by the table of ``config.init``.
+    """Fresh weights for a whole model: each stack by the table of its own ``init``, the rest by ``config``'s.
 
     Linear maps are drawn from the table, biases are 0, norms are (1, 0). Embeddings are N(0, σ²), and N(0, 1/D) where
     they are multiplied by √D, which would otherwise drown the positions.
     """
-    draw = DRAWS[config.init]
-    out_std = config.init_std / math.sqrt(2 * config.depth) if config.init == "scaled" else config.init_std
+    own = {id(part): stack.config for stack in model.modules() if isinstance(stack, Stack) for part in stack.modules()}
 
-    def fresh(module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Conv2d):
-            draw(module.weight, config.init_std)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=config.init_std)
-        elif isinstance(module, TokenEmbedding) and module.factor != 1.0:
-            nn.init.normal_(module.token.weight, std=1 / module.factor)
-        elif isinstance(module, PatchEmbedding):
-            nn.init.trunc_normal_(module.prefix, std=config.init_std)
-        elif isinstance(module, Attention):
-            draw(module.out.weight, out_std)
-        elif isinstance(module, FeedForward):
-            draw(module.down.weight, out_std)
+    def fresh(part: nn.Module) -> None:
+        table = own.get(id(part), config)
+        draw, std = DRAWS[table.init], table.init_std
+        out_std = std / math.sqrt(2 * table.depth) if table.init == "scaled" else std
+        if isinstance(part, nn.Linear | nn.Conv2d):
+            draw(part.weight, std)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Embedding):
+            nn.init.normal_(part.weight, std=std)
+        elif isinstance(part, PatchEmbedding):
+            nn.init.trunc_normal_(part.prefix, std=std)
+        elif isinstance(part, Attention):
+            draw(part.out.weight, out_std)
+        elif isinstance(part, FeedForward):
+            draw(part.down.weight, out_std)
 
     with torch.no_grad():
         model.apply(fresh)  # parts first, so that a whole may draw one of its parts anew
+        for part in model.modules():  # last, since a tied head drew the same weights as if they were its own
+            if isinstance(part, TokenEmbedding):
+                nn.init.normal_(part.token.weight, std=config.init_std if part.factor == 1.0 else 1 / part.factor)

@@ -96,7 +96,7 @@ def test_one_beam_is_greedy(pairs, prompts, family):
     greedy = decode(model, ids, mask, max_new_tokens=12)
     with torch.inference_mode():
         source = source_of(model, ids, mask)
-        source.remember(12)
+        source.remember(None)
         limits, end = torch.full((4,), 12), torch.tensor(model.config.special.end)
         found, scores = beam_search(source, Options(), [], limits, end)
     assert (found >= 0).sum(1).tolist() == greedy.lengths.tolist()

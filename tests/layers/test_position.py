@@ -43,7 +43,7 @@ def test_learned_rows_and_offset() -> None:
     layer = Learned(4, length=6, offset=2)
     assert layer.table.weight.shape == (8, 4)
     assert torch.equal(layer.embed(torch.zeros(1, 2, 4), torch.tensor([[0, 5]]))[0], layer.table.weight[[2, 7]])
-    with pytest.raises(HeedfulError, match="7 tokens.* 6 learned positions"):
+    with pytest.raises(HeedfulError, match=r"7 tokens.* 6 learned positions"):
         layer.embed(torch.zeros(1, 1, 4), torch.tensor([[6]]))
 
 

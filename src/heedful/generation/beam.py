@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heedful.generation.options import Options
 from heedful.generation.processors import Processor, process
-from heedful.generation.sampling import top
+from heedful.generation.sampling import log_sums, top
 from heedful.generation.source import NONE, Source
 
 NEVER = float("-inf")
@@ -70,7 +70,7 @@ def beam_search(
     results = (found.clone(), scores.clone())
 
     for step in range(1, steps + 1):
-        log_p = logits.log_softmax(1)
+        log_p = logits.sub_(log_sums(logits))
         log_p = process(processors, history[:, :, : width + step - 1].flatten(0, 1), log_p)
         sums, parents, tokens = candidates(log_p, running, (1 + max(1, len(end))) * beams)
         made = _pick(history, parents)

@@ -13,7 +13,7 @@ from heedful.errors import HeedfulError
 from heedful.generation.beam import beam_search
 from heedful.generation.options import Options, resolve
 from heedful.generation.processors import Processor, process, processors_of
-from heedful.generation.sampling import choose, draws
+from heedful.generation.sampling import choose, draws, log_sums
 from heedful.generation.source import NONE, Source, align, source_of
 
 
@@ -98,8 +98,8 @@ def one_by_one(
         tokens = choose(scores, None if numbers is None else numbers[rows, step - 1])
         ids[rows, width + step - 1] = torch.where(done, NONE, tokens)
         if scored:
-            log_p = logits.log_softmax(1).gather(1, tokens[:, None])[:, 0]
-            sums[rows] += torch.where(done, 0.0, log_p)
+            log_p = logits.gather(1, tokens[:, None]) - log_sums(logits)
+            sums[rows] += torch.where(done, 0.0, log_p[:, 0])
         ended = (torch.isin(tokens, end) | (limits[rows] == step)) & ~done
         lengths[rows] = torch.where(ended, step, lengths[rows])
         done = done | ended
@@ -134,7 +134,7 @@ def _decode(
     with torch.inference_mode(), _evaluating(model):
         source = source_of(model, ids, mask)
         limits = limits_of(source, options)
-        source.remember(int(limits.max()))
+        source.remember(None if options.method == "beam" else int(limits.max()))
         special = model.config.special
         end = torch.tensor(special.end, dtype=torch.int64, device=limits.device)
         processors = processors_of(options, source.prompt.size(1), special.end)

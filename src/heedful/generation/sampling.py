@@ -33,6 +33,11 @@ def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, torch.cat((tokens, others), 1).gather(1, place)
 
 
+def log_sums(logits: Tensor) -> Tensor:
+    """log Σ exp of each row of ``logits`` (R, V): (R, 1). A few rows at a time: no second tensor of that size."""
+    return torch.cat([rows.logsumexp(1, keepdim=True) for rows in logits.split(16)])
+
+
 def choose(scores: Tensor, draw: Tensor | None = None) -> Tensor:
     """The best token of each row of ``scores`` (R, V); or, with ``draw`` (R,) uniform in [0, 1), one by probability.
 

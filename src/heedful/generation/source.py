@@ -52,10 +52,14 @@ class Source:
         self.counts = real.sum(1)
         self.usual = torch.full_like(self.counts, 50)
 
-    def remember(self, steps: int) -> None:
-        """Make room for the prompt and ``steps`` tokens more."""
+    def remember(self, steps: int | None) -> None:
+        """Make a cache: with room for ``steps`` tokens after the prompt, or growing with None.
+
+        Room pays where rows stay in place. Reordering copies everything at each step, which is faster without empty
+        room between the rows.
+        """
         window = self.stack.window
-        capacity = None if window is not None else self.prompt.size(1) + steps
+        capacity = None if steps is None or window is not None else self.prompt.size(1) + steps
         self.cache = Cache(self.stack.depth, capacity=capacity, window=window)
 
     def prefill(self) -> Tensor:
@@ -77,8 +81,7 @@ class Source:
 
     def reorder(self, rows: Tensor) -> None:
         """The same where every row takes the place of one of its own prompt: what belongs to the prompt stays."""
-        for own, _ in self.cache.pairs:
-            own.select(rows)
+        self.cache.reorder(rows)
 
 
 class CrossSource(Source):

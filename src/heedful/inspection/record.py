@@ -65,7 +65,8 @@ def record(
     before = {path: part.attend for path, part in chosen.items()}
     try:
         for path, part in chosen.items():
-            part.attend = PatternProbe(part.attend, attention_weights, heads, partial(seen.__setitem__, path))
+            own = range(part.heads) if heads is None else heads
+            part.attend = PatternProbe(part.attend, attention_weights, own, partial(seen.__setitem__, path))
         yield seen
     finally:
         for path, part in chosen.items():

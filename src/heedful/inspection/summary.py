@@ -106,7 +106,7 @@ def summary(
     """
     module, name = _module(what)
     inputs = _inputs(module, input_shape, length)
-    copy = module if next(module.parameters(), torch.empty(0)).is_meta else _on_meta(module)
+    copy = _on_meta(module)
     shapes: dict[str, tuple[tuple[int, ...] | None, tuple[int, ...] | None]] = {}
     hooks = [part.register_forward_hook(_noting(shapes, path)) for path, part in copy.named_modules()]
     training = copy.training

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.config import StackConfig
-from heedful.layers.mask import Mask, causal_mask
+from heedful.layers.mask import Mask, tensor_mask
 from heedful.layers.norm import Identity, RMSNorm
 from heedful.layers.position import NOWHERE, Place
 
@@ -46,11 +46,14 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
     """softmax(scale · q kᵀ) v by PyTorch's fused kernel. A row that may attend to nothing gives zeros.
 
     ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias.
+
+    >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
+    >>> fused_attention(q, k, v, "causal", scale=8**-0.5).shape
+    torch.Size([1, 4, 3, 8])
     """
-    if isinstance(mask, str) and q.size(-2) != k.size(-2):
-        mask = causal_mask(q.size(-2), k.size(-2), q.device)
-    tensor, causal = (None, True) if isinstance(mask, str) else (mask, False)
-    shared = q.size(1) != k.size(1)
+    square, shared = q.size(-2) == k.size(-2), q.size(1) != k.size(1)
+    causal = isinstance(mask, str) & square  # the kernel's own flag is aligned top-left
+    tensor = None if causal else tensor_mask(mask, q.size(-2), k.size(-2), q.device)
     return F.scaled_dot_product_attention(q, k, v, tensor, dropout, causal, scale=scale, enable_gqa=shared)
 
 
@@ -58,25 +61,34 @@ def attention_weights(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
     """The weights themselves: softmax(scale · q kᵀ) over the keys that the mask allows, (B, H, T, S).
 
     A row that may attend to nothing gets zeros, where a plain softmax would give NaN.
+
+    >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
+    >>> attention_weights(q, k, None, scale=1.0)
+    tensor([[[[0.7311, 0.2689]]]])
     """
     scores = scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
     bias = float_mask(mask, scores)
-    return (scores + bias).softmax(-1).masked_fill((bias == float("-inf")).all(-1, keepdim=True), 0.0)
+    nothing = (bias == float("-inf")).all(-1, keepdim=True)  # lifted before the softmax: its gradient would be NaN too
+    return (scores + bias.masked_fill(nothing, 0.0)).softmax(-1).masked_fill(nothing, 0.0)
 
 
 def explicit_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """The same as ``fused_attention``, written out: for reading and for checking."""
+    """The same as ``fused_attention``, written out: for reading and for checking.
+
+    >>> q, k, v = torch.randn(3, 1, 2, 5, 8)
+    >>> torch.allclose(explicit_attention(q, k, v, None, 1.0), fused_attention(q, k, v, None, 1.0), atol=1e-6)
+    True
+    """
     weights = F.dropout(attention_weights(q, k, mask, scale), dropout)
     return weights @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
 
 
 def float_mask(mask: Mask, scores: Tensor) -> Tensor:
     """The mask as what is added to ``scores`` (B, H, T, S): 0 where it allows, −∞ where not; a bias stays itself."""
-    if isinstance(mask, str):
-        mask = causal_mask(scores.size(-2), scores.size(-1), scores.device)
-    if mask is None:
-        mask = scores.new_ones(1, 1).bool()
-    return torch.where(mask, 0.0, float("-inf")).to(scores) if mask.dtype == torch.bool else mask
+    tensor = tensor_mask(mask, scores.size(-2), scores.size(-1), scores.device)
+    if tensor is None:
+        return scores.new_zeros(1, 1)
+    return torch.where(tensor, 0.0, float("-inf")).to(scores) if tensor.dtype == torch.bool else tensor
 
 
 BIASES = {"all": (True, True), "qkv": (True, False), "out": (False, True), "none": (False, False)}

@@ -21,7 +21,10 @@ def causal_mask(queries: int, keys: int | None = None, device: torch.device | st
     tensor([[ True,  True, False],
             [ True,  True,  True]])
     """
-    keys = queries if keys is None else keys
+    return _lower(queries, queries if keys is None else keys, device)
+
+
+def _lower(queries: int, keys: int, device: torch.device | str | None) -> Tensor:
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
@@ -31,11 +34,15 @@ def padding_mask(real: Tensor) -> Tensor:
     >>> padding_mask(torch.tensor([[True, True, False]])).shape
     torch.Size([1, 1, 1, 3])
     """
-    return real[:, None, None, :]
+    return real[:, None, None, :].bool()
 
 
 def window_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:
-    """A query at position p may attend to keys at positions > p − window: positions (B, T), (B, S) → (B, 1, T, S)."""
+    """A query at position p may attend to keys at positions > p − window: positions (B, T), (B, S) → (B, 1, T, S).
+
+    >>> window_mask(torch.tensor([[3]]), torch.tensor([[0, 1, 2, 3]]), window=2)[0, 0]
+    tensor([[False, False,  True,  True]])
+    """
     return keys[:, None, None, :] > queries[:, None, :, None] - window
 
 
@@ -63,10 +70,12 @@ def combine(*masks: Mask) -> Mask:
     return joined
 
 
+def tensor_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> Tensor | None:
+    """The mask with "causal" written out, (T, S); a tensor and None stay themselves."""
+    return _lower(queries, keys, device) if isinstance(mask, str) else mask
+
+
 def add_bias(mask: Mask, bias: Tensor) -> Tensor:
     """Bias (B, H, T, S) where the mask allows, −∞ elsewhere."""
-    if mask is None:
-        return bias
-    if isinstance(mask, str):
-        mask = causal_mask(bias.size(-2), bias.size(-1), bias.device)
-    return torch.where(mask, bias, float("-inf"))
+    tensor = tensor_mask(mask, bias.size(-2), bias.size(-1), bias.device)
+    return bias if tensor is None else torch.where(tensor, bias, float("-inf"))

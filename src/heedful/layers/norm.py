@@ -58,7 +58,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """``x`` (B, T, D) normalised over the tokens where ``real`` (B, T) is True."""
-        chosen = x.new_ones(x.shape[:-1]).bool() if real is None else real
+        chosen = x.new_ones(x.shape[:-1]).bool() if real is None else real.bool()
         return x.new_zeros(x.shape).masked_scatter(chosen.unsqueeze(-1), super().forward(x[chosen]))
 
 

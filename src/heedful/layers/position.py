@@ -8,6 +8,7 @@ tokens.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -160,6 +161,13 @@ class Rotary(Unplaced):
         config = config or RotaryPosition()
         frequencies, self.magnitude = SCALINGS[config.scaling](head_dim, config)
         self.register_buffer("frequencies", frequencies, persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
+        """Moved, but never rounded: in bfloat16 position 1,000 would be turned by another angle."""
+        exact = self.frequencies
+        super()._apply(fn, recurse)
+        self.frequencies = exact.to(self.frequencies.device)
+        return self
 
     def prepare(self, queries: Tensor, keys: Tensor) -> Place:
         """Tables for ``queries`` (B or 1, T); new keys stand where the queries do, earlier ones were turned before."""

@@ -21,7 +21,7 @@ class PatternProbe:
     Args:
         attend: the callable to stand in for.
         weights: ``(q, k, mask, scale) -> softmax weights``.
-        heads: which heads, in this order; None: all.
+        heads: which heads, in this order.
         keep: is given the detached pattern at every call.
     """
 
@@ -29,17 +29,19 @@ class PatternProbe:
         self,
         attend: Callable[..., Tensor],
         weights: Weights,
-        heads: Sequence[int] | None,
+        heads: Sequence[int],
         keep: Callable[[Tensor], None],
     ) -> None:
-        self.attend, self.weights, self.heads, self.keep = attend, weights, heads, keep
+        self.attend, self.weights, self.heads, self.keep = attend, weights, list(heads), keep
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
         """The output of ``attend``, untouched."""
+        heads = torch.as_tensor(self.heads, device=q.device)
+        if isinstance(mask, Tensor):
+            own = mask.broadcast_to(len(q), q.size(1), q.size(2), k.size(2))[:, heads]
+        else:
+            own = mask
         with torch.no_grad():
-            heads = range(q.size(1)) if self.heads is None else self.heads
-            chosen = torch.as_tensor(list(heads), device=q.device)
-            keys = k[:, chosen // (q.size(1) // k.size(1))]
-            own = mask[:, chosen] if isinstance(mask, Tensor) and mask.dim() == 4 and mask.size(1) > 1 else mask
-            self.keep(self.weights(q[:, chosen].detach(), keys.detach(), own, scale))
+            keys = k[:, heads // (q.size(1) // k.size(1))]
+            self.keep(self.weights(q[:, heads].detach(), keys.detach(), own, scale))
         return self.attend(q, k, v, mask, scale, dropout)

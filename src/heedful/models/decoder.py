@@ -13,7 +13,14 @@ from heedful.stack import Stack
 
 
 class Decoder(Model):
-    """ids → embedding → causal stack → head. Radford et al. 2019."""
+    """ids → embedding → causal stack → head. Radford et al. 2019.
+
+    >>> import torch
+    >>> from heedful.config import DecoderConfig, EmbeddingConfig, StackConfig
+    >>> stack = StackConfig(dim=16, depth=2, heads=4, causal=True)
+    >>> Decoder(DecoderConfig(embedding=EmbeddingConfig(vocab_size=100), decoder=stack))(torch.tensor([[5, 7]])).shape
+    torch.Size([1, 2, 100])
+    """
 
     config: DecoderConfig
 

@@ -12,7 +12,14 @@ from heedful.stack import Stack
 
 
 class Encoder(Model):
-    """ids → embedding → stack → head. Devlin et al. 2019."""
+    """ids → embedding → stack → head. Devlin et al. 2019.
+
+    >>> import torch
+    >>> from heedful.config import EmbeddingConfig, EncoderConfig, StackConfig
+    >>> config = EncoderConfig(embedding=EmbeddingConfig(vocab_size=100), encoder=StackConfig(dim=16, depth=2, heads=4))
+    >>> Encoder(config)(torch.tensor([[5, 7, 9]])).shape
+    torch.Size([1, 3, 16])
+    """
 
     config: EncoderConfig
 

@@ -16,6 +16,11 @@ class EncoderDecoder(Model):
     """source → embedding → encoder; target → embedding → decoder that also looks at the encoder → head.
 
     Vaswani et al. 2017. ``target`` is the decoder's *input*, start token included; nothing is shifted inside.
+
+    >>> import heedful, torch
+    >>> model = EncoderDecoder(heedful.presets.get("transformer-tiny"))
+    >>> model(torch.tensor([[5, 7, 2]]), torch.tensor([[1, 9]])).shape
+    torch.Size([1, 2, 4000])
     """
 
     config: EncoderDecoderConfig

@@ -12,7 +12,12 @@ from heedful.stack import Stack
 
 
 class VisionTransformer(Model):
-    """pixels → patches → stack → head. Dosovitskiy et al. 2021."""
+    """pixels → patches → stack → head. Dosovitskiy et al. 2021.
+
+    >>> import heedful, torch
+    >>> VisionTransformer(heedful.presets.get("vit-micro"))(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
 
     config: VisionConfig
 

@@ -1,0 +1,35 @@
+"""Whether a value is of the kind that an annotation says, and how to say that kind to a person."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Literal, Union, get_args, get_origin
+
+KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", types.NoneType: "nothing"}
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the annotated kind; a whole number is a number, a truth value is neither."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, arg) for arg in args)
+    if origin is Literal:
+        return any(value == arg and type(value) is type(arg) for arg in args)
+    if origin is tuple:
+        kinds = [args[0]] * len(value) if isinstance(value, tuple) and args[-1] is Ellipsis else args
+        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(fits, value, kinds))
+    if hint is float:
+        hint = (int, float)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def describe(hint: Any) -> str:
+    """The kind in words: "a whole number", "one of relu, gelu"."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(arg) for arg in args if arg is not types.NoneType)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin is tuple:
+        return "a list of " + ", ".join(describe(arg) for arg in args if arg is not Ellipsis)
+    return KINDS.get(hint, hint.__name__)
