@@ -66,9 +66,10 @@ class Preallocated(Remembered):
         new = project()
         if self.pair is None:
             self.pair = (self._room(new[0]), self._room(new[1]))
-        start, self.length = self.length, self.length + new[0].size(2)
-        if self.length > self.capacity:
-            raise HeedfulError(f"{self.length} tokens for a cache with room for {self.capacity}; make it larger")
+        start, end = self.length, self.length + new[0].size(2)
+        if end > self.capacity:
+            raise HeedfulError(f"{end} tokens for a cache with room for {self.capacity}; make it larger")
+        self.length = end
         key, value = (room[:, :, : self.length] for room in self.pair)
         key[:, :, start:], value[:, :, start:] = new
         return key, value
@@ -113,13 +114,13 @@ class Seen(NamedTuple):
     end: int  # all positions are below it
 
 
-def anything(real: Tensor) -> None:
+def anything(real: Tensor | None) -> None:
     """Padding may stand on either side."""
 
 
-def left_padded(real: Tensor) -> None:
+def left_padded(real: Tensor | None) -> None:
     """Padding must stand before the real tokens: what follows them would push them out of a sliding cache."""
-    if not bool(real[:, -1].all()):
+    if real is not None and not bool(real[:, -1].all()):
         raise HeedfulError("a sliding cache takes padding on the left only; pad there, or use a cache without window")
 
 
@@ -177,9 +178,9 @@ class Cache(NoCache):
         past, self.length = self.length, self.length + x.size(1)
         new = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real.bool()
         self.real = torch.cat((self.real.to(x.device).expand(len(x), -1), new), 1)
-        self.check(new)
+        self.check(real)
         self.masked |= real is not None
-        positions = counted(self.real)
+        positions = counted(self.real if self.masked else self.real[:1])  # without padding all rows are alike
         first = max(0, past - self.most)
         kept = self.real[:, first:] if self.masked else None
         return Seen(positions[:, past:], positions[:, first:], kept, self.length)

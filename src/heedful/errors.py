@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class HeedfulError(ValueError):
@@ -23,3 +26,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     lower = {known.lower(): known for known in names}
     close = get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
     return f"did you mean {lower[close[0]]!r}?" if close else "known: " + ", ".join(names)
+
+
+def chosen(table: Mapping[str, T], word: str, what: str) -> T:
+    """What ``table`` holds under ``word``; another word raises ``HeedfulError``, naming the nearest.
+
+    >>> chosen({"relu": max}, "relu", "activation")
+    <built-in function max>
+    """
+    if word not in table:
+        raise HeedfulError(f"unknown {what} {word!r}; {nearest(str(word), table)}")
+    return table[word]

@@ -39,7 +39,8 @@ def _mean(hidden: Tensor, real: Tensor) -> Tensor:
 
 
 def _max(hidden: Tensor, real: Tensor) -> Tensor:
-    return hidden.masked_fill(~real[..., None], torch.finfo(hidden.dtype).min).amax(1)
+    largest = hidden.masked_fill(~real[..., None], float("-inf")).amax(1)
+    return largest.masked_fill(~real.any(1, keepdim=True), 0.0)
 
 
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": _first, "last": _last, "mean": _mean, "max": _max}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.errors import HeedfulError
 from heedful.layers import Alibi, Attention, Relative, Rotary, attention_weights, explicit_attention, fused_attention
 from heedful.layers.attention import Remembered
 
@@ -227,3 +229,17 @@ def test_a_cache_of_nothing_always_projects() -> None:
     for _ in range(2):
         Remembered().update(lambda: calls.append(1) or pair)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Attention(16, 4, bias="qvk"), "did you mean 'qkv'"),
+        (lambda: Attention(16, 4, scale="sqr"), "did you mean 'sqrt'"),
+        (lambda: Attention(10, 3), "10 is not a multiple of 3 heads"),
+        (lambda: Attention(16, 4, kv_heads=3), "4 heads cannot share 3"),
+    ],
+)
+def test_a_part_alone_refuses_what_it_cannot_be(make: Callable[[], Attention], said: str) -> None:
+    with pytest.raises(HeedfulError, match=said):
+        make()

@@ -83,9 +83,9 @@ def test_rotary_keeps_its_precision_in_bfloat16() -> None:
 def test_alibi_slopes() -> None:
     """The slopes that Press et al. print: 8 heads, and 12 of which 4 are taken from 16's."""
     expected = [2**-i for i in range(1, 9)]
-    assert Alibi(8).slopes.tolist() == pytest.approx(expected)
-    assert Alibi(12).slopes.tolist() == pytest.approx(expected + [2 ** -(i / 2) for i in (1, 3, 5, 7)])
-    assert Alibi(1).slopes.tolist() == pytest.approx([2**-8])
+    assert Alibi(8).slopes == pytest.approx(expected)
+    assert Alibi(12).slopes == pytest.approx(expected + [2 ** -(i / 2) for i in (1, 3, 5, 7)])
+    assert Alibi(1).slopes == pytest.approx([2**-8])
 
 
 def test_alibi_keeps_its_precision_in_bfloat16() -> None:

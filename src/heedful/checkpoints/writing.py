@@ -48,6 +48,7 @@ def save(model: Model, folder: str | Path, *, extra: Mapping[str, Any] | None = 
             for name, content in files.items():
                 (place / name).write_bytes(to_json(content))
             save_file(tensors, place / WEIGHTS, metadata={"format": "pt"})
+            (place / WEIGHTS).chmod((place / CONFIG).stat().st_mode)  # it is written for the owner alone
     except SafetensorError as error:
         raise HeedfulError(f"cannot write {folder}: {error}; free some room or choose another folder") from None
     return family.name

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.config import StackConfig
+from heedful.errors import HeedfulError, chosen
 from heedful.layers.mask import Mask, tensor_mask
 from heedful.layers.norm import Identity, RMSNorm
 from heedful.layers.position import NOWHERE, Place
@@ -134,7 +135,11 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
         self.head_dim = head_dim or dim // heads
-        into, out = BIASES[bias]
+        if head_dim is None and dim % heads:
+            raise HeedfulError(f"dim {dim} is not a multiple of {heads} heads; change one, or give head_dim")
+        if heads % self.kv_heads:
+            raise HeedfulError(f"{heads} heads cannot share {self.kv_heads} key-value heads evenly")
+        into, out = chosen(BIASES, bias, "attention bias")
         self.query = nn.Linear(dim, self.heads * self.head_dim, bias=into)
         self.key = nn.Linear(dim, self.kv_heads * self.head_dim, bias=into)
         self.value = nn.Linear(dim, self.kv_heads * self.head_dim, bias=into)
@@ -142,7 +147,7 @@ class Attention(nn.Module):
         self.query_norm, self.key_norm = (
             RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity() for _ in range(2)
         )
-        self.scale = {"sqrt": self.head_dim**-0.5, "none": 1.0}[scale]
+        self.scale = chosen({"sqrt": self.head_dim**-0.5, "none": 1.0}, scale, "attention scale")
         self.dropout = dropout
         self.attend: Attend = fused_attention
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.config import EmbeddingConfig, PatchConfig
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, chosen
 
 
 class TokenEmbedding(nn.Module):
@@ -29,7 +29,7 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         self.token = nn.Embedding(vocab_size, dim)
         self.segment = nn.Embedding(segments, dim) if segments else None
-        self.factor = {"sqrt": dim**0.5, "none": 1.0}[scale]
+        self.factor = chosen({"sqrt": dim**0.5, "none": 1.0}, scale, "embedding scale")
 
     @classmethod
     def of(cls, config: EmbeddingConfig, dim: int) -> TokenEmbedding:

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.config import Activation
+from heedful.errors import chosen
 
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,  # x Φ(x), exact
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -54,7 +55,7 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(dim, inner, bias)
         self.gate = nn.Linear(dim, inner, bias) if gated else None
         self.down = nn.Linear(inner, dim, bias)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = chosen(ACTIVATIONS, activation, "activation")
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -227,19 +227,16 @@ class Alibi(Unplaced):
             [-0.1250, -0.0625, -0.0000]])
     """
 
-    slopes: Tensor
-
     def __init__(self, heads: int) -> None:
         super().__init__()
         whole = 2 ** math.floor(math.log2(heads))  # a head count that is no power of two takes every other finer slope
-        slopes = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]
-        slopes += [2 ** (-4 * (2 * h + 1) / whole) for h in range(heads - whole)]
-        self.register_buffer("slopes", torch.tensor(slopes, device="cpu"), persistent=False)
+        self.slopes = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]  # no buffer: bfloat16 would round them
+        self.slopes += [2 ** (-4 * (2 * h + 1) / whole) for h in range(heads - whole)]
 
     def prepare(self, queries: Tensor, keys: Tensor) -> Place:
         """The bias (B or 1, H, T, S)."""
         distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
-        return Biased(-self.slopes[:, None, None] * distance)
+        return Biased(-torch.tensor(self.slopes, device=queries.device)[:, None, None] * distance)
 
 
 class Relative(Unplaced):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,25 @@ from heedful.settings import ModelSettings, RunSettings, TokenizerSettings, Trai
 from heedful.tasks.task import Answer, Batch, Task
 from heedful.text import Tokenizer
 
+
+class Size(NamedTuple):
+    """What a number of pairs suggests."""
+
+    preset: str
+    vocabulary: int
+    dropout: float
+    epochs: int
+    warmup: int
+    batch_tokens: int
+
+
+# below so many pairs: this
+SIZES: tuple[tuple[float, Size], ...] = (
+    (10_000, Size("transformer-tiny", 2000, 0.3, 100, 400, 1024)),
+    (100_000, Size("transformer-small", 5000, 0.3, 30, 400, 1024)),
+    (1_000_000, Size("transformer-small", 8000, 0.1, 20, 1000, 2048)),
+    (float("inf"), Size("transformer-base", 32000, 0.1, 10, 4000, 4096)),
+)
 IGNORED = -100  # the label of padding
 Pair = tuple[list[int], list[int]]
 
@@ -43,21 +62,23 @@ class Translation(Task):
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of pairs: more data, a larger model, a larger vocabulary, less dropout."""
-        small, medium = len(rows) < 10_000, len(rows) < 1_000_000
-        preset = asked.preset or f"transformer-{'tiny' if small else 'small' if medium else 'base'}"
+        size = next(size for most, size in SIZES if len(rows) < most)
+        preset = asked.preset or size.preset
         dim = asked.model.dim or encoder_decoder(preset).encoder.dim
-        dropout = None if asked.preset else 0.3 if len(rows) < 100_000 else 0.1
+        peak = 1e-4 if asked.start_from else 1e-3  # what was learned is easily shaken off
         return replace(
             asked,
-            preset=preset,
-            max_epochs=100 if small else 30 if medium else 10,
-            tokenizer=TokenizerSettings(kind="bpe", size=2000 if small else 8000 if medium else 32000, shared=True),
-            model=ModelSettings(dropout=dropout),
+            preset=None if asked.start_from else preset,
+            max_epochs=size.epochs,
+            tokenizer=TokenizerSettings()
+            if asked.start_from
+            else TokenizerSettings(kind="bpe", size=size.vocabulary, shared=True),
+            model=ModelSettings(dropout=None if asked.preset or asked.start_from else size.dropout),
             training=TrainingSettings(
-                lr=round(1e-3 * (256 / dim) ** 0.5, 6),  # wider models want smaller steps
+                lr=round(peak * (256 / dim) ** 0.5, 6),  # wider models want smaller steps
                 schedule="cosine",
-                warmup=400 if small else 1000 if medium else 4000,
-                batch_tokens=1024 if small else 2048 if medium else 4096,
+                warmup=size.warmup,
+                batch_tokens=size.batch_tokens,
                 accumulate=1,
                 label_smoothing=0.1,
                 clip=1.0,

@@ -62,13 +62,17 @@ def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool
         settings = resolve(settings, _read_settings(out))
     kind = tasks.get(settings.task)
     rows, valid = _data(kind, settings)
+    fixed = [
+        f"--{s.section}.{name}" for s in (settings.model, settings.tokenizer) for name, v in s.given().items() if v
+    ]
+    if settings.start_from and fixed:
+        raise HeedfulError(f"--from goes on with a model as it is; leave out {', '.join(fixed)}")
     settings = _settled(resolve(settings, kind.suggest(rows, settings)))
     device = device_of(settings.device)
 
     begun = settings.resume or settings.start_from
     if settings.resume:
-        task = kind.load(out / "last")
-        model = create(task.config(settings), seed=settings.seed)
+        task, model = kind.load(out / "last"), load(out / "last", dtype="float32")
     elif settings.start_from:
         task, model = kind.load(settings.start_from), load(settings.start_from, dtype="float32")
     else:
@@ -80,10 +84,11 @@ def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool
     for line in _described(task, rows, valid, examples, model, settings, bool(begun)):
         say(line)
 
-    if not settings.resume:
-        _begin(out, settings, task, model)
-    loop = _loop(task, model, examples, _Validation(task, model, valid_examples, valid), settings, quiet)
     card = _card(task, rows, settings)
+    if not settings.resume:
+        _begin(out, settings)
+        _save(model, task, out / "last", card)  # a resumed run begins with it, whatever it was made from
+    loop = _loop(task, model, examples, _Validation(task, model, valid_examples, valid), settings, quiet)
     loop.on_better = lambda metrics: _save(model, task, out, {**card, "metrics": dict(metrics)})
     outcome = loop.fit()
     _finish(loop, task, out, card)
@@ -214,7 +219,7 @@ def _chosen(value: Any) -> Any:
 # --------------------------------------------------------------------------------------------------------------- folder
 
 
-def _begin(out: Path, settings: RunSettings, task: Task, model: Model) -> None:
+def _begin(out: Path, settings: RunSettings) -> None:
     """Make the folder anew, and keep in it what a resumed run needs."""
     if settings.overwrite and out.exists():
         if any(out.iterdir()) and not any((out / name).is_file() for name in OWN):
@@ -225,7 +230,6 @@ def _begin(out: Path, settings: RunSettings, task: Task, model: Model) -> None:
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / "run.toml").write_text(_toml(settings), encoding="utf-8")
-    task.save(out / "last")
 
 
 def _save(model: Model, task: Task, folder: Path, card: Mapping[str, Any]) -> None:

@@ -1,0 +1,342 @@
+"""A whole run on files: what it leaves, what opens it, what stops and resumes it, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import heedful
+from heedful import cli
+from heedful.data import read
+
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+SMALL = [
+    "--preset=transformer-tiny",
+    "--model.dim=16",
+    "--model.heads=2",
+    "--model.depth=1",
+    "--tokenizer.size=300",
+    "--training.batch-tokens=64",
+    "--training.evaluate-every=20",
+    "--training.log-every=10",
+]
+
+
+def pairs(folder: Path, rows: int = 100) -> Path:
+    """Three words there, the same backwards here."""
+    lines = [" ".join(WORDS[int(digit)] for digit in f"{number:03}") for number in range(0, 10 * rows, 10)]
+    file = folder / "pairs.tsv"
+    file.write_text("".join(f"{line}\t{' '.join(line.split()[::-1])}\n" for line in lines), encoding="utf-8")
+    return file
+
+
+def command(data: Path, out: Path, *more: str) -> list[str]:
+    return ["train", "translation", "--train", str(data), "--out", str(out), *SMALL, *more]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    assert cli.main([*command(pairs(folder), folder / "out", "--max-steps", "40"), "--json"]) == 0
+    return folder / "out"
+
+
+def test_what_a_run_leaves(run: Path) -> None:
+    kept = {path.name for path in run.iterdir()}
+    assert kept >= {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "heedful.json",
+        "run.toml",
+        "metrics.jsonl",
+        "curve.svg",
+        "checkpoint.pt",
+        "last",
+        "average",
+    }
+    assert not [name for name in kept if name.startswith(".") or name.endswith((".part", ".partial"))]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["step"] for line in lines] == [10, 20, 30, 40]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    card = json.loads((run / "heedful.json").read_text(encoding="utf-8"))
+    assert card["task"] == "translation"
+    assert card["settings"]["training"]["lr"] == pytest.approx(1e-3 * 4)
+    assert card["data"]["examples"] == 95
+    assert card["metrics"]["bleu"] >= 0
+
+
+@pytest.mark.parametrize("part", [".", "last", "average"])
+def test_it_opens_in_transformers(run: Path, part: str) -> None:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    theirs, told = AutoModelForSeq2SeqLM.from_pretrained(run / part, output_loading_info=True)
+    assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    tokenizer = AutoTokenizer.from_pretrained(run / part)
+    ours = heedful.from_pretrained(run / part)
+    ids = tokenizer(["one two three"], return_tensors="pt").input_ids
+    target = torch.tensor([[1, 40, 50]])
+    theirs.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(ours(ids, target), theirs(input_ids=ids, decoder_input_ids=target).logits)
+    expected = theirs.generate(ids, max_new_tokens=8, num_beams=1, do_sample=False)
+    assert ours.generate(ids, max_new_tokens=8).tolist() == expected.tolist()
+    said = tokenizer.batch_decode(expected, skip_special_tokens=True)[0]
+    assert heedful.pipeline("translation", run / part)("one two three", max_new_tokens=8)["output"] == said
+
+
+def test_the_best_weights_are_the_folders_own(run: Path) -> None:
+    """With averaging on, the average at the best evaluation; here that is the last one or an earlier one, never raw."""
+    best, average, last = (load_file(run / part / "model.safetensors") for part in (".", "average", "last"))
+    assert any(not torch.equal(best[name], last[name]) for name in best)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    scores = {line["step"]: line["valid_bleu"] for line in lines if "valid_bleu" in line}
+    if max(scores, key=lambda step: (scores[step], -step)) == 40:
+        assert all(torch.equal(best[name], average[name]) for name in best)
+
+
+def test_its_settings_make_the_same_run_again(run: Path, tmp_path: Path) -> None:
+    assert cli.main(["train", "translation", "--config", str(run / "run.toml"), "--out", str(tmp_path / "again")]) == 0
+    first, second = (load_file(folder / "last" / "model.safetensors") for folder in (run, tmp_path / "again"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_no_validation_source_is_trained_on(run: Path) -> None:
+    from heedful.data import split
+
+    rows = read(str(run.parent / "pairs.tsv"), ("source", "target"))
+    train, valid = split(rows, None, 0)
+    assert not {row.values["source"] for row in train} & {row.values["source"] for row in valid}
+    assert len(train) + len(valid) == 100
+
+
+def start(arguments: list[str], **options: Any) -> subprocess.Popen[str]:
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "heedful", *arguments], env=env, text=True, stderr=subprocess.PIPE, **options
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not path.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
+def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, number: signal.Signals) -> None:
+    """Stopped where it happens to be, in the middle of an epoch, and taken up; against a run never stopped."""
+    data = pairs(tmp_path)
+    more = ["--max-steps", "60", "--training.save-every", "7", "--model.dropout", "0.2", "--training.accumulate", "2"]
+    process = start(command(data, tmp_path / "stopped", *more))
+    wait_for(tmp_path / "stopped" / "checkpoint.pt", process)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=120)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert error.splitlines()[-1].startswith("heedful: stopped; continue with: heedful train translation")
+        assert error.splitlines()[-1].endswith("--resume")
+    for name, extra in (("stopped", ["--resume"]), ("whole", [])):
+        process = start(command(data, tmp_path / name, *more, *extra))
+        _, error = process.communicate(timeout=300)
+        assert process.returncode == 0, error
+    stopped, whole = (
+        [load_file(tmp_path / name / part / "model.safetensors") for part in ("last", "average", ".")]
+        for name in ("stopped", "whole")
+    )
+    for ours, expected in zip(stopped, whole, strict=True):
+        assert all(torch.equal(ours[name], expected[name]) for name in expected)
+    logs = [
+        [
+            {name: value for name, value in json.loads(line).items() if "second" not in name}
+            for line in (tmp_path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
+        for name in ("stopped", "whole")
+    ]
+    assert [line["step"] for line in logs[0]] == [line["step"] for line in logs[1]]
+
+
+def test_a_run_that_is_done_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*command(run.parent / "pairs.tsv", run, "--max-steps", "40"), "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stopped_because"] == "already done"
+
+
+def test_resuming_on_other_data_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = pairs(tmp_path, rows=50)
+    assert cli.main([*command(other, run, "--max-steps", "80"), "--resume"]) == 2
+    assert "begun with another order of examples" in capsys.readouterr().err
+
+
+def test_fine_tuning_begins_where_the_model_stood(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    arguments = ["train", "translation", "--train", str(run.parent / "pairs.tsv"), "--out", str(out)]
+    assert cli.main([*arguments, "--from", str(run), "--max-steps", "1", "--training.lr", "1e-12"]) == 0
+    before, after = load_file(run / "model.safetensors"), load_file(out / "last" / "model.safetensors")
+    assert before.keys() == after.keys()
+    for name in before:
+        torch.testing.assert_close(before[name], after[name], atol=1e-8, rtol=0)
+    tokenizers = [(folder / "tokenizer.json").read_text(encoding="utf-8") for folder in (run, out)]
+    assert tokenizers[0] == tokenizers[1]
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+def tsv(text: str | bytes, name: str = "bad.tsv") -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return ["--train", str(folder / name)]
+
+    return write
+
+
+def two(first: str, second: str) -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        (folder / "a.en").write_text(first, encoding="utf-8")
+        (folder / "a.fr").write_text(second, encoding="utf-8")
+        return ["--train", str(folder / "a.en"), str(folder / "a.fr")]
+
+    return write
+
+
+def good(*more: str) -> Callable[[Path], list[str]]:
+    return lambda folder: ["--train", str(pairs(folder)), *more]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda folder: ["--train", str(folder / "none.tsv")], ["none.tsv", "no such file"]),
+        (tsv(""), ["bad.tsv", "no rows"]),
+        (tsv(b"a\tb\nc\0\td\n"), ["bad.tsv:2", "NUL byte"]),
+        (tsv("a\tb\nc\n"), ["bad.tsv:2", "column"]),
+        (tsv("en,fr\na,b\n", "bad.csv"), ["'en', 'fr'", "--data.columns en,fr"]),
+        (two("a\nb\n", "a\n"), ["a.en:2", "2 lines", "1 line"]),
+        (tsv(b"a\tb\nc\xff\td\n"), ["bad.tsv:2", "UTF-8", "iconv"]),
+        (tsv('{"source": "a", "target": "b"}\n{"source":\n', "bad.jsonl"), ["bad.jsonl:2", "JSON"]),
+        (tsv("a\tb\n" * 9), ["too few"]),
+        (good("--trainig.lr", "1"), ["--trainig.lr"]),
+        (good("--preset", "transformer-tinny"), ["did you mean 'transformer-tiny'"]),
+        (good("--preset", "bert-tiny"), ["bert-tiny", "encoder-decoder"]),
+        (good("--training.schedule", "cosin"), ["cosine"]),
+        (good("--training.lr", "-1"), ["--training.lr", "above 0"]),
+        (good("--model.heads", "5", "--model.dim", "16"), ["16", "5 heads"]),
+        (good("--tokenizer.size", "10"), ["10", "too small"]),
+        (good("--data.max-length", "1"), ["--data.max-length"]),
+        (good("--device", "nowhere"), ["nowhere"]),
+        (good("--resume", "--overwrite"), ["--resume", "--overwrite"]),
+    ],
+    ids=lambda v: "-".join(v)[:40] if isinstance(v, list) else "",
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: Callable[[Path], list[str]], said: list[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["train", "translation", *given(tmp_path), "--out", str(out), "--max-steps", "2"]
+    assert cli.main(arguments) == 2
+    printed = capsys.readouterr().err.strip().splitlines()
+    assert len(printed) == 1
+    assert all(part in printed[0] for part in said), printed[0]
+    assert not out.exists()
+
+
+def test_an_unknown_task_names_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "translatoin", "--train", str(pairs(tmp_path)), "--out", str(tmp_path / "out")]) == 2
+    assert "did you mean 'translation'" in capsys.readouterr().err
+
+
+def test_an_unknown_key_of_a_file_names_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.toml").write_text("[training]\nlrr = 1e-3\n", encoding="utf-8")
+    assert cli.main([*command(pairs(tmp_path), tmp_path / "out"), "--config", str(tmp_path / "run.toml")]) == 2
+    error = capsys.readouterr().err
+    assert "run.toml:2" in error
+    assert "did you mean 'training.lr'" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_run_is_kept_unless_meant(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert cli.main(command(run.parent / "pairs.tsv", run, "--max-steps", "2")) == 2
+    error = capsys.readouterr().err
+    assert "--resume" in error
+    assert "--overwrite" in error
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_overwriting_takes_only_what_a_run_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "letter.txt").write_text("dear", encoding="utf-8")
+    assert cli.main(command(pairs(tmp_path), mine, "--max-steps", "2", "--overwrite")) == 2
+    assert "holds no run of heedful" in capsys.readouterr().err
+    assert (mine / "letter.txt").read_text(encoding="utf-8") == "dear"
+
+
+def test_overwriting_begins_anew(tmp_path: Path) -> None:
+    data, out = pairs(tmp_path), tmp_path / "out"
+    assert cli.main(command(data, out, "--max-steps", "20")) == 0
+    (out / "old.txt").write_text("old", encoding="utf-8")
+    assert cli.main(command(data, out, "--max-steps", "10", "--overwrite")) == 0
+    assert not (out / "old.txt").exists()
+    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines[-1])["step"] == 10
+
+
+@pytest.mark.parametrize("what", ["predict", "evaluate"])
+def test_a_folder_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    data = pairs(tmp_path)
+    more = ["hello"] if what == "predict" else ["--data", str(data)]
+    assert cli.main([what, str(tmp_path), *more]) == 2
+    assert "no model folder" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"model_type": "gpt3"}', encoding="utf-8")
+    assert cli.main([what, str(tmp_path), *more]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_model_of_another_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import shutil
+
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    card = json.loads((other / "heedful.json").read_text(encoding="utf-8"))
+    (other / "heedful.json").write_text(json.dumps(card | {"task": "fill-mask"}), encoding="utf-8")
+    assert cli.main(["predict", str(other), "hello"]) == 2
+    assert "fill-mask" in capsys.readouterr().err
+    assert cli.main(["predict", str(other), "hello", "--task", "translation"]) == 2
+    assert "was trained for fill-mask" in capsys.readouterr().err
+
+
+def test_predict_and_evaluate(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", str(run), "one two three", "four", "--json", "--max-new-tokens", "5"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["input"] for answer in answers] == ["one two three", "four"]
+    assert all(set(answer) == {"input", "output", "score"} for answer in answers)
+    data = str(run.parent / "pairs.tsv")
+    assert cli.main(["evaluate", str(run), "--data", data, "--num-beams", "2", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["examples"] == 100
+    assert set(result["metrics"]) >= {"bleu", "chrf", "exact_match", "bleu_signature"}
+    assert "version:" in result["metrics"]["bleu_signature"]
+
+
+def test_two_vocabularies(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert cli.main(command(pairs(tmp_path), out, "--max-steps", "5", "--tokenizer.shared=false")) == 0
+    assert (out / "tokenizer.target.json").is_file()
+    model = heedful.from_pretrained(out)
+    assert model.target_embedding is not model.embedding
+    assert isinstance(heedful.pipeline(None, out)("one two", max_new_tokens=3)["output"], str)
