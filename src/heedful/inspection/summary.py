@@ -114,8 +114,8 @@ def summary(
         copy.eval()
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             copy(*inputs)
-    except (RuntimeError, TypeError) as error:
-        if isinstance(error, HeedfulError) or isinstance(module, Model):
+    except Exception as error:  # another's module says in its own way what it does not take
+        if isinstance(module, Model):
             raise
         reason = str(error).partition("\n")[0]
         raise HeedfulError(f"the module does not take an input of shape {input_shape} ({reason})") from None
