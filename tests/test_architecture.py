@@ -28,6 +28,7 @@ PACKAGE = ROOT / "src" / "heedful"
 ROOMS = {
     "errors": 0,
     "values": 0,
+    "files": 0,
     "config": 1,
     "presets": 1,
     "settings": 1,
@@ -145,7 +146,7 @@ def may_import(importer: str, imported: str) -> bool:
     if importer == imported:
         return True
     if importer in LEAVES:
-        return imported == "errors"
+        return imported in ("errors", "files")
     if imported in LEAVES:
         return ROOMS[importer] > ROOMS["models"]
     return ROOMS[importer] >= ROOMS[imported]

@@ -17,6 +17,7 @@ from heedful.data import Row, read
 from heedful.errors import HeedfulError
 from heedful.evaluation.metrics import exact_match
 from heedful.evaluation.run import scored
+from heedful.files import write
 from heedful.inspection.record import record
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
@@ -24,7 +25,6 @@ from heedful.tasks.translation import Translation
 from heedful.training.run import train
 from heedful.views.attention import attention_page, attention_svg
 from heedful.views.draw import draw_run
-from heedful.views.files import write
 from heedful.views.weights import clearest, merge_words
 
 SHOWN = ("datetime-full", "date-full", "datetime-short", "date-long", "yQQQQ")  # formats of the examples, if there

@@ -6,10 +6,13 @@ This file knows no command line; flags, their help and a file's keys are read of
 
 from __future__ import annotations
 
+import json
 import math
 import operator
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
@@ -228,3 +231,27 @@ class RunSettings(Settings):
             raise HeedfulError("--resume goes on with a run and --overwrite replaces it; give one of them")
         if self.preset is not None and self.start_from is not None:
             raise HeedfulError("--preset starts anew and --from goes on from a model; give one of them")
+
+
+def to_toml(settings: RunSettings) -> str:
+    """The settings as a file that ``--config`` reads; JSON's strings, numbers and lists are TOML's too."""
+
+    def lines(section: Settings) -> list[str]:
+        found = {key(type(section), name).rpartition(".")[2]: value for name, value in section.to_dict().items()}
+        return [f"{name} = {json.dumps(v)}" for name, v in found.items() if v is not None and not isinstance(v, dict)]
+
+    parts = [line for line in lines(settings) if not line.startswith(("resume", "overwrite"))]
+    for section in (settings.data, settings.tokenizer, settings.model, settings.training):
+        parts += ["", f"[{section.section}]", *lines(section)] if lines(section) else []
+    return "\n".join(parts) + "\n"
+
+
+def read_toml(path: Path) -> RunSettings:
+    """The settings of a run, as :func:`to_toml` wrote them; a missing or damaged file is a :class:`HeedfulError`."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise HeedfulError(f"{path.parent} holds no run to go on with (no {path.name}); leave --resume out") from None
+    except ValueError as error:
+        raise HeedfulError(f"{path} is damaged ({error}); start the run anew with --overwrite") from None
+    return RunSettings.from_dict({"start_from" if name == "from" else name: v for name, v in values.items()})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views import attention_page, attention_svg, write
+from heedful.views import attention_page, attention_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 SOURCE = ["T", "ues", "day", ",", " March", " 4", "</s>"]
@@ -198,15 +198,3 @@ def test_the_direction_follows_the_script():
     text = page(source=["יום", " שלישי"], target=["4", "月"])
     ways = [attrs["dir"] for _, attrs in Page(text).tags if "data-side" in attrs]
     assert ways == ["rtl", "ltr"]
-
-
-def test_writing_is_whole_or_not_at_all(tmp_path):
-    path = write(tmp_path / "page.html", page())
-    assert path.read_text(encoding="utf-8") == page()
-    with pytest.raises(HeedfulError, match=r"cannot write .*missing.*No such file") as told:
-        write(tmp_path / "missing" / "page.html", "x")
-    assert "\n" not in str(told.value)
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(HeedfulError, match="cannot write"):
-        write(tmp_path / "folder", "x")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "page.html"]

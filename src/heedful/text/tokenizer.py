@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from heedful.errors import HeedfulError, nearest
+from heedful.files import write
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -103,13 +104,9 @@ class Tokenizer:
         ``transformers.AutoTokenizer.from_pretrained(folder)`` opens it; a call there also appends ``</s>``.
         """
         folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _write(folder / f"{name}.json", self.backend.to_str(pretty=True))
-            if name == "tokenizer":
-                _write(folder / "tokenizer_config.json", json.dumps(self.config, indent=2, ensure_ascii=False))
-        except OSError as error:
-            raise HeedfulError(f"cannot write the tokenizer into {folder}: {error.strerror}; choose another") from error
+        write(folder / f"{name}.json", self.backend.to_str(pretty=True))
+        if name == "tokenizer":
+            write(folder / "tokenizer_config.json", json.dumps(self.config, indent=2, ensure_ascii=False))
 
     @property
     def vocab_size(self) -> int:
@@ -207,13 +204,6 @@ def _share_cores() -> None:
     if "TOKENIZERS_PARALLELISM" not in os.environ:
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
         os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
-
-
-def _write(path: Path, text: str) -> None:
-    """Beside, then renamed: a reader never meets half a file."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def _line(error: Exception) -> str:

@@ -8,10 +8,8 @@ they are printed and kept in ``run.toml``, which ``--config`` reads.
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 import shutil
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,12 +25,13 @@ from heedful.data import Rows, read, split
 from heedful.data.batching import ordered
 from heedful.errors import HeedfulError
 from heedful.evaluation.run import scored
+from heedful.files import write
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
-from heedful.settings import RunSettings, key, resolve
+from heedful.settings import RunSettings, read_toml, resolve, to_toml
 from heedful.tasks.task import Task
-from heedful.training.checkpoint import Checkpoints, writing
+from heedful.training.checkpoint import Checkpoints
 from heedful.training.loader import Loader
 from heedful.training.log import Log
 from heedful.training.loop import Loop, Outcome
@@ -59,7 +58,7 @@ def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool
     """
     out = Path(settings.out)
     if settings.resume:
-        settings = resolve(settings, _read_settings(out))
+        settings = resolve(settings, read_toml(out / "run.toml"))
     kind = tasks.get(settings.task)
     rows, valid = _data(kind, settings)
     fixed = [
@@ -227,9 +226,7 @@ def _begin(out: Path, settings: RunSettings) -> None:
                 f"--overwrite: {out} holds no run of heedful; empty it yourself, or choose another --out"
             )
         shutil.rmtree(out)
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "run.toml").write_text(_toml(settings), encoding="utf-8")
+    write(out / "run.toml", to_toml(settings))
 
 
 def _save(model: Model, task: Task, folder: Path, card: Mapping[str, Any]) -> None:
@@ -258,31 +255,6 @@ def _card(task: Task, rows: Rows, settings: RunSettings) -> dict[str, Any]:
         "versions": {"heedful": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "settings": settings.to_dict(),
     }
-
-
-def _toml(settings: RunSettings) -> str:
-    """The settings as a file that ``--config`` reads; JSON's strings, numbers and lists are TOML's too."""
-
-    def lines(section: Any) -> list[str]:
-        found = [(key(type(section), name).rpartition(".")[2], v) for name, v in section.to_dict().items()]
-        return [f"{name} = {json.dumps(v)}" for name, v in found if v is not None and not isinstance(v, dict)]
-
-    top = [line for line in lines(settings) if not line.startswith(("resume", "overwrite"))]
-    sections = (settings.data, settings.tokenizer, settings.model, settings.training)
-    parts = [f"\n[{section.section}]\n" + "\n".join(lines(section)) for section in sections if lines(section)]
-    return "\n".join([*top, *parts]) + "\n"
-
-
-def _read_settings(out: Path) -> RunSettings:
-    """The settings of the run in a folder."""
-    path = out / "run.toml"
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise HeedfulError(f"{out} holds no run to go on with (no run.toml); leave --resume out to start one") from None
-    except ValueError as error:
-        raise HeedfulError(f"{path} is damaged ({error}); start the run anew with --overwrite") from None
-    return RunSettings.from_dict({"start_from" if name == "from" else name: v for name, v in values.items()})
 
 
 # -------------------------------------------------------------------------------------------------------- what is said

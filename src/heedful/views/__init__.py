@@ -4,7 +4,7 @@
 - ``attention``: cross-attention of one pair of sentences, as a page (HTML) and as a picture (SVG, ``picture``);
   ``attention.css`` and ``attention.js`` are the page's looks and movements;
 - ``weights``: the numbers behind both: shapes checked, pieces merged to words, the clearest layer, 8-bit storage;
-- ``text``: untrusted text made fit to be shown; ``files``: a file written beside and renamed.
+- ``text``: untrusted text made fit to be shown; ``draw``: the curve of a run's folder.
 
 Everything takes plain lists or arrays and gives a ``str``. Nothing here imports torch or knows a model.
 """
@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from heedful.views.attention import attention_page, attention_svg
     from heedful.views.curve import loss_curve
-    from heedful.views.files import write
     from heedful.views.weights import merge_words
 
-__all__ = ["attention_page", "attention_svg", "loss_curve", "merge_words", "write"]
+__all__ = ["attention_page", "attention_svg", "loss_curve", "merge_words"]
 
 _HOME = {
     "attention_page": "attention",
     "attention_svg": "attention",
     "loss_curve": "curve",
     "merge_words": "weights",
-    "write": "files",
 }
 
 

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from heedful.files import write
 from heedful.views.curve import loss_curve
-from heedful.views.files import write
 
 
 def draw_run(folder: str | os.PathLike[str], metric: str | None = None) -> Path | None:

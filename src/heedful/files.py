@@ -12,11 +12,12 @@ from heedful.errors import HeedfulError
 def write(path: str | os.PathLike[str], text: str) -> Path:
     """Write ``text`` as UTF-8 to ``path``, beside it first and renamed then, so that a reader never finds half of it.
 
-    Raises ``HeedfulError`` where the folder is missing or may not be written, or the disk is full.
+    The folder is made where it is missing. Raises ``HeedfulError`` where it may not be written, or the disk is full.
     """
     path = Path(path)
     beside: str | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -25,7 +26,7 @@ def write(path: str | os.PathLike[str], text: str) -> Path:
     except OSError as error:
         if beside is not None:
             Path(beside).unlink(missing_ok=True)
-        raise HeedfulError(f"cannot write {path}: {error.strerror}; choose another --out") from None
+        raise HeedfulError(f"cannot write {path}: {error.strerror}; make room, or choose another place") from None
     return path
 
 
