@@ -28,7 +28,7 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
-from heedful.terminal import answers, lines, print_list, print_result, say_to, to_json
+from heedful.terminal import answers, lines, print_list, print_result, program, say_to, to_json
 
 for _section, _title in (
     (DataSettings, "Data"),
@@ -93,7 +93,7 @@ def train(
     draw_run(settings.out)
     print_result(result, json)
     if not json:
-        print(f"next: heedful predict {shlex.quote(settings.out)} ...")
+        print(f"next: {program()} predict {shlex.quote(settings.out)} ...")
 
 
 @app.command(

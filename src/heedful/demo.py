@@ -22,6 +22,7 @@ from heedful.inspection.record import record
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.translation import Translation
+from heedful.terminal import program
 from heedful.training.run import train
 from heedful.views.attention import attention_page, attention_svg
 from heedful.views.draw import draw_run
@@ -69,9 +70,10 @@ def demo(
     say(f"\nIn {where} after {seconds:.0f} s: the model, curve.svg, and what it looked at:")
     say(f"  {files['page']}  (hover over a word; opens in any browser)")
     say("Next:")
-    say(f'  heedful predict {where} "{shown[0].values["source"]}"')
-    say(f"  heedful evaluate {where} --data {data} --num-beams 4")
-    say("  heedful train translation --train mine.en mine.fr --out runs/mine")
+    me = program()
+    say(f'  {me} predict {where} "{shown[0].values["source"]}"')
+    say(f"  {me} evaluate {where} --data {data} --num-beams 4")
+    say(f"  {me} train translation --train mine.en mine.fr --out runs/mine")
     if not quiet and sys.stdout.isatty() and (os.environ.get("DISPLAY") or sys.platform in ("darwin", "win32")):
         webbrowser.open(Path(files["page"]).absolute().as_uri())
     return {

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from io import BufferedReader
+from pathlib import Path
 from typing import Any
 
 from heedful.errors import HeedfulError
@@ -49,6 +52,14 @@ def answers(pipe: Callable[[list[str]], list[dict[str, Any]]], texts: Sequence[s
         yield next(answers) if text.strip() else {"input": text, "output": "", "score": None}
 
 
+def program() -> str:
+    """How this program is called from here: by its name where the path finds it, else by the way it was called."""
+    here = Path(sys.argv[0])
+    if here.name != "heedful" or shutil.which("heedful"):
+        return "heedful"
+    return shlex.quote(os.path.relpath(here))
+
+
 def say_to(quiet_output: bool) -> Callable[[str], None]:
     """What prints a line at once: to standard output, or beside it where that belongs to JSON."""
     return partial(print, file=sys.stderr if quiet_output else sys.stdout, flush=True)
@@ -80,6 +91,9 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     rows = {**result["metrics"], "seconds": result["seconds"]}
     for name, value in rows.items():
         print(f"{name:<16}{value:.4g}" if isinstance(value, float) else f"{name:<16}{value}")
+    for name, group in result.get("by_format", {}).items():
+        note = "" if group["counted"] else "  (not counted: no answer can be sure)"
+        print(f"  {name:<18}{group['exact_match']:5.1f} % of {group['examples']}{note}")
 
 
 def print_list(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

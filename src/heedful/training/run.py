@@ -29,7 +29,7 @@ from heedful.files import write
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
-from heedful.settings import RunSettings, read_toml, resolve, to_toml
+from heedful.settings import DataSettings, RunSettings, TrainingSettings, read_toml, resolve, to_toml
 from heedful.tasks.task import Task
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.loader import Loader
@@ -66,8 +66,8 @@ def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool
     ]
     if settings.start_from and fixed:
         raise HeedfulError(f"--from goes on with a model as it is; leave out {', '.join(fixed)}")
-    settings = _settled(resolve(settings, kind.suggest(rows, settings)))
     device = device_of(settings.device)
+    settings = _settled(resolve(settings, kind.suggest(rows, settings)), device)
 
     begun = settings.resume or settings.start_from
     if settings.resume:
@@ -124,12 +124,15 @@ def _data(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
     return Rows(train_rows, rows.skipped, rows.columns), Rows(valid_rows, 0, rows.columns)
 
 
-def _settled(settings: RunSettings) -> RunSettings:
-    """With the choices that depend on other choices made."""
-    data, training = settings.data, settings.training
-    if data.max_length is None:
-        data = replace(data, max_length=256)
-    return replace(settings, data=data, training=replace(training, precision=training.precision or "fp32"))
+def _settled(settings: RunSettings, device: torch.device) -> RunSettings:
+    """With the choices that depend on the machine made; bf16 pays on a GPU, on a CPU only for wide models."""
+    gains = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    machine = replace(
+        settings,
+        data=DataSettings(max_length=256),
+        training=TrainingSettings(precision="bf16" if gains else "fp32"),
+    )
+    return resolve(settings, machine)
 
 
 def _encoded(task: Task, rows: Rows, longest: int | None) -> tuple[list[Any], Rows]:
