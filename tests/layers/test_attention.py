@@ -231,6 +231,14 @@ def test_a_cache_of_nothing_always_projects() -> None:
     assert len(calls) == 2
 
 
+@pytest.mark.parametrize("body", BODIES)
+def test_a_bias_of_another_precision_is_not_misread(body: Callable[..., Tensor]) -> None:
+    q, k, v = torch.randn(3, 2, 4, 5, 8, dtype=torch.float64)
+    bias = torch.randn(1, 4, 5, 5)
+    expected = ((q @ k.mT + bias).softmax(-1)) @ v
+    torch.testing.assert_close(body(q, k, v, bias, 1.0), expected, atol=1e-10, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [

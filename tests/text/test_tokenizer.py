@@ -174,7 +174,7 @@ def test_missing_and_broken_files(tmp_path: Path, bpe: Tokenizer) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(HeedfulError, match=r"tokenizer_config\.json is broken JSON"):
         Tokenizer.load(tmp_path)
-    with pytest.raises(HeedfulError, match=r"cannot write the tokenizer into .*: .+; choose another"):
+    with pytest.raises(HeedfulError, match=r"cannot write .*: .+; make room, or choose another place"):
         bpe.save(tmp_path / "tokenizer.json")
 
 

@@ -55,6 +55,8 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
     square, shared = q.size(-2) == k.size(-2), q.size(1) != k.size(1)
     causal = isinstance(mask, str) & square  # the kernel's own flag is aligned top-left
     tensor = None if causal else tensor_mask(mask, q.size(-2), k.size(-2), q.device)
+    if getattr(tensor, "dtype", torch.bool).is_floating_point:
+        tensor = tensor.to(q.dtype)  # type: ignore[union-attr]  # a bias of another type is misread by the CPU kernel
     return F.scaled_dot_product_attention(q, k, v, tensor, dropout, causal, scale=scale, enable_gqa=shared)
 
 
