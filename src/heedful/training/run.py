@@ -57,6 +57,8 @@ def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool
         HeedfulError: for anything in the data or settings that cannot be right, before anything is written.
     """
     out = Path(settings.out)
+    if settings.overwrite and out.is_dir() and any(out.iterdir()) and not any((out / own).is_file() for own in OWN):
+        raise HeedfulError(f"--overwrite: {out} holds no run of heedful; empty it yourself, or choose another --out")
     if settings.resume:
         settings = resolve(settings, read_toml(out / "run.toml"))
     kind = tasks.get(settings.task)
@@ -224,10 +226,6 @@ def _chosen(value: Any) -> Any:
 def _begin(out: Path, settings: RunSettings) -> None:
     """Make the folder anew, and keep in it what a resumed run needs."""
     if settings.overwrite and out.exists():
-        if any(out.iterdir()) and not any((out / name).is_file() for name in OWN):
-            raise HeedfulError(
-                f"--overwrite: {out} holds no run of heedful; empty it yourself, or choose another --out"
-            )
         shutil.rmtree(out)
     write(out / "run.toml", to_toml(settings))
 
