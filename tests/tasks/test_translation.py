@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 import heedful
+from heedful.config import EmbeddingConfig
 from heedful.data import Row
 from heedful.errors import HeedfulError
 from heedful.settings import ModelSettings, RunSettings
@@ -92,3 +96,25 @@ def test_the_list_of_tasks() -> None:
     assert get("translation") is Translation
     with pytest.raises(HeedfulError, match="did you mean 'translation'"):
         check("translate")
+
+
+@pytest.mark.parametrize("extra", [64, 0, -1])
+def test_an_embedding_with_other_rows_than_the_tokenizer(task: Translation, tmp_path: Path, extra: int) -> None:
+    """Rows to spare, as published models have them, change nothing; a row too few is refused when the folder opens."""
+    config = task.config(settings(dim=16, heads=2, depth=1))
+    spare = EmbeddingConfig(vocab_size=task.source.vocab_size + extra)
+    model = heedful.create(replace(config, source=spare), seed=0)
+    model.save_pretrained(tmp_path)
+    task.save(tmp_path)
+    if extra < 0:
+        with pytest.raises(HeedfulError, match="do not belong together"):
+            heedful.pipeline("translation", tmp_path)
+    else:
+        assert isinstance(heedful.pipeline("translation", tmp_path)("a b", max_new_tokens=4)["output"], str)
+
+
+def test_a_model_of_another_family_is_refused(task: Translation, tmp_path: Path) -> None:
+    heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path)
+    task.save(tmp_path)
+    with pytest.raises(HeedfulError, match="needs an encoder-decoder"):
+        heedful.pipeline("translation", tmp_path)

@@ -56,4 +56,7 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
         raise HeedfulError(f"{model} does not say what it was trained for; name a task: {', '.join(tasks.TASKS)}")
     if task is not None and own is not None and task != own:
         raise HeedfulError(f"{model} was trained for {own}, not for {task}; use a model of that task")
-    return Pipeline(tasks.get(str(task or own)).load(model), load(model, device=device_of(device), dtype=dtype))
+    loaded = load(model, device=device_of(device), dtype=dtype)
+    made = tasks.get(str(task or own)).load(model)
+    made.check(loaded)
+    return Pipeline(made, loaded)

@@ -64,6 +64,10 @@ class Task(ABC):
     def config(self, settings: RunSettings) -> ModelConfig:
         """The model to train: the preset, with the settings' changes and this data's vocabulary."""
 
+    @abstractmethod
+    def check(self, model: Model) -> None:
+        """Raise ``HeedfulError`` where the model cannot serve the task."""
+
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     @abstractmethod

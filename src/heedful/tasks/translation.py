@@ -133,6 +133,19 @@ class Translation(Task):
             special=SpecialTokens(pad=self.target.pad, start=self.target.start, end=(_id(self.target.end),)),
         )
 
+    def check(self, model: Model) -> None:
+        """An encoder-decoder with a row for every token; rows to spare are no harm."""
+        config = model.config
+        if not isinstance(config, EncoderDecoderConfig):
+            raise HeedfulError(f"translation needs an encoder-decoder; this model is a {config.kind}")
+        sides = ("source", self.source, config.source), ("target", self.target, config.target or config.source)
+        for side, tokenizer, embedding in sides:
+            if tokenizer.vocab_size > embedding.vocab_size:
+                raise HeedfulError(
+                    f"the {side} tokenizer has {tokenizer.vocab_size} tokens, the model rows for "
+                    f"{embedding.vocab_size}; they do not belong together"
+                )
+
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Sequence[Row]) -> list[Pair]:

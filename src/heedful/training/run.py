@@ -76,6 +76,7 @@ def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool
         task, model = kind.load(out / "last"), load(out / "last", dtype="float32")
     elif settings.start_from:
         task, model = kind.load(settings.start_from), load(settings.start_from, dtype="float32")
+        task.check(model)
     else:
         task = kind.prepare(rows, settings)
         model = create(task.config(settings), seed=settings.seed)
