@@ -111,6 +111,8 @@ def check_model(name: str) -> None:
 
 def check_out(settings: RunSettings) -> None:
     """The run's folder must be new or meant, and writable."""
+    if not settings.out.strip():
+        raise HeedfulError("--out is empty; name a folder for the run")
     out = Path(settings.out)
     if out.exists() and not out.is_dir():
         raise HeedfulError(f"--out {out} is a file; name a folder")

@@ -126,7 +126,9 @@ class DataSettings(Settings):
 
     section: ClassVar[str] = "data"
 
-    columns: tuple[str, ...] | None = _option("columns to read, source first: names or numbers from 1, as en,fr")
+    columns: tuple[str, ...] | None = _option(
+        "columns, source first: a header's names as en,fr; numbers from 1 without one"
+    )
     valid_fraction: float | None = _option("share kept for validation without --valid", above=0, below=1)
     max_length: int | None = _option("longest example, in tokens; longer ones are left out", least=1)
     limit: int | None = _option("read at most this many rows", least=1)

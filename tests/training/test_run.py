@@ -340,3 +340,23 @@ def test_two_vocabularies(tmp_path: Path) -> None:
     model = heedful.from_pretrained(out)
     assert model.target_embedding is not model.embedding
     assert isinstance(heedful.pipeline(None, out)("one two", max_new_tokens=3)["output"], str)
+
+
+def test_what_is_too_long_is_left_out_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = pairs(tmp_path)
+    data.write_text(data.read_text(encoding="utf-8") + "zebra " * 60 + "\tzebra\n", encoding="utf-8")
+    assert cli.main(command(data, tmp_path / "out", "--max-steps", "2", "--data.max-length", "40")) == 0
+    assert "left out   1 examples longer than 40 tokens" in capsys.readouterr().out
+
+
+def test_names_that_name_nothing(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(run.parent / "pairs.tsv")
+    assert cli.main(["evaluate", str(run), "--data", data, "--split", "tset"]) == 2
+    assert "did you mean 'test'" in capsys.readouterr().err
+    assert cli.main(["train", "translation", "--train", data, "--out", "", "--max-steps", "2"]) == 2
+    assert "--out is empty" in capsys.readouterr().err
+
+
+def test_a_short_run_has_a_short_warm_up(tmp_path: Path) -> None:
+    assert cli.main(command(pairs(tmp_path), tmp_path / "out", "--max-steps", "20")) == 0
+    assert "warmup = 5" in (tmp_path / "out" / "run.toml").read_text(encoding="utf-8")

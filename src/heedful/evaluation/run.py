@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from heedful.data import Row, read
-from heedful.errors import HeedfulError
+from heedful.data.builtin import SPLITS
+from heedful.errors import HeedfulError, nearest
 from heedful.evaluation.metrics import exact_match
 from heedful.tasks.pipeline import pipeline
 from heedful.tasks.task import Task
@@ -37,6 +38,8 @@ def evaluate(
         ``{"task", "model", "data", "examples", "metrics", "seconds", "decoding"}``, and where the rows name their
         ``format``, ``"by_format"`` with the exact match of each.
     """
+    if split is not None and split not in SPLITS:
+        raise HeedfulError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
     pipe = pipeline(None, model, device=device)
     rows = read(list(data), pipe.task.columns, names=columns, split=split)
     say(f"{len(rows):,} examples" + (f", {rows.skipped:,} blank ones left out" if rows.skipped else ""))

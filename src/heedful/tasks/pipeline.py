@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from heedful import tasks
 from heedful.checkpoints import load, read_card
+from heedful.checkpoints.folder import find
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.models.base import device_of
@@ -40,7 +41,7 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
 
     Args:
         task: what to do with it; None is what the folder was trained for. Another one is an error.
-        model: a model folder.
+        model: a model folder, or a Hub id.
         device: "cpu", "cuda", ...; None: the best there is.
         dtype: "float32", "bfloat16" or a torch.dtype; None: as stored.
 
@@ -51,6 +52,7 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     """
     if task is not None:
         tasks.check(task)
+    model = find(model)
     own = read_card(model).get("task")
     if own is None and task is None:
         raise HeedfulError(f"{model} does not say what it was trained for; name a task: {', '.join(tasks.TASKS)}")

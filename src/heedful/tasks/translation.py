@@ -77,7 +77,7 @@ class Translation(Task):
             training=TrainingSettings(
                 lr=round(peak * (256 / dim) ** 0.5, 6),  # wider models want smaller steps
                 schedule="cosine",
-                warmup=size.warmup,
+                warmup=min(size.warmup, (asked.max_steps or 10**9) // 5 + 1),  # a short run has no time for a long one
                 batch_tokens=size.batch_tokens,
                 accumulate=1,
                 label_smoothing=0.1,
@@ -223,7 +223,7 @@ def encoder_decoder(preset: str) -> EncoderDecoderConfig:
     """The configuration of a preset that translates."""
     config = presets.get(preset)
     if not isinstance(config, EncoderDecoderConfig):
-        raise HeedfulError(f"preset {preset!r} is a {config.kind}; translation needs an encoder-decoder")
+        raise HeedfulError(f"preset {preset!r} is of the {config.kind} family; translation needs an encoder-decoder")
     return config
 
 

@@ -81,8 +81,11 @@ def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool
         task = kind.prepare(rows, settings)
         model = create(task.config(settings), seed=settings.seed)
     model.to(device)
+    read_rows = len(rows) + len(valid)
     examples, rows = _encoded(task, rows, settings.data.max_length)
     valid_examples, valid = _encoded(task, valid, settings.data.max_length)
+    if too_long := read_rows - len(rows) - len(valid):
+        say(f"left out   {too_long:,} examples longer than {settings.data.max_length} tokens (--data.max-length)")
     for line in _described(task, rows, valid, examples, model, settings, bool(begun)):
         say(line)
 
