@@ -239,6 +239,7 @@ def good(*more: str) -> Callable[[Path], list[str]]:
         (good("--data.max-length", "1"), ["--data.max-length"]),
         (good("--device", "nowhere"), ["nowhere"]),
         (good("--resume", "--overwrite"), ["--resume", "--overwrite"]),
+        (good("--valid", "builtin:cldr-dates", "--data.valid-fraction", "0.1"), ["--data.valid-fraction", "no effect"]),
     ],
     ids=lambda v: "-".join(v)[:40] if isinstance(v, list) else "",
 )

@@ -122,10 +122,11 @@ def _data(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
     """Training and validation rows: from two files, the parts of a built-in set, or one file split by text."""
     take = partial(read, columns=kind.columns, names=settings.data.columns)
     rows = take(list(settings.train), split="train", limit=settings.data.limit)
-    if settings.valid:
-        return rows, take(list(settings.valid), split="valid")
-    if settings.train[0].startswith("builtin:") and settings.train[0].count(":") == 1:
-        return rows, take(list(settings.train), split="valid")
+    whole = settings.train[0].startswith("builtin:") and settings.train[0].count(":") == 1
+    if settings.valid or whole:
+        if settings.data.valid_fraction is not None:
+            raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
+        return rows, take(list(settings.valid or settings.train), split="valid")
     train_rows, valid_rows = split(rows, settings.data.valid_fraction, settings.seed, by=kind.columns[0])
     return Rows(train_rows, rows.skipped, rows.columns), Rows(valid_rows, 0, rows.columns)
 
