@@ -145,4 +145,4 @@ def test_an_unknown_column_is_said() -> None:
 
 
 def test_the_listing_names_every_set() -> None:
-    assert set(builtin.names()) == {"cldr-dates"}
+    assert set(builtin.names()) == {"cldr-dates", "cldr-languages", "digits", "stdlib"}

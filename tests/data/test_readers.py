@@ -279,6 +279,11 @@ def test_a_path_is_as_good_as_its_name(write: Write) -> None:
     assert values(read(Path(write("a.tsv", tsv())), PAIR)) == PAIRS
 
 
+@pytest.mark.parametrize("source", ["", [], ["a.tsv", ""]])
+def test_no_name_is_no_file(source: str | list[str]) -> None:
+    assert said(source) == "no file is named; give a file, a folder, or a built-in set: builtin:NAME"
+
+
 def test_what_the_system_refuses_is_said(tmp_path: Path) -> None:
     path = f"{tmp_path}/{'x' * 300}.tsv"
     assert said(path) == f"{path} cannot be read (File name too long); mend that or give another file"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from heedful.data import Row, split
+from heedful.data import Picture, Row, split
+from heedful.data.split import divide_text
 from heedful.errors import HeedfulError
 
 
@@ -52,11 +55,44 @@ def test_another_column_can_rule() -> None:
     assert len(train) == 8
 
 
+def test_the_draw_for_texts_is_the_same_in_every_version() -> None:
+    """What is held back of a file must not change under a run that somebody made before."""
+    held = split(rows([f"text {number}" for number in range(200)]), 4, seed=0)[1]
+    assert [row.values["source"] for row in held] == ["text 15", "text 19", "text 22", "text 61"]
+
+
+def test_equal_images_stay_together(tmp_path: Path) -> None:
+    """Arrays by their values and shapes, files by their bytes, whatever they are called."""
+    arrays = [np.full((2, 3, 1), value, np.uint8) for value in range(20)]
+    arrays += [np.full((3, 2, 1), 0, np.uint8), *(array.copy() for array in arrays[:10])]
+    pictures = [Picture.of(array, f"{number}") for number, array in enumerate(arrays)]
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"bytes")
+        pictures.append(Picture.of(tmp_path / name))
+    every = [Row({"image": picture, "label": "x"}, "a", line) for line, picture in enumerate(pictures, 1)]
+    train, held = split(every, 12, by="image")
+    contents = [{row.values["image"].digest_bytes() for row in side} for side in (train, held)]
+    assert not contents[0] & contents[1]
+    assert len(contents[0] | contents[1]) == 22
+    assert (len(train), len(held)) == (21, 12)
+
+
+def test_tuples_of_texts_are_values_too() -> None:
+    every = [Row({"label": ("a", str(n % 4))}, "x", n) for n in range(8)]
+    train, held = split(every, 2, by="label")
+    assert len({row.values["label"] for row in held}) == 1
+    assert len(train) == 6
+
+
 @pytest.mark.parametrize(
     ("texts", "valid", "message"),
     [
-        (["same"] * 9, None, r"9 rows with 1 different source texts are too few to hold some back; give more rows, or"),
-        ([], None, r"0 rows with 0 different source texts are too few"),
+        (
+            ["same"] * 9,
+            None,
+            r"9 rows with 1 different values of 'source' are too few to hold some back; give more rows, or",
+        ),
+        ([], None, r"0 rows with 0 different values of 'source' are too few"),
         (["a", "b"], 2, r"2 of 2 rows cannot be held back for validation; .* from 1 to 1"),
         (["a", "b"], 0, r"0 of 2 rows cannot be held back"),
         (["a", "b"], 1.5, r"1\.5 of 2 rows cannot be held back"),
@@ -65,3 +101,34 @@ def test_another_column_can_rule() -> None:
 def test_what_cannot_be_split_is_said(texts: list[str], valid: float | int | None, message: str) -> None:
     with pytest.raises(HeedfulError, match=message):
         split(rows(texts), valid)
+
+
+TEXT = "".join(f"line {number}\n" for number in range(1000))
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.05, 0.5, 0.999])
+@pytest.mark.parametrize("text", [TEXT, TEXT.rstrip(), f"\n \n{TEXT}\n\n"])
+def test_a_text_is_cut_at_the_line_end_that_is_nearest(text: str, fraction: float) -> None:
+    head, tail = divide_text(text, fraction)
+    assert head + tail == text
+    assert head.endswith("\n")
+    assert head.strip()
+    assert tail.strip()
+    places = [place for place, character in enumerate(text, 1) if character == "\n"]
+    fair = [place for place in places if text[:place].strip() and text[place:].strip()]
+    wanted = len(text) * (1 - fraction)
+    assert abs(len(head) - wanted) <= min(abs(place - wanted) for place in fair) + 1
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "one line", "\none line\n \n"])
+def test_one_line_cannot_be_cut(text: str) -> None:
+    with pytest.raises(
+        HeedfulError, match=r"one line \([0-9]+ characters\) cannot be cut .*; give more text, or a valid"
+    ):
+        divide_text(text, 0.5)
+
+
+@pytest.mark.parametrize("fraction", [0, 1, 1.5, 5])
+def test_a_text_is_cut_by_a_fraction(fraction: float) -> None:
+    with pytest.raises(HeedfulError, match=rf"{fraction} of a text cannot be held back; give a fraction"):
+        divide_text("a\nb\n", fraction)

@@ -1,12 +1,14 @@
-"""Rows of text: reading people's files, holding some back, and the sets that come with the package.
+"""Rows of text, labels and images: reading what people have, holding some back, and the sets of the package itself.
 
-Here live `read` (readers.py, over files.py and tables.py), `split` (split.py), the built-in sets (builtin.py, dates.py)
+Here live `read` and `parts` (readers.py, over files.py, tables.py, documents.py, images.py), `Picture` (pictures.py),
+`split` (split.py), the built-in sets (builtin.py, over a file for each), what is drawn anew in each epoch (augment.py)
 and the plan of batches (batching.py). A leaf: it may import `heedful.errors`, the standard library, and, when they are
-needed, `numpy`, `babel`, `pyarrow` and `zstandard`; it knows nothing of tokenizers, models or tasks.
+needed, `numpy`, `PIL`, `babel`, `pyarrow`, `zstandard` and `sklearn`; it knows nothing of tokenizers, models or tasks.
 """
 
-from heedful.data.readers import read
-from heedful.data.rows import Row, Rows
+from heedful.data.pictures import Picture
+from heedful.data.readers import parts, read
+from heedful.data.rows import Kind, Row, Rows
 from heedful.data.split import split
 
-__all__ = ["Row", "Rows", "read", "split"]
+__all__ = ["Kind", "Picture", "Row", "Rows", "parts", "read", "split"]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from heedful.data import dates
+from heedful.data import dates, digits, languages, stdlib
 from heedful.errors import HeedfulError, nearest
 
 PREFIX = "builtin:"
 SPLITS = ("train", "valid", "test")
 
 # name -> (what makes its rows from the argument and the split, one line for listings)
-_SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, str]]], str]] = {
+_SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, Any]]], str]] = {
     "cldr-dates": (dates.rows, "dates and times written out in two languages, from CLDR; cldr-dates/en-fr by default"),
+    "cldr-languages": (languages.rows, "names and phrases from CLDR, and in which of 36 languages each is written"),
+    "digits": (digits.rows, "1,797 handwritten digits of 8 × 8 pixels, from scikit-learn"),
+    "stdlib": (stdlib.rows, "the source of Python's standard library, a module a document"),
 }
 
 
@@ -21,7 +25,7 @@ def names() -> dict[str, str]:
     return {name: description for name, (_, description) in _SETS.items()}
 
 
-def load(source: str, split: str | None = None) -> list[dict[str, str]]:
+def load(source: str, split: str | None = None) -> list[dict[str, Any]]:
     """The rows of a source string; `split` counts where the string names none, and "train" where neither does.
 
     >>> load("builtin:cldr-dates/en-fr:test")[0].keys()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
@@ -19,6 +20,10 @@ from heedful.errors import HeedfulError
 
 STDIN = "-"
 COMPRESSED = (".gz", ".xz", ".zst")
+
+
+class NoText(HeedfulError):
+    """A file that is no text in UTF-8."""
 
 
 def shown(path: str) -> str:
@@ -48,22 +53,42 @@ def raw_lines(path: str) -> Iterator[tuple[int, str]]:
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):
             if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise HeedfulError(
-                    f"UTF-16 text, in {shown(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file"
-                )
+                raise NoText(f"UTF-16 text, in {shown(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file")
             if b"\0" in line:
-                raise HeedfulError(
+                raise NoText(
                     f"a NUL byte, so this is no text, in {shown(path)}:{number}; give a text file, or name a "
                     f"compressed or Parquet file by its extension ({', '.join(COMPRESSED)}, .parquet)"
                 )
             try:
                 text = line.decode()
             except UnicodeDecodeError as error:
-                raise HeedfulError(
+                raise NoText(
                     f"invalid UTF-8 (byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line), in "
                     f"{shown(path)}:{number}; convert the file: iconv -f WINDOWS-1252 -t UTF-8 {path} > new-file"
                 ) from error
             yield number, text.removeprefix("\ufeff") if number == 1 else text
+
+
+def whole_text(path: str) -> str:
+    r"""All of a UTF-8 file, every line end being ``\n``; as `text_stream` else."""
+    text = "".join(line for _, line in raw_lines(path))
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def below(folder: str, without: Container[str] = ()) -> Iterator[str]:
+    """The files in a folder, in the order of their names, then those of the folders in it; left out are hidden ones,
+    and folders of the names in `without`. Raises `HeedfulError` for a folder that may not be read.
+    """
+    for here, folders, files in os.walk(folder, onerror=_unreadable):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in without)
+        paths = (os.path.join(here, name) for name in sorted(files) if not name.startswith("."))
+        yield from (path for path in paths if os.path.isfile(path))  # no pipe or socket, no link to nowhere
+
+
+def _unreadable(error: OSError) -> None:
+    raise HeedfulError(
+        f"{error.filename} cannot be read ({error.strerror or error}); mend that or give another folder"
+    ) from error
 
 
 @contextmanager

@@ -2,75 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from os import PathLike
+from typing import Any
 
-from heedful.data import builtin
+from heedful.data import builtin, documents, images
 from heedful.data.files import STDIN, extension, shown, text_stream
-from heedful.data.rows import Row, Rows
+from heedful.data.labels import Labels
+from heedful.data.rows import Kind, Row, Rows, required
 from heedful.data.tables import EXTENSIONS, Table
 from heedful.errors import HeedfulError
 
 
 def read(
     source: str | PathLike[str] | Sequence[str | PathLike[str]],
-    columns: Sequence[str],
+    columns: Mapping[str, Kind] | Sequence[str],
     *,
     names: Sequence[str] | None = None,
     split: str | None = None,
     limit: int | None = None,
+    separator: str | None = None,
 ) -> Rows:
-    """The rows of a file, of parallel files, or of a built-in set; their values are named by `columns`.
+    """The rows of a file, of parallel files, of a folder, or of a built-in set.
 
-    - One table: ``.tsv`` (tabs separate, quotes are plain characters), ``.csv`` (RFC 4180), ``.jsonl`` or ``.ndjson``
-      (an object a line), ``.parquet``.
-    - As many files as `columns`, of any other extension: plain text, a row a line, line n of one belonging to line n of
-      the others. So one plain file is a row a line where one column is wanted.
-    - ``-``: standard input, TSV, or a row a line where one column is wanted.
-    - ``builtin:NAME[/ARG][:SPLIT]``: see `heedful.data.builtin`. `split` ("train", "valid" or "test", default "train")
-      is the part to read where the source names none; a file has no parts. Further values of such rows are kept.
+    Args:
+        source: what to read, one or several:
 
-    Every file may be compressed (``.gz``, ``.xz``, ``.zst``).
+            - One table: ``.tsv`` (tabs separate, quotes are plain characters), ``.csv`` (RFC 4180), ``.jsonl`` or
+              ``.ndjson`` (an object a line), ``.parquet``.
+            - As many files as `columns`, of any other extension: plain text, a row a line, line n of one belonging to
+              line n of the others. So one plain file is a row a line where one column is wanted.
+            - ``-``: standard input, TSV, or a row a line where one column is wanted.
+            - ``builtin:NAME[/ARG][:SPLIT]``: see `heedful.data.builtin`. Further values of such rows are kept.
+            - Where a document is wanted, see `heedful.data.documents`; where an image is, `heedful.data.images`.
 
-    `names` is what the file calls the columns: names, numbers from 1, or dotted keys of nested JSON ("translation.en");
-    by default as the task does. A first row that holds all the names is a header. Without `names`, a TSV file without
-    such a header is read by position; any other table must hold the task's names.
+            Every file may be compressed (``.gz``, ``.xz``, ``.zst``).
+        columns: the names of the values and what they hold; names alone mean "text" each.
 
-    Rows with a blank value are left out and counted in `Rows.skipped`. At most `limit` rows are read.
+            - "text": a line or cell with something in it; "text?" the same where the source has it: under its own name,
+              or named by `names`. Rows of a source without it have no such value.
+            - "label": the name of a class, without blanks around it; of numbers and true or false as JSON and Parquet
+              have them, these written out, or the names that the file gives them (the Hugging Face Hub's ClassLabel).
+              Where the file has lists, or a `separator` is given, a tuple of names, () where a row has none.
+            - "document": a whole text, line ends and all. "image": a `Picture`.
+        names: what the file calls the columns: names, numbers from 1, or dotted keys of nested JSON ("translation.en"),
+            for all columns, or for all but the optional ones; by default as the task does. A first row that holds all
+            the names is a header. Without `names`, a TSV file without any of the task's names in its first row is read
+            by position, optional columns left out; any other table must hold the task's names.
+        split: the part of a source that has `parts`, where the source names none: "train" (default), "valid" or "test".
+            It has no effect on others.
+        limit: read at most so many rows.
+        separator: what stands between the labels of a row that may have several or none.
+
+    Rows with a blank value are left out and counted in `Rows.skipped`.
 
     Raises `HeedfulError` with file, line and remedy for anything that is not as described, and for no rows at all.
+
+    >>> read("builtin:cldr-dates/en-de:test", ["source", "target"], limit=2)[1].line
+    2
     """
-    sources = [str(source)] if isinstance(source, str | PathLike) else [str(one) for one in source]
-    if names is not None and len(names) != len(columns):
-        raise HeedfulError(
-            f"{len(names)} names ({','.join(names)}) for {len(columns)} columns; --data.columns takes one for each of "
-            f"{', '.join(columns)}, in that order"
-        )
+    kinds: dict[str, Kind] = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns, "text")
+    sources = _listed(source)
+    if not all(sources) or not sources:
+        raise HeedfulError("no file is named; give a file, a folder, or a built-in set: builtin:NAME")
+    _check(kinds, names, separator)
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
-        return _builtin(sources[0], columns, names, split, limit)
-    table = len(sources) == 1 and (
-        extension(sources[0]) in EXTENSIONS or (sources[0] == STDIN and (len(columns) > 1 or names is not None))
-    )
-    if table:
-        lines = Table(sources[0], columns, names)
-        rows = _kept(lines, columns, sources[0], limit)
-        rows.columns = lines.found
+        return _builtin(sources[0], kinds, names, split, limit, separator)
+    if "image" in kinds.values():
+        return images.read_rows(sources, kinds, names, split, limit)
+    if "document" in kinds.values():
+        (column,) = kinds
+        return documents.read_rows(sources, column, names, split, limit)
+    several = len(required(kinds)) > 1 or names is not None
+    if len(sources) == 1 and (extension(sources[0]) in EXTENSIONS or (sources[0] == STDIN and several)):
+        table = Table(sources[0], kinds, names, separator)
+        lines = ((line, dict(zip(table.taken, values, strict=True)) if values else {}) for line, values in table)
+        rows = _kept(lines, sources[0], limit)
+        rows.columns = table.found
     else:
-        _check_plain(sources, columns, names)
-        rows = _kept(_parallel(sources), columns, sources[0], limit)
+        taken = _check_plain(sources, kinds, names)
+        rows = _kept(_parallel(sources, taken, separator), sources[0], limit)
         rows.columns = tuple(sources)
     if not rows:
         found = f"only blank rows ({rows.skipped})" if rows.skipped else "no rows"
-        raise HeedfulError(f"{found} in {shown(', '.join(sources))}; give a file with {' and '.join(columns)}")
+        raise HeedfulError(f"{found} in {shown(', '.join(sources))}; give a file with {' and '.join(required(kinds))}")
     return rows
 
 
-def _kept(lines: Iterable[tuple[int, Sequence[str]]], columns: Sequence[str], file: str, limit: int | None) -> Rows:
+def parts(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple[str, ...]:
+    """Which of "train", "valid" and "test" the source itself tells apart, so that `read` takes one of them.
+
+    A built-in set that is not asked for one of them has all three; a set of images, or a folder whose sub-folders are
+    called so, has those that are there. Files have none: ().
+    """
+    sources = _listed(source)
+    if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
+        return () if ":" in sources[0].removeprefix(builtin.PREFIX) else builtin.SPLITS
+    if len(sources) == 1 and os.path.isdir(sources[0]):
+        return images.parts(sources) or documents.parts(sources[0])
+    return images.parts(sources)
+
+
+def _listed(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[str]:
+    return [str(source)] if isinstance(source, str | PathLike) else [str(one) for one in source]
+
+
+def _check(kinds: Mapping[str, Kind], names: Sequence[str] | None, separator: str | None) -> None:
+    if names is not None and len(names) not in (len(kinds), len(required(kinds))):
+        every = ", ".join(f"{name} (optional)" if kind == "text?" else name for name, kind in kinds.items())
+        raise HeedfulError(
+            f"{len(names)} names ({','.join(names)}) for {len(kinds)} columns; --data.columns takes one for each of "
+            f"{every}, in that order"
+        )
+    if separator == "":
+        raise HeedfulError("an empty label separator; give what stands between labels: --data.label-separator ,")
+    if separator is not None and ("label" not in kinds.values() or "image" in kinds.values()):
+        raise HeedfulError(f"--data.label-separator has no effect on {', '.join(kinds)}; leave it out")
+
+
+def _kept(lines: Iterable[tuple[int, dict[str, Any]]], file: str, limit: int | None) -> Rows:
     rows = Rows()
     for line, values in lines:
-        if values and all(value.strip() for value in values):
-            rows.append(Row(dict(zip(columns, values, strict=True)), file, line))
+        if values and not any(isinstance(value, str) and not value.strip() for value in values.values()):
+            rows.append(Row(values, file, line))
             if len(rows) == limit:
                 break
         else:
@@ -78,13 +134,20 @@ def _kept(lines: Iterable[tuple[int, Sequence[str]]], columns: Sequence[str], fi
     return rows
 
 
-def _parallel(sources: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _parallel(
+    sources: Sequence[str], columns: Mapping[str, Kind], separator: str | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     streams = [(text for _, text in text_stream(path)) for path in sources]
+    labels = [Labels(separator) if kind == "label" else None for kind in columns.values()]
     counts = [0] * len(sources)
     for line, texts in enumerate(zip_longest(*streams), 1):
         counts = [count + (text is not None) for count, text in zip(counts, texts, strict=True)]
         if None not in texts:
-            yield line, texts
+            values = {
+                column: label.read(text, column, f"{path}:{line}") if label else text
+                for column, label, text, path in zip(columns, labels, texts, sources, strict=True)
+            }
+            yield line, values
     if len(set(counts)) > 1:
         both = ", ".join(f"{path} has {count} lines" for path, count in zip(sources, counts, strict=True))
         longest = sources[counts.index(max(counts))]
@@ -94,15 +157,20 @@ def _parallel(sources: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
         )
 
 
-def _check_plain(sources: Sequence[str], columns: Sequence[str], names: Sequence[str] | None) -> None:
+def _check_plain(sources: Sequence[str], kinds: Mapping[str, Kind], names: Sequence[str] | None) -> dict[str, Kind]:
+    """The columns that as many plain files stand for."""
+    columns = required(kinds)
     wanted = f"{len(columns)} column{'s' if len(columns) > 1 else ''} ({', '.join(columns)})"
     either = f"give one table ({', '.join(EXTENSIONS)})" + (
         f" or {len(columns)} plain text files, one a column" if len(columns) > 1 else " or one plain text file"
     )
+    folder = next((one for one in sources if os.path.isdir(one)), None)
+    if folder is not None:
+        raise HeedfulError(f"{folder} is a folder and a file is wanted; {either}")
     if len(sources) == 1 and len(columns) > 1:
         kind = extension(sources[0])
         raise HeedfulError(f"{f'unknown extension {kind!r}' if kind else 'no extension'}, in {sources[0]}; {either}")
-    if len(sources) != len(columns):
+    if len(sources) not in (len(columns), len(kinds)):
         raise HeedfulError(f"{len(sources)} files for {wanted}; {either}")
     special = next((one for one in sources if one == STDIN or one.startswith(builtin.PREFIX)), None)
     if len(sources) > 1 and special is not None:
@@ -112,19 +180,32 @@ def _check_plain(sources: Sequence[str], columns: Sequence[str], names: Sequence
         raise HeedfulError(f"{tables[0]} is a table and cannot be one of several plain text files; {either}")
     if names is not None:
         raise HeedfulError(f"columns are named for {sources[0]}, which is plain text; leave --data.columns out")
+    return {name: kind for name, kind in kinds.items() if len(sources) == len(kinds) or name in columns}
 
 
 def _builtin(
-    source: str, columns: Sequence[str], names: Sequence[str] | None, split: str | None, limit: int | None
+    source: str,
+    kinds: Mapping[str, Kind],
+    names: Sequence[str] | None,
+    split: str | None,
+    limit: int | None,
+    separator: str | None,
 ) -> Rows:
-    wanted = columns if names is None else names
-    rows = Rows(columns=wanted)
-    for line, values in enumerate(builtin.load(source, split), 1):
-        missing = next((name for name in wanted if name not in values), None)
-        if missing is not None:
-            raise HeedfulError(f"no column {missing!r} in {source}; it has {', '.join(values)}")
-        chosen = {column: values[name] for column, name in zip(columns, wanted, strict=True)}
+    if separator is not None:
+        raise HeedfulError(f"--data.label-separator has no effect on {source}, whose rows have one label; leave it out")
+    made = builtin.load(source, split)
+    taken = required(kinds) if names is not None and len(names) < len(kinds) else list(kinds)
+    if names is None:
+        taken = [name for name in taken if kinds[name] != "text?" or name in made[0]]
+    rows = Rows(columns=names or taken)
+    for line, values in enumerate(made[:limit], 1):
+        chosen = {}
+        for column, name in zip(taken, rows.columns, strict=True):
+            if name not in values:
+                raise HeedfulError(f"no column {name!r} in {source}; it has {', '.join(values)}")
+            if isinstance(values[name], str) == (kinds[column] == "image"):
+                held = "text" if isinstance(values[name], str) else "images"
+                raise HeedfulError(f"{name!r} of {source} holds {held} and cannot be {column!r}; give other data")
+            chosen[column] = values[name]
         rows.append(Row({**values, **chosen}, source, line))
-        if len(rows) == limit:
-            break
     return rows

@@ -1,23 +1,36 @@
-"""What every reader gives: rows of text that know where they came from."""
+"""What every reader gives: rows that know where they came from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
+
+# What a column holds, and so what a row's value is:
+#   "text" a str, never blank; "text?" the same, left out of the row where the file has no such column;
+#   "label" the name of a class (str), or where rows have several or none, a tuple of them;
+#   "document" a whole text (str), line ends and all; "image" a `Picture`.
+Kind = Literal["text", "text?", "label", "document", "image"]
+
+
+def required(columns: Mapping[str, Kind]) -> list[str]:
+    """The columns that every source must have, in their order."""
+    return [column for column, kind in columns.items() if kind != "text?"]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One example: `values` by the task's column names, and the `file` and `line` (from 1) that it begins at."""
 
-    values: dict[str, str]
+    values: dict[str, Any]
     file: str
     line: int
 
 
 class Rows(list[Row]):
-    """A list of rows; `skipped` counts those left out because a wanted value was blank, `columns` holds the names, keys
-    or numbers under which the wanted values were found in the file (the files' names for parallel files).
+    """A list of rows; `skipped` counts those left out because a wanted value was blank, and a folder's files that are
+    nothing wanted; `columns` holds the names, keys or numbers under which the wanted values were found in the file (the
+    files' names for parallel files).
     """
 
     def __init__(self, rows: Iterable[Row] = (), skipped: int = 0, columns: Iterable[str] = ()) -> None:

@@ -1,11 +1,13 @@
-"""Holding rows back for validation without letting a text stand on both sides."""
+"""Holding rows, or a part of a text, back for validation without letting anything stand on both sides."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
+from heedful.data.pictures import Picture
 from heedful.data.rows import Row
 from heedful.errors import HeedfulError
 
@@ -15,33 +17,68 @@ FRACTION, MOST = 0.05, 2000  # auto: enough to measure by, never much of a large
 def split(
     rows: Sequence[Row], valid: float | int | None = None, seed: int = 0, by: str = "source"
 ) -> tuple[list[Row], list[Row]]:
-    """(train, valid): rows with the same text in column `by` stay together, so that no validation text is trained on.
+    """(train, valid): rows with the same value in column `by` stay together, so that none of them is trained on and
+    validated with. The value may be a text, a `Picture` (the same if its stored bytes are), or a tuple of texts.
 
     `valid` is a number of rows (an int, from 1) or a fraction of them (a float between 0 and 1); None is 5 %, at least
-    1 and at most 2,000. Groups of equal text are drawn in the order of a hash of (seed, text) as long as they fit, so
+    1 and at most 2,000. Groups of equal value are drawn in the order of a hash of (seed, value) as long as they fit, so
     the draw does not depend on the order of the file; both sides keep that order.
 
-    Raises `HeedfulError` when `valid` is out of range or the rows hold fewer than two different texts.
+    Raises `HeedfulError` when `valid` is out of range or the rows hold fewer than two different values.
     """
     size = _size(valid, len(rows))
-    groups: dict[str, int] = defaultdict(int)
-    for row in rows:
-        groups[row.values[by]] += 1
+    contents = [_content(row.values[by]) for row in rows]
+    groups: dict[bytes, int] = defaultdict(int)
+    for content in contents:
+        groups[content] += 1
     if len(groups) < 2:
         raise HeedfulError(
-            f"{len(rows)} rows with {len(groups)} different {by} texts are too few to hold some back; give more rows, "
-            "or a validation file: --valid FILE"
+            f"{len(rows)} rows with {len(groups)} different values of {by!r} are too few to hold some back; give more "
+            "rows, or a validation file: --valid FILE"
         )
-    drawn = sorted(groups, key=lambda text: blake2b(f"{seed}\0{text}".encode(), digest_size=16).digest())
-    held: set[str] = set()
+    drawn = sorted(groups, key=lambda content: blake2b(b"%d\0" % seed + content, digest_size=16).digest())
+    held: set[bytes] = set()
     count = 0
-    for text in drawn:
-        if count + groups[text] <= size:
-            held.add(text)
-            count += groups[text]
-    if not held:  # every text stands in more rows than are wanted
+    for content in drawn:
+        if count + groups[content] <= size:
+            held.add(content)
+            count += groups[content]
+    if not held:  # every value stands in more rows than are wanted
         held.add(min(drawn, key=groups.__getitem__))
-    return [row for row in rows if row.values[by] not in held], [row for row in rows if row.values[by] in held]
+    sides: tuple[list[Row], list[Row]] = [], []
+    for row, content in zip(rows, contents, strict=True):
+        sides[content in held].append(row)
+    return sides
+
+
+def divide_text(text: str, fraction: float) -> tuple[str, str]:
+    r"""(head, tail) of one text, cut after a line end so that the tail is as near as may be to `fraction` of it.
+
+    >>> divide_text("one\ntwo\nthree\nfour", 0.2)
+    ('one\ntwo\nthree\n', 'four')
+
+    Raises `HeedfulError` when `fraction` is not between 0 and 1, or where no line end has text on both sides.
+    """
+    if not 0 < fraction < 1:
+        raise HeedfulError(f"{fraction} of a text cannot be held back; give a fraction between 0 and 1")
+    first, last = len(text) - len(text.lstrip()), len(text.rstrip())
+    wanted = min(max(round((1 - fraction) * len(text)), first), last)
+    before, after = text.rfind("\n", first, wanted), text.find("\n", wanted, last)
+    ends = [end + 1 for end in (before, after) if end >= 0]
+    if not ends:
+        raise HeedfulError(
+            f"one line ({len(text):,} characters) cannot be cut at a line's end to hold some back; give more text, or "
+            "a validation file: --valid FILE"
+        )
+    cut = min(ends, key=lambda end: abs(end - wanted))
+    return text[:cut], text[cut:]
+
+
+def _content(value: Any) -> bytes:
+    """What makes two values the same, short for those that may be long."""
+    if isinstance(value, Picture):
+        return blake2b(value.digest_bytes(), digest_size=32).digest()
+    return (value if isinstance(value, str) else "\0".join(value)).encode()
 
 
 def _size(valid: float | int | None, rows: int) -> int:

@@ -1,0 +1,111 @@
+"""Images brought to one size and scale, and changed at random while they are learned from.
+
+Batches are uint8 (B, C, H, W), C = 1 or 3, and are never changed in place; all that is random is drawn from the
+`numpy.random.Generator` given, so the same generator gives the same images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from heedful.data.rand_augment import rand_augment
+from heedful.errors import HeedfulError
+
+__all__ = ["fit", "flip", "mixup", "normalise", "pad_crop", "rand_augment"]
+
+Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
+# ---------------------------------------------------------------------------------------------- to one size and scale
+
+
+def fit(
+    pixels: np.ndarray, size: int, how: Literal["stretch", "crop"] = "stretch", resample: Resample = "bilinear"
+) -> np.ndarray:
+    """An image (H, W, C) at `size` × `size`: uint8 (size, size, C).
+
+    - "stretch": resized to the square whatever its shape, as the published processors of ViT do.
+    - "crop": the shorter side resized to `size`, then the middle square cut out; nothing is distorted.
+
+    Filters are Pillow's, antialiased where an image becomes smaller. Raises `HeedfulError` for a size below 1.
+
+    >>> fit(np.arange(8, dtype=np.uint8).reshape(2, 4, 1), 2, "crop")[..., 0].tolist()
+    [[1, 2], [5, 6]]
+    """
+    if size < 1:
+        raise HeedfulError(f"images cannot be made {size} pixels wide; give a size of at least 1")
+    height, width, channels = pixels.shape
+    box = None
+    if how == "crop":
+        side = min(height, width)
+        left, top = (width - side) / 2, (height - side) / 2
+        box = (left, top, left + side, top + side)
+    if (height, width) == (size, size):
+        return pixels.copy()
+    image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+    resized = image.resize((size, size), Image.Resampling[resample.upper()], box=box)
+    return np.array(resized).reshape(size, size, channels)
+
+
+def normalise(batch: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
+    """(x / 255 − mean) / std by channel, as float32 of the batch's shape (B, C, H, W).
+
+    >>> normalise(np.array([[[[0, 255]]]], np.uint8), mean=[0.5], std=[0.5]).ravel()
+    array([-1.,  1.], dtype=float32)
+    """
+    scale = 1 / np.asarray(std, dtype=np.float64)
+    scaled = batch * (scale / 255).astype(np.float32)[:, None, None]
+    scaled -= (np.asarray(mean) * scale).astype(np.float32)[:, None, None]
+    return scaled
+
+
+# --------------------------------------------------------------------------------------------------- changed at random
+
+
+def pad_crop(batch: np.ndarray, pixels: int, random: np.random.Generator) -> np.ndarray:
+    """Each image moved by −pixels to pixels in both directions, alike likely; what comes in from outside is black (0).
+
+    This is padding by `pixels` and cropping at random, as in He et al. 2016, section 4.2.
+    """
+    if pixels == 0:
+        return batch
+    count, channels, height, width = batch.shape
+    padded = np.zeros((count, channels, height + 2 * pixels, width + 2 * pixels), batch.dtype)
+    padded[:, :, pixels : pixels + height, pixels : pixels + width] = batch
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
+    down, right = random.integers(0, 2 * pixels + 1, (2, count))
+    return windows[np.arange(count), :, down, right]
+
+
+def flip(batch: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Each image mirrored, left to right, with probability 1/2."""
+    return np.where((random.random(len(batch)) < 0.5)[:, None, None, None], batch[..., ::-1], batch)
+
+
+def mixup(
+    pixels: np.ndarray, targets: np.ndarray, alpha: float, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images and their targets blended in pairs: x̃ᵢ = λᵢ xᵢ + (1 − λᵢ) xⱼ, ỹᵢ likewise, λᵢ ~ Beta(α, α).
+
+    j runs through a permutation of the batch; each pair has a λ of its own. `pixels` are float (B, C, H, W), `targets`
+    float (B, classes), one row a distribution; α = 0 blends nothing. Zhang et al. 2018, "mixup: Beyond Empirical Risk
+    Minimization", equation 1.
+
+    >>> images, targets = np.zeros((2, 1, 1, 1), np.float32), np.eye(2, dtype=np.float32)
+    >>> blended, weights = mixup(images, targets, 0.2, np.random.default_rng(0))
+    >>> weights.sum(axis=1)
+    array([1., 1.], dtype=float32)
+    """
+    if alpha == 0:
+        return pixels, targets
+    share = random.beta(alpha, alpha, len(pixels)).astype(np.float32)
+    others = random.permutation(len(pixels))
+    return _between(pixels[others], pixels, share), _between(targets[others], targets, share)
+
+
+def _between(start: np.ndarray, end: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """start + share (end − start), a share for each row."""
+    return start + share.reshape(-1, *[1] * (start.ndim - 1)) * (end - start)

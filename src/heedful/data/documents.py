@@ -1,0 +1,95 @@
+"""Documents: whole texts, from files, folders, tables or standard input."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from heedful.data.builtin import PREFIX
+from heedful.data.files import STDIN, NoText, below, extension, shown, whole_text
+from heedful.data.image_folder import PARTS
+from heedful.data.rows import Row, Rows
+from heedful.data.tables import EXTENSIONS, NoColumn, Table
+from heedful.errors import HeedfulError
+
+
+def read_rows(
+    sources: Sequence[str],
+    column: str,
+    names: Sequence[str] | None = None,
+    split: str | None = None,
+    limit: int | None = None,
+) -> Rows:
+    r"""A row for each document of `sources`, in their order; its text is the value of `column`.
+
+    - A text file (any extension that no table has), or ``-``, standard input: one document, every line end ``\n``.
+    - A table: a document in each row, in the column of that name, or in the one that `names` names.
+    - A folder: every text file and table in it, then those of the folders in it; hidden ones are passed over. `parts`
+      says when it has parts, of which `split` chooses one (None: the training part).
+
+    `Rows.skipped` counts blank documents, and the files of a folder that are no text in UTF-8, or tables without the
+    column. Raises `HeedfulError` for anything else that cannot be read, and where no document is found.
+    """
+    if len(sources) > 1 and (special := next((one for one in sources if one.startswith(PREFIX)), None)):
+        raise HeedfulError(f"{special} is a set of its own and cannot be one of several sources; give it alone")
+    rows = Rows(columns=names or [column])
+    for source in sources:
+        if not os.path.isdir(source):
+            _add(rows, source, _texts(source, column, names), column, limit)
+            continue
+        for path in _chosen(source, split):
+            before = len(rows)
+            try:
+                # Named columns, so that no table is read by position: these files nobody chose one by one.
+                table = extension(path) in EXTENSIONS
+                _add(rows, path, _texts(path, column, names or [column] if table else None), column, limit)
+            except (NoText, NoColumn):
+                if len(rows) > before:
+                    raise
+                rows.skipped += 1
+    if not rows:
+        found = f"only what is blank or no text ({rows.skipped})" if rows.skipped else "no text"
+        raise HeedfulError(f"{found}, in {shown(', '.join(sources))}; give text files, a folder of them, or a table")
+    return rows
+
+
+def parts(folder: str) -> tuple[str, ...]:
+    """Of "train", "valid" and "test" those that a folder has: where all its sub-folders are called train, val (valid,
+    validation) or test, and one of them is train. Files beside these belong to no part, and are not read.
+    """
+    return tuple(_part_folders(folder))
+
+
+def _part_folders(folder: str) -> dict[str, str]:
+    inner = [entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
+    if not all(name.lower() in PARTS for name in inner):
+        return {}
+    found = {PARTS[name.lower()]: os.path.join(folder, name) for name in inner}
+    return {part: found[part] for part in ("train", "valid", "test") if part in found} if "train" in found else {}
+
+
+def _chosen(folder: str, split: str | None) -> Iterator[str]:
+    folders = _part_folders(folder)
+    if folders and split and split not in folders:
+        raise HeedfulError(f"no part {split!r} in {folder}; it has {' and '.join(folders)}")
+    return below(folders[split or "train"] if folders else folder)
+
+
+def _texts(path: str, column: str, names: Sequence[str] | None) -> Iterator[tuple[int, str]]:
+    """(line, text) of each document in a file."""
+    if path != STDIN and extension(path) in EXTENSIONS:
+        yield from ((line, values[0] if values else "") for line, values in Table(path, {column: "document"}, names))
+    elif names is not None:
+        raise HeedfulError(f"columns are named for {shown(path)}, which is plain text; leave --data.columns out")
+    else:
+        yield 1, whole_text(path)
+
+
+def _add(rows: Rows, path: str, texts: Iterator[tuple[int, str]], column: str, limit: int | None) -> None:
+    for line, text in () if len(rows) == limit else texts:
+        if text.strip():
+            rows.append(Row({column: text}, path, line))
+            if len(rows) == limit:
+                return
+        else:
+            rows.skipped += 1

@@ -1,0 +1,85 @@
+"""Folders of images in which a sub-folder's name is the label."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import chain, zip_longest
+from pathlib import Path
+
+from heedful.errors import HeedfulError
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
+
+
+def parts(folder: str) -> dict[str, str]:
+    """Part → the path of its folder: of "train", "valid" (or "val", "validation") and "test" those that are there.
+
+    They are parts only where every sub-folder with an image has such a name, so that among cars, buses and trains a
+    folder named "train" is a label.
+    """
+    if not os.path.isdir(folder):
+        return {}
+    inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    filled = [name for name in inner if next(_images(os.path.join(folder, name)), None)]
+    if not all(name.lower() in PARTS for name in filled):
+        return {}
+    found = {PARTS[name.lower()]: os.path.join(folder, name) for name in filled}
+    return {part: found[part] for part in ("train", "valid", "test") if part in found}
+
+
+def labelled(folder: str, limit: int | None) -> tuple[list[tuple[str, str]], int]:
+    """((path, label) of each image, the number of files that are none): the label is the name of the folder's child.
+
+    In the order of the paths; with a `limit`, labels take turns, so that few images still show them all. Deeper folders
+    are read too. Hidden files are passed over, other files that are no image by their extension, and images that lie
+    beside the folders of labels, are counted. Raises `HeedfulError` where no image lies in a sub-folder.
+    """
+    files = list(_files(folder))
+    images = [path for path in files if path.lower().endswith(EXTENSIONS)]
+    groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for path in images:
+        label, *below = Path(path).relative_to(folder).parts
+        if below:
+            groups[label].append((path, label))
+    found = [pair for label in sorted(groups) for pair in groups[label]]
+    if not found and images:
+        raise HeedfulError(
+            f"images, but none in a sub-folder that names its label, in {folder}; put them as "
+            f"{os.path.join(folder, 'LABEL', Path(images[0]).name)}"
+        )
+    if not found:
+        raise HeedfulError(f"no image in {folder}; give a folder with LABEL/*.png, LABEL/*.jpg, ...")
+    skipped = len(files) - len(found)
+    if limit is not None:
+        turns = chain.from_iterable(zip_longest(*(groups[label] for label in sorted(groups))))
+        found = [pair for pair in turns if pair is not None][:limit]
+    return found, skipped
+
+
+def unlabelled(folder: str) -> tuple[list[str], int]:
+    """(the paths of all images below a folder, in order; the number of other files)."""
+    files = list(_files(folder))
+    images = [path for path in files if path.lower().endswith(EXTENSIONS)]
+    if not images:
+        raise HeedfulError(f"no image in {folder}; give a folder with *.png, *.jpg, ...")
+    return images, len(files) - len(images)
+
+
+def _images(folder: str) -> Iterator[str]:
+    return (path for path in _files(folder) if path.lower().endswith(EXTENSIONS))
+
+
+def _files(folder: str) -> Iterator[str]:
+    """The files below a folder that are not hidden, nor in a hidden folder, in the order of their names."""
+    seen = set()
+    for here, folders, names in os.walk(folder, followlinks=True):
+        seen.add(os.path.realpath(here))  # a link may lead back to where we come from
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and os.path.realpath(os.path.join(here, name)) not in seen
+        )
+        yield from (os.path.join(here, name) for name in sorted(names) if not name.startswith("."))

@@ -1,0 +1,52 @@
+"""Tables of images: Parquet that holds them, and any table that holds their paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heedful.data.files import STDIN, shown
+from heedful.data.pictures import Picture
+from heedful.data.rows import Kind, Row, Rows
+from heedful.data.tables import Table
+from heedful.errors import HeedfulError
+
+
+def read_rows(path: str, columns: Mapping[str, Kind], names: Sequence[str] | None, limit: int | None) -> Rows:
+    """At most `limit` rows of a table; those with a blank cell are left out and counted.
+
+    Raises `HeedfulError` as `heedful.data.read` does, and for a cell that is neither an image nor the path of a file.
+    """
+    table = Table(path, columns, names)
+    rows = Rows()
+    for line, cells in table:
+        if not cells or any(isinstance(cell, str) and not cell.strip() for cell in cells):
+            rows.skipped += 1
+            continue
+        values = {
+            column: _picture(cell, path, line) if columns[column] == "image" else cell
+            for column, cell in zip(table.taken, cells, strict=True)
+        }
+        rows.append(Row(values, path, line))
+        if len(rows) == limit:
+            break
+    rows.columns = table.found
+    return rows
+
+
+def _picture(cell: Any, path: str, line: int) -> Picture:
+    place = f"{shown(path)}:{line}"
+    if isinstance(cell, dict):  # as the Hub stores them: {"bytes", "path"}, one of which may be null
+        cell = cell.get("bytes") or cell.get("path")
+    if isinstance(cell, bytes):
+        return Picture.of(cell, place)
+    if not isinstance(cell, str):
+        found = "null" if cell is None else type(cell).__name__
+        raise HeedfulError(
+            f"{found} where an image is wanted, in {place}; store the bytes of an image file, or its path"
+        )
+    picture = os.path.join("" if path == STDIN else os.path.dirname(path), cell)
+    if not os.path.isfile(picture):
+        raise HeedfulError(f"no image {picture}, in {place}; write paths as seen from the table's folder")
+    return Picture.of(picture)

@@ -1,0 +1,193 @@
+"""Images with their labels, as rows, from whatever they are kept in: folders, IDX, `.npz`, tables, single files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple
+
+from heedful.data import image_folder, image_table
+from heedful.data.files import STDIN, extension, opened, shown
+from heedful.data.pictures import Picture
+from heedful.data.rows import Kind, Row, Rows
+from heedful.data.tables import EXTENSIONS as TABLES
+from heedful.errors import HeedfulError
+
+if TYPE_CHECKING:
+    import numpy as np  # and with it arrays.py, idx.py and npz.py: only where they are needed, `heedful --help` is not
+
+FORMS = (
+    f"an image folder (LABEL/*{image_folder.EXTENSIONS[0]}, ...), two IDX files or the folder of MNIST's four, .npz, "
+    f"or a table ({', '.join(TABLES)})"
+)
+
+
+class Wanted(NamedTuple):
+    """The task's names of the column of images and, where it has one, of labels; how many rows at most."""
+
+    image: str
+    label: str | None
+    limit: int | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Both names, or the one."""
+        return [self.image, *([self.label] if self.label else [])]
+
+    def row(self, picture: Picture, label: object, file: str, line: int) -> Row:
+        """A row with what is wanted."""
+        return Row({self.image: picture} | ({self.label: label} if self.label else {}), file, line)
+
+
+def read_rows(
+    sources: Sequence[str],
+    columns: Mapping[str, Kind],
+    names: Sequence[str] | None = None,
+    split: str | None = None,
+    limit: int | None = None,
+) -> Rows:
+    """The rows of images that `sources` hold: an "image" `Picture` and, where `columns` has one, a "label" each.
+
+    - A folder with a sub-folder for each label, images at any depth below it: ``DIR/LABEL/**/*.png`` (.jpg, .jpeg,
+      .webp, .bmp, .gif, .tif, .tiff). Where all sub-folders are called train, val (valid, validation) or test they are
+      the folder's parts, each with its own folders of labels. Without a label column any images below the folder.
+    - Two IDX files, in the order of `columns`, compressed or not; or a folder that has MNIST's four
+      (``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-...``): parts train and test.
+    - ``.npz``: x_train, y_train, x_val, y_val, x_test, y_test; train_images, train_labels, val_images, ...; images,
+      labels; x, y; or the arrays that `names` names. Images are (N, H, W), (N, H, W, C) where the last size is 1, 3 or
+      4, else (N, C, H, W) where the second is; values as `as_uint8` takes them. Labels are numbers or texts (N) or
+      (N, 1); ``classes`` gives numbers their names.
+    - ``.parquet``: encoded bytes, or {"bytes", "path"} as the Hub stores them; labels as texts or numbers, which become
+      their names where the file says them (the Hub's ClassLabel).
+    - ``.csv``, ``.tsv``, ``.jsonl``: the cell of an image is its path, from the table's folder.
+    - Image files, where there is no label column.
+
+    `split` chooses one of `parts`; None is the training part, or the first, where there are parts. A source without
+    parts is read whole, whatever `split` says. Of a folder with a `limit` the labels take turns.
+
+    `Rows.skipped` counts files in a folder that are no images by their names, and a table's rows with a blank cell.
+    A row knows its file and line: 1 in a file of its own, from 1 on in arrays.
+
+    Raises `HeedfulError`, in one line that names the file, for anything else. Image files are not decoded here, so one
+    that is broken raises when its pixels are asked for.
+    """
+    image = next(name for name, kind in columns.items() if kind == "image")
+    label = next((name for name, kind in columns.items() if kind == "label"), None)
+    if len(columns) != 1 + (label is not None):
+        raise HeedfulError(f"{', '.join(columns)} cannot be read with images; ask for one image and one label")
+    for source in sources:
+        if source != STDIN and not os.path.exists(source):
+            with opened(source):  # which says what is missing, and what has a like name
+                pass
+    rows = _read(sources, columns, Wanted(image, label, limit), names, split)
+    if not rows:
+        found = f"only blank rows ({rows.skipped})" if rows.skipped else "no rows"
+        raise HeedfulError(f"{found} in {shown(', '.join(sources))}; give a file with {' and '.join(columns)}")
+    return rows
+
+
+def parts(sources: Sequence[str]) -> tuple[str, ...]:
+    """Of "train", "valid" and "test" those that `sources` has itself: one image folder, `.npz` or folder of IDX files.
+
+    Anything else, what is missing included, has none: ().
+    """
+    if len(sources) == 1 and os.path.isdir(sources[0]):
+        from heedful.data import idx
+
+        return tuple(idx.usual(sources[0]) or image_folder.parts(sources[0]))
+    if len(sources) == 1 and extension(sources[0]) == ".npz" and os.path.isfile(sources[0]):
+        from heedful.data import npz
+
+        return npz.parts(sources[0])
+    return ()
+
+
+def _read(
+    sources: Sequence[str],
+    columns: Mapping[str, Kind],
+    wanted: Wanted,
+    names: Sequence[str] | None,
+    split: str | None,
+) -> Rows:
+    called = None if names is None else dict(zip(columns, names, strict=True))
+    first, kind = sources[0], extension(sources[0])
+    if len(sources) == 1 and kind == ".npz":
+        return _npz(first, wanted, called, None if names else _part(sources, split))
+    if len(sources) == 1 and (kind in TABLES or first == STDIN):
+        return image_table.read_rows(first, columns, names, wanted.limit)
+    if names is not None:
+        raise HeedfulError(f"columns are named for {first}, which has no names of columns; leave --data.columns out")
+    if len(sources) == 1 and os.path.isdir(first):
+        return _folder(first, wanted, _part(sources, split))
+    if wanted.label is None and all(source.lower().endswith(image_folder.EXTENSIONS) for source in sources):
+        return Rows(
+            [wanted.row(Picture.of(path), None, path, 1) for path in sources[: wanted.limit]], 0, [wanted.image]
+        )
+    if len(sources) != len(columns) or kind in (*TABLES, *image_folder.EXTENSIONS, ".npz"):
+        found = f"{len(sources)} files ({', '.join(sources)})" if len(sources) > 1 else shown(first)
+        raise HeedfulError(f"{found} cannot be read as {' and '.join(columns)}; give {FORMS}")
+    paths = dict(zip(columns, sources, strict=True))
+    return _idx(paths[wanted.image], paths[wanted.label] if wanted.label else None, wanted)
+
+
+def _part(sources: Sequence[str], split: str | None) -> str | None:
+    """Which part to read; None where there are none."""
+    there = parts(sources)
+    if split is not None and there and split not in there:
+        raise HeedfulError(f"no part {split!r} in {sources[0]}; it has {' and '.join(there)}")
+    return (split or there[0]) if there else None
+
+
+def _folder(folder: str, wanted: Wanted, part: str | None) -> Rows:
+    from heedful.data import idx
+
+    if files := idx.usual(folder):
+        images, labels = files[str(part)]
+        return _idx(images, labels if wanted.label else None, wanted)
+    folder = image_folder.parts(folder)[part] if part else folder
+    if wanted.label is None:
+        paths, skipped = image_folder.unlabelled(folder)
+        found = [(path, "") for path in paths[: wanted.limit]]
+    else:
+        found, skipped = image_folder.labelled(folder, wanted.limit)
+    rows = (wanted.row(Picture.of(path), label, path, 1) for path, label in found)
+    return Rows(rows, skipped, wanted.columns)
+
+
+def _idx(images: str, labels: str | None, wanted: Wanted) -> Rows:
+    from heedful.data import arrays, idx
+
+    pictures = arrays.stacked(idx.read(images), images)
+    texts = None if labels is None else arrays.named(idx.read(labels), None, labels)
+    return _rows(pictures, texts, images, wanted, [images] if labels is None else [images, labels])
+
+
+def _npz(path: str, wanted: Wanted, names: Mapping[str, str] | None, part: str | None) -> Rows:
+    from heedful.data import arrays, npz
+
+    keys = None if names is None else [names[column] for column in wanted.columns]
+    held = npz.read(path, part, keys, wanted.label is not None)
+    pictures = arrays.stacked(held.images, f"{held.keys[0]!r} of {path}")
+    texts = None if held.labels is None else arrays.named(held.labels, held.classes, f"{held.keys[1]!r} of {path}")
+    return _rows(pictures, texts, path, wanted, held.keys)
+
+
+def _rows(pictures: np.ndarray, labels: list[str] | None, file: str, wanted: Wanted, found: Sequence[str]) -> Rows:
+    """A row for each of (N, H, W, C) images; those with a blank label are left out."""
+    if labels is not None and len(labels) != len(pictures):
+        raise HeedfulError(
+            f"{len(pictures):,} images and {len(labels):,} labels, in {' and '.join(dict.fromkeys((file, *found)))}; "
+            "give one label an image"
+        )
+    rows = Rows(columns=found)
+    for line, (pixels, label) in enumerate(zip(pictures, labels or repeat("."), strict=False), 1):
+        if len(rows) == wanted.limit:
+            break
+        if label.strip():
+            name = f"{file}:{line}"
+            picture = Picture(pixels, name) if pixels.shape[2] in (1, 3) else Picture.of(pixels, name)
+            rows.append(wanted.row(picture, label, file, line))
+        else:
+            rows.skipped += 1
+    return rows

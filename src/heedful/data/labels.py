@@ -1,0 +1,78 @@
+"""Labels: what a cell of a table or a value of JSON or Parquet says of the class, or the classes, of its row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from heedful.errors import HeedfulError
+
+
+class Labels:
+    """Reads the labels of one file: each a name, or, where a row may have several or none, a tuple of names.
+
+    A text is a name as it is, without the blanks around it; true, false and whole numbers are written out ("true",
+    "7"), or called by their names where the file says them (`classes`, of which 0 is the first). A list of these, or a
+    text to be cut at `separator`, is a tuple: in their order, each once, none of them blank.
+
+    >>> Labels().read(7, "label", "a.jsonl:1"), Labels(separator=";").read("red; blue;red", "label", "a.tsv:1")
+    ('7', ('red', 'blue'))
+    """
+
+    def __init__(self, separator: str | None = None, classes: Sequence[str] | None = None) -> None:
+        self.separator = separator
+        self.classes = classes
+        self._several: bool | None = None  # as the first row has it, so must all
+
+    def read(self, value: Any, column: str, place: str) -> str | tuple[str, ...]:
+        """The label or labels. Raises `HeedfulError`, naming `place`, for null, fractions and whatever else is none,
+        for a number without a name, and for a list in a file that has single labels, or the other way round.
+        """
+        if self.separator is not None and isinstance(value, str):
+            value = value.split(self.separator)
+        several = isinstance(value, list)
+        if self._several is None:
+            self._several = several
+        if several != self._several:
+            raise HeedfulError(
+                f"{column!r} is {'a list' if several else 'no list'} here and {'none' if several else 'one'} in the "
+                f"rows before, in {place}; write a list of labels in every row, or in none"
+            )
+        if not several:
+            return self._name(value, column, place)
+        return tuple(dict.fromkeys(name for one in value if (name := self._name(one, column, place))))
+
+    def _name(self, value: Any, column: str, place: str) -> str:
+        if isinstance(value, str):
+            return whole(value, column, place).strip()
+        if isinstance(value, bool) and self.classes is None:
+            return "true" if value else "false"
+        if not isinstance(value, int):
+            raise HeedfulError(
+                f"{column!r} is {brief(json.dumps(value, default=str))} and a label is wanted, in {place}; write it as "
+                "text or a whole number, or choose another column: --data.columns"
+            )
+        if self.classes is None:
+            return str(value)
+        if not 0 <= value < len(self.classes):
+            raise HeedfulError(
+                f"{column!r} is {value}, and the file names the labels 0 to {len(self.classes) - 1} "
+                f"({brief(', '.join(self.classes))}), in {place}; give rows with labels"
+            )
+        return self.classes[value]
+
+
+def whole(text: str, column: str, place: str) -> str:
+    """`text`, unless it holds a half of a character, which JSON can write and UTF-8 cannot."""
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise HeedfulError(
+            f"{column!r} holds half of a surrogate pair, in {place}; write the file with whole characters"
+        )
+    return text
+
+
+def brief(text: str, most: int = 40) -> str:
+    """`text` on one line, its end left off where it is longer than `most`."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,0 +1,125 @@
+"""`cldr-languages`: names and phrases from the Unicode CLDR data that Babel carries, and the language of each.
+
+Names of languages, scripts, territories, cities, currencies, time zones, units, months and weekdays, and dates written
+out: short, real texts in which endings and spelling tell languages apart that share an alphabet.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import date, timedelta
+from functools import cache
+from hashlib import blake2b
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from heedful.errors import HeedfulError
+
+if TYPE_CHECKING:
+    from babel import Locale
+
+LANGUAGES = (
+    *("ar", "bg", "ca", "cs", "cy", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu"),
+    *("id", "is", "it", "ja", "ko", "lt", "nl", "no", "pl", "pt", "ro", "ru", "sv", "sw", "tr", "uk", "vi", "zh"),
+)
+MOST = 600  # texts of a language
+SHARES = {"test": 10, "valid": 10, "train": 80}  # in percent
+
+
+def rows(argument: str | None, part: str) -> list[dict[str, str]]:
+    """The rows of one part, "train", "valid" or "test": ``text``, and ``label``, the English name of its language.
+
+    Texts count as equal when their letters are, in whichever case: the part follows from a hash of these, a language
+    has each once, and what stands in two of the languages (cognates, names that nobody translates: some 4,000 texts) is
+    left out, as are texts of fewer than three letters. Of each of the 36 languages a hash draws up to 600 texts, which
+    are shuffled.
+
+    Raises `HeedfulError` for an argument, which this set has none of.
+    """
+    if argument:
+        raise HeedfulError(
+            f"unknown argument {argument!r}, in builtin:cldr-languages/{argument}; write builtin:cldr-languages"
+        )
+    return [{"text": text, "label": label} for key, text, label in _every() if part_of(key) == part]
+
+
+def part_of(key: str) -> str:
+    """The part that a text with these `letters` belongs to."""
+    place = _hash(key) % 100
+    for part, share in SHARES.items():
+        if place < share:
+            return part
+        place -= share
+    raise AssertionError("the shares are 100 %")
+
+
+class _Letters(dict[int, int | None]):
+    """A table for `str.translate` that keeps letters and marks."""
+
+    def __missing__(self, code: int) -> int | None:
+        self[code] = code if unicodedata.category(chr(code))[0] in "LM" else None
+        return self[code]
+
+
+LETTERS = _Letters()
+
+
+def letters(text: str) -> str:
+    """What two texts have in common that count as equal: their letters and the marks on them, in lower case."""
+    return text.casefold().translate(LETTERS)
+
+
+def _hash(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
+
+
+@cache
+def _every() -> list[tuple[str, str, str]]:
+    """(letters, text, label) of all parts, in the order of a hash."""
+    from babel import Locale
+
+    english = Locale.parse("en").languages
+    texts = {code: _by_letters(Locale.parse(code)) for code in LANGUAGES}
+    owners: dict[str, int] = defaultdict(int)
+    for key in chain.from_iterable(texts.values()):
+        owners[key] += 1
+    drawn = []
+    for code, found in texts.items():
+        own = sorted((key for key in found if owners[key] == 1), key=_hash)
+        drawn += [(key, found[key], english[code]) for key in own[:MOST]]
+    return sorted(drawn, key=lambda row: blake2b(row[0].encode(), digest_size=8, salt=b"order").digest())
+
+
+def _by_letters(locale: Locale) -> dict[str, str]:
+    """Letters → text."""
+    found: dict[str, str] = {}
+    for text in _texts(locale):
+        key = letters(text)
+        if len(key) >= 3:
+            found.setdefault(key, text.strip())
+    return found
+
+
+def _texts(locale: Locale) -> Iterator[str]:
+    """One form of each name (not its plural, nor its short forms), so that parts have few near-twins."""
+    for table in (locale.languages, locale.territories, locale.scripts, locale.currencies):
+        yield from (text for text in table.values() if text)
+    yield from _found(locale.time_zones, "city")
+    yield from _found(locale.meta_zones, "long", "standard")
+    yield from _found(locale.unit_display_names, "long")
+    for words in (locale.months, locale.days, locale.quarters):
+        yield from words["stand-alone"]["wide"].values()
+    written = locale.date_formats["full"]
+    for count in range(24):  # two days of each month, on all days of the week
+        yield written.apply(date(1999, 1, 5) + timedelta(days=round(15.2 * count)), locale)
+
+
+def _found(table: Any, *path: str) -> Iterator[str]:
+    """What lies under `path` in the values of a table, where they have it."""
+    for value in table.values():
+        for name in path:
+            value = value.get(name) if value else None
+        if value:
+            yield value

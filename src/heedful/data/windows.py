@@ -1,0 +1,51 @@
+"""A long row of tokens, read through windows: the examples of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Stream(NamedTuple):
+    """Tokens (N,), of which a window shows ``context`` and the one after."""
+
+    tokens: np.ndarray
+    context: int
+
+    @property
+    def windows(self) -> int:
+        """How many it takes to predict every token but the first."""
+        return -(-(len(self.tokens) - 1) // self.context)
+
+
+class Window(NamedTuple):
+    """One of a stream's windows."""
+
+    stream: Stream
+    place: int
+
+
+def read(windows: Sequence[Window], random: np.random.Generator | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """What windows of one stream show, (B, context + 1) int64, and which of it is there, (B, context + 1) boolean.
+
+    Without ``random`` window i begins at i · context: all windows together predict each token of the stream but the
+    first exactly once; the last may reach over the end.
+
+    With it, of K windows over N tokens, window i begins at ⌊(i + u) N / K⌋, u uniform in [0, 1), and the beginning of
+    the stream stands after its end. An epoch then has about one window from each stretch of a context, elsewhere each
+    time, and every token is equally likely to be predicted, and with equally many before it.
+
+    >>> read([Window(Stream(np.arange(6), 4), 1)])
+    (array([[4, 5, 0, 1, 2]]), array([[ True,  True, False, False, False]]))
+    """
+    stream = windows[0].stream
+    places = np.fromiter((window.place for window in windows), np.int64, len(windows))
+    if random is None:
+        starts = places * stream.context
+    else:
+        starts = np.floor((places + random.random(len(places))) * (len(stream.tokens) / stream.windows)).astype(int)
+    index = starts[:, None] + np.arange(stream.context + 1)
+    tokens = stream.tokens.take(index, mode="wrap").astype(np.int64)
+    return tokens, np.ones_like(index, dtype=bool) if random is not None else index < len(stream.tokens)

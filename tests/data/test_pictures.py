@@ -1,0 +1,220 @@
+"""Pictures: every kind of image becomes the same array, and what is broken is said in one line."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from heedful.data import Picture
+from heedful.data.pictures import as_uint8
+from heedful.errors import HeedfulError
+
+RANDOM = np.random.default_rng(0)
+COLOUR = RANDOM.integers(0, 256, (5, 7, 3), dtype=np.uint8)
+GREY = RANDOM.integers(0, 256, (5, 7), dtype=np.uint8)
+
+
+def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    return stream.getvalue()
+
+
+def said(thing: Any, name: str | None = None) -> str:
+    """The one line that decoding says."""
+    with pytest.raises(HeedfulError) as caught:
+        Picture.of(thing, name).pixels()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert ";" in message, "no remedy"
+    return message
+
+
+def test_every_source_gives_the_same_pixels(tmp_path: Path) -> None:
+    image = Image.fromarray(COLOUR)
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(image))
+    for thing in (path, str(path), path.read_bytes(), bytearray(path.read_bytes()), image, COLOUR, Image.open(path)):
+        picture = Picture.of(thing)
+        assert picture.size == (7, 5)
+        assert picture.pixels().dtype == np.uint8
+        assert np.array_equal(picture.pixels(), COLOUR)
+        assert np.array_equal(picture.pixels(3), COLOUR)
+        assert np.array_equal(picture.pixels(1)[..., 0], np.asarray(image.convert("L")))
+    assert Picture.of(path).name == str(path)
+    assert Picture.of(COLOUR, "a.npz:3").name == "a.npz:3"
+    picture = Picture.of(COLOUR)
+    assert Picture.of(picture) is picture
+
+
+def test_grey_stays_one_channel_and_repeats_to_three() -> None:
+    for thing in (GREY, GREY[..., None], encoded(Image.fromarray(GREY)), Image.fromarray(GREY)):
+        assert np.array_equal(Picture.of(thing).pixels(), GREY[..., None])
+        assert np.array_equal(Picture.of(thing).pixels(3), np.stack([GREY] * 3, axis=-1))
+
+
+def test_pixels_are_the_callers_own() -> None:
+    kept = COLOUR.copy()
+    picture = Picture.of(kept)
+    picture.pixels()[:] = 0
+    assert np.array_equal(picture.pixels(), COLOUR)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_is_applied(orientation: int) -> None:
+    image = Image.fromarray(COLOUR)
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    for form in ("PNG", "TIFF"):
+        stored = encoded(image, form, exif=exif)
+        expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(stored))))
+        picture = Picture.of(stored)
+        assert np.array_equal(picture.pixels(), expected)
+        assert picture.size == expected.shape[1::-1]
+    # 6: the camera was held so that the right of the scene lies at the top of the file
+    if orientation == 6:
+        assert np.array_equal(picture.pixels(), np.rot90(COLOUR, -1))
+
+
+def test_what_is_transparent_lies_on_white() -> None:
+    alpha = np.tile(np.array([0, 128, 255], np.uint8), (4, 1))
+    for channels in (1, 3):
+        array = np.dstack([np.full((4, 3), 40, np.uint8)] * channels + [alpha])
+        image = Image.fromarray(array)
+        for thing in (array, image, encoded(image)):
+            pixels = Picture.of(thing).pixels()
+            assert pixels.shape == (4, 3, channels)
+            assert pixels[0, :, 0].tolist() == [255, 147, 40]  # 255 + (40 − 255) · 128 / 255 = 147.1
+    indexed = Image.fromarray(np.array([[0, 1]], np.uint8), "L").convert("P")
+    indexed.putpalette([10, 20, 30, 200, 0, 0])
+    assert Picture.of(encoded(indexed)).pixels()[0].tolist() == [[10, 20, 30], [200, 0, 0]]
+    assert Picture.of(encoded(indexed, transparency=0)).pixels()[0].tolist() == [[255, 255, 255], [200, 0, 0]]
+
+
+def test_other_colour_spaces_and_depths() -> None:
+    deep = np.array([[0, 257, 1000, 65535]], np.uint16)
+    for form in ("PNG", "TIFF"):
+        assert Picture.of(encoded(Image.fromarray(deep), form)).pixels()[0, :, 0].tolist() == [0, 1, 4, 255]
+    bits = Image.fromarray(np.array([[0, 255]], np.uint8)).convert("1")
+    assert Picture.of(encoded(bits)).pixels()[0, :, 0].tolist() == [0, 255]
+    red = Image.new("CMYK", (2, 2), (0, 255, 255, 0))
+    assert Picture.of(encoded(red, "TIFF")).pixels()[0, 0].tolist() == [255, 0, 0]
+    shares = Image.fromarray(np.array([[0.0, 0.5, 1.0]], np.float32))
+    assert Picture.of(encoded(shares, "TIFF")).pixels()[0, :, 0].tolist() == [0, 128, 255]
+    assert "values from -1 to 3, more than 16 bits" in said(Image.fromarray(np.array([[-1, 3]], np.int32)))
+    frames = [Image.fromarray(GREY), Image.fromarray(255 - GREY)]
+    moving = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert np.array_equal(Picture.of(moving).pixels(1)[..., 0], GREY)
+
+
+def test_values_that_are_taken_and_refused() -> None:
+    assert as_uint8(np.array([True, False]), "a").tolist() == [255, 0]
+    assert as_uint8(np.array([0, 1, 255], np.int64), "a").tolist() == [0, 1, 255]
+    assert as_uint8(np.array([0.0, 0.2, 1.0], np.float16), "a").tolist() == [0, 51, 255]
+    assert as_uint8(np.array([0.0, 7.0, 255.0]), "a").tolist() == [0, 7, 255]
+    for values in ([-0.5, 0.5], [0.5, 2.5], [0, 256], [0.1, np.nan]):
+        with pytest.raises(HeedfulError, match=r"pixels from .* in a\.npz; save them as whole numbers from 0 to 255"):
+            as_uint8(np.array(values), "a.npz")
+    with pytest.raises(HeedfulError, match="values of type <U1 where pixels are wanted"):
+        as_uint8(np.array(["x"]), "a.npz")
+
+
+def test_equal_images_are_equal_and_hash_alike(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(Image.fromarray(COLOUR)))
+    again = tmp_path / "b.png"
+    again.write_bytes(path.read_bytes())
+    assert Picture.of(path) == Picture.of(again) == Picture.of(path.read_bytes())
+    assert len({Picture.of(path), Picture.of(again), Picture.of(COLOUR), Picture.of(COLOUR.copy())}) == 2
+    assert Picture.of(COLOUR) != Picture.of(255 - COLOUR)
+    # the same values in another shape are another image
+    assert Picture.of(GREY).digest_bytes() != Picture.of(GREY.reshape(7, 5)).digest_bytes()
+    assert Picture.of(path).digest_bytes() == path.read_bytes()
+    assert pickle.loads(pickle.dumps(Picture.of(COLOUR))) == Picture.of(COLOUR)
+
+
+def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
+    picture = Picture.of(tmp_path / "absent.png")
+    assert "no such file: " in said(picture)
+    Image.fromarray(COLOUR).save(tmp_path / "absent.png")
+    assert picture.size == (7, 5)
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG that says it has so many pixels, and has none."""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+WHOLE = encoded(Image.fromarray(RANDOM.integers(0, 256, (40, 40, 3), dtype=np.uint8)))
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "an empty file where an image is wanted, in {path}; copy or download it again"),
+    "no image": (b"<html>not found</html>", "no image of a known format, in {path}; give PNG, JPEG"),
+    "cut off": (WHOLE[: len(WHOLE) // 2], "a broken image (image file is truncated), in {path};"),
+    "only a head": (WHOLE[:20], ", in {path}; "),
+    "rotten": (WHOLE[:41] + bytes(20) + WHOLE[61:], "a broken image ("),
+    "no pixels": (png(0, 5), ", in {path}; "),
+    "pixels missing": (png(5, 5), "a broken image ("),
+    "a bomb": (png(40_000, 40_000), "an image too large to be decoded (Image size (1600000000 pixels) exceeds limit"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_broken_is_said(tmp_path: Path, case: str) -> None:
+    content, expected = BROKEN[case]
+    path = tmp_path / "a.png"
+    path.write_bytes(content)
+    assert expected.replace("{path}", str(path)) in said(path)
+    with pytest.raises(HeedfulError) if content else pytest.raises(HeedfulError, match="an empty file"):
+        Picture.of(content, "set.parquet:3").pixels()
+    if content:
+        assert "in set.parquet:3; " in said(content, "set.parquet:3")
+
+
+def test_large_images_do_not_warn() -> None:
+    """Pillow warns from 89 million pixels on, and refuses twice that."""
+    assert Picture.of(png(10_000, 10_000)).size == (10_000, 10_000)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF"])
+def test_damage_anywhere_gives_pixels_or_one_line(form: str) -> None:
+    whole = encoded(Image.fromarray(RANDOM.integers(0, 256, (12, 9, 3), dtype=np.uint8)), form)
+    refused = []
+    for _ in range(60):
+        broken = bytearray(whole[: RANDOM.integers(1, len(whole) + 1)])
+        for place in RANDOM.integers(0, len(broken), 4):
+            broken[place] = RANDOM.integers(0, 256)
+        try:
+            assert Picture.of(bytes(broken), "a").pixels().ndim == 3
+        except HeedfulError as error:
+            refused.append(str(error))
+    assert len(refused) > 10
+    assert all("in a; " in line and "\n" not in line for line in refused)
+
+
+def test_damaged_exif_does_not_matter() -> None:
+    stored = encoded(Image.fromarray(COLOUR), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"\x12\x01" * 9)
+    assert Picture.of(stored).size == (7, 5)
+    assert Picture.of(stored).pixels().shape == (5, 7, 3)
+
+
+def test_what_is_no_image(tmp_path: Path) -> None:
+    assert f"{tmp_path} is a folder and a file is wanted" in said(tmp_path)
+    assert "int 3 where an image is wanted" in said(3).replace("'", "")
+    for shape in ((3,), (2, 2, 5), (1, 2, 2, 3), (0, 4), (3, 0, 3)):
+        assert f"an array of shape {shape} is no image, in x:1;" in said(np.zeros(shape, np.uint8), "x:1")
+    assert "0 × 4 pixels" in said(Image.new("RGB", (0, 4)))
+    with pytest.raises(HeedfulError, match="2 channels cannot be had of an image"):
+        Picture.of(COLOUR).pixels(2)  # type: ignore[arg-type]
