@@ -11,7 +11,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.curve import curve, log_ticks, loss_curve, thinned, ticks
+from heedful.views.curve import chief, curve, log_ticks, loss_curve, thinned, ticks
+from heedful.views.draw import draw_run
 
 SVG = "{http://www.w3.org/2000/svg}"
 STEPS = [json.loads(line) for line in (json.dumps({"step": s, "loss": 5 * 0.99**s}) for s in range(1, 200))]
@@ -44,11 +45,49 @@ def test_a_run_shows_both_losses_and_its_metric():
 
 def test_another_metric_may_be_asked_for_and_must_be_there():
     rows = [{"step": 1, "loss": 1.0, "valid_bleu": 3.0, "valid_exact_match": 0.5}]
-    assert "exact match" in texts(drawn(loss_curve(rows, "t", metric="valid_exact_match")))
+    assert "exact match, %" in texts(drawn(loss_curve(rows, "t", metric="valid_exact_match")))
     with pytest.raises(HeedfulError, match="nothing to draw for 'chrF'"):
         loss_curve(rows, "t", metric="valid_chrf")
     with pytest.raises(HeedfulError, match="nothing to draw for 'loss'"):
         loss_curve([], "t")
+
+
+@pytest.mark.parametrize(
+    ("logged", "metric", "name"),
+    [
+        (("macro_f1", "accuracy", "loss"), "accuracy", "accuracy, %"),
+        (("exact_match", "macro_f1", "micro_f1"), "micro_f1", "micro F1, %"),
+        (("perplexity", "bits_per_byte"), "bits_per_byte", "bits a byte"),
+        (("top5_accuracy",), "top5_accuracy", "top-5 accuracy, %"),
+        (("chrf", "bleu"), "bleu", "BLEU"),
+        (("own_score", "other"), "own_score", "own score"),
+    ],
+)
+def test_of_several_metrics_the_one_that_says_most_is_drawn_under_its_name(logged, metric, name):
+    rows = [{"step": 1, "loss": 2.0}, {"step": 2, **{f"valid_{one}": 3.0 for one in logged}}]
+    assert chief(rows) == f"valid_{metric}"
+    assert name in texts(drawn(loss_curve(rows, "t")))
+
+
+def test_a_metric_without_a_value_is_not_chosen():
+    rows = [{"step": 1, "loss": 2.0, "valid_bleu": math.nan, "valid_accuracy": None, "valid_loss": 1.0}]
+    assert chief(rows) is None
+    assert "loss" in texts(drawn(loss_curve(rows, "t")))
+
+
+def test_a_perplexity_that_falls_far_is_drawn_on_a_logarithmic_axis():
+    rows = [{"step": step, "loss": 2.0, "valid_perplexity": 100.0 / step**4} for step in (1, 2, 3)]
+    assert {"loss", "perplexity, log scale"} <= set(texts(drawn(loss_curve(rows, "t"))))
+
+
+def test_the_curve_of_a_run_is_written_beside_its_log(tmp_path):
+    assert draw_run(tmp_path) is None
+    rows = [{"step": 1, "loss": 2.0}, {"step": 2, "valid_loss": 1.5, "valid_macro_f1": 40.0, "valid_accuracy": 60.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert draw_run(tmp_path) == tmp_path / "curve.svg"
+    assert "accuracy, %" in texts(drawn((tmp_path / "curve.svg").read_text(encoding="utf-8")))
+    draw_run(tmp_path, "valid_macro_f1")
+    assert "macro F1, %" in texts(drawn((tmp_path / "curve.svg").read_text(encoding="utf-8")))
 
 
 def test_points_stand_where_their_values_say():
@@ -87,6 +126,7 @@ def test_what_is_not_finite_leaves_a_gap():
 def test_one_point_is_seen():
     root = drawn(curve({"a": [(7, 3.0)]}, title="t", x_label="x", y_label="y"))
     assert len(root.findall(f"{SVG}circle")) == 1
+    assert {"0", "2", "4", "6"} <= set(texts(root))  # its place among the steps, from the first on
 
 
 def test_a_long_run_is_averaged_within_its_range():

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from heedful.errors import HeedfulError
+from heedful.views.page import asset, page
 from heedful.views.picture import draw
 from heedful.views.text import direction, escaped, visible
 from heedful.views.weights import checked, clearest, fitted, merge_words, packed, starts
@@ -61,22 +58,8 @@ def attention_page(
     facts = {**names, "layer": clearest(array), "weights": packed(array)}
     rows, columns = array.shape[-2:]
     note = "Weights are kept in 8 bits: each is within 0.2 percentage points of the model's."
-    style, script = _asset("attention.css"), _asset("attention.js")
-    policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}"
     many = " many" if max(rows, columns) > 24 else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escaped(title)}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-<h1>{escaped(title)}</h1>
-<p class="quiet">Cross-attention, <span class="where"></span>:
+    body = f"""<p class="quiet">Cross-attention, <span class="where"></span>:
 the thicker a line, the more the word below attends to the word above.</p>
 <section class="pair{many}" aria-label="the two sentences">
 <canvas aria-hidden="true"></canvas>
@@ -98,12 +81,8 @@ the other, <kbd>l</kbd> next layer, <kbd>h</kbd> next head (with Shift the one b
 The address keeps the view.</p>
 <p>{note} {escaped(told) if told else ""}</p>
 </footer>
-</main>
-<script type="application/json" id="data">{_json(facts)}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+<script type="application/json" id="data">{_json(facts)}</script>"""
+    return page(title, body, asset("attention.css"), asset("attention.js"))
 
 
 def _names(what: str, given: Sequence[str] | None, count: int) -> list[str]:
@@ -128,16 +107,6 @@ def _words(side: str, pieces: Sequence[str]) -> str:
 def _json(value: Any) -> str:
     """JSON that may stand in a script element: no ``<``, so neither ``</script>`` nor ``<!--``."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("heedful.views").joinpath(name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    """What a Content-Security-Policy calls an inline style or script: nothing else may run on the page."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def attention_svg(source: Sequence[str], target: Sequence[str], weights: Any, *, title: str, note: str = "") -> str:

@@ -27,6 +27,20 @@ STYLE = """
 .s0{stroke:#a09c94}.f0{fill:#a09c94}.s1{stroke:#ffc35c}.f1{fill:#ffc35c}
 .s2{stroke:#ff8f6b}.f2{fill:#ff8f6b}.s3{stroke:#6fd3b4}.f3{fill:#6fd3b4}}
 """
+# How metrics are called, those that say most of a run first.
+METRICS = {
+    "bleu": "BLEU",
+    "accuracy": "accuracy, %",
+    "micro_f1": "micro F1, %",
+    "bits_per_byte": "bits a byte",
+    "perplexity": "perplexity",
+    "exact_match": "exact match, %",
+    "macro_f1": "macro F1, %",
+    "f1": "F1, %",
+    "top5_accuracy": "top-5 accuracy, %",
+    "chrf": "chrF",
+    "bits_per_character": "bits a character",
+}
 MARKS = ("", "circle", "square", "diamond")  # by style: mark and dash tell lines apart where colour does not
 
 
@@ -39,22 +53,38 @@ def loss_curve(points: Iterable[Mapping[str, float]], title: str, *, metric: str
     Args:
         points: mappings with ``"step"`` and any of ``"loss"``, ``"valid_loss"``, ``"valid_..."``.
         title: the heading.
-        metric: the key of the lower panel, such as ``"valid_bleu"``; by default the first ``valid_`` key met that is
-            not the loss.
+        metric: the key of the lower panel, such as ``"valid_bleu"``; by default the ``chief`` one.
 
     Raises:
         HeedfulError: no point holds a loss, or none the metric asked for.
     """
     rows = list(points)
-    others = (key for row in rows for key in row if key.startswith("valid_") and key != "valid_loss")
-    metric = metric or next(others, None)
-    losses: list[Line] = [("training", 0, _column(rows, "loss")), ("validation", 1, _column(rows, "valid_loss"))]
-    values = [y for _, _, line in losses for x, y in line if _finite((x, y))]
-    scale: Scale = "log" if values and 0 < 20 * min(values) < max(values) else "linear"
-    parts = [("loss", scale, losses)]
+    metric = metric or chief(rows)
+    lines: list[Line] = [("training", 0, _column(rows, "loss")), ("validation", 1, _column(rows, "valid_loss"))]
+    parts = [("loss", _scale(lines), lines)]
     if metric is not None:
-        parts.append((_spoken(metric), "linear", [("validation", 1, _column(rows, metric))]))
+        lines = [("validation", 1, _column(rows, metric))]
+        parts.append((_spoken(metric), _scale(lines) if metric == "valid_perplexity" else "linear", lines))
     return _panels(parts, title, "step")
+
+
+def chief(points: Iterable[Mapping[str, float]]) -> str | None:
+    """The validation metric that says most of a run: the first of ``METRICS`` met, or else the first met at all.
+
+    ``valid_loss`` is none, nor is a metric without a finite value.
+    """
+    met = {
+        key: None
+        for row in points
+        for key, value in row.items()
+        if key.startswith("valid_") and key != "valid_loss" and value is not None and math.isfinite(value)
+    }
+    return next((key for key in [*(f"valid_{name}" for name in METRICS), *met] if key in met), None)
+
+
+def _scale(lines: Sequence[Line]) -> Scale:
+    values = [y for *_, line in lines for x, y in line if _finite((x, y))]
+    return "log" if values and 0 < 20 * min(values) < max(values) else "linear"
 
 
 def _column(rows: Sequence[Mapping[str, float]], key: str) -> list[Point]:
@@ -62,8 +92,8 @@ def _column(rows: Sequence[Mapping[str, float]], key: str) -> list[Point]:
 
 
 def _spoken(metric: str) -> str:
-    name = metric.removeprefix("valid_").replace("_", " ")
-    return {"bleu": "BLEU", "chrf": "chrF"}.get(name, name)
+    name = metric.removeprefix("valid_")
+    return METRICS.get(name, name.replace("_", " "))
 
 
 def curve(
@@ -110,7 +140,8 @@ def _panel(lines: list[Line], name: str, scale: Scale, x_range: Point, top: floa
     low, high = min(values), max(values)
     y_ticks = log_ticks(low, high) if scale == "log" else ticks(0.0 if 0 < low < 0.4 * high else low, high)
     unit: Callable[[float], float] = math.log10 if scale == "log" else float
-    x_low, x_high = (0.0 if 0 < x_range[0] < 0.2 * x_range[1] else x_range[0]), x_range[1]
+    x_low, x_high = x_range
+    x_low = 0.0 if 0 < x_low < 0.2 * x_high or 0 < x_low == x_high else x_low
     x_high = x_high if x_high > x_low else x_low + 1
 
     def at(point: Point) -> Point:

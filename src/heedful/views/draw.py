@@ -1,18 +1,68 @@
-"""The picture of a run, from what its log holds."""
+"""The pictures of a run's folder: its curve, from what its log holds, and what a classifier got wrong."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from heedful.files import write
+from heedful.views.confusion import confusion_svg
 from heedful.views.curve import loss_curve
+from heedful.views.mistakes import Mistake, mistakes_html, mistakes_svg
+
+if TYPE_CHECKING:
+    from heedful.data import Row
+    from heedful.tasks.task import Measured
 
 
 def draw_run(folder: str | os.PathLike[str], metric: str | None = None) -> Path | None:
-    """Write ``curve.svg`` of the ``metrics.jsonl`` in ``folder``; None where nothing was logged yet."""
+    """Write ``curve.svg`` of the ``metrics.jsonl`` in ``folder``; None where nothing was logged yet.
+
+    ``metric``, such as ``"valid_accuracy"``, is what the lower panel shows; by default see ``curve.chief``.
+    """
     folder = Path(folder)
     log = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
     return write(folder / "curve.svg", loss_curve(lines, folder.name, metric=metric)) if lines else None
+
+
+def draw_report(folder: str | os.PathLike[str], measured: Measured, rows: Sequence[Row]) -> list[Path]:
+    """Write what ``measured`` holds that can be looked at, and give the paths; nothing where it holds nothing such.
+
+    - ``confusion.svg`` where it has a ``"confusion"``;
+    - where it has ``"mistakes"``, ``mistakes.svg`` of images, ``mistakes.html`` of texts.
+
+    Args:
+        folder: where to write; made where it is missing.
+        measured: of a classifier; the ``"place"`` of a mistake is a place in ``rows``.
+        rows: what was measured.
+    """
+    folder, details = Path(folder), measured.details
+    written, wrong = [], None
+    if "confusion" in details:
+        labels, counts = details["confusion"]["labels"], details["confusion"]["counts"]
+        wrong = sum(map(sum, counts)) - sum(row[i] for i, row in enumerate(counts))
+        title = f"{folder.name}: what was taken for what"
+        written.append(write(folder / "confusion.svg", confusion_svg(labels, counts, title)))
+    if "mistakes" in details:
+        title = f"{folder.name}: the surest mistakes"
+        images = any("image" in row.values for row in rows[:1])
+        draw, name = (mistakes_svg, "mistakes.svg") if images else (mistakes_html, "mistakes.html")
+        mistakes = [_mistake(one, rows[one["place"]]) for one in details["mistakes"]]
+        written.append(write(folder / name, draw(mistakes, title, wrong)))
+    return written
+
+
+def _mistake(one: dict[str, Any], row: Row) -> Mistake:
+    """A mistake with the whole of what was asked, which the details only name."""
+    given = [value for column, value in row.values.items() if column != "label"]
+    asked = given[0].pixels() if "image" in row.values else "\n".join(given)
+    return Mistake(asked, _labels(one["expected"]), _labels(one["output"]), one["score"])
+
+
+def _labels(answer: str | Sequence[str]) -> str:
+    """A label, or of several their names; none is "none"."""
+    return answer if isinstance(answer, str) else ", ".join(answer) or "none"

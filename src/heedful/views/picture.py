@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heedful.views.svg import document, label
-from heedful.views.text import width
+from heedful.views.text import cut, width
 from heedful.views.weights import Weights
 
 SIZE = 14  # of the words, in pixels
@@ -25,7 +25,7 @@ def draw(source: list[str], target: list[str], weights: Weights, title: str, not
     most = "; ".join(
         f"{word}: {source[row.argmax()]} {100 * row.max():.0f} %" for word, row in zip(target, weights, strict=True)
     )
-    source, target = [_cut(word) for word in source], [_cut(word) for word in target]
+    source, target = ([cut(word, WIDEST, SIZE) for word in words] for words in (source, target))
     cell = 32 if len(source) <= 24 else 26
 
     line_left = EDGE + max(width(word, SIZE) for word in source) + 8
@@ -58,14 +58,6 @@ def draw(source: list[str], target: list[str], weights: Weights, title: str, not
             parts += _cell(grid_left + s * cell, grid_top + t * ROW, cell, w)
     size = right + EDGE, head + rise + rows * ROW + EDGE
     return document(size, title, f"What each target word attends to most: {most}", STYLE, parts)
-
-
-def _cut(word: str) -> str:
-    if width(word, SIZE) <= WIDEST:
-        return word
-    while width(word, SIZE) > WIDEST:
-        word = word[:-1]
-    return word + "…"
 
 
 def _line(x: float, y: float, u: float, v: float, w: float) -> str:

@@ -28,3 +28,8 @@ def document(size: tuple[float, float], title: str, description: str, style: str
 def label(text: str, x: float, y: float, kind: str, anchor: str = "start", more: str = "") -> str:
     """A text whose baseline begins (or with ``anchor`` is centred, or ends) at (x, y)."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escaped(text)}</text>'
+
+
+def titled(title: str, part: str) -> str:
+    """``part`` with a name of its own, which a pointer resting on it brings up and a screen reader says."""
+    return f"<g><title>{escaped(title)}</title>{part}</g>"

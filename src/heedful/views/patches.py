@@ -1,0 +1,196 @@
+"""What a vision Transformer sees: an image's patches as a grid and as a row of tokens, and feature maps, as SVG."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.errors import HeedfulError
+from heedful.views import raster
+from heedful.views.svg import document, label
+from heedful.views.text import cut, visible, width
+
+MOST = 4096  # patches: beyond, nobody tells them apart
+STORED = 512  # pixels a side of an image as it is stored
+EDGE, TOP = 24, 78
+WIDE = 620  # of the grid, in pixels
+PIECE, GAP = 36, 4  # a patch of the strip, and the space to the next
+SLOTS = 24  # patches in a row of the strip
+MAP = 176  # pixels a side of a feature map
+ACROSS = 5  # feature maps side by side
+
+STYLE = (
+    raster.STYLE
+    + """
+.plate{fill:#fbfaf7;fill-opacity:.86}.number{font-size:11px;font-weight:600;font-variant-numeric:tabular-nums}
+.class{fill:#3a3fb0}.on{fill:#fff;font-size:12px;font-weight:600}.end{font-size:12px;font-variant-numeric:tabular-nums}
+.name{font-weight:600}.small{font-size:11px;font-variant-numeric:tabular-nums;fill:#6b665e}
+@media(prefers-color-scheme:dark){.plate{fill:#16171b}.class{fill:#ffc35c}.on{fill:#16171b}.small{fill:#a09c94}}
+"""
+)
+# The colours of low, ..., high: each lighter than the one before, so that grey copies keep their order.
+RAMP = ((23, 21, 48), (44, 42, 128), (103, 52, 142), (178, 62, 104), (232, 110, 68), (255, 181, 82), (255, 243, 205))
+
+
+def patch_grid_svg(pixels: Any, patch: int, title: str) -> str:
+    """An image cut into the patches that become tokens, with gaps between them and the numbers of some.
+
+    Patches are numbered from 1, row by row, as their tokens are (0 is the class token).
+
+    Args:
+        pixels: uint8 (H, W, C); an image of more than 512 pixels a side is stored scaled down.
+        patch: pixels a side; both H and W are multiples of it.
+        title: the heading.
+
+    Raises:
+        HeedfulError: pixels of another shape, a patch that does not divide them, or over 4,096 patches.
+
+    >>> patch_grid_svg(np.zeros((32, 48, 3), np.uint8), 16, "black").count('class="patch"')
+    6
+    """
+    array, rows, columns = _cut(pixels, patch)
+    step = max(6.0, min(96.0, WIDE / max(rows, columns)))
+    side = step - max(1.0, min(5.0, 0.1 * step))
+    whole, name = _whole(array, patch)
+    spots = [(c, r) for r in range(rows) for c in range(columns)]
+    parts = [label(_counted(array, patch), EDGE, 57, "quiet"), whole]
+    parts += [_piece(name, c, r, EDGE + c * step, TOP + r * step, side) for c, r in spots]
+    if side >= 26:
+        told = {0, 1, 2, columns - 1, columns, rows * columns - 1} & set(range(rows * columns))
+        parts += [_number(i + 1, EDGE + i % columns * step, TOP + i // columns * step) for i in sorted(told)]
+    size = _wide(EDGE * 2 + columns * step, title, _counted(array, patch)), TOP + rows * step + EDGE
+    return document(size, title, f"An image cut into its patches: {_counted(array, patch)}", STYLE, parts)
+
+
+def strip_svg(pixels: Any, patch: int, title: str) -> str:
+    """The row of tokens that an image becomes: a box for the class token, then all its patches, row by row.
+
+    The row is broken where it would leave the page; before each line stands the number of its first token. Arguments
+    and errors as of ``patch_grid_svg``.
+    """
+    array, rows, columns = _cut(pixels, patch)
+    whole, name = _whole(array, patch)
+    step, left = PIECE + GAP, EDGE + 34
+    note = f"{rows * columns + 1:,} tokens: [class], then {rows * columns:,} patches of {patch} × {patch}, row by row"
+    parts = [label(note, EDGE, 57, "quiet"), whole]
+    box = f'x="{left}" y="{TOP}" width="{2 * step - GAP}" height="{PIECE}" rx="4"'
+    parts.append(f'<rect class="class" {box}/>')
+    parts.append(label("[class]", left + step - GAP / 2, TOP + PIECE / 2 + 4, "on", "middle"))
+    for i in range(rows * columns):
+        line, slot = divmod(i + 2, SLOTS)  # the class token has two slots
+        x, y = left + slot * step, TOP + line * (step + 4)
+        if slot == 0:
+            parts.append(label(f"{i + 1:,}", left - 8, y + PIECE / 2 + 4, "small", "end"))
+        parts.append(_piece(name, i % columns, i // columns, x, y, PIECE))
+    parts.append(label("0", left - 8, TOP + PIECE / 2 + 4, "small", "end"))
+    lines = -(-(rows * columns + 2) // SLOTS)
+    slots = min(SLOTS, rows * columns + 2)
+    size = _wide(left + slots * step + EDGE, title, note), TOP + lines * (step + 4) + EDGE - 8
+    return document(size, title, f"{note}. {_counted(array, patch)}", STYLE, parts)
+
+
+def feature_maps_svg(maps: Any, names: Sequence[str], title: str) -> str:
+    """Feature maps as heat maps side by side, each from its lowest value (dark) to its highest (light).
+
+    Args:
+        maps: (N, h, w), finite.
+        names: of the N maps, such as "filter 12".
+        title: the heading.
+
+    Raises:
+        HeedfulError: another shape, values that are not finite, or another number of names.
+    """
+    array = _maps(maps)
+    if len(names) != len(array):
+        raise HeedfulError(f"{len(names)} names for {len(array)} feature maps; give one each")
+    high, wide = (MAP * side / max(array.shape[1:]) for side in array.shape[1:])
+    column, row = max(wide, 110.0) + 22, high + 84
+    note = f"{array.shape[1]} × {array.shape[2]} values each; dark is a map's lowest value, light its highest"
+    scale = coloured(np.linspace(0, 1, 64)[None])
+    parts, told = [label(note, EDGE, 57, "quiet")], []
+    for place, (values, given) in enumerate(zip(array, names, strict=True)):
+        x, y = EDGE + place % ACROSS * column, TOP + 14 + place // ACROSS * row
+        low, top = float(values.min()), float(values.max())
+        name = visible(given)
+        told.append(f"{name}: {low:.3g} to {top:.3g}")
+        parts.append(label(cut(name, column - 22, 13, bold=True), x, y - 8, "name"))
+        shares = (values - low) / (top - low) if top > low else np.full_like(values, 0.5)
+        parts.append(raster.image(coloured(shares), (x, y), (wide, high), STORED, told[-1]))
+        parts.append(raster.image(scale, (x, y + high + 8), (column - 22, 7), STORED, "dark to light"))
+        parts.append(label(f"{low:.3g}".replace("-", "−"), x, y + high + 30, "end"))
+        parts.append(label(f"{top:.3g}".replace("-", "−"), x + column - 22, y + high + 30, "end", "end"))
+    across = min(ACROSS, len(array))
+    size = _wide(2 * EDGE + across * column - 22, title, note), TOP + 14 + row * -(-len(array) // ACROSS) - 24
+    return document(size, title, "; ".join(told), STYLE, parts)
+
+
+def coloured(shares: NDArray[np.floating[Any]]) -> raster.Pixels:
+    """Values in [0, 1], (h, w), as colours (h, w, 3): between the two of ``RAMP`` next to them, in proportion.
+
+    >>> coloured(np.array([[0.0, 1.0]])).tolist()
+    [[[23, 21, 48], [255, 243, 205]]]
+    """
+    stops = np.linspace(0, 1, len(RAMP))
+    channels = [np.interp(shares, stops, channel) for channel in zip(*RAMP, strict=True)]
+    return np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
+
+
+def _maps(maps: Any) -> NDArray[np.float64]:
+    array = np.asarray(maps.detach().cpu().double() if hasattr(maps, "detach") else maps, dtype=np.float64)
+    if array.ndim != 3 or not array.size:
+        raise HeedfulError(f"feature maps of shape {array.shape}; give (N, h, w)")
+    if not np.isfinite(array).all():
+        raise HeedfulError("a feature map holds a value that is not finite; draw it before it overflows")
+    return array
+
+
+def _cut(pixels: Any, patch: int) -> tuple[raster.Pixels, int, int]:
+    """The pixels, and how many rows and columns of patches they hold."""
+    array = raster.checked(pixels)
+    high, wide = array.shape[:2]
+    if patch < 1 or high % patch or wide % patch:
+        raise HeedfulError(f"{wide} × {high} pixels cannot be cut into patches of {patch} × {patch}; resize the image")
+    if (high // patch) * (wide // patch) > MOST:
+        raise HeedfulError(f"{high // patch * (wide // patch):,} patches cannot be told apart; draw at most {MOST:,}")
+    return array, high // patch, wide // patch
+
+
+def _counted(pixels: raster.Pixels, patch: int) -> str:
+    high, wide, channels = pixels.shape
+    rows, columns = high // patch, wide // patch
+    return (
+        f"{wide} × {high} pixels at {patch}: {columns} × {rows} = {rows * columns:,} patches"
+        f" of {patch} × {patch} × {channels} = {patch * patch * channels:,} numbers"
+    )
+
+
+def _whole(pixels: raster.Pixels, patch: int) -> tuple[str, str]:
+    """The image, kept for ``_piece`` and not drawn, one unit of length a patch; and the name it is used by.
+
+    The name is made of the image, so that several pictures may stand on one page.
+    """
+    high, wide = pixels.shape[:2]
+    name = "image-" + hashlib.blake2b(pixels.tobytes(), digest_size=6).hexdigest()
+    kind = ' class="crisp"' if raster.crisp(pixels) else ""
+    size = f'width="{wide // patch}" height="{high // patch}" preserveAspectRatio="none"'
+    return f'<defs><image id="{name}"{kind} {size} href="{raster.embedded(pixels, STORED)}"/></defs>', name
+
+
+def _piece(name: str, column: int, row: int, x: float, y: float, side: float) -> str:
+    """One patch of the image ``name``, drawn with its upper left corner at (x, y)."""
+    box = f'x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"'
+    return f'<svg class="patch" {box} viewBox="{column} {row} 1 1"><use href="#{name}"/></svg>'
+
+
+def _wide(wide: float, title: str, note: str) -> float:
+    return max(wide, 2 * EDGE + width(title, 17, bold=True), 2 * EDGE + width(note, 13))
+
+
+def _number(number: int, x: float, y: float) -> str:
+    wide = 8 + width(f"{number:,}", 11, bold=True)
+    plate = f'<rect class="plate" x="{x + 2:.1f}" y="{y + 2:.1f}" width="{wide:.1f}" height="15" rx="3"/>'
+    return plate + label(f"{number:,}", x + 2 + wide / 2, y + 13.5, "number", "middle")

@@ -1,0 +1,65 @@
+"""Pixels within a picture: embedded in it, small, and crisp where they are few."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.errors import HeedfulError
+from heedful.views.text import escaped
+
+Pixels = NDArray[np.uint8]
+
+FEW = 64  # pixels a side, up to which each one counts: stored without loss, and scaled up as squares
+STYLE = ".crisp{image-rendering:pixelated}"
+
+
+def checked(pixels: Any, what: str = "an image") -> Pixels:
+    """``pixels`` as a uint8 array (H, W, C) with C = 1 (grey) or 3 (colour); ``HeedfulError`` for any other."""
+    array = np.asarray(pixels)
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3) or not array.size:
+        raise HeedfulError(f"{what} of shape {array.shape} and type {array.dtype}; give uint8 pixels (H, W, 1 or 3)")
+    return array
+
+
+def crisp(pixels: Pixels) -> bool:
+    """Whether an image has so few pixels that each is to be seen."""
+    return max(pixels.shape[:2]) <= FEW
+
+
+def embedded(pixels: Pixels, most: int) -> str:
+    """A ``data:`` address that holds the image itself.
+
+    Few pixels are kept as they are, as PNG. More are scaled down to ``most`` a side, and become PNG or JPEG, whichever
+    is shorter: drawings the one, photographs the other.
+    """
+    from PIL import Image
+
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    if not crisp(pixels):
+        image.thumbnail((most, most), Image.Resampling.LANCZOS)
+    found = [("png", _stored(image, "PNG", optimize=crisp(pixels)))]
+    if not crisp(pixels):
+        found.append(("jpeg", _stored(image, "JPEG", quality=88, optimize=True)))
+    kind, data = min(found, key=lambda one: len(one[1]))
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def _stored(image: Any, kind: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def image(pixels: Pixels, at: tuple[float, float], size: tuple[float, float], most: int, name: str) -> str:
+    """An SVG image at ``at`` (x, y) of ``size`` (width, height), called ``name`` for people who do not see it."""
+    (x, y), (wide, high) = at, size
+    kind = ' class="crisp"' if crisp(pixels) else ""
+    return (
+        f'<image{kind} x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" preserveAspectRatio="none"'
+        f' href="{embedded(pixels, most)}"><title>{escaped(name)}</title></image>'
+    )
