@@ -95,3 +95,14 @@ def test_lengths_that_cannot_be():
     assert generate(model, ids, max_length=5).shape == (1, 5)
     assert generate(model, ids, defaults={"max_new_tokens": 4}).shape == (1, 7)
     assert model.generate(ids, max_new_tokens=4, num_beams=2).shape == (1, 7)
+
+
+def test_what_transformers_writes_for_itself_is_no_option():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)
+    written = transformers.GPT2LMHeadModel(config).generation_config.to_diff_dict()
+    own = {key: value for key, value in written.items() if not key.endswith("token_id")}
+    assert own
+    assert resolve({}, {**own, "num_beams": 2}).num_beams == 2
+    with pytest.raises(HeedfulError, match="bad_words_ids"):
+        resolve({}, {**own, "bad_words_ids": [[7]]})

@@ -117,6 +117,32 @@ def test_saved_loaded_and_opened_by_transformers(trained: Tokenizer, tmp_path: P
     assert theirs.decode(ids[0], skip_special_tokens=True) == trained.decode(ids[:1])[0]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("template", "single", "pair"),
+    [("end", "A 2", "A 2 B 2"), ("both", "1 A 2", "1 A 2 B 2"), ("none", "A", "A B")],
+)
+def test_what_transformers_puts_around_a_text(kind: str, template: str, single: str, pair: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = Tokenizer.train(TEXTS, 400, kind, template=template)
+    tokenizer.save(tmp_path)
+    assert Tokenizer.load(tmp_path).encode(TEXTS[:1]) == tokenizer.encode(TEXTS[:1])
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    sides = dict(zip("AB", tokenizer.encode(["the old man", "L'homme </s>"]), strict=True))
+
+    def ids(form: str) -> list[int]:
+        return [one for part in form.split() for one in sides.get(part) or [int(part)]]
+
+    assert theirs("the old man")["input_ids"] == ids(single)
+    both = theirs("the old man", "L'homme </s>", return_token_type_ids=True)
+    assert both["input_ids"] == ids(pair)
+    if template == "both":
+        first = len(sides["A"]) + 2
+        assert both["token_type_ids"] == [0] * first + [1] * (len(sides["B"]) + 1)
+        assert set(theirs("the old man")) == {"input_ids", "token_type_ids", "attention_mask"}
+        assert (theirs.cls_token_id, theirs.sep_token_id) == (1, 2)
+
+
 def test_a_second_tokenizer_beside_the_first(tmp_path: Path) -> None:
     source, target = Tokenizer.train(TEXTS[:1], 300), Tokenizer.train(TEXTS[1:2], 300)
     source.save(tmp_path)
@@ -156,6 +182,11 @@ def test_training_says_what_it_cannot_do(texts: list[str], size: int, kind: str,
     with pytest.raises(HeedfulError, match=message) as caught:
         Tokenizer.train(texts, size, kind)
     assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_template() -> None:
+    with pytest.raises(HeedfulError, match=r"unknown tokenizer template 'bothh'; did you mean 'both'\?"):
+        Tokenizer.train(["a"], 400, template="bothh")
 
 
 @pytest.mark.parametrize("kind", KINDS)

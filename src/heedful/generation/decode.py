@@ -1,8 +1,8 @@
-"""Generating: the plan, the rows, the loop that takes a token at a time, and the answer."""
+"""Generating: the plan, the rows, the limits, and the answer, whole or as it is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.generation.beam import beam_search
+from heedful.generation.one_by_one import one_by_one
 from heedful.generation.options import Options, resolve
-from heedful.generation.processors import Processor, process, processors_of
-from heedful.generation.sampling import choose, draws, log_sums
-from heedful.generation.source import NONE, Source, align, source_of
+from heedful.generation.processors import processors_of
+from heedful.generation.source import NONE, CrossSource, Source, align, source_of
 
 
 class Generated(NamedTuple):
@@ -34,8 +34,8 @@ class Generated(NamedTuple):
     scores: Tensor
 
 
-def limits_of(source: Source, options: Options) -> Tensor:
-    """How many new tokens each prompt may have (B,), capped by the model's learned positions.
+def limits_of(source: Source, options: Options, context: int | None = None) -> Tensor:
+    """How many new tokens each prompt may have (B,), without a ``context`` capped by the model's learned positions.
 
     A row of n tokens needs n − 1 positions: the last is never read again. Raises ``HeedfulError`` where the prompt
     leaves no room, or less than the options ask for by number.
@@ -52,7 +52,7 @@ def limits_of(source: Source, options: Options) -> Tensor:
             f"max_length={options.max_length}, but prompt {row} has {int(source.counts[row])} tokens already; raise it"
         )
     length = getattr(source.stack.position, "length", None)
-    if length is not None:
+    if length is not None and context is None:
         room = length + 1 - source.counts
         asked = limits if limits is not source.usual else torch.ones_like(limits)
         if bool((asked > room).any()):
@@ -69,50 +69,18 @@ def limits_of(source: Source, options: Options) -> Tensor:
     return limits
 
 
-def one_by_one(
-    source: Source, options: Options, processors: Sequence[Processor], limits: Tensor, end: Tensor, scored: bool
-) -> tuple[Tensor, Tensor]:
-    """Greedy decoding and sampling: a token a row a step, each row until its end token or its limit.
-
-    Finished rows leave the batch when the live ones fall to half of it, or at their limit.
-
-    Returns:
-        ids (B · n, N) with what stood before, −1 for none; scores (B · n,), zeros unless ``scored``.
-    """
-    width, copies, steps = source.prompt.size(1), options.num_return_sequences, int(limits.max())
-    numbers = draws(source.given, copies, steps, options.seed) if options.do_sample else None
-    logits, prompt = source.prefill(), source.prompt
-    rows = torch.arange(len(prompt), device=prompt.device)
-    if copies > 1:
-        rows = rows.repeat_interleave(copies)
-        source.select(rows)
-        logits, prompt, limits = logits[rows], prompt[rows], limits[rows]
-        rows = torch.arange(len(rows), device=rows.device)
-    ids = prompt.new_full((len(rows), width + steps), NONE)
-    ids[:, :width] = prompt
-    sums, lengths, nearest = logits.new_zeros(len(rows)), limits.clone(), int(limits.min())
-    done = torch.zeros_like(limits, dtype=torch.bool)
-
-    for step in range(1, steps + 1):
-        scores = process(processors, ids[rows, : width + step - 1], logits) if processors else logits
-        tokens = choose(scores, None if numbers is None else numbers[rows, step - 1])
-        ids[rows, width + step - 1] = torch.where(done, NONE, tokens)
-        if scored:
-            log_p = logits.gather(1, tokens[:, None]) - log_sums(logits)
-            sums[rows] += torch.where(done, 0.0, log_p[:, 0])
-        ended = (torch.isin(tokens, end) | (limits[rows] == step)) & ~done
-        lengths[rows] = torch.where(ended, step, lengths[rows])
-        done = done | ended
-        alive = len(done) - int(done.sum())
-        if not alive:
-            break
-        if 2 * alive <= len(done) or step == nearest:
-            kept = (~done).nonzero()[:, 0]
-            source.select(kept)
-            rows, done, tokens = rows[kept], done[kept], tokens[kept]
-            nearest = int(limits[rows].min())
-        logits = source.step(tokens)
-    return ids, sums / lengths
+def check_context(source: Source, options: Options, context: int | None) -> None:
+    """Raise ``HeedfulError`` where the model cannot go on from a part of what it has, or has fewer positions."""
+    if context is None:
+        return
+    if isinstance(source, CrossSource) or options.method == "beam":
+        what = "an encoder-decoder" if isinstance(source, CrossSource) else "a beam search"
+        raise HeedfulError(
+            f"context={context} is for a decoder that samples or is greedy, not for {what}; leave it out"
+        )
+    most = getattr(source.stack.position, "length", None) or context
+    if not 1 <= context <= most:
+        raise HeedfulError(f"context is {context}; give a whole number from 1 to {most}, the model's positions")
 
 
 @contextmanager
@@ -127,31 +95,56 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _decode(
-    model: Any, ids: Tensor, mask: Tensor | None, defaults: Mapping[str, Any] | None, scored: bool, call: dict[str, Any]
-) -> Generated:
-    options = resolve(call, defaults)
-    with torch.inference_mode(), _evaluating(model):
+@torch.inference_mode()
+def _steps(
+    model: Any, ids: Tensor, mask: Tensor | None, options: Options, scored: bool, context: int | None
+) -> Generator[Tensor, None, tuple[Tensor, Tensor, Tensor]]:
+    """The tokens of each step; then ids, lengths and scores. While others are at work, inference mode is off."""
+    with _evaluating(model):
         source = source_of(model, ids, mask)
-        limits = limits_of(source, options)
-        source.remember(None if options.method == "beam" else int(limits.max()))
+        check_context(source, options, context)
+        limits = limits_of(source, options, context)
         special = model.config.special
         end = torch.tensor(special.end, dtype=torch.int64, device=limits.device)
         processors = processors_of(options, source.prompt.size(1), special.end)
         if options.method == "beam":
+            source.remember(None)
             made, scores = beam_search(source, options, processors, limits, end)
         else:
-            made, scores = one_by_one(source, options, processors, limits, end, scored)
+            most = int(limits.max())
+            source.remember(most if context is None else min(most, context - source.prompt.size(1)))
+            made, scores = yield from one_by_one(source, options, processors, limits, end, scored, context)
         made, real = align(made, made != NONE, "left")
         pad = next(number for number in (special.pad, *special.end, 0) if number is not None)
-        made = made.masked_fill(~real, pad)
-        lengths = real.sum(1)
-    # copies made out here may be used in training; what inference mode made may not
-    return Generated(made.clone(), lengths.clone(), scores.clone())
+        return made.masked_fill(~real, pad), real.sum(1), scores
+
+
+def _decode(
+    model: Any,
+    ids: Tensor,
+    mask: Tensor | None,
+    defaults: Mapping[str, Any] | None,
+    scored: bool,
+    context: int | None,
+    call: dict[str, Any],
+) -> Generated:
+    steps = _steps(model, ids, mask, resolve(call, defaults), scored, context)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            # copies made out here may be used in training; what inference mode made may not
+            return Generated(*(tensor.clone() for tensor in ended.value))
 
 
 def decode(
-    model: Any, ids: Tensor, mask: Tensor | None = None, *, defaults: Mapping[str, Any] | None = None, **options: Any
+    model: Any,
+    ids: Tensor,
+    mask: Tensor | None = None,
+    *,
+    context: int | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Generated:
     """``generate`` with lengths and scores: see there, and ``Generated``.
 
@@ -161,11 +154,17 @@ def decode(
     >>> made.ids.shape, made.lengths.tolist(), made.scores.shape
     (torch.Size([2, 8]), [8, 8], torch.Size([2]))
     """
-    return _decode(model, ids, mask, defaults, True, options)
+    return _decode(model, ids, mask, defaults, True, context, options)
 
 
 def generate(
-    model: Any, ids: Tensor, mask: Tensor | None = None, *, defaults: Mapping[str, Any] | None = None, **options: Any
+    model: Any,
+    ids: Tensor,
+    mask: Tensor | None = None,
+    *,
+    context: int | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Tensor:
     """Token ids that follow ``ids``, by greedy decoding, sampling or beam search.
 
@@ -177,6 +176,10 @@ def generate(
         model: a decoder, or an encoder-decoder, with a language-model head.
         ids: (B, T) prompts, or an encoder-decoder's sources.
         mask: (B, T), True for a real token, either side padded; None: all are real.
+        context: a decoder reads at most so many tokens, and generates any number: before it would read one more, it
+            forgets all but the last ``context // 2``, which it reads anew as if nothing stood before them, and goes on
+            until ``context`` is full again. A longer prompt begins so. None: all tokens are read, and learned positions
+            end a row.
         defaults: the folder's generation config; the call's options go before it.
         **options: ``max_new_tokens=50``, ``num_beams=4``, ``temperature=0.8``, ``seed=0``, ...
 
@@ -186,11 +189,42 @@ def generate(
 
     Raises:
         HeedfulError: for an unknown option, one without effect or out of range; a model that cannot generate; a prompt
-            without tokens, or longer than the model's learned positions.
+            without tokens, or, without ``context``, longer than the model's learned positions; ``context`` for another
+            model than a decoder, or in a beam search.
+
+    >>> import heedful
+    >>> model = heedful.create("gpt-micro", seed=0)  # 64 positions
+    >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5).shape
+    torch.Size([1, 8])
+    >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=100, context=64).shape
+    torch.Size([1, 103])
+    """
+    return _decode(model, ids, mask, defaults, False, context, options).ids
+
+
+def stream(
+    model: Any,
+    ids: Tensor,
+    mask: Tensor | None = None,
+    *,
+    context: int | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[Tensor]:
+    """The tokens that ``generate`` would give, as they are made: at each step (B · num_return_sequences,) int64.
+
+    A row that has ended says −1. The model is in evaluation mode until the last step, or until the iterator is gone.
+    Arguments and errors are those of ``generate``; a beam search is refused, since it knows no token before its end.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)
-    >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5).shape
-    torch.Size([1, 8])
+    >>> tokens = list(stream(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5))
+    >>> torch.equal(torch.stack(tokens, 1), generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5)[:, 3:])
+    True
     """
-    return _decode(model, ids, mask, defaults, False, options).ids
+    plan = resolve(options, defaults)
+    if plan.method == "beam":
+        raise HeedfulError(
+            f"num_beams={plan.num_beams}: a search knows no token before its end; leave it out to stream"
+        )
+    return (tokens.clone() for tokens in _steps(model, ids, mask, plan, False, context))

@@ -76,6 +76,8 @@ class Options:
 
 
 NAMES = tuple(f.name for f in fields(Options))
+# keys of a folder's generation config that change no token: written by transformers for itself
+OTHERS = ("_from_model_config", "transformers_version", "use_cache", "cache_implementation", "return_dict_in_generate")
 
 
 def _whole(least: int) -> tuple[Callable[[Any], bool], str]:
@@ -124,7 +126,8 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
     >>> resolve({"top_p": 0.9}).method, resolve({"num_beams": 4}).method
     ('sampling', 'beam')
     """
-    call, folder = _given(call), _given(defaults or {})
+    told = {k: v for k, v in (defaults or {}).items() if k not in OTHERS and not k.startswith("output_")}
+    call, folder = _given(call), _given(told)
     drawn = [name for name in SAMPLING if name in call]
     searched = call.get("num_beams", 1) > 1
     sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not searched))

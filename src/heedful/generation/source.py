@@ -58,13 +58,21 @@ class Source:
         Room pays where rows stay in place. Reordering copies everything at each step, which is faster without empty
         room between the rows.
         """
-        window = self.stack.window
+        self.room, window = steps, self.stack.window
         capacity = None if steps is None or window is not None else self.prompt.size(1) + steps
         self.cache = Cache(self.stack.depth, capacity=capacity, window=window)
 
     def prefill(self) -> Tensor:
         """Logits (B, V) after the prompt."""
         return self.logits(self.model.hidden(self.ids, self.real, cache=self.cache))
+
+    def reread(self, history: Tensor, begins: Tensor) -> Tensor:
+        """Logits (R, V) after ``history`` (R, N), each row from its column ``begins`` (R,); the rest is forgotten."""
+        first = int(begins.min())
+        real = torch.arange(first, history.size(1), device=history.device) >= begins[:, None]
+        self.ids, self.real = history[:, first:].clamp(min=0), None if bool(real.all()) else real
+        self.remember(self.room)
+        return self.prefill()
 
     def step(self, tokens: Tensor) -> Tensor:
         """Logits (R, V) after ``tokens`` (R,)."""

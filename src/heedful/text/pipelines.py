@@ -9,25 +9,37 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from heedful.errors import HeedfulError
 
+# What stands around a text, and around a pair of them; ":1" is the second segment (BERT's sentence B).
+TEMPLATES = {
+    "end": ("$A {end}", "$A {end} $B {end}"),  # as Marian's own
+    "both": ("{start} $A {end}", "{start} $A {end} $B:1 {end}:1"),  # as BERT's own
+    "none": ("$A", "$A $B:1"),
+}
 
-def train(texts: Sequence[str], size: int, kind: str, lowercase: bool, special: tuple[str, str, str, str]) -> Tokenizer:
+
+def train(
+    texts: Sequence[str], size: int, kind: str, lowercase: bool, template: str, special: tuple[str, str, str, str]
+) -> Tokenizer:
     """A trained `tokenizers.Tokenizer` of one of the kinds; `special` is (padding, start, end, unknown)."""
-    _, _, end, unknown = special
+    _, start, end, unknown = special
     lower = [normalizers.Lowercase()] if lowercase else []
     common: dict[str, Any] = {"vocab_size": size, "special_tokens": list(special), "show_progress": False}
     trainer: Any
     if kind == "bpe":
         tokenizer = Tokenizer(models.BPE())
         # One space is always put in front and always taken away, so that a word is the same token everywhere in a
-        # text and decoding gives the very string back, whatever it begins with.
-        tokenizer.normalizer = normalizers.Sequence([*lower, normalizers.Prepend(" ")])
+        # text and decoding gives the very string back, whatever it begins with. A bare text may stand anywhere in a
+        # longer one (a prompt): nothing is put before it.
+        bare = template == "none"
+        tokenizer.normalizer = normalizers.Sequence(lower if bare else [*lower, normalizers.Prepend(" ")])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(Regex(r" ?\p{N}"), "isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=False),
             ]
         )
-        tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+        stripped = [] if bare else [decoders.Strip(" ", 1, 0)]
+        tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *stripped])
         trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=2, **common)
     elif kind == "unigram":
         tokenizer = Tokenizer(models.Unigram())
@@ -61,8 +73,8 @@ def train(texts: Sequence[str], size: int, kind: str, lowercase: bool, special: 
     except Exception as error:  # the library raises the bare class
         reason = str(error).partition("\n")[0]
         raise HeedfulError(f"no {kind} vocabulary of {size} from this text ({reason}); choose another size") from error
-    # Who opens the folder in `transformers` gets the end token, as from Marian's own; here the task adds it.
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, tokenizer.token_to_id(end))]
-    )
+    # Who opens the folder in `transformers` gets the special tokens from this; here the task adds them.
+    single, pair = (form.format(start=start, end=end) for form in TEMPLATES[template])
+    used = [(token, tokenizer.token_to_id(token)) for token in (start, end)]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=used)
     return tokenizer

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 Kind = Literal["bpe", "unigram", "wordpiece", "character"]
+Template = Literal["end", "both", "none"]
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3 in every vocabulary trained here
 SMALLEST = {"bpe": 256 + len(SPECIAL)}  # byte-level: every byte is a token
@@ -28,6 +29,10 @@ CONFIG = {
     "model_input_names": ["input_ids", "attention_mask"],
     "clean_up_tokenization_spaces": False,
     "split_special_tokens": True,
+}
+PAIRS = {  # besides, where a text has a start, and a pair two segments: BERT's names of the same tokens
+    **dict(zip(("cls_token", "sep_token"), SPECIAL[1:3], strict=True)),
+    "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
 }
 
 
@@ -49,7 +54,14 @@ class Tokenizer:
         backend.encode_special_tokens = config.get("split_special_tokens", False)
 
     @classmethod
-    def train(cls, texts: Iterable[str], size: int, kind: Kind = "bpe", lowercase: bool = False) -> Tokenizer:
+    def train(
+        cls,
+        texts: Iterable[str],
+        size: int,
+        kind: Kind = "bpe",
+        lowercase: bool = False,
+        template: Template = "end",
+    ) -> Tokenizer:
         """A vocabulary of at most `size` tokens learned from `texts`, ``<pad> <s> </s> <unk>`` being ids 0 to 3.
 
         - ``bpe``: byte-level byte-pair encoding (Sennrich et al. 2016; bytes as in Radford et al. 2019). Any string is
@@ -60,12 +72,18 @@ class Tokenizer:
 
         All but ``bpe`` write ``<unk>`` for characters that `texts` lack. Too small a text gives fewer tokens.
 
-        Raises `HeedfulError` for an unknown `kind`, for no text, and for a `size` too small to hold the alphabet.
+        ``template`` is what `transformers` puts around a text when it opens the saved folder (`encode` here adds
+        nothing): ``end``, ``text </s>``, for translation; ``both``, ``<s> text </s>``, a pair as
+        ``<s> text </s> pair </s>`` in two segments, for encoders; ``none``, the bare text, for language models.
+
+        Raises `HeedfulError` for an unknown `kind` or `template`, for no text, and for a `size` too small to hold the
+        alphabet.
         """
         from heedful.text import pipelines
 
-        if kind not in get_args(Kind):
-            raise HeedfulError(f"unknown tokenizer kind {kind!r}; {nearest(str(kind), get_args(Kind))}")
+        for name, word, known in (("kind", kind, get_args(Kind)), ("template", template, get_args(Template))):
+            if word not in known:
+                raise HeedfulError(f"unknown tokenizer {name} {word!r}; {nearest(str(word), known)}")
         if size < SMALLEST.get(kind, len(SPECIAL) + 1):
             raise HeedfulError(
                 f"a {kind} vocabulary of {size} is too small; ask for {SMALLEST.get(kind, len(SPECIAL) + 1)} or more"
@@ -74,7 +92,8 @@ class Tokenizer:
         if not texts:
             raise HeedfulError("no text to train a tokenizer on; give it at least one line that is not blank")
         _share_cores()
-        return cls(pipelines.train(texts, size, kind, lowercase, SPECIAL), dict(CONFIG))
+        backend = pipelines.train(texts, size, kind, lowercase, template, SPECIAL)
+        return cls(backend, CONFIG | (PAIRS if template == "both" else {}))
 
     @classmethod
     def load(cls, folder: str | Path, name: str = "tokenizer") -> Tokenizer:
@@ -101,7 +120,8 @@ class Tokenizer:
     def save(self, folder: str | Path, name: str = "tokenizer") -> None:
         """Write ``folder/name.json`` and, beside ``tokenizer.json``, a ``tokenizer_config.json`` naming its class.
 
-        ``transformers.AutoTokenizer.from_pretrained(folder)`` opens it; a call there also appends ``</s>``.
+        ``transformers.AutoTokenizer.from_pretrained(folder)`` opens it; a call there also adds what the template
+        says.
         """
         folder = Path(folder)
         write(folder / f"{name}.json", self.backend.to_str(pretty=True))

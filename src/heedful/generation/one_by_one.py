@@ -1,0 +1,92 @@
+"""Greedy decoding and sampling: a token a row a step.
+
+Shapes: B prompts, n samples of each, R rows at work, N columns of the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import torch
+from torch import Tensor
+
+from heedful.generation.options import Options
+from heedful.generation.processors import Processor, process
+from heedful.generation.sampling import choose, draws, log_sums
+from heedful.generation.source import NONE, Source
+
+Steps = Generator[Tensor, None, tuple[Tensor, Tensor]]
+
+
+def one_by_one(
+    source: Source,
+    options: Options,
+    processors: Sequence[Processor],
+    limits: Tensor,
+    end: Tensor,
+    scored: bool,
+    context: int | None = None,
+) -> Steps:
+    """Greedy decoding and sampling: a token a row a step, each row until its end token or its limit.
+
+    Finished rows leave the batch when the live ones fall to half of it, or at their limit. A row that has more than
+    ``context`` tokens goes on from the last half of them, read anew.
+
+    Yields:
+        (B · n,) each row's token of the step, −1 for none.
+
+    Returns:
+        ids (B · n, N) with what stood before, −1 for none; scores (B · n,), zeros unless ``scored``.
+    """
+    width, copies, steps = source.prompt.size(1), options.num_return_sequences, int(limits.max())
+    context = context or width + steps
+    numbers = draws(source.given, copies, steps, options.seed) if options.do_sample else None
+    prompt = source.prompt
+    begins = shortened(width - source.counts, width, context)
+    logits = source.prefill() if width <= context else source.reread(prompt, begins)
+    rows = torch.arange(len(prompt), device=prompt.device)
+    if copies > 1:
+        rows = rows.repeat_interleave(copies)
+        source.select(rows)
+        logits, prompt, limits, begins = logits[rows], prompt[rows], limits[rows], begins[rows]
+        rows = torch.arange(len(rows), device=rows.device)
+    ids = prompt.new_full((len(rows), width + steps), NONE)
+    ids[:, :width] = prompt
+    sums, lengths, nearest = logits.new_zeros(len(rows)), limits.clone(), int(limits.min())
+    done = torch.zeros_like(limits, dtype=torch.bool)
+    full = context + int(begins.min())  # so many columns, and the row that reads the most can read no more
+
+    for step in range(1, steps + 1):
+        last = width + step
+        scores = process(processors, ids[rows, : last - 1], logits) if processors else logits
+        tokens = choose(scores, None if numbers is None else numbers[rows, step - 1])
+        ids[rows, last - 1] = torch.where(done, NONE, tokens)
+        yield ids[:, last - 1]
+        if scored:
+            log_p = logits.gather(1, tokens[:, None]) - log_sums(logits)
+            sums[rows] += torch.where(done, 0.0, log_p[:, 0])
+        ended = (torch.isin(tokens, end) | (limits[rows] == step)) & ~done
+        lengths[rows] = torch.where(ended, step, lengths[rows])
+        done = done | ended
+        alive = len(done) - int(done.sum())
+        if not alive:
+            break
+        if 2 * alive <= len(done) or step == nearest:
+            kept = (~done).nonzero()[:, 0]
+            source.select(kept)
+            rows, done, tokens = rows[kept], done[kept], tokens[kept]
+            nearest = int(limits[rows].min())
+        if last <= full:
+            logits = source.step(tokens)
+        else:
+            begins[rows] = shortened(begins[rows], last, context)
+            logits = source.reread(ids[rows, :last], begins[rows])
+            full = context + int(begins[rows].min())
+    return ids, sums / lengths
+
+
+def shortened(begins: Tensor, end: int, context: int) -> Tensor:
+    """The columns ``begins`` (R,) from which rows that reach to column ``end`` are read: half a context where they
+    are longer than one.
+    """
+    return torch.where(end - begins > context, end - max(1, context // 2), begins)

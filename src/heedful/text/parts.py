@@ -1,0 +1,47 @@
+"""Encoding long documents: in parts, so that neither memory nor one core has to hold a whole one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from heedful.text.tokenizer import Tokenizer
+
+PART = 1 << 18  # characters of one part, about
+TOGETHER = 16 * PART  # characters encoded at a time: the library's encodings are far larger than their ids
+CUT = re.compile(r"[^\W\d_](?=\n)")  # between a letter and a line's end tokenizers of words cut too
+
+
+def encode_parts(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[tuple[bool, list[int]]]:
+    """The ids of ``texts``, one after the other in parts, each with whether a text begins there.
+
+    The ids of a text's parts, joined, are those of the whole: it is cut only between a letter and the end of a line,
+    and not at all for a tokenizer that reads a part otherwise (one that puts a space before every text).
+    """
+    whole, *halves = tokenizer.encode(["one\n two\n\nthree", "one", "\n two\n\nthree"])
+    most = PART if whole == halves[0] + halves[1] else None
+    for group in _grouped(texts, most):
+        yield from zip((begins for begins, _ in group), tokenizer.encode([part for _, part in group]), strict=True)
+
+
+def _grouped(texts: Iterable[str], most: int | None) -> Iterator[list[tuple[bool, str]]]:
+    """Lists of (whether a text begins, part of about ``most`` characters), each list of ``TOGETHER`` characters."""
+    group: list[tuple[bool, str]] = []
+    size = 0
+    for text in texts:
+        for start, end in _cuts(text, most):
+            group.append((start == 0, text[start:end]))
+            size += end - start
+            if size >= TOGETHER:
+                yield group
+                group, size = [], 0
+    if group:
+        yield group
+
+
+def _cuts(text: str, most: int | None) -> Iterator[tuple[int, int]]:
+    start = 0
+    while most is not None and (found := CUT.search(text, start + most)):
+        yield start, found.end()
+        start = found.end()
+    yield start, len(text)
