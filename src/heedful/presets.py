@@ -261,7 +261,9 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "bert-tiny": ("Turc et al. 2019", 4_385_920, lambda: bert(128, 2, 2)),
     # vision
     "vit-b/16": ("Dosovitskiy et al. 2021, table 1", 86_567_656, lambda: vit(768, 12, 12, 16)),
+    "vit-b/32": ("Dosovitskiy et al. 2021, table 1", 88_224_232, lambda: vit(768, 12, 12, 32)),
     "vit-l/16": ("Dosovitskiy et al. 2021, table 1", 304_326_632, lambda: vit(1024, 24, 16, 16)),
+    "vit-l/32": ("Dosovitskiy et al. 2021, table 1", 306_535_400, lambda: vit(1024, 24, 16, 32)),
     "vit-h/14": ("Dosovitskiy et al. 2021, table 1", 632_045_800, lambda: vit(1280, 32, 16, 14)),
     "deit-ti": ("Touvron et al. 2021, table 1", 5_717_416, lambda: vit(192, 12, 3, 16)),
     "deit-s": ("Touvron et al. 2021, table 1", 22_050_664, lambda: vit(384, 12, 6, 16)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import heedful
+from heedful import presets
+from heedful.config import (
+    DecoderConfig,
+    EncoderDecoderConfig,
+    ModelConfig,
+    StackConfig,
+    VisionConfig,
+)
 from heedful.errors import HeedfulError
 
 
@@ -18,18 +27,65 @@ def test_the_published_parts_of_vit_b() -> None:
     info = heedful.summary("vit-b/16")
     layers = {layer.path: layer for layer in info.layers}
     block = "encoder.block.0."
-    assert layers[block + "attention"].parameters + layers[block + "attention_residual"].parameters == 2_363_904
-    assert layers[block + "feed_forward"].parameters + layers[block + "feed_forward_residual"].parameters == 4_723_968
+    assert layers[block + "attention_residual"].parameters == 2_363_904  # the sub-block: attention and its norm
+    assert layers[block + "attention"].parameters == 2_363_904 - 2 * 768
+    assert layers[block + "feed_forward_residual"].parameters == 4_723_968
     assert layers[block[:-1]].parameters == 7_087_872
     assert layers["encoder.block"].parameters == 85_054_464
     assert layers["embedding.projection"].parameters == 590_592
     assert info.parameters == 86_567_656
     assert layers["embedding"].output == (1, 197, 768)
     assert layers["embedding.projection"].output == (1, 768, 14, 14)
-    # 17.6 G multiply-adds at 224 × 224, not 173 M: attention's products are counted
+    assert info.multiply_adds == 17_563_828_224  # attention's products are counted
+    assert info.flops == 2 * info.multiply_adds
     tokens, dim = 197, 768
-    by_hand = 12 * (24 * tokens * dim**2 + 4 * tokens**2 * dim) + 2 * 196 * dim * dim + 2 * dim * 1000
-    assert info.flops == by_hand
+    one = 12 * tokens * dim**2 + 2 * tokens**2 * dim
+    assert layers[block[:-1]].multiply_adds == one
+    assert layers["encoder.block"].multiply_adds == layers["encoder"].multiply_adds == 12 * one
+    assert layers[block + "attention_residual"].multiply_adds == 4 * tokens * dim**2 + 2 * tokens**2 * dim
+    assert layers[block + "feed_forward_residual"].multiply_adds == 8 * tokens * dim**2
+    assert info.multiply_adds == 12 * one + 196 * dim * dim + 1000 * dim
+
+
+def block_products(stack: StackConfig, tokens: int, memory: int = 0) -> int:
+    """Multiply-adds of a block over ``tokens``, one by one as the papers' equations have them."""
+    size = stack.head_dim or stack.dim // stack.heads
+    queries, keys = stack.heads * size, (stack.kv_heads or stack.heads) * size
+    own = tokens * stack.dim * (2 * queries + 2 * keys) + 2 * tokens * tokens * queries
+    cross = 2 * tokens * stack.dim * queries + 2 * memory * stack.dim * keys + 2 * tokens * memory * queries
+    fed = (3 if stack.gated else 2) * tokens * stack.dim * (stack.ff_dim or 4 * stack.dim)
+    return own + (cross if stack.cross else 0) + fed
+
+
+def products(config: ModelConfig, tokens: int) -> int:
+    """Multiply-adds of a whole model: its blocks, its patches, its head."""
+    if isinstance(config, VisionConfig):
+        patches, dim = config.patches, config.encoder.dim
+        cut = (patches.tokens - patches.prefix_tokens) * patches.patch_size**2 * patches.channels * dim
+        rows = max(1, patches.prefix_tokens)  # a classifier each
+        return (
+            cut
+            + config.encoder.depth * block_products(config.encoder, patches.tokens)
+            + rows * dim * config.head.labels
+        )
+    if isinstance(config, EncoderDecoderConfig):
+        both = config.encoder.depth * block_products(config.encoder, tokens)
+        both += config.decoder.depth * block_products(config.decoder, tokens, memory=tokens)
+        return both + tokens * config.decoder.dim * config.source.vocab_size
+    if isinstance(config, DecoderConfig):
+        stack = config.decoder
+        return stack.depth * block_products(stack, tokens) + tokens * stack.dim * config.embedding.vocab_size
+    return config.encoder.depth * block_products(config.encoder, tokens)
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_multiply_adds_of_every_preset_by_hand(name: str) -> None:
+    config = presets.get(name)
+    # the shape of every block is the same: two of them stand for all
+    two = {part: replace(getattr(config, part), depth=2) for part in ("encoder", "decoder") if hasattr(config, part)}
+    config = replace(config, **two)
+    info = heedful.summary(config)
+    assert info.multiply_adds == products(config, info.input[0][1])
 
 
 @pytest.mark.parametrize("name", ["gpt-micro", "stories260k", "bert-tiny", "vit-micro", "transformer-tiny"])
@@ -55,6 +111,45 @@ def test_any_module() -> None:
         heedful.summary(layer, input_shape=(1, 5, 7))
 
 
+def test_a_block_alone_is_read_as_the_published_table() -> None:
+    info = heedful.summary(heedful.Block(presets.get("vit-b/16").encoder), input_shape=(1, 197, 768))
+    rows = {line.split()[0]: line for line in str(info).splitlines()[1:] if line}
+    assert str(info).splitlines()[0].split() == ["layer", "kind", "input", "output", "parameters", "multiply-adds"]
+    assert rows["attention_residual"].split()[-3:] == ["2,363,904", "524.4", "M"]
+    assert rows["feed_forward_residual"].split()[-3:] == ["4,723,968", "929.6", "M"]
+    assert "1 × 197 × 3072" in rows["feed_forward.up"]
+    assert (info.parameters, info.multiply_adds) == (7_087_872, 1_453_954_560)
+    assert "1.5 G multiply-adds, 2.9 GFLOPs" in str(info)
+
+
+class Listed(nn.Module):
+    """Lists in lists, one part called twice and one never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.never = nn.Linear(3, 5)
+        self.last = nn.Linear(8, 8)
+        self.rows = nn.ModuleList(nn.ModuleList(nn.Linear(8, 8) for _ in range(2)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for row in self.rows:
+            for part in row:
+                x = part(part(x))
+        return self.last(x)
+
+
+def test_rows_stand_in_the_order_in_which_they_run() -> None:
+    info = heedful.summary(Listed(), input_shape=(4, 8))
+    paths = ["never", "rows", "rows.0", "rows.0.0", "rows.0.1", "rows.1", "rows.1.0", "rows.1.1", "last"]
+    assert [layer.path for layer in info.layers] == paths
+    counts = {layer.path: layer.multiply_adds for layer in info.layers}
+    once = 4 * 8 * 8
+    assert counts["rows.0.0"] == 2 * once
+    assert (counts["rows.0"], counts["rows"]) == (4 * once, 8 * once)
+    assert (counts["never"], counts["last"], info.multiply_adds) == (0, once, 9 * once)
+    assert {layer.path: layer.parameters for layer in info.layers}["rows"] == 4 * 72
+
+
 def test_ties_count_once_and_nothing_is_allocated() -> None:
     info = heedful.summary("bert-large")  # 1.3 GB, were its weights made
     assert info.parameters == 335_141_888
@@ -71,4 +166,6 @@ def test_it_prints_as_a_table_and_as_json() -> None:
     data = json.loads(json.dumps(info.as_dict()))
     assert data["parameters"] == 4_385_920
     assert data["input"] == [[2, 16]]
+    assert data["flops"] == 2 * data["multiply_adds"] > 0
+    assert all(layer["flops"] == 2 * layer["multiply_adds"] for layer in data["layers"])
     assert {layer["path"] for layer in data["layers"]} >= {"encoder.block.1.attention.query", "head.pooler.dense"}

@@ -1,0 +1,185 @@
+"""Published training settings by name, as data. Nothing here imports torch.
+
+A recipe says what its source says. What the source does not do (averaged weights, label smoothing, mixup, stopping
+early, ...) is turned off; what it does not tell is left to the data, as where no recipe is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.errors import HeedfulError, nearest
+
+_PLAIN = {"label_smoothing": 0.0, "clip": 0.0, "weight_decay": 0.0, "average": 0.0, "patience": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Training settings and where they were published.
+
+    Attributes:
+        task: the task they are for.
+        source: the paper and its table or section.
+        settings: as ``RunSettings.from_dict`` takes them: nested mappings, sections by name.
+    """
+
+    task: str
+    source: str
+    settings: Mapping[str, Any]
+
+
+# -------------------------------------------------------------------------------------------------- encoder-decoder
+
+
+def vaswani(preset: str, dim: int, dropout: float, steps: int) -> Recipe:
+    """The paper's own training (Vaswani et al. 2017, sections 5.1, 5.3 and 5.4, table 3).
+
+    lr = dim^−½ · min(step^−½, step · 4000^−1½), whose peak, at step 4,000, is (4000 dim)^−½; 25,000 tokens of source
+    and of target a batch; 37,000 shared byte pairs.
+    """
+    return Recipe(
+        task="translation",
+        source="Vaswani et al. 2017, sections 5.1 to 5.4 and table 3",
+        settings={
+            "preset": preset,
+            "max_steps": steps,
+            "tokenizer": {"kind": "bpe", "size": 37000, "shared": True},
+            "model": {"dropout": dropout},
+            "training": _PLAIN
+            | {
+                "lr": (dim * 4000) ** -0.5,
+                "schedule": "inverse_sqrt",
+                "warmup": 4000,
+                "betas": (0.9, 0.98),
+                "eps": 1e-9,
+                "label_smoothing": 0.1,
+                "batch_tokens": 25000,
+            },
+        },
+    )
+
+
+_CONSTANT = Recipe(  # padding is never part of the loss, in any recipe
+    task="translation",
+    source="Vaswani et al. 2017, section 5.3, at the constant rate of 1e-4 that tutorials take",
+    settings={
+        "preset": "transformer-base",
+        "model": {"dropout": 0.1},
+        "training": _PLAIN | {"lr": 1e-4, "schedule": "constant", "warmup": 0, "betas": (0.9, 0.98), "eps": 1e-9},
+    },
+)
+
+
+# ---------------------------------------------------------------------------------------------------------- decoder
+
+
+def nanogpt(preset: str, context: int, rows: int, steps: int, source: str) -> Recipe:
+    """nanoGPT's settings for Tiny Shakespeare, by characters: ``rows`` × ``context`` of them a step.
+
+    The presets have its sizes and its dropout. Two things stay ours: the linear maps and norms have biases, and
+    embeddings do not decay.
+    """
+    return Recipe(
+        task="text-generation",
+        source=source,
+        settings={
+            "preset": preset,
+            "max_steps": steps,
+            "data": {"max_length": context, "valid_fraction": 0.1},
+            "tokenizer": {"kind": "character"},
+            "training": _PLAIN
+            | {
+                "lr": 1e-3,
+                "schedule": "cosine",
+                "warmup": 100,
+                "floor": 0.1,
+                "betas": (0.9, 0.99),
+                "eps": 1e-8,
+                "weight_decay": 0.1,
+                "clip": 1.0,
+                "batch_tokens": rows * context,
+                "evaluate_every": 250,
+            },
+        },
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- vision
+
+
+def vit(preset: str, epochs: int, lr: float, schedule: str, weight_decay: float, dropout: float, clip: float) -> Recipe:
+    """A row of table 3 (Dosovitskiy et al. 2021, appendix B.1): 4,096 images a batch, warm-up of 10,000 steps, 224².
+
+    Adam with β = (0.9, 0.999), section 4.1. Fine-tuning (table 4) is by SGD with momentum, which is not among our
+    optimisers, and so is not here. Neither is the value of the label smoothing that section 4.3 speaks of: the paper
+    does not tell it.
+    """
+    return Recipe(
+        task="image-classification",
+        source="Dosovitskiy et al. 2021, table 3",
+        settings={
+            "preset": preset,
+            "max_epochs": epochs,
+            "image": {"size": 224, "augment": 0, "mixup": 0.0},
+            "model": {"dropout": dropout},
+            "training": _PLAIN
+            | {
+                "lr": lr,
+                "schedule": schedule,
+                "warmup": 10000,
+                "betas": (0.9, 0.999),
+                "weight_decay": weight_decay,
+                "clip": clip,
+                "batch_size": 4096,
+            },
+        },
+    )
+
+
+# Where the table gives two numbers of epochs (7/14 and 30/90), the longer training stands here.
+RECIPES: dict[str, Recipe] = {
+    "transformer-base": vaswani("transformer-base", 512, 0.1, 100_000),
+    "transformer-big": vaswani("transformer-big", 1024, 0.3, 300_000),
+    "transformer-constant": _CONSTANT,
+    "nanogpt-shakespeare": nanogpt("gpt-mini", 256, 64, 5000, "nanoGPT, 2023, config/train_shakespeare_char.py"),
+    "nanogpt-shakespeare-cpu": nanogpt("gpt-micro", 64, 12, 2000, "nanoGPT, 2023, README, for a laptop's CPU"),
+    "vit-b/16-jft300m": vit("vit-b/16", 7, 8e-4, "linear", 0.1, 0.0, 0.0),
+    "vit-b/32-jft300m": vit("vit-b/32", 7, 8e-4, "linear", 0.1, 0.0, 0.0),
+    "vit-l/32-jft300m": vit("vit-l/32", 7, 6e-4, "linear", 0.1, 0.0, 0.0),
+    "vit-l/16-jft300m": vit("vit-l/16", 14, 4e-4, "linear", 0.1, 0.0, 0.0),
+    "vit-h/14-jft300m": vit("vit-h/14", 14, 3e-4, "linear", 0.1, 0.0, 0.0),
+    "vit-b/16-imagenet21k": vit("vit-b/16", 90, 1e-3, "linear", 0.03, 0.1, 0.0),
+    "vit-b/32-imagenet21k": vit("vit-b/32", 90, 1e-3, "linear", 0.03, 0.1, 0.0),
+    "vit-l/16-imagenet21k": vit("vit-l/16", 90, 1e-3, "linear", 0.03, 0.1, 0.0),
+    "vit-l/32-imagenet21k": vit("vit-l/32", 90, 1e-3, "linear", 0.03, 0.1, 0.0),
+    "vit-b/16-imagenet": vit("vit-b/16", 300, 3e-3, "cosine", 0.3, 0.1, 1.0),
+    "vit-b/32-imagenet": vit("vit-b/32", 300, 3e-3, "cosine", 0.3, 0.1, 1.0),
+    "vit-l/16-imagenet": vit("vit-l/16", 300, 3e-3, "cosine", 0.3, 0.1, 1.0),
+    "vit-l/32-imagenet": vit("vit-l/32", 300, 3e-3, "cosine", 0.3, 0.1, 1.0),
+}
+
+
+def names() -> list[str]:
+    """All recipe names."""
+    return list(RECIPES)
+
+
+def get(name: str) -> Recipe:
+    """The recipe of a name; an unknown name raises ``HeedfulError`` with the nearest.
+
+    >>> get("transformer-base").settings["training"]["warmup"]
+    4000
+    """
+    if name not in RECIPES:
+        raise HeedfulError(f"unknown recipe {name!r}; {nearest(name, RECIPES)}")
+    return RECIPES[name]
+
+
+def describe() -> list[dict[str, Any]]:
+    """Every recipe's name, task, preset and source."""
+    return [
+        {"name": name, "task": recipe.task, "preset": recipe.settings["preset"], "source": recipe.source}
+        for name, recipe in RECIPES.items()
+    ]

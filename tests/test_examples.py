@@ -1,0 +1,97 @@
+"""The examples run, and print what their heads say."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+import heedful
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def promised(module: ModuleType) -> list[str]:
+    """The lines that the head says will be printed: the indented block after "To expect"."""
+    assert module.__doc__ is not None
+    block = re.search(r"To\s+expect[^:]*:\n\n((?:    .*\n)+)", module.__doc__)
+    assert block is not None
+    return [line.strip() for line in block[1].splitlines()]
+
+
+Printed = Callable[..., list[str]]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """Calls a function and gives the lines that it prints."""
+
+    def run(function: Callable[..., None], *arguments: object) -> list[str]:
+        function(*arguments)
+        return [line.strip() for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_heads_tell_what_a_reader_needs(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    head = text.split('"""')[1]
+    assert f"    python examples/{path.name}" in head
+    assert re.search(r"core|computer|GPU", head), "the hardware"
+    assert re.search(r"second|minute", head), "the time"
+    assert re.search(r"To\s+expect", head)
+    assert len(text.splitlines()) <= 120
+
+
+def test_encoder_block(printed: Printed) -> None:
+    module = loaded("encoder_block")
+    lines = printed(module.main)
+    assert len(promised(module)) == 7
+    assert set(promised(module)) <= set(lines)
+    assert sum(line.split()[:2] == ["layer", "kind"] for line in lines) == 2
+
+
+def test_vision_step_by_step(printed: Printed, tmp_path: Path) -> None:
+    """With one block instead of twelve: drawing the weights of the others is most of the time."""
+    pytest.importorskip("sklearn")
+    module = loaded("vision_step_by_step")
+    config = heedful.presets.get("vit-b/16")
+    model = heedful.create(replace(config, encoder=replace(config.encoder, depth=1)), seed=0).eval()
+    lines = printed(module.follow, model, tmp_path / "pictures")
+    expected = [
+        line.replace("after 12 blocks and the norm ", "after 1 blocks and the norm  ") for line in promised(module)
+    ]
+    assert len(expected) == 13
+    assert set(expected) <= set(lines)
+    for name, patches in (("grid", 196), ("strip", 196), ("features", 0)):
+        text = (tmp_path / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
+        root = ElementTree.fromstring(text)
+        assert sum(part.get("class") == "patch" for part in root.iter()) == patches
+    assert len(set(re.findall(r"feature \d+", text))) == 5
+
+
+def test_encoder_decoder(printed: Printed) -> None:
+    """Three steps instead of a thousand: all but what only training brings."""
+    module = loaded("encoder_decoder")
+    lines = printed(module.main, 3)
+    trained = [line for line in promised(module) if line.startswith(("step", "right"))]
+    assert len(trained) == 2
+    assert set(promised(module)) - set(trained) <= set(lines)
+    loss = next(float(line.split()[3]) for line in lines if line.startswith("step"))
+    assert 4.5 < loss < 7.5  # ln 273 = 5.6: nothing is known yet
