@@ -30,7 +30,7 @@ class Calls(dict[str, Any]):
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     seen = Calls()
 
-    def train(settings: RunSettings, say: Callable[[str], None], quiet: bool) -> dict[str, Any]:
+    def train(settings: RunSettings, say: Callable[[str], None], quiet: bool, draw: Any) -> dict[str, Any]:
         seen["train"] = settings
         seen["quiet"] = quiet
         say("reading the data")
@@ -47,13 +47,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         seen["pipeline"] = (task, model, device)
         seen["batches"] = []
 
-        def pipe(texts: list[str], **decoding: Any) -> list[dict[str, Any]]:
-            assert isinstance(texts, list)
-            seen["batches"].append(texts)
-            seen["decoding"] = decoding
-            return [{"input": text, "output": text.upper(), "score": 0.25} for text in texts]
+        class Pipe:
+            task = None
 
-        return pipe
+            def __call__(self, texts: list[str], **decoding: Any) -> list[dict[str, Any]]:
+                assert isinstance(texts, list)
+                seen["batches"].append(texts)
+                seen["decoding"] = decoding
+                return [{"input": text, "output": text.upper(), "score": 0.25} for text in texts]
+
+        return Pipe()
 
     class Summary:
         def __str__(self) -> str:
@@ -66,12 +69,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         seen["summary"] = name
         return Summary()
 
-    def demo(to: str, out: str | None, say: Callable[[str], None], quiet: bool) -> dict[str, Any]:
+    def demo(name: str, out: str | None, say: Callable[[str], None], quiet: bool, **choices: str) -> dict[str, Any]:
         say("training")
-        seen["demo"] = (to, out)
+        seen["demo"] = (name, out, choices)
         return {"task": "translation", "model": out, "metrics": {"exact_match": 1.0}, "seconds": 9}
 
-    for place, stand_in in (("training.run", train), ("evaluation.run", evaluate), ("demo", demo)):
+    for place, stand_in in (("training.run", train), ("evaluation.run", evaluate), ("demos", demo)):
         monkeypatch.setattr(f"heedful.{place}.{stand_in.__name__}", stand_in)
     monkeypatch.setattr(heedful, "pipeline", pipeline, raising=False)
     monkeypatch.setattr(heedful, "summary", summary, raising=False)
@@ -419,14 +422,14 @@ def test_people_read_text(calls: Calls, folder: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "a table\n"
     assert cli.main(["demo", "--to", "de", "--out", "runs/demo"]) == 0
     assert capsys.readouterr().out == "training\n"
-    assert calls["demo"] == ("de", "runs/demo")
+    assert calls["demo"] == ("dates", "runs/demo", {"to": "de"})
 
 
 def test_evaluate_passes_its_options_on(calls: Calls, folder: Path) -> None:
     tokens = ["evaluate", "model", "--data", "train.en", "--columns", "en,fr", "--split", "valid", "--device", "cpu"]
     assert cli.main([*tokens, "--num-beams", "5", "--max-new-tokens", "9"]) == 0
     decoding = {"num_beams": 5, "max_new_tokens": 9}
-    options = {"columns": ("en", "fr"), "decoding": decoding, "device": "cpu", "split": "valid"}
+    options = {"columns": ("en", "fr"), "decoding": decoding, "device": "cpu", "split": "valid", "draw": None}
     assert calls["evaluate"] == ("model", ("train.en",), options)
 
 
@@ -475,7 +478,7 @@ def test_standard_input_is_answered_as_it_comes_and_in_order(
 ) -> None:
     chunks = [b"\xef\xbb\xbfone\r\ntw", b"o\n\n", b"gr\xc3", b"\xbc\xc3\x9f\nlast"]
     assert predict(monkeypatch, capsys, chunks) == (0, "ONE\nTWO\n\nGRÜSS\nLAST\n", "")
-    assert calls["batches"] == [["one"], ["two"], ["grüß"], ["last"]]
+    assert calls["batches"] == [["one"], ["two", ""], ["grüß"], ["last"]]
 
 
 def test_much_input_is_answered_in_bounded_batches(
@@ -490,13 +493,13 @@ def test_much_input_is_answered_in_bounded_batches(
     assert max(map(len, calls["batches"])) == 64
 
 
-def test_empty_lines_have_empty_answers(
+def test_empty_lines_are_the_tasks_to_answer(
     calls: Calls, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, _ = predict(monkeypatch, capsys, [b"\n a \n"], "--json")
     assert status == 0
     assert [only_json(line) for line in out.splitlines()] == [
-        {"input": "", "output": "", "score": None},
+        {"input": "", "output": "", "score": 0.25},
         {"input": " a ", "output": " A ", "score": 0.25},
     ]
     assert predict(monkeypatch, capsys, []) == (0, "", "")
@@ -526,8 +529,11 @@ def test_a_terminal_is_told_what_is_awaited(
 
 FAKE = """
 import sys, types, heedful
-heedful.pipeline = lambda task, model, device=None: lambda texts: [
-    {"input": text, "output": text * 99, "score": 1.0} for text in texts]
+class Pipe:
+    task = None
+    def __call__(self, texts):
+        return [{"input": text, "output": text * 99, "score": 1.0} for text in texts]
+heedful.pipeline = lambda task, model, device=None: Pipe()
 from heedful.cli import main
 sys.exit(main(sys.argv[1:]))
 """

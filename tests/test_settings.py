@@ -9,6 +9,7 @@ from heedful.errors import HeedfulError
 from heedful.settings import (
     DataSettings,
     DecodingSettings,
+    ImageSettings,
     ModelSettings,
     RunSettings,
     TokenizerSettings,
@@ -117,10 +118,10 @@ def test_only_what_is_set_is_given() -> None:
 def test_every_field_has_a_line_of_help_and_a_key() -> None:
     from dataclasses import fields
 
-    sections = (DataSettings, TokenizerSettings, ModelSettings, TrainingSettings)
+    sections = (DataSettings, TokenizerSettings, ImageSettings, ModelSettings, TrainingSettings)
     for section in (*sections, DecodingSettings, RunSettings):
         for f in fields(section):
             assert f.name in {s.section for s in sections} or 0 < len(f.metadata["help"]) < 80
     known = keys(RunSettings)
     assert {"task", "from", "max_minutes", "training.lr", "data.columns"} <= set(known)
-    assert len(known) == len(set(known)) == 13 + sum(len(fields(section)) for section in sections)
+    assert len(known) == len(set(known)) == 14 + sum(len(fields(section)) for section in sections)

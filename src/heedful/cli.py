@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Annotated, cast
@@ -23,16 +24,18 @@ from heedful.options import check_file, check_model, check_out, join_dashes, rea
 from heedful.settings import (
     DataSettings,
     DecodingSettings,
+    ImageSettings,
     ModelSettings,
     RunSettings,
     TokenizerSettings,
     TrainingSettings,
 )
-from heedful.terminal import answers, lines, print_list, print_result, program, say_to, to_json
+from heedful.terminal import lines, print_list, print_result, program, say_to, to_json
 
 for _section, _title in (
     (DataSettings, "Data"),
     (TokenizerSettings, "Tokenizer"),
+    (ImageSettings, "Images"),
     (ModelSettings, "Model: parts of the preset to change"),
     (TrainingSettings, "Training"),
     (DecodingSettings, "Decoding"),
@@ -71,9 +74,11 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model on your own files."""
-    from heedful import presets, tasks
+    from heedful import presets, recipes, tasks
 
     tasks.check(settings.task)
+    if settings.recipe is not None:
+        recipes.get(settings.recipe)
     if settings.preset is not None:
         presets.get(settings.preset)
     if settings.start_from is not None:
@@ -83,10 +88,10 @@ def train(
     check_out(settings)
 
     from heedful.training.run import train as run
-    from heedful.views.draw import draw_run
+    from heedful.views.draw import draw_report, draw_run
 
     try:
-        result = run(settings, say=say_to(json), quiet=json)
+        result = run(settings, say=say_to(json), quiet=json, draw=draw_report)
     except KeyboardInterrupt:
         saved = Path(settings.out).is_dir() and any(Path(settings.out).iterdir())
         raise KeyboardInterrupt(*([settings.out] if saved else [])) from None
@@ -102,13 +107,13 @@ def train(
 def predict(
     model: Annotated[str, Parameter(help="model folder")],
     /,
-    *inputs: Annotated[str, Parameter(help="texts; without any, standard input line by line")],
+    *inputs: Annotated[str, Parameter(help="texts, or image files; without any, standard input line by line")],
     task: Annotated[str | None, Parameter(help="what to do; by default what the model was trained for")] = None,
     device: Device = None,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     json: Json = False,
 ) -> None:
-    """Answer texts with a trained model, in order, as they come."""
+    """Answer texts or images with a trained model, in order, as they come."""
     check_model(model)
     for number, text in enumerate(inputs, start=1):
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # what the shell passed was no UTF-8
@@ -118,13 +123,20 @@ def predict(
 
         tasks.check(task)
     import heedful
+    from heedful.tasks.task import Streams
 
     pipe = heedful.pipeline(task, model, device=device)
     if not inputs and sys.stdin.isatty():
         print("write one text a line; Ctrl-D ends", file=sys.stderr, flush=True)
     given = decoding.given()
     for texts in [inputs] if inputs else lines(cast(BufferedReader, sys.stdin.buffer)):
-        for answer in answers(lambda asked: pipe(asked, **given), texts):
+        if isinstance(pipe.task, Streams) and not json and sys.stdout.isatty() and decoding.num_beams in (None, 1):
+            for text in texts:
+                for piece in pipe.stream(text, **given):
+                    print(piece, end="", flush=True)
+                print()
+            continue
+        for answer in pipe(list(texts), **given):
             output = answer["output"]
             print(to_json(answer) if json else output if isinstance(output, str) else to_json(output))
         sys.stdout.flush()
@@ -140,6 +152,7 @@ def evaluate(
         tuple[str, ...] | None, Parameter(help="names or numbers from 1, source first, as en,fr")
     ] = None,
     split: Annotated[str, Parameter(help="part of a data set that has several; test by default")] = "test",
+    out: Annotated[str | None, Parameter(help="folder for the pictures: confusions, mistakes")] = None,
     device: Device = None,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     json: Json = False,
@@ -150,9 +163,19 @@ def evaluate(
         check_file(file)
 
     from heedful.evaluation.run import evaluate as run
+    from heedful.views.draw import draw_report
 
     columns = DataSettings(columns=columns).columns
-    result = run(model, data, columns=columns, decoding=decoding.given(), device=device, split=split, say=say_to(json))
+    result = run(
+        model,
+        data,
+        columns=columns,
+        decoding=decoding.given(),
+        device=device,
+        split=split,
+        say=say_to(json),
+        draw=None if out is None else partial(draw_report, Path(out)),
+    )
     print_result(result, json)
 
 
@@ -182,6 +205,16 @@ def list_presets(*, json: Json = False) -> None:
     print_list(presets.describe(), json)
 
 
+@app.command(
+    name="recipes", help_epilogue="Example:  heedful train text-generation --recipe nanogpt-shakespeare-cpu ..."
+)
+def list_recipes(*, json: Json = False) -> None:
+    """List the published training settings that a run can take."""
+    from heedful import recipes
+
+    print_list(recipes.describe(), json)
+
+
 @app.command(name="tasks", help_epilogue="Example:  heedful train translation --help")
 def list_tasks(*, json: Json = False) -> None:
     """List what a model can be trained for."""
@@ -190,17 +223,27 @@ def list_tasks(*, json: Json = False) -> None:
     print_list(tasks.names(), json)
 
 
-@app.command(help_epilogue="Example:  heedful demo --to de")
+@app.command(help_epilogue="Example:  heedful demo --to de\n          heedful demo --all")
 def demo(
+    name: Annotated[str, Parameter(help="dates, languages, code or digits; dates by default")] = "dates",
+    /,
     *,
-    to: Annotated[str, Parameter(help="language of the dates; fr by default")] = "fr",
+    every: Annotated[bool, Parameter(name="--all", help="all four, one of each family")] = False,
+    to: Annotated[str | None, Parameter(help="language of the dates; fr by default")] = None,
     out: Annotated[str | None, Parameter(help="folder of the run and its model")] = None,
     json: Json = False,
 ) -> None:
-    """Train a small translator of written-out dates before your eyes, in minutes."""
-    from heedful.demo import demo as run
+    """Train a small model before your eyes, in minutes: a translator of dates, or one of each family."""
+    if every and (name != "dates" or to is not None or out is not None):
+        raise HeedfulError("--all makes every demo in its own folder; leave the name, --to and --out out")
+    if to is not None and name != "dates":
+        raise HeedfulError(f"--to is the language of the dates; the demo {name} has none, leave it out")
+    from heedful.demos import all_demos
+    from heedful.demos import demo as run
 
-    result = run(to=to, out=out, say=say_to(json), quiet=json)
+    choices = {} if to is None else {"to": to}
+    say = say_to(json)
+    result = all_demos(say, quiet=json) if every else run(name, out, say, quiet=json, **choices)
     if json:
         print(to_json(result))
 

@@ -129,8 +129,9 @@ class DataSettings(Settings):
     columns: tuple[str, ...] | None = _option(
         "columns, source first: a header's names as en,fr; numbers from 1 without one"
     )
+    label_separator: str | None = _option("what stands between labels where an example may have several")
     valid_fraction: float | None = _option("share kept for validation without --valid", above=0, below=1)
-    max_length: int | None = _option("longest example, in tokens; longer ones are left out", least=1)
+    max_length: int | None = _option("most tokens of an example (a language model's context)", least=1)
     limit: int | None = _option("read at most this many rows", least=1)
 
     def __post_init__(self) -> None:
@@ -152,6 +153,20 @@ class TokenizerSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageSettings(Settings):
+    """How images are made alike, and changed anew each time they are learned from."""
+
+    section: ClassVar[str] = "image"
+
+    size: int | None = _option("pixels of a side; images are resized to it", least=1)
+    channels: Literal[1, 3] | None = _option("1 grey, 3 colour")
+    crop: int | None = _option("pixels by which an image is moved about at most", least=0)
+    flip: bool | None = _option("mirror half of the images")
+    augment: int | None = _option("random changes of colour and shape an image (RandAugment)", least=0)
+    mixup: float | None = _option("alpha of mixup, two images and labels blended; 0 for none", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
     """Parts of the preset to change."""
 
@@ -167,6 +182,7 @@ class ModelSettings(Settings):
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = _option("feed-forward activation")
     dropout: float | None = _option("dropout of the hidden states, a probability", least=0, below=1)
     tied: bool | None = _option("output layer shares the embedding's weights (=false for its own)")
+    patch_size: int | None = _option("pixels of a patch's side", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +194,9 @@ class TrainingSettings(Settings):
     lr: float | None = _option("peak learning rate", above=0)
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] | None = _option("fall after the warm-up")
     warmup: int | None = _option("steps of linear rise", least=0)
+    floor: float | None = _option("last learning rate of cosine and linear, as a share of the peak", least=0, below=1)
     batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
+    batch_size: int | None = _option("examples of one batch at most", least=1)
     accumulate: int | None = _option("batches added up for one step", least=1)
     label_smoothing: float | None = _option("probability spread over the other tokens", least=0, below=1)
     clip: float | None = _option("largest norm of the gradient; 0 for none", least=0)
@@ -186,7 +204,9 @@ class TrainingSettings(Settings):
     betas: tuple[float, float] | None = _option("Adam's two decay rates", least=0, below=1)
     eps: float | None = _option("Adam's epsilon", above=0)
     precision: Literal["fp32", "bf16"] | None = _option("number format of the forward pass")
-    average: float | None = _option("decay of the weights' moving average; 0 for none", least=0, below=1)
+    average: float | None = _option(
+        "mean age of the averaged weights, a share of the run; 0 for none", least=0, below=0.5
+    )
     patience: int | None = _option("evaluations without gain before stopping; 0 for never", least=0)
     evaluate_every: int | None = _option("steps between evaluations", least=1)
     save_every: int | None = _option("steps between checkpoints", least=1)
@@ -200,6 +220,11 @@ class DecodingSettings(Settings):
     num_beams: int | None = _option("beams; 1 is greedy", least=1)
     max_new_tokens: int | None = _option("longest answer, in tokens", least=1)
     length_penalty: float | None = _option("exponent of the length by which a beam's score is divided")
+    do_sample: bool | None = _option("draw tokens instead of taking the likeliest (=false for those)")
+    temperature: float | None = _option("below 1 safer, above 1 wilder", above=0)
+    top_k: int | None = _option("draw from so many likeliest tokens", least=1)
+    top_p: float | None = _option("draw from the likeliest tokens of this probability together", above=0, most=1)
+    seed: int | None = _option("of what is drawn", least=0)
     batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
 
 
@@ -208,9 +233,10 @@ class RunSettings(Settings):
     """One training run."""
 
     task: str = field(kw_only=False, metadata={"help": "what to learn; heedful tasks lists them"})
-    train: tuple[str, ...] = field(metadata={"help": "a file of examples, or one a language; - is standard input"})
+    train: tuple[str, ...] = field(metadata={"help": "a file or folder, or a file a language; - is standard input"})
     valid: tuple[str, ...] | None = _option("examples to validate on; without it a part of --train")
     out: str = field(metadata={"help": "folder of the run and its model"})
+    recipe: str | None = _option("published training settings; heedful recipes lists them")
     preset: str | None = _option("published size to start anew; heedful presets lists them")
     start_from: str | None = _option("model folder to go on from")
     seed: int = _option("of the weights, the order and the dropout; 0 by default", default=0, least=0, most=2**63 - 1)
@@ -222,6 +248,7 @@ class RunSettings(Settings):
     device: str | None = _option("cpu, cuda, cuda:1, mps")
     data: DataSettings = field(default_factory=DataSettings)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    image: ImageSettings = field(default_factory=ImageSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
 
@@ -243,7 +270,7 @@ def to_toml(settings: RunSettings) -> str:
         return [f"{name} = {json.dumps(v)}" for name, v in found.items() if v is not None and not isinstance(v, dict)]
 
     parts = [line for line in lines(settings) if not line.startswith(("resume", "overwrite"))]
-    for section in (settings.data, settings.tokenizer, settings.model, settings.training):
+    for section in (value for value in vars(settings).values() if isinstance(value, Settings)):
         parts += ["", f"[{section.section}]", *lines(section)] if lines(section) else []
     return "\n".join(parts) + "\n"
 

@@ -44,14 +44,6 @@ def lines(stream: BufferedReader) -> Iterator[list[str]]:
             return
 
 
-def answers(pipe: Callable[[list[str]], list[dict[str, Any]]], texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One answer a text, in order; an empty text is not asked about and has an empty answer."""
-    asked = [text for text in texts if text.strip()]
-    answers = iter(pipe(asked) if asked else [])
-    for text in texts:
-        yield next(answers) if text.strip() else {"input": text, "output": "", "score": None}
-
-
 def program() -> str:
     """How this program is called from here: by its name where the path finds it, else by the way it was called."""
     here = Path(sys.argv[0])
@@ -84,7 +76,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:
-    """The metrics of a result and its seconds, a line each; or all of it as JSON."""
+    """The metrics of a result and its seconds, a line each, and its tables; or all of it as JSON."""
     if as_json:
         print(to_json(result))
         return
@@ -94,6 +86,10 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     for name, group in result.get("by_format", {}).items():
         note = "" if group["counted"] else "  (not counted: no answer can be sure)"
         print(f"  {name:<18}{group['exact_match']:5.1f} % of {group['examples']}{note}")
+    if "by_class" in result:
+        from heedful.views.report import table
+
+        print(*table(result["by_class"]), sep="\n")
 
 
 def print_list(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

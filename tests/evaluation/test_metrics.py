@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.data import Row
-from heedful.errors import HeedfulError
 from heedful.evaluation.metrics import exact_match, translation_metrics
-from heedful.evaluation.run import scored
-from heedful.tasks.translation import Translation
-from heedful.text import Tokenizer
 
 OUTPUTS = ["the cat sat on the mat .", "a dog ran", "Bonjour à tous !"]
 REFERENCES = ["the cat sat on a mat .", "the dog ran away", "Bonjour à tous !"]
@@ -35,18 +30,3 @@ def test_exact_match() -> None:
     assert exact_match([], []) == 0.0
     with pytest.raises(ValueError, match="zip"):
         exact_match(["a"], [])
-
-
-def test_rows_that_cannot_be_exact_count_by_format_only() -> None:
-    rows = [
-        Row({"source": "1", "target": "1", "format": "long", "exact": "yes"}, "f", 1),
-        Row({"source": "2", "target": "2", "format": "long", "exact": "yes"}, "f", 2),
-        Row({"source": "3", "target": "3", "format": "short", "exact": "no"}, "f", 3),
-    ]
-    tokenizer = Tokenizer.train(["1 2 3"], 300)
-    result = scored(Translation(tokenizer, tokenizer), ["1", "x", "3"], rows)
-    assert result["metrics"]["exact_match"] == 50.0
-    assert result["by_format"]["long"] == {"exact_match": 50.0, "examples": 2, "counted": True}
-    assert result["by_format"]["short"] == {"exact_match": 100.0, "examples": 1, "counted": False}
-    with pytest.raises(HeedfulError, match="no example"):
-        scored(Translation(tokenizer, tokenizer), [], [])

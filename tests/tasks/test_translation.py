@@ -9,15 +9,17 @@ import pytest
 
 import heedful
 from heedful.config import EmbeddingConfig
-from heedful.data import Row
+from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.settings import ModelSettings, RunSettings
 from heedful.tasks import check, get, names
 from heedful.tasks.pipeline import Pipeline
+from heedful.tasks.task import Answer
 from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer
 
-ROWS = [Row({"source": s, "target": t}, "f", 1) for s, t in [("a b", "b a"), ("one two three", "x"), ("é", "ü ö")]]
+TEXTS = [("a b", "b a"), ("one two three", "x"), ("é", "ü ö")]
+ROWS = Rows(Row({"source": s, "target": t}, "f", 1) for s, t in TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def settings(**model: object) -> RunSettings:
 
 
 def test_a_batch(task: Translation) -> None:
-    examples = task.encode(ROWS)
+    examples = task.encode(ROWS).examples
     batch = task.collate(examples)
     start, end, pad = task.target.start, task.target.end, task.target.pad
     for i, row in enumerate(ROWS):
@@ -53,7 +55,7 @@ def test_a_batch(task: Translation) -> None:
 def test_the_loss_by_hand(task: Translation, smoothing: float) -> None:
     """Σ over real target tokens alone; padding takes no part in the smoothing either."""
     model = heedful.create(task.config(settings(dim=16, heads=2, depth=1)), seed=0).double().eval()
-    examples = task.encode(ROWS)
+    examples = task.encode(ROWS).examples
     expected = 0.0
     for example in examples:
         batch = task.collate([example])
@@ -75,24 +77,59 @@ def test_settings_change_the_preset(task: Translation) -> None:
         task.config(RunSettings(task="translation", train=("-",), out="-", preset="gpt2"))
 
 
+def test_what_is_too_long_is_left_out_and_said(task: Translation) -> None:
+    longest = task.lengths(task.encode(ROWS).examples).max(axis=1)
+    assert longest.argmax() == 1
+    kept = task.encode(ROWS, int(longest.max()) - 1)
+    assert [row.values["source"] for row in kept.rows] == ["a b", "é"]
+    assert len(kept.examples) == 2
+    assert kept.note == f"1 examples longer than {longest.max() - 1} tokens left out (--data.max-length)"
+    assert task.encode(ROWS).note == ""
+    with pytest.raises(HeedfulError, match="every example is longer than 1 tokens"):
+        task.encode(ROWS, 1)
+
+
+def test_rows_that_cannot_be_exact_count_by_format_only(task: Translation, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [("1", "long", "yes"), ("2", "long", "yes"), ("3", "short", "no")]
+    rows = Rows(Row({"source": n, "target": n, "format": f, "exact": e}, "f", 1) for n, f, e in kinds)
+    model = heedful.create(task.config(settings(dim=16, heads=2, depth=1)), seed=0).eval()
+    said = [Answer(n, output, 0.0) for (n, _, _), output in zip(kinds, ["1", "x", "3"], strict=True)]
+    monkeypatch.setattr(task, "answer", lambda model, inputs, **options: said)
+    measured = task.measure(model, task.encode(rows).examples, rows)
+    assert measured.metrics["exact_match"] == 50.0
+    assert measured.details["by_format"]["long"] == {"exact_match": 50.0, "examples": 2, "counted": True}
+    assert measured.details["by_format"]["short"] == {"exact_match": 100.0, "examples": 1, "counted": False}
+
+
+def test_the_measured_loss_is_the_mean_over_target_tokens(task: Translation) -> None:
+    model = heedful.create(task.config(settings(dim=16, heads=2, depth=1)), seed=0).eval()
+    examples = task.encode(ROWS).examples
+    batch = task.collate(examples)
+    expected = task.objective(model, batch).item() / task.count(batch)
+    assert task.measure(model, examples, ROWS, most=1).metrics["loss"] == pytest.approx(expected, rel=1e-6)
+
+
 def test_answers_keep_the_order_and_blanks_stay_blank(task: Translation) -> None:
     model = heedful.create(task.config(settings(dim=16, heads=2, depth=1)), seed=0).eval()
     pipe = Pipeline(task, model)
     texts = ["one two three", "", "a", "  ", "one two three one two three"]
     together = pipe(texts, max_new_tokens=5)
     assert [answer["input"] for answer in together] == texts
-    assert together[1]["output"] == together[3]["output"] == ""
+    assert together[1] == {"input": "", "output": "", "score": None}
+    assert together[3] == {"input": "  ", "output": "", "score": None}
     for i in (0, 2, 4):
         alone = pipe(texts[i], max_new_tokens=5)
         assert alone["output"] == together[i]["output"]
         assert alone["score"] == pytest.approx(together[i]["score"], abs=1e-5)
     assert pipe([]) == []
-    with pytest.raises(HeedfulError, match="did you mean 'num_beams'"):
+    with pytest.raises(HeedfulError, match="num_beam has no effect for translation; did you mean 'num_beams'"):
         pipe("a", num_beam=3)
 
 
 def test_the_list_of_tasks() -> None:
-    assert [entry["name"] for entry in names()] == ["translation"]
+    listed = [entry["name"] for entry in names()]
+    assert listed == ["translation", "text-generation", "text-classification", "image-classification"]
+    assert [get(name).name for name in listed] == listed
     assert get("translation") is Translation
     with pytest.raises(HeedfulError, match="did you mean 'translation'"):
         check("translate")

@@ -13,8 +13,8 @@ from heedful.training import Loader
 LENGTHS = np.random.default_rng(0).integers(1, 20, 100)
 
 
-def indices(chosen):
-    return {"indices": torch.from_numpy(chosen)}
+def indices(chosen, random):
+    return {"indices": torch.from_numpy(chosen), "drawn": torch.from_numpy(random.integers(1 << 60, size=2))}
 
 
 def loader(lengths=LENGTHS, collate=indices, **options):
@@ -33,6 +33,21 @@ def test_an_epoch_holds_every_example_once_and_steps_never_mix_epochs():
         assert sorted(i for step in steps for batch in step for i in batch) == list(range(100))
         assert {len(step) for step in steps[:-1]} == {4}
         assert 1 <= len(steps[-1]) <= 4
+
+
+def test_what_is_drawn_for_a_batch_is_its_own_and_comes_again_after_a_resume():
+    def drawn(source, steps):
+        return [tuple(batch["drawn"].tolist()) for step in islice(source, steps) for batch in step]
+
+    source = loader()
+    first = drawn(source, 3)
+    state = copy.deepcopy(source.state_dict())
+    rest = drawn(source, 3 * source.steps_per_epoch)
+    assert len(set(first + rest)) == len(first + rest)  # every batch of every epoch draws anew
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert drawn(resumed, 3 * source.steps_per_epoch) == rest
+    assert drawn(loader(seed=4), 3) != first
 
 
 def test_epochs_differ():

@@ -293,7 +293,7 @@ def test_settings_out_of_range_are_refused(name, value):
 
 def test_it_learns():
     lengths = np.array([len(row) for row in ROWS])
-    loader = Loader(lengths, lambda indices: batch([ROWS[i] for i in indices]), tokens=12, accumulate=2)
+    loader = Loader(lengths, lambda indices, random: batch([ROWS[i] for i in indices]), tokens=12, accumulate=2)
     loop = made([[ROWS]], loader=loader, limits=Limits(max_epochs=100), lr=1.0)
     with torch.no_grad():
         before = objective(loop.model, batch(ROWS)).item()

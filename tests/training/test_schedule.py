@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heedful.errors import HeedfulError
-from heedful.training.schedule import SCHEDULES, Limits, constant, cosine, inverse_sqrt, linear
+from heedful.training.schedule import SCHEDULES, Limits, constant, cosine, inverse_sqrt, linear, schedule
 
 
 def factors(schedule, total):
@@ -82,3 +82,18 @@ def test_progress_is_that_of_the_nearest_limit():
 def test_a_limit_of_nothing_is_refused(name, value):
     with pytest.raises(HeedfulError, match=name.replace("_", "-")):
         Limits(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear"])
+def test_a_floor_is_where_the_fall_ends(name):
+    found = factors(schedule(name, 10, 0.1), 1000)
+    bare = factors(schedule(name, 10), 1000)
+    assert found == pytest.approx([one if step < 10 else 0.1 + 0.9 * one for step, one in enumerate(bare)], abs=1e-9)
+    assert found[-1] == pytest.approx(0.1, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["constant", "inverse_sqrt"])
+def test_a_floor_without_effect_is_refused(name):
+    assert factors(schedule(name, 10), 50) == factors(SCHEDULES[name](10), 50)
+    with pytest.raises(HeedfulError, match="no effect"):
+        schedule(name, 10, 0.1)

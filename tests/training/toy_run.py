@@ -36,7 +36,7 @@ class Toy(nn.Module):
         return self.head(self.inner(self.norm(hidden.transpose(1, 2)).transpose(1, 2)))
 
 
-def collate(indices: np.ndarray) -> dict[str, torch.Tensor]:
+def collate(indices: np.ndarray, random: np.random.Generator | None = None) -> dict[str, torch.Tensor]:
     longest = int(LENGTHS[indices].max())
     ids = torch.zeros(len(indices), longest, dtype=torch.long)
     for row, index in enumerate(indices):

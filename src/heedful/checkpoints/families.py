@@ -26,8 +26,9 @@ class Own(Family):
 
     def read(self, theirs: Mapping[str, Any], case: Case, stored: Mapping[str, bool]) -> ModelConfig:
         """The configuration, written by ``to_dict``."""
-        beside = ("model_type", "dtype", "id2label", "label2id", "bos_token_id", "eos_token_id", "pad_token_id")
-        ours = {k: v for k, v in theirs.items() if k not in (*beside, "decoder_start_token_id")}
+        labels, ids = ("id2label", "label2id", "problem_type"), ("bos_token_id", "eos_token_id", "pad_token_id")
+        beside = ("model_type", "dtype", *labels, *ids, "decoder_start_token_id")
+        ours = {k: v for k, v in theirs.items() if k not in beside}
         return Config.from_dict(ours)  # type: ignore[return-value]  # only models are saved
 
     def tensors_in(self, stored: Tensors, case: Case, head: bool = True) -> Tensors:

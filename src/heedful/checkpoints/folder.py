@@ -15,6 +15,7 @@ from heedful.errors import HeedfulError
 
 CONFIG, CARD, GENERATION, WEIGHTS = "config.json", "heedful.json", "generation_config.json", "model.safetensors"
 INDEX, PICKLE = "model.safetensors.index.json", "pytorch_model.bin"
+MULTI_LABEL = {"problem_type": "multi_label_classification"}  # in config.json, where an input may have several labels
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "model*.safetensors"]  # a pickle only where nothing else is
@@ -76,6 +77,22 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     """What ``heedful.json`` in the folder says (task, labels, metrics, ...); {} where there is none."""
     path = Path(folder) / CARD
     return read_json(path) if path.exists() else {}
+
+
+def label_names(theirs: Mapping[str, Any]) -> list[str]:
+    """The names of the classes in a ``config.json``, in the order of their ids; [] where it tells none."""
+    table = theirs.get("id2label")
+    if not isinstance(table, Mapping):
+        return []
+    try:
+        return [str(table[key]) for key in sorted(table, key=int)]
+    except ValueError:
+        raise HeedfulError(f"id2label has keys that are no numbers: {', '.join(table)}") from None
+
+
+def multi_label(theirs: Mapping[str, Any]) -> bool:
+    """Whether a ``config.json`` says that an input may have several labels, or none."""
+    return theirs.get("problem_type") == MULTI_LABEL["problem_type"]
 
 
 def to_json(data: Mapping[str, Any]) -> bytes:

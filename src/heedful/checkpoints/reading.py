@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from heedful.checkpoints.families import family_of
 from heedful.checkpoints.family import Family
-from heedful.checkpoints.folder import CONFIG, GENERATION, find, read_json
+from heedful.checkpoints.folder import CONFIG, GENERATION, find, label_names, multi_label, read_json
 from heedful.checkpoints.rules import Tensors, same
 from heedful.checkpoints.weights import read_tensors
 from heedful.config import Head, ModelConfig, VisionConfig
@@ -54,8 +54,9 @@ def load(
         num_labels: classes of the head; another number than the stored one makes the head's output fresh.
 
     Returns:
-        The model, with ``labels`` (their names, [] where none are stored), ``generation`` (generation_config.json
-        but for the token ids, which are in ``config.special``) and ``fresh`` (names of parameters drawn anew).
+        The model, with ``labels`` (their names, [] where none are stored), ``multi_label`` (whether an input may have
+        several), ``generation`` (generation_config.json but for the token ids, which are in ``config.special``) and
+        ``fresh`` (names of parameters drawn anew).
     """
     folder = find(folder_or_id, revision)
     theirs = read_json(folder / CONFIG)
@@ -86,8 +87,8 @@ def load(
     _fill(model, tensors | _fresh_head(model, fresh), _dtype(dtype, tensors, place), place)
     if fresh:
         log.warning("the head is new and untrained: %s; train before trusting its answers", ", ".join(fresh))
-    labels = [] if asked != config.head else _labels(theirs)
-    vars(model).update(fresh=fresh, labels=labels, generation=generation)
+    labels = [] if asked != config.head else label_names(theirs)
+    vars(model).update(fresh=fresh, labels=labels, multi_label=multi_label(theirs), generation=generation)
     return model.eval()
 
 
@@ -176,16 +177,6 @@ def _fill(model: Model, tensors: Tensors, dtype: torch.dtype, device: torch.devi
 def _at(model: nn.Module, name: str) -> Tensor:
     module, _, last = name.rpartition(".")
     return getattr(model.get_submodule(module), last)
-
-
-def _labels(theirs: Mapping[str, Any]) -> list[str]:
-    table = theirs.get("id2label")
-    if not isinstance(table, dict):
-        return []
-    try:
-        return [str(table[key]) for key in sorted(table, key=int)]
-    except ValueError:
-        raise HeedfulError(f"id2label has keys that are no numbers: {', '.join(table)}") from None
 
 
 def _device(device: str | torch.device | None) -> torch.device:

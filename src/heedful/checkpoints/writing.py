@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from heedful import __version__
 from heedful.checkpoints.facts import label_tables
 from heedful.checkpoints.families import OWN, OWN_CASE, express
-from heedful.checkpoints.folder import CARD, CONFIG, GENERATION, WEIGHTS, to_json, written
+from heedful.checkpoints.folder import CARD, CONFIG, GENERATION, MULTI_LABEL, WEIGHTS, to_json, written
 from heedful.checkpoints.reading import places
 from heedful.checkpoints.rules import Tensors
 from heedful.config import ImageHead, LanguageHead, SequenceHead, TokenHead, VisionConfig
@@ -67,7 +67,8 @@ def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if len(names) != head.labels:
         raise HeedfulError(f"{len(names)} label names for a head of {head.labels} labels")
-    return label_tables([str(name) for name in names])
+    several = MULTI_LABEL if vars(model).get("multi_label") else {}
+    return label_tables([str(name) for name in names]) | several
 
 
 def _generation(model: Model) -> dict[str, Any]:

@@ -32,12 +32,14 @@ class Model(nn.Module):
     config: ModelConfig
     main: StackConfig  # the stack whose table fresh weights are drawn from
     labels: Sequence[str] = ()  # the names of the head's classes, where a folder told them
+    multi_label: bool = False  # whether an input may have several of them, or none
     generation: Mapping[str, Any] = MappingProxyType({})  # how a folder says to generate, where the caller does not
     fresh: Sequence[str] = ()  # parameters of a loaded model that were drawn anew: an untrained head
 
     def begin(self) -> None:
-        """Draw all weights anew (see ``heedful.stack.initialise``)."""
-        initialise(self, self.main)
+        """Draw all weights anew (see ``heedful.stack.initialise``); on the meta device there is nothing to draw."""
+        if self.device.type != "meta":
+            initialise(self, self.main)
 
     @property
     def device(self) -> torch.device:

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 # name: (where it lives, what it does)
 TASKS = {
     "translation": ("heedful.tasks.translation:Translation", "one text into another: languages, spellings, formats"),
+    "text-generation": ("heedful.tasks.text_generation:TextGeneration", "a text goes on: books, code, tables of texts"),
+    "text-classification": (
+        "heedful.tasks.text_classification:TextClassification",
+        "a label, or several, for a text or a pair of texts",
+    ),
+    "image-classification": ("heedful.tasks.image_classification:ImageClassification", "a label for an image"),
 }
 
 

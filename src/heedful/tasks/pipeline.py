@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from types import MappingProxyType
+from typing import Any
 
 from heedful import tasks
 from heedful.checkpoints import load, read_card
 from heedful.checkpoints.folder import find
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, nearest
 from heedful.models import Model
 from heedful.models.base import device_of
-from heedful.tasks.task import Answer, Task
+from heedful.tasks.task import Answer, Streams, Task
 
 
 class Pipeline:
-    """A model and its task, called with one text or a list of them."""
+    """A model and its task, called with one input or a list of them; ``card`` is the folder's ``heedful.json``."""
 
-    def __init__(self, task: Task, model: Model) -> None:
-        self.task, self.model = task, model
+    def __init__(self, task: Task, model: Model, card: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.task, self.model, self.card = task, model, card
 
-    def answers(self, inputs: Sequence[str], **options: Any) -> list[Answer]:
-        """The answer to each input, in order; options are those of ``model.generate``."""
-        return self.task.answer(self.model, inputs, **options)
+    def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options; one that the task does not take is an error."""
+        for name in options:
+            if name not in self.task.options:
+                known = self.task.options
+                hint = nearest(name, known) if known else "leave it out"
+                raise HeedfulError(f"the option {name} has no effect for {self.task.name}; {hint}")
+        return dict(options)
 
-    @overload
-    def __call__(self, inputs: str, **options: Any) -> dict[str, Any]: ...
-    @overload
-    def __call__(self, inputs: Sequence[str], **options: Any) -> list[dict[str, Any]]: ...
-    def __call__(self, inputs: str | Sequence[str], **options: Any) -> dict[str, Any] | list[dict[str, Any]]:
-        """``{"input", "output", "score"}`` for one text, a list of them for a list."""
-        if isinstance(inputs, str):
-            return self.answers([inputs], **options)[0].as_dict()
-        return [answer.as_dict() for answer in self.answers(list(inputs), **options)]
+    def answers(self, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+        """The answer to each input, in order; the options are the task's."""
+        return self.task.answer(self.model, inputs, **self.checked(options))
+
+    def stream(self, text: str, **options: Any) -> Iterator[str]:
+        """The answer to one text, in pieces as they are made; an error where the task makes its answers whole."""
+        if not isinstance(self.task, Streams):
+            raise HeedfulError(f"{self.task.name} answers as a whole; call the pipeline instead of stream")
+        return self.task.stream(self.model, text, **self.checked(options))
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        """``{"input", "output", "score"}`` for one input, a list of them for a list."""
+        if isinstance(inputs, list):
+            return [answer.as_dict() for answer in self.answers(inputs, **options)]
+        return self.answers([inputs], **options)[0].as_dict()
 
 
 def pipeline(task: str | None, model: str | Path, device: str | None = None, dtype: Any = None) -> Pipeline:
@@ -53,7 +65,8 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     if task is not None:
         tasks.check(task)
     model = find(model)
-    own = read_card(model).get("task")
+    card = read_card(model)
+    own = card.get("task")
     if own is None and task is None:
         raise HeedfulError(f"{model} does not say what it was trained for; name a task: {', '.join(tasks.TASKS)}")
     if task is not None and own is not None and task != own:
@@ -61,4 +74,4 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     loaded = load(model, device=device_of(device), dtype=dtype)
     made = tasks.get(str(task or own)).load(model)
     made.check(loaded)
-    return Pipeline(made, loaded)
+    return Pipeline(made, loaded, card)

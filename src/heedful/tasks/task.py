@@ -3,53 +3,89 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from heedful.checkpoints import load
 from heedful.config import ModelConfig
-from heedful.data import Row
+from heedful.data import Kind, Row, Rows, split
+from heedful.data.batching import ordered
 from heedful.models import Model
 from heedful.settings import RunSettings
 
 Batch = Mapping[str, Tensor]
+EVALUATED = 4096  # tokens of a batch of evaluation, where nobody says
 
 
 @dataclass(frozen=True)
 class Answer:
     """What the model makes of an input, and how sure it is."""
 
-    input: str
+    input: Any
     output: Any
-    score: float
+    score: float | None  # None where nothing was asked
 
     def as_dict(self) -> dict[str, Any]:
         """``{"input", "output", "score"}``."""
         return {"input": self.input, "output": self.output, "score": self.score}
 
 
+class Encoded(NamedTuple):
+    """Rows as examples that ``collate`` takes."""
+
+    examples: list[Any]
+    rows: Rows  # those that became examples; each its own, or all together where a task joins them
+    note: str = ""  # what a person should know: what was left out or cut, and which option says so
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How good the model is on some rows: plain numbers, texts, lists and mappings."""
+
+    metrics: dict[str, Any]  # by the field's names; percentages from 0 to 100, "loss" the mean over predictions in nats
+    details: dict[str, Any] = field(default_factory=dict)  # "by_format", "by_class", "confusion", "mistakes", ...
+
+
 class Task(ABC):
     """One task, holding what it learned from the data (tokenizers, label names)."""
 
     name: ClassVar[str]
-    columns: ClassVar[tuple[str, ...]]  # what an example needs; the first is what a person asks with
-    decides: ClassVar[str]  # the metric that says which weights are best
+    columns: Mapping[str, Kind]  # what an example needs, and of what kind; the first is what a person asks with
+    unit: ClassVar[str] = "tokens"  # what ``count`` counts
+    decides: str  # the metric that says which weights are best
+    without: ClassVar[frozenset[str]] = frozenset()  # settings ("section" or "section.name") without effect here
+    options: ClassVar[frozenset[str]] = frozenset()  # what ``answer`` takes, of the decoding settings
 
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
+    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+        """Training and validation rows of one set: by default rows with the same first column stay together."""
+        train, held = split(rows, valid, seed, by=next(iter(cls.columns)))
+        return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
+
+    @classmethod
     @abstractmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """Settings that the data suggests, for where neither ``asked`` nor its preset says otherwise."""
+        """Settings that the data suggests, for where neither ``asked`` nor its recipe says otherwise."""
 
     @classmethod
     @abstractmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Learn from the training rows what is needed besides weights (tokenizers, label names)."""
+
+    @classmethod
+    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+        """The task and the model to go on from, for ``--from``: by default as they lie in the folder."""
+        task, model = cls.load(folder), load(folder, dtype="float32")
+        task.check(model)
+        return task, model
 
     @classmethod
     @abstractmethod
@@ -62,7 +98,12 @@ class Task(ABC):
 
     @abstractmethod
     def config(self, settings: RunSettings) -> ModelConfig:
-        """The model to train: the preset, with the settings' changes and this data's vocabulary."""
+        """The model to train: the preset, with the settings' changes and what this data asks for."""
+
+    def ready(self, model: Model, settings: RunSettings) -> None:  # noqa: B027 (many tasks have nothing to say)
+        """Before training: give the model what its folder is to say (label names, how to generate), and take from the
+        settings what only training needs. By default nothing.
+        """
 
     @abstractmethod
     def check(self, model: Model) -> None:
@@ -71,16 +112,23 @@ class Task(ABC):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     @abstractmethod
-    def encode(self, rows: Sequence[Row]) -> list[Any]:
-        """Rows as examples that ``collate`` takes."""
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """Rows as examples; those longer than ``max_length`` tokens are left out, cut or split, and the note says so.
+
+        Raises ``HeedfulError``, naming file and line, for a row that cannot be an example.
+        """
 
     @abstractmethod
     def lengths(self, examples: Sequence[Any]) -> np.ndarray:
         """The lengths (N, sides) of examples in tokens, for buckets and budgets."""
 
     @abstractmethod
-    def collate(self, examples: Sequence[Any]) -> dict[str, Tensor]:
-        """Examples as one batch."""
+    def collate(self, examples: Sequence[Any], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """Examples as one batch.
+
+        ``random`` is given in training, its state a function of (seed, epoch, batch): what is drawn anew each epoch
+        (windows, flips, mixtures) is drawn from it. Without it nothing is random.
+        """
 
     # --------------------------------------------------------------------------------------------------------- learning
 
@@ -92,12 +140,64 @@ class Task(ABC):
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """The loss *summed* over the batch's predictions."""
 
-    # -------------------------------------------------------------------------------------------------------- answering
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
 
     @abstractmethod
-    def answer(self, model: Model, inputs: Sequence[str], **options: Any) -> list[Answer]:
-        """What the model makes of each input, in order."""
+    def measure(
+        self, model: Model, examples: Sequence[Any], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """How good the model is on ``examples``, made of ``rows``; ``"loss"`` is over all of them.
+
+        Args:
+            model: the model, in evaluation mode.
+            examples: what ``encode`` made.
+            rows: what it made them of.
+            most: where answering is slow, answer at most so many.
+            **options: as of ``answer``.
+        """
 
     @abstractmethod
-    def score(self, outputs: Sequence[Any], rows: Sequence[Row]) -> dict[str, Any]:
-        """The metrics of the outputs for ``rows``, as the field computes them."""
+    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+        """What the model makes of each input, in order; ``options`` are among those named in ``cls.options``."""
+
+    @abstractmethod
+    def sample(self, row: Row) -> str:
+        """A row as one short line for a person: ``How are you? → Comment allez-vous ?``."""
+
+    # ---------------------------------------------------------------------------------------------- shared by all tasks
+
+    def batches(
+        self, model: Model, examples: Sequence[Any], tokens: int | None = None
+    ) -> Iterator[tuple[np.ndarray, dict[str, Tensor]]]:
+        """Batches of ``examples`` on the model's device, alike lengths together, with the places of their examples."""
+        for places in ordered(self.lengths(examples), tokens or EVALUATED):
+            tensors = self.collate([examples[i] for i in places])
+            yield places, {name: tensor.to(model.device) for name, tensor in tensors.items()}
+
+    @torch.no_grad()
+    def loss(self, model: Model, examples: Sequence[Any]) -> tuple[float, int]:
+        """The objective summed over ``examples``, and the number of predictions."""
+        total, count = 0.0, 0
+        for _, batch in self.batches(model, examples):
+            count += self.count(batch)
+            total += float(self.objective(model, batch))
+        return total, count
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """A task whose answers can be watched as they are made."""
+
+    def stream(self, model: Model, text: str, **options: Any) -> Iterator[str]:
+        """Pieces of the answer to ``text``; joined, they are what ``answer`` gives."""
+
+
+def short(text: str, most: int = 50) -> str:
+    """``text`` on one line, cut where it is longer than ``most`` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def shown(pairs: Sequence[str]) -> str:
+    """Parts of a sample joined by arrows."""
+    return " → ".join(short(part) for part in pairs)

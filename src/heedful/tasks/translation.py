@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import compress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from heedful import presets
-from heedful.config import Dropout, EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens, StackConfig
-from heedful.data import Row
+from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
+from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.errors import HeedfulError
-from heedful.evaluation.metrics import translation_metrics
+from heedful.evaluation.metrics import exact_match, translation_metrics
 from heedful.generation import decode
 from heedful.models import Model
-from heedful.settings import ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.tasks.task import Answer, Batch, Task
+from heedful.settings import (
+    DataSettings,
+    DecodingSettings,
+    ModelSettings,
+    RunSettings,
+    TokenizerSettings,
+    TrainingSettings,
+)
+from heedful.tasks.shared import IGNORED, changed, padded
+from heedful.tasks.task import EVALUATED, Answer, Batch, Encoded, Measured, Task, shown
 from heedful.text import Tokenizer
 
 
@@ -43,7 +52,8 @@ SIZES: tuple[tuple[float, Size], ...] = (
     (1_000_000, Size("transformer-small", 8000, 0.1, 20, 1000, 2048)),
     (float("inf"), Size("transformer-base", 32000, 0.1, 10, 4000, 4096)),
 )
-IGNORED = -100  # the label of padding
+# of the decoding settings, what changes an answer
+DECODING = frozenset(f.name for f in fields(DecodingSettings))
 Pair = tuple[list[int], list[int]]
 
 
@@ -51,8 +61,10 @@ class Translation(Task):
     """An encoder-decoder from ``source`` to ``target``, with one vocabulary for both sides or one for each."""
 
     name: ClassVar[str] = "translation"
-    columns: ClassVar[tuple[str, ...]] = ("source", "target")
-    decides: ClassVar[str] = "bleu"
+    columns: Mapping[str, Kind] = MappingProxyType({"source": "text", "target": "text"})
+    decides: str = "bleu"
+    without: ClassVar[frozenset[str]] = frozenset({"data.label_separator", "image", "model.patch_size"})
+    options: ClassVar[frozenset[str]] = DECODING
 
     def __init__(self, source: Tokenizer, target: Tokenizer) -> None:
         self.source, self.target = source, target
@@ -70,6 +82,7 @@ class Translation(Task):
             asked,
             preset=None if asked.start_from else preset,
             max_epochs=size.epochs,
+            data=DataSettings(max_length=256),
             tokenizer=TokenizerSettings()
             if asked.start_from
             else TokenizerSettings(kind="bpe", size=size.vocabulary, shared=True),
@@ -148,11 +161,18 @@ class Translation(Task):
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
-    def encode(self, rows: Sequence[Row]) -> list[Pair]:
-        """(source + end, target) ids of each row."""
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """(source + end, target) ids of each row; pairs with a side longer than ``max_length`` are left out."""
         sources = self._sources([row.values["source"] for row in rows])
         targets = self.target.encode([row.values["target"] for row in rows])
-        return list(zip(sources, targets, strict=True))
+        examples = list(zip(sources, targets, strict=True))
+        fits = [max_length is None or max(len(s), len(t) + 1) <= max_length for s, t in examples]
+        left_out = len(fits) - sum(fits)
+        if left_out == len(fits):
+            raise HeedfulError(f"every example is longer than {max_length} tokens; raise --data.max-length")
+        kept = Rows(compress(rows, fits), rows.skipped, rows.columns)
+        note = f"{left_out:,} examples longer than {max_length} tokens left out (--data.max-length)" if left_out else ""
+        return Encoded(list(compress(examples, fits)), kept, note)
 
     def _sources(self, texts: Sequence[str]) -> list[list[int]]:
         end = _id(self.source.end)
@@ -162,8 +182,10 @@ class Translation(Task):
         """(N, 2): source, and target with its start or end token."""
         return np.array([(len(source), len(target) + 1) for source, target in examples], dtype=np.int64)
 
-    def collate(self, examples: Sequence[Pair]) -> dict[str, Tensor]:
-        """``source``, ``source_mask``, ``target`` (what the decoder reads) and ``labels`` (what it must say next)."""
+    def collate(self, examples: Sequence[Pair], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """``source``, ``source_mask``, ``target`` (what the decoder reads) and ``labels`` (what it must say next);
+        nothing in it is random.
+        """
         start, end = _id(self.target.start), _id(self.target.end)
         source = padded([source for source, _ in examples], 0)
         return {
@@ -193,18 +215,49 @@ class Translation(Task):
             label_smoothing=label_smoothing,
         )
 
-    # -------------------------------------------------------------------------------------------------------- answering
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    def measure(
+        self, model: Model, examples: Sequence[Pair], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """BLEU, chrF (sacreBLEU) and the share of exactly right targets, of the first ``most`` rows.
+
+        Rows that say of themselves that no answer can be exact are left out; where rows name their ``format``, the
+        exact match of each format is among the details.
+        """
+        total, count = self.loss(model, examples)
+        asked = rows[:most]
+        if most is not None:  # a fresh model would babble on
+            longest = max(len(target) for _, target in examples)
+            options = {"max_new_tokens": int(1.5 * longest) + 10, **options}
+        outputs = [answer.output for answer in self.answer(model, [row.values["source"] for row in asked], **options)]
+        pairs = [(output, row.values["target"]) for output, row in zip(outputs, asked, strict=True)]
+        fair = [row.values.get("exact") != "no" for row in asked]
+        metrics = translation_metrics(*zip(*compress(pairs, fair), strict=True)) if any(fair) else {}
+        details: dict[str, Any] = {}
+        if all("format" in row.values for row in asked):
+            formats = [row.values["format"] for row in asked]
+            details["by_format"] = {
+                name: {
+                    "exact_match": exact_match(*zip(*compress(pairs, chosen), strict=True)),
+                    "examples": sum(chosen),
+                    "counted": all(compress(fair, chosen)),
+                }
+                for name in sorted(set(formats))
+                for chosen in [[one == name for one in formats]]
+            }
+        return Measured({"loss": total / count, **metrics}, details)
 
     def answer(
         self, model: Model, inputs: Sequence[str], *, batch_tokens: int | None = None, **options: Any
     ) -> list[Answer]:
         """Decode each input, alike lengths together; an input without text gets an empty answer."""
-        answers = [Answer(text, "", 0.0) for text in inputs]
+        answers = [Answer(text, "", None) for text in inputs]
         asked = [index for index, text in enumerate(inputs) if text.strip()]
         if not asked:
             return answers
         sources = self._sources([inputs[index] for index in asked])
-        for batch in ordered([len(ids) for ids in sources], batch_tokens or 4096, max_rows=128):
+        for batch in ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128):
             ids = padded([sources[i] for i in batch], 0).to(model.device)
             real = padded([[1] * len(sources[i]) for i in batch], 0).bool().to(model.device)
             found = decode(model, ids, real, defaults=model.generation, **options)
@@ -214,9 +267,9 @@ class Translation(Task):
                 answers[asked[i]] = Answer(inputs[asked[i]], text, score)
         return answers
 
-    def score(self, outputs: Sequence[Any], rows: Sequence[Row]) -> dict[str, Any]:
-        """BLEU, chrF (sacreBLEU) and the share of exactly right targets."""
-        return translation_metrics(list(outputs), [row.values["target"] for row in rows])
+    def sample(self, row: Row) -> str:
+        """``source → target``."""
+        return shown([row.values[column] for column in self.columns])
 
 
 def encoder_decoder(preset: str) -> EncoderDecoderConfig:
@@ -225,29 +278,6 @@ def encoder_decoder(preset: str) -> EncoderDecoderConfig:
     if not isinstance(config, EncoderDecoderConfig):
         raise HeedfulError(f"preset {preset!r} is of the {config.kind} family; translation needs an encoder-decoder")
     return config
-
-
-def changed(stack: StackConfig, model: ModelSettings, depth: int | None) -> StackConfig:
-    """The stack with the settings' changes; a new width keeps the ratio of the feed-forward's."""
-    given = {name: value for name, value in model.given().items() if name in ("heads", "kv_heads", "activation")}
-    dim = model.dim or stack.dim
-    dropout = stack.dropout
-    if model.dropout is not None:
-        dropout = Dropout(embedding=model.dropout, residual=model.dropout)
-    return replace(
-        stack,
-        dim=dim,
-        depth=depth or model.depth or stack.depth,
-        ff_dim=model.ff_dim or (stack.ff_dim or 4 * stack.dim) * dim // stack.dim,
-        dropout=dropout,
-        **given,
-    )
-
-
-def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    """Rows of unequal length as one (B, longest) int64 tensor, ``value`` after their ends."""
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.long)
 
 
 def _id(special: int | None) -> int:

@@ -21,7 +21,8 @@ class Loader:
 
     Args:
         lengths: (N,) lengths, or (N, 2) for pairs.
-        collate: makes a batch of tensors of an array of indices.
+        collate: makes a batch of tensors of an array of indices, given a random generator whose state is a function of
+            (seed, epoch, batch).
         tokens: the budget of a micro-batch, in tokens a side.
         accumulate: micro-batches in a step.
         seed: of the order.
@@ -31,7 +32,7 @@ class Loader:
     def __init__(
         self,
         lengths: Lengths,
-        collate: Callable[[np.ndarray], dict[str, Tensor]],
+        collate: Callable[[np.ndarray, np.random.Generator], dict[str, Tensor]],
         *,
         tokens: int,
         accumulate: int = 1,
@@ -68,7 +69,10 @@ class Loader:
         if self.step == self.steps_per_epoch:
             self._go_to(self.epoch + 1, 0)
         first = self.step * self.accumulate
-        batches = [self.collate(indices) for indices in self._plan[first : first + self.accumulate]]
+        batches = [
+            self.collate(indices, np.random.default_rng([self._order["seed"], self.epoch, number]))
+            for number, indices in enumerate(self._plan[first : first + self.accumulate], first)
+        ]
         self.step += 1
         return batches
 

@@ -140,9 +140,10 @@ def describe(line: Mapping[str, Any]) -> str:
         "epoch": "epoch {:.2f}",
         "loss": "loss {:.4f}",
         "lr": "lr {:.3g}",
-        "tokens_per_second": "{:,.0f} tokens/s",
     }
     parts = [form.format(line[name]) for name, form in formats.items() if line.get(name) is not None]
+    speeds = {name.removesuffix("_per_second"): value for name, value in line.items() if name.endswith("_per_second")}
+    parts += [f"{value:,.0f} {unit}/s" for unit, value in speeds.items()]
     parts += [f"{name} {value:.4g}" for name, value in line.items() if name.startswith("valid_")]
     return "  ".join(parts)
 

@@ -21,7 +21,7 @@ from heedful.training.schedule import Limits, Schedule
 
 Batch = Mapping[str, Tensor]
 FORMAT = 1  # of the checkpoint
-LOWER_IS_BETTER = {"loss", "perplexity"}
+LOWER_IS_BETTER = {"loss", "perplexity", "bits_per_byte"}
 
 
 class Steps(Protocol):
@@ -86,6 +86,7 @@ class Loop:
     model: nn.Module  # trained where it lies: batches are moved to its device
     objective: Callable[[nn.Module, Batch], Tensor]  # the loss *summed* over the batch's real tokens
     count: Callable[[Batch], int]  # how many those are; sees the batch before it is moved
+    unit: str = "tokens"  # what is counted, as the log calls it
     loader: Steps
     optimiser: torch.optim.Optimizer  # its learning rates are the peaks
     schedule: Schedule
@@ -267,7 +268,7 @@ class Loop:
         if numbers.window_tokens:
             line["loss"] = numbers.window_loss / numbers.window_tokens
             line["lr"] = self.optimiser.param_groups[0]["lr"]
-            line["tokens_per_second"] = round(numbers.window_tokens / numbers.window_seconds, 1)
+            line[f"{self.unit}_per_second"] = round(numbers.window_tokens / numbers.window_seconds, 1)
         line["seconds"] = round(numbers.seconds, 3)
         line.update({f"valid_{name}": value for name, value in (metrics or {}).items()})
         if numbers.window_tokens or metrics:

@@ -16,42 +16,44 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from heedful import __version__, tasks
+from heedful import __version__, recipes, tasks
 from heedful.checkpoints import load, save
-from heedful.data import Rows, read, split
-from heedful.data.batching import ordered
+from heedful.data import Picture, Rows, parts, read
 from heedful.errors import HeedfulError
-from heedful.evaluation.run import scored
 from heedful.files import write
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
-from heedful.settings import DataSettings, RunSettings, TrainingSettings, read_toml, resolve, to_toml
-from heedful.tasks.task import Task
+from heedful.settings import RunSettings, Settings, TrainingSettings, key, read_toml, resolve, to_toml
+from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.loader import Loader
 from heedful.training.log import Log
 from heedful.training.loop import Loop, Outcome
 from heedful.training.optimisation import Average, adamw
-from heedful.training.schedule import SCHEDULES, Limits
+from heedful.training.schedule import Limits, schedule
 
 ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
 OWN = ("run.toml", "heedful.json")  # either tells a folder that a run wrote
+Draw = Callable[[Path, Measured, Rows], object]
 
 
-def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool = False) -> dict[str, Any]:
+def train(
+    settings: RunSettings, say: Callable[[str], None] = print, quiet: bool = False, draw: Draw | None = None
+) -> dict[str, Any]:
     """Train a model for ``settings.task`` and write its folder.
 
     Args:
         settings: what was asked for; None fields are chosen here.
         say: takes the lines that tell what was chosen and what came of it.
         quiet: show no progress.
+        draw: given the folder, the best evaluation and the rows it was made on, when all is done.
 
     Returns:
-        ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "settings"}``.
+        ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "settings"}``, and
+        what the task tells of the best evaluation besides (``"by_class"``, ...).
 
     Raises:
         HeedfulError: for anything in the data or settings that cannot be right, before anything is written.
@@ -62,41 +64,40 @@ def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool
     if settings.resume:
         settings = resolve(settings, read_toml(out / "run.toml"))
     kind = tasks.get(settings.task)
+    settings = _asked(kind, settings)
     rows, valid = _data(kind, settings)
-    fixed = [
-        f"--{s.section}.{name}" for s in (settings.model, settings.tokenizer) for name, v in s.given().items() if v
-    ]
-    if settings.start_from and fixed:
-        raise HeedfulError(f"--from goes on with a model as it is; leave out {', '.join(fixed)}")
     device = device_of(settings.device)
     settings = _settled(resolve(settings, kind.suggest(rows, settings)), device)
 
-    begun = settings.resume or settings.start_from
     if settings.resume:
         task, model = kind.load(out / "last"), load(out / "last", dtype="float32")
     elif settings.start_from:
-        task, model = kind.load(settings.start_from), load(settings.start_from, dtype="float32")
-        task.check(model)
+        task, model = kind.start(settings.start_from, rows, settings)
     else:
         task = kind.prepare(rows, settings)
         model = create(task.config(settings), seed=settings.seed)
+    task.ready(model, settings)
     model.to(device)
-    read_rows = len(rows) + len(valid)
-    examples, rows = _encoded(task, rows, settings.data.max_length)
-    valid_examples, valid = _encoded(task, valid, settings.data.max_length)
-    if too_long := read_rows - len(rows) - len(valid):
-        say(f"left out   {too_long:,} examples longer than {settings.data.max_length} tokens (--data.max-length)")
-    for line in _described(task, rows, valid, examples, model, settings, bool(begun)):
+    learned, held = (task.encode(part, settings.data.max_length) for part in (rows, valid))
+    for line in _described(task, learned, held, model, settings):
         say(line)
 
-    card = _card(task, rows, settings)
+    card = _card(task, learned.rows, settings)
     if not settings.resume:
         _begin(out, settings)
         _save(model, task, out / "last", card)  # a resumed run begins with it, whatever it was made from
-    loop = _loop(task, model, examples, _Validation(task, model, valid_examples, valid), settings, quiet)
-    loop.on_better = lambda metrics: _save(model, task, out, {**card, "metrics": dict(metrics)})
+    validation = _Validation(task, model, held)
+    loop = _loop(task, model, learned.examples, validation, settings, quiet)
+
+    def keep(metrics: Mapping[str, float]) -> None:
+        _save(model, task, out, {**card, "metrics": dict(metrics)})
+        validation.best = validation.last
+
+    loop.on_better = keep
     outcome = loop.fit()
     _finish(loop, task, out, card)
+    if draw is not None and validation.best is not None:
+        draw(out, validation.best, held.rows)
 
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
     say(f"{_ended(outcome)}; the best weights are those of step {best['step']:,}")
@@ -112,23 +113,49 @@ def train(settings: RunSettings, say: Callable[[str], None] = print, quiet: bool
         "stopped_because": outcome.stopped_because,
         "parameters": model.count(),
         "settings": settings.to_dict(),
+        **(validation.best.details if validation.best is not None else {}),
     }
 
 
 # ------------------------------------------------------------------------------------------------------ data, settings
 
 
+def _asked(kind: type[Task], settings: RunSettings) -> RunSettings:
+    """What was asked for with what its recipe says; refuses what would have no effect."""
+    given = {
+        key(type(section), name): f"--{key(type(section), name).replace('_', '-')}"
+        for section in vars(settings).values()
+        if isinstance(section, Settings)
+        for name, value in section.given().items()
+        if value != getattr(type(section)(), name)
+    }
+    idle = [flag for name, flag in given.items() if {name, name.partition(".")[0]} & kind.without]
+    if idle:
+        raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
+    fixed = [flag for name, flag in given.items() if name.startswith(("model.", "tokenizer."))]
+    if settings.start_from and fixed:
+        raise HeedfulError(f"--from goes on with a model as it is; leave out {', '.join(fixed)}")
+    if settings.recipe is None:
+        return settings
+    recipe = recipes.get(settings.recipe)
+    if recipe.task != kind.name:
+        raise HeedfulError(f"the recipe {settings.recipe} is for {recipe.task}, not for {kind.name}; take another")
+    fixed_too = ("preset", "model", "tokenizer") if settings.start_from else ()
+    told = {name: value for name, value in recipe.settings.items() if name not in fixed_too}
+    told |= {"task": settings.task, "train": settings.train, "out": settings.out}
+    return resolve(settings, RunSettings.from_dict(told))
+
+
 def _data(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
-    """Training and validation rows: from two files, the parts of a built-in set, or one file split by text."""
-    take = partial(read, columns=kind.columns, names=settings.data.columns)
-    rows = take(list(settings.train), split="train", limit=settings.data.limit)
-    whole = settings.train[0].startswith("builtin:") and settings.train[0].count(":") == 1
-    if settings.valid or whole:
-        if settings.data.valid_fraction is not None:
+    """Training and validation rows: from two sources, the parts of one that has parts, or one set divided."""
+    data = settings.data
+    take = partial(read, columns=kind.columns, names=data.columns, separator=data.label_separator)
+    rows = take(list(settings.train), split="train", limit=data.limit)
+    if settings.valid or "valid" in parts(settings.train):
+        if data.valid_fraction is not None:
             raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
         return rows, take(list(settings.valid or settings.train), split="valid")
-    train_rows, valid_rows = split(rows, settings.data.valid_fraction, settings.seed, by=kind.columns[0])
-    return Rows(train_rows, rows.skipped, rows.columns), Rows(valid_rows, 0, rows.columns)
+    return kind.divide(rows, data.valid_fraction, settings.seed)
 
 
 def _settled(settings: RunSettings, device: torch.device) -> RunSettings:
@@ -136,55 +163,37 @@ def _settled(settings: RunSettings, device: torch.device) -> RunSettings:
     gains = device.type == "cuda" and torch.cuda.is_bf16_supported()
     machine = replace(
         settings,
-        data=DataSettings(max_length=256),
         training=TrainingSettings(precision="bf16" if gains else "fp32"),
     )
     return resolve(settings, machine)
-
-
-def _encoded(task: Task, rows: Rows, longest: int | None) -> tuple[list[Any], Rows]:
-    """The examples of the rows that are not too long, and those rows."""
-    examples = task.encode(rows)
-    fits = (task.lengths(examples).max(axis=1) <= (longest or np.inf)).tolist()
-    if not any(fits):
-        raise HeedfulError(f"every example is longer than {longest} tokens; raise --data.max-length")
-    kept = Rows((row for row, fit in zip(rows, fits, strict=True) if fit), rows.skipped, rows.columns)
-    return [example for example, fit in zip(examples, fits, strict=True) if fit], kept
 
 
 # ------------------------------------------------------------------------------------------------------------- learning
 
 
 class _Validation:
-    """Measures the model as it stands: the loss of all validation examples, the metrics of the first ``ANSWERED``."""
+    """Measures the model as it stands; ``best`` is the evaluation of the weights that were kept."""
 
-    def __init__(self, task: Task, model: Model, examples: Sequence[Any], rows: Rows) -> None:
-        self.task, self.model, self.examples = task, model, examples
-        self.rows = rows[:ANSWERED]
-        self.lengths = task.lengths(examples)
-        self.longest = int(self.lengths[:, -1].max() * 1.5) + 10  # a fresh model would babble on
+    def __init__(self, task: Task, model: Model, held: Encoded) -> None:
+        self.task, self.model, self.held = task, model, held
+        self.last: Measured | None = None
+        self.best: Measured | None = None
 
     def __call__(self) -> dict[str, float]:
-        total, count = 0.0, 0
-        for batch in ordered(self.lengths, 4096):
-            tensors = self.task.collate([self.examples[i] for i in batch])
-            count += self.task.count(tensors)
-            moved = {name: tensor.to(self.model.device) for name, tensor in tensors.items()}
-            total += float(self.task.objective(self.model, moved))
-        asked = [row.values[self.task.columns[0]] for row in self.rows]
-        answers = self.task.answer(self.model, asked, max_new_tokens=self.longest)
-        metrics = scored(self.task, [answer.output for answer in answers], self.rows)["metrics"]
-        return {"loss": total / count} | {k: v for k, v in metrics.items() if isinstance(v, float)}
+        self.last = self.task.measure(self.model, self.held.examples, self.held.rows, most=ANSWERED)
+        return {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
 
 
 def _loop(
     task: Task, model: Model, examples: Sequence[Any], validation: _Validation, settings: RunSettings, quiet: bool
 ) -> Loop:
     training, out = settings.training, Path(settings.out)
+    lengths = task.lengths(examples)
     loader = Loader(
-        task.lengths(examples),
-        lambda indices: task.collate([examples[i] for i in indices]),
-        tokens=_chosen(training.batch_tokens),
+        lengths,
+        lambda indices, random: task.collate([examples[i] for i in indices], random),
+        tokens=training.batch_tokens or _chosen(training.batch_size) * int(lengths.max()),
+        max_rows=training.batch_size,
         accumulate=_chosen(training.accumulate),
         seed=settings.seed,
     )
@@ -196,6 +205,7 @@ def _loop(
         model=model,
         objective=lambda model, batch: task.objective(model, batch, training.label_smoothing or 0.0),  # type: ignore[arg-type]  # the model given above
         count=task.count,
+        unit=task.unit,
         loader=loader,
         optimiser=adamw(
             model,
@@ -204,7 +214,7 @@ def _loop(
             eps=_chosen(training.eps),
             weight_decay=_chosen(training.weight_decay),
         ),
-        schedule=SCHEDULES[_chosen(training.schedule)](_chosen(training.warmup)),
+        schedule=schedule(_chosen(training.schedule), _chosen(training.warmup), training.floor),
         limits=Limits(max_steps=settings.max_steps, max_epochs=settings.max_epochs, max_minutes=settings.max_minutes),
         clip=training.clip or None,
         precision=_chosen(training.precision),
@@ -252,43 +262,50 @@ def _finish(loop: Loop, task: Task, out: Path, card: Mapping[str, Any]) -> None:
 
 def _card(task: Task, rows: Rows, settings: RunSettings) -> dict[str, Any]:
     """What ``heedful.json`` says of the model."""
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update("\0".join(row.values[column] for column in task.columns).encode("utf-8", "surrogatepass") + b"\n")
     return {
         "task": task.name,
-        "data": {"train": list(settings.train), "examples": len(rows), "sha256": digest.hexdigest()},
+        "columns": dict(task.columns),
+        "data": {"train": list(settings.train), "examples": len(rows), "sha256": _digest(rows, task)},
         "versions": {"heedful": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "settings": settings.to_dict(),
     }
 
 
+def _digest(rows: Rows, task: Task) -> str:
+    """SHA-256 of what was learned from, in its order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for value in (row.values[column] for column in task.columns):
+            if isinstance(value, Picture):
+                digest.update(value.digest_bytes())
+            else:
+                digest.update((value if isinstance(value, str) else "\t".join(value)).encode("utf-8", "surrogatepass"))
+            digest.update(b"\0")
+    return digest.hexdigest()
+
+
 # -------------------------------------------------------------------------------------------------------- what is said
 
 
-def _described(
-    task: Task, rows: Rows, valid: Rows, examples: Sequence[Any], model: Model, settings: RunSettings, begun: bool
-) -> list[str]:
-    means = task.lengths(examples).mean(axis=0)
-    left_out = f", {rows.skipped:,} blank ones left out" if rows.skipped else ""
-    columns = ", ".join(rows.columns)
-    shown = " → ".join(_short(rows[0].values[column]) for column in task.columns)
+def _described(task: Task, learned: Encoded, held: Encoded, model: Model, settings: RunSettings) -> list[str]:
+    rows, t = learned.rows, settings.training
+    means = task.lengths(learned.examples).mean(axis=0)
+    left_out = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
     ends = [f"{name[4:]} {v:g}" for name, v in vars(settings).items() if name.startswith("max_") and v is not None]
-    begins = "from " + (settings.start_from or f"the checkpoint in {settings.out}") if begun else settings.preset
-    t = settings.training
+    begins = f"from {settings.start_from}" if settings.start_from else settings.preset
+    fresh = f", {', '.join(model.fresh)} drawn anew" if model.fresh else ""
+    batch = f"{t.batch_tokens:,} tokens" if t.batch_tokens else f"{t.batch_size:,} examples"
     return [
-        f"data       {len(rows):,} examples ({columns}){left_out}; {len(valid):,} for validation",
-        f"           {shown}",
-        f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example; longest kept {settings.data.max_length}",
-        f"model      {begins}, {model.count() / 1e6:.1f} M parameters, {t.precision}, on {model.device}",
-        f"training   AdamW, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {t.batch_tokens:,} tokens a step"
+        f"data       {len(rows):,} examples ({', '.join(rows.columns)}){left_out}; {len(held.rows):,} for validation",
+        f"           {task.sample(rows[0])}",
+        f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
+        *(f"{where:<11}{part.note}" for where, part in (("", learned), ("validation", held)) if part.note),
+        f"model      {f'the checkpoint in {settings.out}' if settings.resume else begins}, "
+        f"{model.count() / 1e6:.1f} M parameters{fresh}, {t.precision}, on {model.device}",
+        f"training   AdamW, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
         f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(ends) or 'patience'}",
         f"out        {settings.out} (all settings: run.toml)",
     ]
-
-
-def _short(text: str, most: int = 50) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _ended(outcome: Outcome) -> str:

@@ -58,9 +58,9 @@ def inverse_sqrt(warmup: int = 4000) -> Schedule:
     return lambda step, progress: min(step / warmup, math.sqrt(warmup / step))
 
 
-def linear(warmup: int = 0) -> Schedule:
-    """step / warmup, then 1 − q, where q is the share done of what follows the warm-up."""
-    return lambda step, progress: _rise(step, warmup) * (1 - _after(step, progress, warmup))
+def linear(warmup: int = 0, floor: float = 0.0) -> Schedule:
+    """step / warmup, then 1 − (1 − floor) q, where q is the share done of what follows the warm-up."""
+    return lambda step, progress: _rise(step, warmup) * (1 - (1 - floor) * _after(step, progress, warmup))
 
 
 def cosine(warmup: int = 0, floor: float = 0.0) -> Schedule:
@@ -96,9 +96,18 @@ def _after(step: int, progress: float | None, warmup: int) -> float:
     return (progress - risen) / (1 - risen)
 
 
-SCHEDULES: dict[str, Callable[[int], Schedule]] = {
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
     "cosine": cosine,
     "inverse_sqrt": inverse_sqrt,
     "linear": linear,
 }
+
+
+def schedule(name: str, warmup: int, floor: float | None = None) -> Schedule:
+    """The schedule of a name; a ``floor`` is an error for those that do not fall towards the end of the run."""
+    if floor is None:
+        return SCHEDULES[name](warmup)
+    if name not in ("cosine", "linear"):
+        raise HeedfulError(f"--training.floor has no effect with the schedule {name}; leave it out, or take cosine")
+    return SCHEDULES[name](warmup, floor)

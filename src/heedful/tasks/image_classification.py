@@ -1,0 +1,398 @@
+"""Image classification: a label for an image, by a Vision Transformer (Dosovitskiy et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful import presets
+from heedful.checkpoints import load
+from heedful.checkpoints.folder import CONFIG, find, label_names, read_json
+from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
+from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
+from heedful.data import Kind, Picture, Row, Rows
+from heedful.data.augment import fit, flip, mixup, normalise, pad_crop, rand_augment
+from heedful.errors import HeedfulError, nearest
+from heedful.evaluation.classification import Confusion, Mistakes, within_top
+from heedful.models import Model
+from heedful.models.create import create
+from heedful.settings import ImageSettings, ModelSettings, RunSettings, TrainingSettings
+from heedful.tasks.shared import changed
+from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, shown
+
+
+class Size(NamedTuple):
+    """What a number of images suggests."""
+
+    preset: str
+    side: int  # pixels, of images that are larger than SMALL or of several sizes
+    epochs: int
+    batch_size: int
+
+
+# below so many images: this
+SIZES: tuple[tuple[float, Size], ...] = (
+    (10_000, Size("vit-micro", 64, 100, 64)),
+    (200_000, Size("vit-micro", 64, 30, 64)),
+    (float("inf"), Size("deit-ti", 224, 30, 128)),
+)
+SMALL = 64  # pixels: images of one size up to it stay as they are
+LOOKED_AT = 200  # images that tell sizes and channels
+MEASURED = 1000  # images that tell mean and deviation
+TOP = 5
+Example = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's number
+
+
+class ImageClassification(Task):
+    """A vision model whose head says which of ``labels`` an image shows.
+
+    Images are decoded once and kept as bytes, N · C · H · W of them. What training changes (shifts, mirror images,
+    colours and shapes, mixup) is drawn anew each time an image is learned from.
+
+    Args:
+        labels: the names of the classes, in the order of the model's logits.
+        preprocessing: how an image becomes what the model sees.
+    """
+
+    name: ClassVar[str] = "image-classification"
+    columns: Mapping[str, Kind] = MappingProxyType({"image": "image", "label": "label"})
+    unit: ClassVar[str] = "images"
+    decides: str = "accuracy"
+    without: ClassVar[frozenset[str]] = frozenset(
+        {"tokenizer", "data.label_separator", "data.max_length", "training.batch_tokens"}
+        | {"model.encoder_depth", "model.decoder_depth", "model.tied"}
+    )
+    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
+
+    def __init__(self, labels: Sequence[str], preprocessing: Preprocessing) -> None:
+        self.labels, self.preprocessing = list(labels), preprocessing
+        self.changes = ImageSettings()  # of images in training: told by `ready`
+        self.tokens = 1  # of an image: told by the model
+
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+        """As every task does, but an image whose label no training row would have goes to training."""
+        train, held = super().divide(rows, valid, seed)
+        known = {_label(row) for row in train}
+        lone = [row for row in held if _label(row) not in known]
+        if len(lone) == len(held):
+            raise HeedfulError("every label has too few images to hold some back; give validation images: --valid")
+        return (
+            Rows([*train, *lone], rows.skipped, rows.columns),
+            Rows((row for row in held if _label(row) in known), 0, rows.columns),
+        )
+
+    @classmethod
+    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+        """By the images and their number.
+
+        Images of one size up to 64 pixels stay as they are; others become 64 pixels wide and high, or 224 from 200,000
+        images on: fewer do not teach a model of so many patches anything from nothing (but do with ``--from``). A
+        preset that is asked for brings its own size and patch; otherwise small images are cut into about 4 × 4 patches,
+        the smallest into 2 × 2: in the same time coarse patches learn more than fine ones. Nothing is mirrored unless
+        asked, since the mirror image of a digit, a letter or an arrow is something else; and small images are not
+        shifted, since to a patch of few pixels one pixel is much.
+        """
+        size = next(size for most, size in SIZES if len(rows) < most)
+        if asked.start_from:
+            side = read_preprocessing(find(asked.start_from)).shape[1]
+            begin, epochs = asked, 10
+            lr = 1e-4  # what was learned is easily shaken off
+        else:
+            preset = asked.preset or size.preset
+            config = vision(preset)
+            own = config.patches.image_size[0] if asked.preset else _side(rows) or size.side
+            side = asked.image.size or own
+            patch = config.patches.patch_size if asked.preset else _patch(side) or config.patches.patch_size
+            epochs = size.epochs
+            begin = replace(
+                asked,
+                preset=preset,
+                image=ImageSettings(size=side, channels=_channels(rows)),
+                model=ModelSettings(patch_size=patch),
+            )
+            lr = round(1.4e-3 * (128 / (asked.model.dim or config.encoder.dim)) ** 0.5, 6)  # wider wants smaller steps
+        steps = int((asked.max_epochs or epochs) * len(rows) / (asked.training.batch_size or size.batch_size))
+        return replace(
+            begin,
+            max_epochs=epochs,
+            image=replace(begin.image, crop=side // 32, flip=False, augment=0, mixup=0.0),
+            training=TrainingSettings(
+                lr=lr,
+                schedule="cosine",
+                warmup=min(500, (asked.max_steps or steps) // 10 + 1),
+                batch_size=size.batch_size,
+                accumulate=1,
+                label_smoothing=0.1,
+                clip=1.0,
+                weight_decay=0.05,
+                betas=(0.9, 0.98),
+                eps=1e-8,
+                average=0.1,
+                patience=10,
+                log_every=50,
+            ),
+        )
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """The label names in alphabetical order; mean and deviation of each channel, over at most 1,000 images."""
+        labels, side, channels = _labels(rows), settings.image.size or SMALL, settings.image.channels or 3
+        plain = Preprocessing(size=side, mean=(0.0,) * channels, std=(1.0,) * channels)
+        taken = rows[:: -(-len(rows) // MEASURED)]
+        pixels = np.stack([_prepared(row.values["image"].pixels(channels), plain) for row in taken]) / 255
+        mean, std = pixels.mean((0, 2, 3)).round(6), pixels.std((0, 2, 3)).round(6)
+        std[std < 1e-3] = 1.0  # one and the same value everywhere
+        return cls(labels, replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist())))
+
+    @classmethod
+    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+        """The folder's model and preprocessing; a fresh linear head where the data has labels that it does not know."""
+        folder = find(folder)
+        preprocessing, names, own = read_preprocessing(folder), _labels(rows), label_names(read_json(folder / CONFIG))
+        channels, height, _ = preprocessing.shape
+        for name, is_, asked in ("size", height, settings.image.size), ("channels", channels, settings.image.channels):
+            if asked not in (None, is_):
+                raise HeedfulError(f"--image.{name} is {asked}, but the model in {folder} takes {is_}; leave it out")
+        if set(names) <= set(own):
+            task, model = cls(own, preprocessing), load(folder, dtype="float32")
+            task.check(model)
+            return task, model
+        task, body = cls(names, preprocessing), load(folder, head="none", dtype="float32")
+        if not isinstance(body.config, VisionConfig):
+            raise HeedfulError(f"{cls.name} needs a vision model; {folder} is a {body.config.kind}")
+        model = create(replace(body.config, head=ImageHead(labels=len(names))), seed=settings.seed)
+        learned = {name: tensor for name, tensor in body.state_dict().items() if not name.startswith("head.")}
+        model.load_state_dict(model.state_dict() | learned)
+        model.fresh = [name for name in model.state_dict() if name not in learned]
+        task.check(model)
+        return task, model
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The labels in ``config.json`` and what ``preprocessor_config.json`` says."""
+        folder = find(folder)
+        theirs = read_json(folder / CONFIG)
+        labels = label_names(theirs) or [f"LABEL_{i}" for i in range(theirs.get("num_labels", 2))]  # as transformers
+        return cls(labels, read_preprocessing(folder))
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``preprocessor_config.json``; the labels are the model's."""
+        write_preprocessing(self.preprocessing, folder)
+
+    def config(self, settings: RunSettings) -> ModelConfig:
+        """The preset for images of this size, cut into patches as the settings say, with an output for each label."""
+        config = vision(settings.preset or SIZES[0][1].preset)
+        channels, height, width = self.preprocessing.shape
+        patch = settings.model.patch_size or config.patches.patch_size
+        try:
+            patches = replace(config.patches, image_size=(height, width), patch_size=patch, channels=channels)
+        except HeedfulError as error:
+            raise HeedfulError(f"{error}; change --image.size or --model.patch-size") from None
+        stack = changed(config.encoder, settings.model, None)
+        if isinstance(stack.position, LearnedPosition):
+            stack = replace(stack, position=replace(stack.position, length=patches.tokens))
+        hidden = config.head.hidden if isinstance(config.head, ImageHead) else 0
+        head = ImageHead(labels=len(self.labels), hidden=hidden)
+        return replace(config, patches=patches, encoder=stack, head=head)
+
+    def ready(self, model: Model, settings: RunSettings) -> None:
+        """Name the model's classes, and take how images are changed in training."""
+        self.check(model)
+        model.labels, self.changes = list(self.labels), settings.image
+
+    def check(self, model: Model) -> None:
+        """A vision model that classifies, with an output for every label, for images as the folder prepares them."""
+        config = model.config
+        if not isinstance(config, VisionConfig) or not isinstance(config.head, ImageHead):
+            raise HeedfulError(
+                f"{self.name} needs a vision model with a classifier; this model is of kind {config.kind!r}, its head "
+                f"of kind {config.head.kind!r}; train it first: heedful train {self.name} --from MODEL"
+            )
+        if config.head.labels != len(self.labels):
+            raise HeedfulError(
+                f"the model tells {config.head.labels} labels apart, its folder names {len(self.labels)}"
+            )
+        takes, made = (config.patches.channels, *config.patches.image_size), self.preprocessing.shape
+        if takes != made:
+            raise HeedfulError(
+                f"the model takes images of {_by(takes)}, its preprocessor_config.json makes {_by(made)}"
+            )
+        self.tokens = config.patches.tokens
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """Each image decoded once, and brought to the model's size where it has another."""
+        pixels = np.empty((len(rows), *self.preprocessing.shape), dtype=np.uint8)
+        numbers = {label: i for i, label in enumerate(self.labels)}
+        resized, examples = 0, []
+        for row, kept in zip(rows, pixels, strict=True):
+            label, image = _label(row), row.values["image"].pixels(self.preprocessing.channels)
+            if label not in numbers:
+                hint = nearest(label, self.labels)
+                raise HeedfulError(f"label {label!r} in {row.file}:{row.line} is none of the model's; {hint}")
+            resized += image.shape[:2] != (self.preprocessing.size, self.preprocessing.size)
+            kept[:] = _prepared(image, self.preprocessing)
+            examples.append((kept, numbers[label]))
+        to = f"{resized:,} images resized to {_by(self.preprocessing.shape)} (--image.size)"
+        return Encoded(examples, rows, to if resized else "")
+
+    def lengths(self, examples: Sequence[Example]) -> np.ndarray:
+        """(N, 1): patches and class token, as many of each image."""
+        return np.full((len(examples), 1), self.tokens, dtype=np.int64)
+
+    def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """``pixels`` (B, C, H, W), normalised, and ``labels``: their numbers (B,), or (B, labels) where mixup blends.
+
+        In training images are shifted, mirrored and changed, in this order, each anew. Mixup blends the images of one
+        batch, so it is not the same under ``accumulate``.
+        """
+        pixels = np.stack([image for image, _ in examples])
+        labels = np.array([label for _, label in examples], dtype=np.int64)
+        how, changes = self.preprocessing, self.changes
+        if random is None:
+            return _tensors(normalise(pixels, how.mean, how.std), labels)
+        pixels = pad_crop(pixels, changes.crop or 0, random)
+        if changes.flip:
+            pixels = flip(pixels, random)
+        pixels = normalise(rand_augment(pixels, changes.augment or 0, random), how.mean, how.std)
+        if not changes.mixup:
+            return _tensors(pixels, labels)
+        targets = np.eye(len(self.labels), dtype=np.float32)[labels]
+        return _tensors(*mixup(pixels, targets, changes.mixup, random))
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def count(self, batch: Batch) -> int:
+        """Images."""
+        return len(batch["labels"])
+
+    def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Σ over images of −Σ_c ((1 − ε) y_c + ε/C) log p_c, y the label or the blend of two."""
+        logits = model(batch["pixels"]).float()
+        return F.cross_entropy(logits, batch["labels"], reduction="sum", label_smoothing=label_smoothing)
+
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    @torch.no_grad()
+    def measure(
+        self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """Accuracy, macro F1, and of more than five labels the top-5 accuracy, always of all examples.
+
+        Details: ``by_class``, ``confusion`` and the surest ``mistakes``.
+        """
+        confusion, mistakes = Confusion(self.labels), Mistakes()
+        total, within = 0.0, 0
+        for places, batch in self.batches(model, examples, options.get("batch_tokens")):
+            logits, truth = model(batch["pixels"]).float(), batch["labels"]
+            total += float(F.cross_entropy(logits, truth, reduction="sum"))
+            within += within_top(logits.cpu(), truth.cpu(), TOP)
+            scores, said = logits.softmax(-1).max(-1)
+            confusion.add(truth.cpu(), said.cpu())
+            for i in (said != truth).nonzero().flatten().tolist():
+                place, answer = int(places[i]), self.labels[said[i]]
+                mistakes.add(place, rows[place].values["image"].name, self.labels[truth[i]], answer, float(scores[i]))
+        metrics = {"loss": total / len(examples), **confusion.metrics()}
+        if len(self.labels) > TOP:
+            metrics["top5_accuracy"] = 100.0 * within / len(examples)
+        return Measured(metrics, confusion.details() | {"mistakes": mistakes.surest()})
+
+    @torch.no_grad()
+    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+        """The likeliest label of each image and its probability.
+
+        An image is a path, the bytes of a file, a PIL image, an array or a ``Picture``; what has no text of its own is
+        called by its name in the answer.
+        """
+        pictures = [Picture.of(one) for one in inputs]
+        how = self.preprocessing
+        examples = [(_prepared(picture.pixels(how.channels), how), 0) for picture in pictures]
+        answers: list[Answer] = [Answer(picture.name, "", None) for picture in pictures]
+        for places, batch in self.batches(model, examples, options.get("batch_tokens")) if examples else ():
+            scores, said = model(batch["pixels"]).float().softmax(-1).max(-1)
+            for place, label, score in zip(places, said.tolist(), scores.tolist(), strict=True):
+                answers[place] = Answer(pictures[place].name, self.labels[label], score)
+        return answers
+
+    def sample(self, row: Row) -> str:
+        """``17.png (28 × 28) → boot``."""
+        picture = row.values["image"]
+        width, height = picture.size
+        return shown([f"{Path(picture.name).name} ({width} × {height})", _label(row)])
+
+
+def vision(preset: str) -> VisionConfig:
+    """The configuration of a preset that sees."""
+    config = presets.get(preset)
+    if not isinstance(config, VisionConfig):
+        raise HeedfulError(f"preset {preset!r} is of the {config.kind} family; images need a vision model")
+    return config
+
+
+def _label(row: Row) -> str:
+    label = row.values["label"]
+    if not isinstance(label, str):
+        raise HeedfulError(f"{len(label)} labels of one image in {row.file}:{row.line}; images have one label here")
+    return label
+
+
+def _labels(rows: Sequence[Row]) -> list[str]:
+    """The labels of training, in alphabetical order; too few to learn from are an error."""
+    names = sorted({_label(row) for row in rows})
+    if len(names) < 2:
+        raise HeedfulError(
+            f"{rows[0].file}: the one label {names[0]!r} in {len(rows):,} rows; there must be two to tell apart"
+        )
+    return names
+
+
+def _side(rows: Sequence[Row]) -> int | None:
+    """The longer side of images that are small and of one size; where no patch divides it, the next multiple of 4."""
+    sizes = {row.values["image"].size for row in rows[:LOOKED_AT]}
+    side = max(max(size) for size in sizes)
+    if len(sizes) > 1 or side > SMALL:
+        return None
+    return side if _patch(side) else -(-side // 4) * 4
+
+
+def _channels(rows: Sequence[Row]) -> Literal[1, 3]:
+    """Grey where all are grey."""
+    return 3 if any(row.values["image"].pixels().shape[2] == 3 for row in rows[:LOOKED_AT]) else 1
+
+
+def _patch(side: int) -> int | None:
+    """The patch that cuts a side evenly into about four, a short one into two, a long one into patches of 8 or 16."""
+    wanted = max(2.0, min(4.0, side / 4), min(8.0, side / 8), side / 16)
+    even = [patch for patch in range(1, side) if side % patch == 0 and 2 <= side // patch <= 2 * wanted]
+    return min(even, key=lambda patch: abs(math.log(side / patch / wanted)), default=None)
+
+
+def _prepared(pixels: np.ndarray, how: Preprocessing) -> np.ndarray:
+    """(H, W, C) as the model's (C, H, W), in bytes."""
+    pixels = fit(pixels, how.size, resample=how.resample)
+    if how.crop is not None:
+        first = (how.size - how.crop) // 2
+        pixels = pixels[first : first + how.crop, first : first + how.crop]
+    return pixels.transpose(2, 0, 1)
+
+
+def _tensors(pixels: np.ndarray, labels: np.ndarray) -> dict[str, Tensor]:
+    return {"pixels": torch.from_numpy(pixels), "labels": torch.from_numpy(labels)}
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    channels, height, width = shape
+    return f"{height} × {width}, {'grey' if channels == 1 else 'colour'}"

@@ -1,0 +1,469 @@
+"""Text classification: a label, or several, for a text or a pair of texts, by an encoder (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful import presets
+from heedful.checkpoints import load, read_card
+from heedful.checkpoints.folder import CONFIG, find, label_names, multi_label, read_json
+from heedful.config import EncoderConfig, LearnedPosition, ModelConfig, SequenceHead, SpecialTokens
+from heedful.data import Kind, Row, Rows
+from heedful.errors import HeedfulError, nearest
+from heedful.evaluation.classification import Confusion, Mistakes, MultiLabel
+from heedful.models import Model
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.stack import initialise
+from heedful.tasks.shared import changed, padded
+from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, short
+from heedful.text import Tokenizer
+
+
+class Size(NamedTuple):
+    """What a number of examples suggests."""
+
+    preset: str
+    vocabulary: int
+    dropout: float
+    epochs: int
+    lr: float
+
+
+# below so many examples: this
+SIZES: tuple[tuple[float, Size], ...] = (
+    (50_000, Size("bert-tiny", 8_000, 0.3, 20, 1e-3)),
+    (500_000, Size("bert-mini", 16_000, 0.2, 10, 5e-4)),
+    (float("inf"), Size("bert-mini", 30_000, 0.1, 4, 5e-4)),
+)
+UNSEEN = 0.1  # share of a fresh model's words that are hidden from it in training, so that it leans on no single one
+LONGEST = 128  # tokens of an example, where nobody says
+TEXTS = ("text", "text_pair")
+SURE = 0.5  # the probability from which on a label is among the answer's several
+
+
+class Example(NamedTuple):
+    """Token ids with their special tokens, where the second text begins, and the ids of the labels."""
+
+    ids: list[int]
+    second: int
+    labels: tuple[int, ...]
+
+
+class TextClassification(Task):
+    """An encoder with a classifier over its first token: ``<s> text </s>``, or ``<s> text </s> pair </s>``.
+
+    >>> import heedful
+    >>> pairs = [("tweet", "yes"), ("moo", "no")]
+    >>> data = Rows(Row({"text": text, "label": label}, "birds.tsv", 1) for text, label in pairs)
+    >>> settings = RunSettings(task="text-classification", train=("birds.tsv",), out="birds", preset="bert-tiny")
+    >>> task = TextClassification.prepare(data, settings)
+    >>> model = heedful.create(task.config(settings), seed=0).eval()
+    >>> task.answer(model, ["tweet"])[0].output in ("no", "yes")
+    True
+
+    Args:
+        tokenizer: of the texts.
+        labels: the names of the classes, in the order of the model's logits.
+        columns: what an example holds; ``text_pair`` is optional until training says.
+        multi_label: whether an example may have several labels, or none.
+    """
+
+    name: ClassVar[str] = "text-classification"
+    columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "label"})
+    decides: str = "accuracy"
+    without: ClassVar[frozenset[str]] = frozenset(
+        {"tokenizer.shared", "image", "model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size"}
+    )
+    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        *,
+        columns: Mapping[str, Kind] | None = None,
+        multi_label: bool = False,
+    ) -> None:
+        self.tokenizer, self.labels, self.multi_label = tokenizer, list(labels), multi_label
+        self.columns = MappingProxyType(dict(columns or type(self).columns))
+        self.decides = "micro_f1" if multi_label else "accuracy"
+        self.unseen = 0.0
+
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+        """As every task does, but a text whose label no training row would have goes to training."""
+        train, held = super().divide(rows, valid, seed)
+        known = {label for row in train for label in _labels(row)}
+        lone = {row.values["text"] for row in held if not known.issuperset(_labels(row))}
+        moved = [row for row in held if row.values["text"] in lone]
+        if len(moved) == len(held):
+            raise HeedfulError("every label has too few texts to hold some back; give a validation file: --valid FILE")
+        kept = (row for row in held if row.values["text"] not in lone)
+        return Rows([*train, *moved], rows.skipped, rows.columns), Rows(kept, 0, rows.columns)
+
+    @classmethod
+    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+        """By the number of examples; what starts from a model learns in few passes with small steps."""
+        begun = asked.start_from is not None
+        size = next(size for most, size in SIZES if len(rows) < most)
+        preset = asked.preset or size.preset
+        epochs = 4 if begun else size.epochs
+        tokens = 1024
+        steps = asked.max_steps or epochs * max(1, len(rows) * 25 // tokens)
+        return replace(
+            asked,
+            preset=None if begun else preset,
+            max_epochs=epochs,
+            data=DataSettings(max_length=LONGEST),
+            tokenizer=TokenizerSettings() if begun else TokenizerSettings(kind="wordpiece", size=size.vocabulary),
+            model=ModelSettings(dropout=None if begun or asked.preset else size.dropout),
+            training=TrainingSettings(
+                lr=5e-5 if begun else size.lr,
+                schedule="linear",
+                warmup=min(200, steps // 10 + 1),
+                batch_tokens=tokens,
+                accumulate=1,
+                label_smoothing=0.0 if begun else 0.1,
+                clip=1.0,
+                weight_decay=0.01,
+                betas=(0.9, 0.98),
+                eps=1e-8,
+                average=0.0 if begun else 0.1,
+                patience=10,
+                log_every=50,
+            ),
+        )
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """Train the tokenizer on the training texts, and take the label names from them, in alphabetical order."""
+        columns = _columns(rows)
+        texts = (row.values[column] for row in rows for column, kind in columns.items() if kind == "text")
+        asked = settings.tokenizer
+        tokenizer = Tokenizer.train(
+            texts, asked.size or 8000, asked.kind or "wordpiece", asked.lowercase, template="both"
+        )
+        tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
+        return cls(tokenizer, _names(rows), columns=columns, multi_label=_several(rows))
+
+    @classmethod
+    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+        """The folder's model; where the data has labels that it does not know, with a new output layer for those."""
+        folder = find(folder)
+        names, own = _names(rows), label_names(read_json(folder / CONFIG))
+        known = set(names) <= set(own)
+        tokenizer = _tokenizer(folder)
+        task = cls(tokenizer, own if known else names, columns=_columns(rows), multi_label=_several(rows))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            model = load(folder, head="sequence", num_labels=None if known else len(names), dtype="float32")
+            if not known:  # also where their number is the same
+                output = model.get_submodule("head.output")
+                initialise(output, model.main)
+                model.fresh = sorted({*model.fresh, *(f"head.output.{name}" for name in output.state_dict())})
+        task.check(model)
+        return task, model
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The tokenizer of a model folder, and the labels of its ``config.json``."""
+        folder = Path(folder)
+        theirs = read_json(folder / CONFIG)
+        labels = label_names(theirs) or [f"LABEL_{i}" for i in range(theirs.get("num_labels", 2))]  # as transformers
+        columns = read_card(folder).get("columns")
+        return cls(_tokenizer(folder), labels, columns=columns, multi_label=multi_label(theirs))
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizer; the labels are the model's."""
+        self.tokenizer.save(folder)
+
+    def config(self, settings: RunSettings) -> ModelConfig:
+        """The preset with this vocabulary, these labels and no more positions than the longest example needs."""
+        preset = settings.preset or "bert-tiny"
+        config = presets.get(preset)
+        if not isinstance(config, EncoderConfig):
+            raise HeedfulError(f"preset {preset!r} is of the {config.kind} family; {self.name} needs an encoder")
+        # BERT's own N(0, 0.02²) is for wide models: at width 128 the classes stay one for hundreds of steps
+        stack = replace(changed(config.encoder, settings.model, None), init="xavier")
+        if isinstance(stack.position, LearnedPosition):
+            stack = replace(stack, position=replace(stack.position, length=self.longest))
+        return replace(
+            config,
+            embedding=replace(config.embedding, vocab_size=self.tokenizer.vocab_size),
+            encoder=stack,
+            head=SequenceHead(labels=len(self.labels), dropout=stack.dropout.residual),
+            special=SpecialTokens(pad=self.tokenizer.pad, start=self._start, end=(self._end,)),
+        )
+
+    def ready(self, model: Model, settings: RunSettings) -> None:
+        """Name the model's classes; what starts anew has words hidden from it."""
+        model.labels, model.multi_label = list(self.labels), self.multi_label
+        self.unseen = 0.0 if settings.start_from else UNSEEN
+
+    def check(self, model: Model) -> None:
+        """An encoder that classifies, with an output for every label and a row for every token."""
+        config = model.config
+        if not isinstance(config, EncoderConfig) or not isinstance(config.head, SequenceHead):
+            raise HeedfulError(
+                f"{self.name} needs an encoder with a classifier; this model is of kind {config.kind!r}, "
+                f"its head of kind {config.head.kind!r}; train it first: heedful train {self.name} --from MODEL"
+            )
+        if config.head.labels != len(self.labels):
+            raise HeedfulError(
+                f"the model tells {config.head.labels} labels apart, its folder names {len(self.labels)}"
+            )
+        if self.tokenizer.vocab_size > config.embedding.vocab_size:
+            raise HeedfulError(
+                f"the tokenizer has {self.tokenizer.vocab_size} tokens, the model's embedding "
+                f"{config.embedding.vocab_size} rows; they do not belong together"
+            )
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of an example, special ones counted."""
+        return int(self.tokenizer.config.get("model_max_length", LONGEST))
+
+    @property
+    def _start(self) -> int:
+        return _id(self.tokenizer.start)
+
+    @property
+    def _end(self) -> int:
+        return _id(self.tokenizer.end)
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """Each row's ids and labels; what is longer than ``max_length`` tokens, or than the model takes, is cut: of a
+        pair the longer text first.
+        """
+        most = min(max_length or self.longest, self.longest)
+        examples, cut = self._examples(map(self._texts, rows), most, map(self._label_ids, rows))
+        reason = "--data.max-length" if most == max_length else "the model takes no more"
+        return Encoded(examples, rows, f"{cut:,} examples cut to {most} tokens ({reason})" if cut else "")
+
+    def _texts(self, row: Row) -> tuple[str, ...]:
+        return tuple(row.values[name] for name in TEXTS if name in self.columns and name in row.values)
+
+    def _label_ids(self, row: Row) -> tuple[int, ...]:
+        for label in _labels(row):
+            if label not in self.labels:
+                raise HeedfulError(
+                    f"{row.file}:{row.line}: the label {label!r} is none that the model learned; "
+                    f"{nearest(label, self.labels)}"
+                )
+        if not self.multi_label and len(_labels(row)) != 1:
+            raise HeedfulError(
+                f"{row.file}:{row.line}: {len(_labels(row))} labels, but this model gives each example one; "
+                "correct the row, or train with --data.label-separator"
+            )
+        return tuple(self.labels.index(label) for label in _labels(row))
+
+    def _examples(
+        self, texts: Iterable[tuple[str, ...]], most: int, labels: Iterable[tuple[int, ...]]
+    ) -> tuple[list[Example], int]:
+        """The examples of texts and pairs, and how many of them were cut."""
+        texts = list(texts)
+        encoded = iter(self.tokenizer.encode([side for sides in texts for side in sides]))
+        examples, cut = [], 0
+        for sides, own in zip(texts, labels, strict=True):
+            parts = [next(encoded) for _ in sides]
+            kept = _fitted(parts, most - 1 - len(parts))
+            cut += kept != parts
+            ids = [self._start, *(one for part in kept for one in (*part, self._end))]
+            examples.append(Example(ids, len(kept[0]) + 2, own))
+        return examples, cut
+
+    def lengths(self, examples: Sequence[Example]) -> np.ndarray:
+        """(N, 1): tokens, special ones counted."""
+        return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
+
+    def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """``ids``, ``mask`` and ``segments`` (B, T), and ``labels`` (B, labels), 1 where a label holds.
+
+        With ``random`` a share of the words of a model that starts anew becomes ``<unk>``, other ones each time.
+        """
+        ids = padded([example.ids for example in examples], 0)
+        segments = [[0] * example.second + [1] * (len(example.ids) - example.second) for example in examples]
+        mask = padded([[1] * len(example.ids) for example in examples], 0).bool()
+        labels = torch.zeros(len(examples), len(self.labels))
+        for i, example in enumerate(examples):
+            labels[i, list(example.labels)] = 1
+        if random is not None and self.unseen and self.tokenizer.unknown is not None:
+            hidden = torch.from_numpy(random.random(ids.shape) < self.unseen)
+            ids[hidden & mask & (ids != self._start) & (ids != self._end)] = self.tokenizer.unknown
+        return {"ids": ids, "mask": mask, "segments": padded(segments, 0), "labels": labels}
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def count(self, batch: Batch) -> int:
+        """Examples."""
+        return len(batch["ids"])
+
+    def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Σ over examples of −Σ_c y_c log p_c, y smoothed to (1 − ε) y + ε/C (Szegedy et al. 2016, section 7).
+
+        With several labels it is the mean over the C labels of −y log p − (1 − y) log(1 − p), each label on its own and
+        smoothed to (1 − ε) y + ε/2.
+        """
+        return self._loss(self._logits(model, batch), batch["labels"], label_smoothing)
+
+    def _logits(self, model: Model, batch: Batch) -> Tensor:
+        config = model.config
+        assert isinstance(config, EncoderConfig), "check has seen to it"
+        segments = (batch["segments"],) if config.embedding.segments else ()
+        return model(batch["ids"], batch["mask"], *segments).float()
+
+    def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        if self.multi_label:
+            smoothed = labels * (1 - smoothing) + smoothing / 2
+            return F.binary_cross_entropy_with_logits(logits, smoothed, reduction="sum") / len(self.labels)
+        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    def _said(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """What is said (B, labels), True for each label of the answer, and the probability (B,) of exactly that."""
+        if self.multi_label:
+            p = logits.sigmoid()
+            said = p >= SURE
+            return said, torch.where(said, p, 1 - p).prod(1)
+        p, best = logits.softmax(1).max(1)
+        return F.one_hot(best, len(self.labels)).bool(), p
+
+    def _output(self, said: Tensor) -> Any:
+        names = [self.labels[i] for i in said.nonzero().flatten().tolist()]
+        return names if self.multi_label else names[0]
+
+    @torch.no_grad()
+    def measure(
+        self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """Accuracy and macro F1; with several labels the exact match, micro and macro F1. Always of all examples.
+
+        Details: ``by_class``, ``confusion`` (but for several labels) and the surest ``mistakes``.
+        """
+        scores = MultiLabel(self.labels) if self.multi_label else Confusion(self.labels)
+        mistakes, total = Mistakes(), 0.0
+        for places, batch in self.batches(model, examples, options.get("batch_tokens")):
+            logits, truth = self._logits(model, batch), batch["labels"].bool()
+            total += float(self._loss(logits, batch["labels"]))
+            said, p = self._said(logits)
+            if isinstance(scores, MultiLabel):
+                scores.add(truth.cpu(), said.cpu())
+            else:
+                scores.add(truth.int().argmax(1).cpu(), said.int().argmax(1).cpu())
+            for i in (said != truth).any(1).nonzero().flatten().tolist():
+                place = int(places[i])
+                text = " + ".join(map(short, self._texts(rows[place])))
+                mistakes.add(place, text, self._output(truth[i]), self._output(said[i]), float(p[i]))
+        details = scores.details() | {"mistakes": mistakes.surest()}
+        return Measured({"loss": total / len(examples), **scores.metrics()}, details)
+
+    @torch.no_grad()
+    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+        """The label of each input and its probability; of several labels those of probability ½ and more, and the
+        probability of exactly this set, were they independent. An input without text gets an empty answer.
+
+        A pair is ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab between them.
+        """
+        answers = [Answer(one, [] if self.multi_label else "", None) for one in inputs]
+        texts = {i: sides for i, one in enumerate(inputs) if (sides := self._sides(one))}
+        asked = list(texts)
+        if not asked:
+            return answers
+        examples, _ = self._examples(texts.values(), self.longest, [()] * len(texts))
+        for places, batch in self.batches(model, examples, options.get("batch_tokens")):
+            said, p = self._said(self._logits(model, batch))
+            for place, row, score in zip(places, said, p.tolist(), strict=True):
+                answers[asked[place]] = Answer(inputs[asked[place]], self._output(row), score)
+        return answers
+
+    def _sides(self, one: Any) -> tuple[str, ...]:
+        """The text of an input, or both texts of a pair; nothing where one is blank."""
+        kind = self.columns.get("text_pair")
+        sides: tuple[Any, ...]
+        if isinstance(one, str):
+            sides = tuple(one.split("\t", 1)) if kind else (one,)
+        elif isinstance(one, Mapping):
+            sides = tuple(one[name] for name in TEXTS if name in one)
+        else:
+            sides = tuple(one) if isinstance(one, tuple | list) else (one,)
+        texts = all(isinstance(side, str) for side in sides)
+        if texts and sides and not all(side.strip() for side in sides):
+            return ()
+        if not texts or len(sides) not in {None: (1,), "text": (2,), "text?": (1, 2)}[kind]:
+            wanted = {None: "a text", "text": "two texts", "text?": "a text, or two"}[kind]
+            pair = ": (text, pair), or one string with a tab between them" if kind else ""
+            raise HeedfulError(f"this model is asked with {wanted}{pair}; not with {short(repr(one))}")
+        return sides
+
+    def sample(self, row: Row) -> str:
+        """``text → label``, ``text + pair → label``."""
+        return f"{' + '.join(map(short, self._texts(row)))} → {', '.join(_labels(row))}"
+
+
+def _labels(row: Row) -> tuple[str, ...]:
+    label = row.values["label"]
+    return (label,) if isinstance(label, str) else label
+
+
+def _several(rows: Sequence[Row]) -> bool:
+    return any(not isinstance(row.values["label"], str) for row in rows)
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """The labels of training, in alphabetical order; too few to learn from are an error."""
+    names = sorted({label for row in rows for label in _labels(row)})
+    if not names or (len(names) == 1 and not _several(rows)):
+        found = f"the one label {names[0]!r}" if names else "no label"
+        raise HeedfulError(f"{rows[0].file}: {found} in {len(rows):,} rows; there must be two to tell apart")
+    return names
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, Kind]:
+    """What the rows have, and so what the model is to be asked with."""
+    pair: dict[str, Kind] = {"text_pair": "text"} if "text_pair" in rows[0].values else {}
+    return {"text": "text", **pair, "label": "label"}
+
+
+def _tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder, which knows how many positions the model has."""
+    tokenizer = Tokenizer.load(folder)
+    told = (tokenizer.config.get("model_max_length"), read_json(folder / CONFIG).get("max_position_embeddings"))
+    tokenizer.config["model_max_length"] = min((number for number in told if number), default=512)
+    return tokenizer
+
+
+def _fitted(parts: list[list[int]], room: int) -> list[list[int]]:
+    """One or two rows of ids, cut at their ends until they fit into ``room``: the longer one first."""
+    if room < len(parts):
+        raise HeedfulError(f"--data.max-length {room + 1 + len(parts)} has no room for text; give {1 + 2 * len(parts)}")
+    if sum(map(len, parts)) <= room:
+        return parts
+    if len(parts) == 1:
+        return [parts[0][:room]]
+    first, second = parts
+    least = min(len(first), len(second), room // 2)
+    return (
+        [first[:least], second[: room - least]]
+        if len(first) <= len(second)
+        else [first[: room - least], second[:least]]
+    )
+
+
+def _id(special: int | None) -> int:
+    if special is None:
+        raise HeedfulError("the tokenizer has no start or end token ([CLS], [SEP]); name them in tokenizer_config.json")
+    return special

@@ -1,0 +1,452 @@
+"""Text classification: what goes in, the loss by hand, what comes out, and the folder opened by `transformers`."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import heedful
+from heedful.checkpoints import load, save
+from heedful.config import EncoderConfig
+from heedful.data import Row, Rows
+from heedful.errors import HeedfulError
+from heedful.models import Model
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks.task import Answer
+from heedful.tasks.text_classification import TextClassification
+from heedful.training.optimisation import adamw
+
+transformers = pytest.importorskip("transformers")
+SMALL = ModelSettings(dim=32, heads=2, depth=1)
+WORDS = {"fruit": "apple pear plum quince", "tool": "hammer saw chisel drill", "place": "lake valley island hill"}
+
+
+def rows(*values: tuple[Any, ...], columns: tuple[str, ...] = ("text", "label")) -> Rows:
+    found = (Row(dict(zip(columns, each, strict=True)), "set.tsv", i) for i, each in enumerate(values, 1))
+    return Rows(found, 0, columns)
+
+
+SINGLE = rows(
+    *(
+        (form.format(word), label)  # each word twice, so that it is a token
+        for label, words in WORDS.items()
+        for word in words.split()
+        for form in ("the {} is here", "one {} ?")
+    )
+)
+PAIRS = rows(
+    ("is it a pear ?", "a pear is a fruit", "yes"),
+    ("is it a saw ?", "the hill", "no"),
+    ("a lake ?", "the lake is an island , a hill and a valley", "no"),
+    columns=("text", "text_pair", "label"),
+)
+SEVERAL = rows(
+    ("an apple and a saw", ("tool", "fruit")), ("a hill", ("place",)), ("nothing", ()), ("a pear", ("fruit",))
+)
+
+
+SETS = {"single": SINGLE, "pairs": PAIRS, "several": SEVERAL}
+
+
+def settings(**given: Any) -> RunSettings:
+    chosen = {"preset": "bert-tiny", "model": SMALL, "tokenizer": TokenizerSettings(size=300)} | given
+    return RunSettings(task="text-classification", train=("-",), out="-", **chosen)
+
+
+def made(data: Rows, longest: int = 128) -> tuple[TextClassification, Model]:
+    asked = settings(data=DataSettings(max_length=longest))
+    task = TextClassification.prepare(data, asked)
+    model = heedful.create(task.config(asked), seed=0)
+    task.ready(model, asked)
+    return task, model.eval()
+
+
+@cache
+def taught(which: str, steps: int = 120) -> tuple[TextClassification, Model]:
+    """A few steps over all rows at once: enough to tell these apart."""
+    data = SETS[which]
+    task, model = made(data)
+    batch = task.collate(task.encode(data).examples)
+    optimiser = adamw(model, lr=3e-3)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        task.objective(model, batch).backward()
+        optimiser.step()
+    return task, model
+
+
+def said(answers: list[Answer]) -> list[tuple[Any, ...]]:
+    """Outputs and scores to compare: a score's last bit depends on where its row lies in memory."""
+    return [(answer.output, pytest.approx(answer.score, abs=1e-5)) for answer in answers]
+
+
+def saved(task: TextClassification, model: Model, folder: Path) -> Path:
+    """As a run writes it."""
+    save(model, folder, extra={"task": task.name, "columns": dict(task.columns)})
+    task.save(folder)
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------------------- encoding
+
+
+def test_a_text_and_a_pair_as_bert_has_them() -> None:
+    task, _ = made(PAIRS)
+    examples = task.encode(PAIRS).examples
+    batch = task.collate(examples)
+    for i, row in enumerate(PAIRS):
+        first, second = task.tokenizer.encode([row.values["text"], row.values["text_pair"]])
+        ids = [1, *first, 2, *second, 2]
+        real = batch["mask"][i]
+        assert batch["ids"][i][real].tolist() == ids
+        assert real.tolist() == [True] * len(ids) + [False] * (len(real) - len(ids))
+        assert batch["segments"][i][real].tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        assert task.lengths(examples)[i].tolist() == [len(ids)]
+    assert task.labels == ["no", "yes"]
+    assert batch["labels"].tolist() == [[0, 1], [1, 0], [1, 0]]
+    assert task.count(batch) == 3
+
+
+@pytest.mark.parametrize("most", [5, 8, 11, 12, 20])
+def test_long_pairs_are_cut_as_transformers_cuts_them(most: int, tmp_path: Path) -> None:
+    task, _ = made(PAIRS)
+    task.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    examples, kept, note = task.encode(PAIRS, most)
+    wanted = [
+        theirs(row.values["text"], row.values["text_pair"], truncation="longest_first", max_length=most)
+        for row in PAIRS
+    ]
+    assert [example.ids for example in examples] == [each["input_ids"] for each in wanted]
+    whole = [len(example.ids) for example in task.encode(PAIRS).examples]
+    cut = sum(length > most for length in whole)
+    assert kept == PAIRS
+    assert note == (f"{cut} examples cut to {most} tokens (--data.max-length)" if cut else "")
+
+
+def test_a_text_longer_than_the_model_is_cut_and_the_note_says_so() -> None:
+    task, model = made(SINGLE, longest=6)
+    assert isinstance(model.config, EncoderConfig)
+    assert model.config.encoder.position.length == 6
+    long = rows(("the apple and the pear and the plum and the quince", "fruit"))
+    examples, _, note = task.encode(long, 100)
+    assert len(examples[0].ids) == 6
+    assert note == "1 examples cut to 6 tokens (the model takes no more)"
+    assert task.answer(model, [long[0].values["text"]])[0].output in task.labels
+    with pytest.raises(HeedfulError, match=r"max-length 2 has no room for text; give 3"):
+        task.encode(SINGLE, 2)
+
+
+def test_words_are_hidden_in_training_alone() -> None:
+    task, _ = made(SINGLE)
+    examples = task.encode(SINGLE).examples * 20
+    plain = task.collate(examples)["ids"]
+    assert not plain.eq(3).any()
+    drawn = [task.collate(examples, np.random.default_rng(seed))["ids"] for seed in (0, 0, 1)]
+    assert drawn[0].equal(drawn[1])
+    assert not drawn[0].equal(drawn[2])
+    hidden = drawn[0] != plain
+    assert drawn[0][hidden].eq(3).all()
+    assert not hidden[plain <= 2].any()  # padding, start, end
+    assert hidden[plain > 3].float().mean().item() == pytest.approx(0.1, abs=0.03)
+    task.ready(heedful.create("bert-tiny", head="sequence"), settings(preset=None, start_from="elsewhere"))
+    assert task.collate(examples, np.random.default_rng(0))["ids"].equal(plain)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            rows(("a", "fruits")),
+            r"^set\.tsv:1: the label 'fruits' is none that the model learned; did you mean 'fruit'",
+        ),
+        (
+            rows(("a", "fruit"), ("b", ("fruit", "tool"))),
+            r"^set\.tsv:2: 2 labels, but this model gives each example one",
+        ),
+        (rows(("a", ())), r"^set\.tsv:1: 0 labels, but"),
+    ],
+)
+def test_labels_that_cannot_be(data: Rows, message: str) -> None:
+    task, _ = made(SINGLE)
+    with pytest.raises(HeedfulError, match=message):
+        task.encode(data)
+    assert task.encode(rows(("a", ("tool",)))).examples[0].labels == (2,)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (rows(("a", "x"), ("b", "x")), r"^set\.tsv: the one label 'x' in 2 rows; there must be two to tell apart$"),
+        (rows(("a", ()), ("b", ())), r"^set\.tsv: no label in 2 rows"),
+    ],
+)
+def test_one_label_is_nothing_to_learn(data: Rows, message: str) -> None:
+    with pytest.raises(HeedfulError, match=message):
+        TextClassification.prepare(data, settings())
+
+
+def test_what_is_held_back_has_only_labels_that_are_learned() -> None:
+    many = rows(*((f"text {i}", "common") for i in range(200)), *((f"rare text {i}", f"rare {i}") for i in range(30)))
+    for seed in range(3):
+        train, held = TextClassification.divide(many, 0.2, seed)
+        assert sorted(row.line for row in (*train, *held)) == list(range(1, 231))
+        assert {row.values["label"] for row in held} == {"common"}
+        assert len(held) > 20
+    with pytest.raises(HeedfulError, match="--valid FILE"):
+        TextClassification.divide(rows(*((f"text {i}", f"label {i}") for i in range(20))), 0.2, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- learning
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_by_hand(smoothing: float) -> None:
+    task, model = made(SINGLE)
+    model.double()
+    expected = 0.0
+    for row, example in zip(SINGLE, task.encode(SINGLE).examples, strict=True):
+        logits = model(torch.tensor([example.ids]), segments=torch.zeros(1, len(example.ids), dtype=torch.long))[0]
+        log_p = logits.log_softmax(0)
+        expected -= (1 - smoothing) * log_p[task.labels.index(row.values["label"])].item()
+        expected -= smoothing * log_p.mean().item()
+    batch = task.collate(task.encode(SINGLE).examples)
+    assert task.objective(model, batch, smoothing).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_of_several_labels_by_hand(smoothing: float) -> None:
+    task, model = made(SEVERAL)
+    model.double()
+    assert (task.labels, task.multi_label, task.decides) == (["fruit", "place", "tool"], True, "micro_f1")
+    expected = 0.0
+    for row, example in zip(SEVERAL, task.encode(SEVERAL).examples, strict=True):
+        for name, logit in zip(task.labels, model(torch.tensor([example.ids]))[0].tolist(), strict=True):
+            p, y = 1 / (1 + math.exp(-logit)), (name in row.values["label"]) * (1 - smoothing) + smoothing / 2
+            expected -= (y * math.log(p) + (1 - y) * math.log(1 - p)) / 3
+    batch = task.collate(task.encode(SEVERAL).examples)
+    assert task.objective(model, batch, smoothing).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(("count", "preset"), [(100, "bert-tiny"), (60_000, "bert-mini")])
+def test_more_examples_a_larger_model(count: int, preset: str) -> None:
+    asked = settings(preset=None, model=ModelSettings(), tokenizer=TokenizerSettings())
+    many = Rows(SINGLE[i % len(SINGLE)] for i in range(count))
+    told = TextClassification.suggest(many, asked)
+    assert told.preset == preset
+    unset = [name for name, value in vars(told.training).items() if value is None]
+    assert set(unset) <= {"floor", "batch_size", "precision", "evaluate_every", "save_every"}
+    fine = TextClassification.suggest(many, settings(preset=None, start_from="x", model=ModelSettings()))
+    assert fine.preset is None
+    assert fine.tokenizer == TokenizerSettings()
+    assert fine.training.lr < told.training.lr / 5
+    assert fine.max_epochs < told.max_epochs
+
+
+def test_a_short_run_warms_up_shortly() -> None:
+    told = TextClassification.suggest(SINGLE, settings(max_steps=40, training=TrainingSettings()))
+    assert 0 < told.training.warmup <= 8
+
+
+def test_a_preset_of_another_family_is_refused() -> None:
+    task, _ = made(SINGLE)
+    with pytest.raises(HeedfulError, match=r"'gpt2' is of the decoder family; text-classification needs an encoder"):
+        task.config(settings(preset="gpt2"))
+
+
+# ------------------------------------------------------------------------------------------------ measuring, answering
+
+
+def test_what_is_measured_is_what_is_answered() -> None:
+    task, model = taught("single", steps=6)
+    data = rows(*((row.values["text"], row.values["label"]) for row in SINGLE), ("a hill and a lake", "tool"))
+    examples = task.encode(data).examples
+    measured = task.measure(model, examples, data)
+    answers = task.answer(model, [row.values["text"] for row in data])
+    wrong = [i for i, row in enumerate(data) if answers[i].output != row.values["label"]]
+    assert 0 < len(wrong) < len(data)
+    assert measured.metrics["accuracy"] == pytest.approx(100 * (1 - len(wrong) / len(data)))
+    assert measured.metrics["loss"] == pytest.approx(task.objective(model, task.collate(examples)).item() / len(data))
+    mistakes = measured.details["mistakes"]
+    assert sorted(each["place"] for each in mistakes) == wrong
+    assert [each["score"] for each in mistakes] == sorted((each["score"] for each in mistakes), reverse=True)
+    for each in mistakes:
+        row, answer = data[each["place"]], answers[each["place"]]
+        assert (each["input"], each["expected"]) == (row.values["text"], row.values["label"])
+        assert (each["output"], each["score"]) == (answer.output, pytest.approx(answer.score, abs=1e-5))
+    assert np.trace(measured.details["confusion"]["counts"]) == len(data) - len(wrong)
+    assert json.loads(json.dumps(measured.details)) == measured.details
+
+
+def test_answers_keep_the_order_and_blanks_stay_blank() -> None:
+    task, model = taught("single")
+    inputs = ["the pear is here", " ", "the drill is here", "", "a text that is a long one", "the lake is here"]
+    together = task.answer(model, inputs, batch_tokens=20)
+    assert [answer.input for answer in together] == inputs
+    assert [answer.output for answer in together[:4]] == ["fruit", "", "tool", ""]
+    assert together[5].output == "place"
+    assert together[1].score is together[3].score is None
+    for i in (0, 2, 4, 5):
+        alone = task.answer(model, inputs[i : i + 1])[0]
+        assert (alone.output, alone.score) == (together[i].output, pytest.approx(together[i].score, abs=1e-5))
+    assert task.answer(model, []) == []
+    assert task.answer(model, ["a\tb"])[0].output in task.labels  # a tab is a space like others
+
+
+def test_several_labels_and_their_probability() -> None:
+    task, model = taught("several")
+    texts = [row.values["text"] for row in SEVERAL]
+    answers = task.answer(model, [*texts, ""])
+    assert [answer.output for answer in answers] == [["fruit", "tool"], ["place"], [], ["fruit"], []]
+    examples = task.encode(SEVERAL).examples
+    for answer, example in zip(answers[:-1], examples, strict=True):
+        p = model(torch.tensor([example.ids]))[0].sigmoid().tolist()
+        exactly = math.prod(x if name in answer.output else 1 - x for name, x in zip(task.labels, p, strict=True))
+        assert answer.score == pytest.approx(exactly, rel=1e-5)
+    measured = task.measure(model, examples, SEVERAL)
+    assert (measured.metrics["exact_match"], measured.metrics["micro_f1"]) == (100, 100)
+    assert "confusion" not in measured.details
+
+
+def test_a_pair_is_asked_in_three_ways() -> None:
+    task, model = taught("pairs")
+    assert dict(task.columns) == {"text": "text", "text_pair": "text", "label": "label"}
+    first, second = PAIRS[0].values["text"], PAIRS[0].values["text_pair"]
+    inputs = [(first, second), {"text": first, "text_pair": second}, f"{first}\t{second}", (first, " "), ""]
+    answers = task.answer(model, inputs)
+    assert [answer.output for answer in answers] == ["yes", "yes", "yes", "", ""]
+    assert len({answer.score for answer in answers[:3]}) == 1
+    assert task.sample(PAIRS[1]) == "is it a saw ? + the hill → no"
+    for wrong in (first, (first, second, "c"), {"question": first}, 7, (first, None)):
+        with pytest.raises(HeedfulError, match="this model is asked with two texts"):
+            task.answer(model, [wrong])
+    single, other = made(SINGLE)
+    assert dict(single.columns) == {"text": "text", "label": "label"}
+    with pytest.raises(HeedfulError, match="asked with a text; not with"):
+        single.answer(other, [(first, second)])
+
+
+# -------------------------------------------------------------------------------------------------------------- folders
+
+
+@pytest.mark.parametrize("which", SETS)
+def test_the_folder_opens_in_transformers_with_the_same_answers(which: str, tmp_path: Path) -> None:
+    data, (task, model) = SETS[which], taught(which)
+    folder = saved(task, model, tmp_path / "model")
+    again, opened = TextClassification.load(folder), load(folder)
+    again.check(opened)
+    assert (again.labels, again.multi_label, again.columns) == (task.labels, task.multi_label, task.columns)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert type(theirs).__name__ == "BertForSequenceClassification"
+    assert tokenizer.model_max_length == task.longest == 128
+    sides = [[row.values[name] for row in data] for name in ("text", "text_pair") if name in task.columns]
+    batch = task.collate(task.encode(data).examples)
+    inputs = tokenizer(*sides, padding=True, return_tensors="pt")
+    assert inputs["input_ids"].equal(batch["ids"])
+    assert inputs["token_type_ids"].equal(batch["segments"])
+    assert inputs["attention_mask"].bool().equal(batch["mask"])
+    with torch.no_grad():
+        ours = model(batch["ids"], batch["mask"], batch["segments"])
+        torch.testing.assert_close(theirs(**inputs).logits, ours, atol=2e-5, rtol=1e-4)
+    assert [theirs.config.id2label[i] for i in range(len(task.labels))] == task.labels
+    several = "multi_label_classification" if task.multi_label else None
+    assert theirs.config.problem_type == several
+    asked = list(zip(*sides, strict=True)) if len(sides) > 1 else sides[0]
+    assert said(again.answer(opened, asked)) == said(task.answer(model, asked))
+
+
+def test_a_model_that_bert_cannot_say_keeps_its_labels_too(tmp_path: Path) -> None:
+    """Keys shared by the heads: our own layout."""
+    task, _ = made(SEVERAL)
+    model = heedful.create(task.config(settings(model=ModelSettings(dim=32, heads=2, depth=1, kv_heads=1))), seed=0)
+    task.ready(model, settings())
+    folder = saved(task, model, tmp_path / "model")
+    assert json.loads((folder / "heedful.json").read_text())["layout"] == "heedful"
+    again, opened = TextClassification.load(folder), load(folder)
+    assert (again.labels, again.multi_label, again.longest) == (task.labels, True, 128)
+    assert (opened.labels, opened.multi_label) == (task.labels, True)
+    assert said(again.answer(opened, ["a hill"])) == said(task.answer(model.eval(), ["a hill"]))
+
+
+def test_a_published_folder_answers(shared_data: Any) -> None:
+    folder = shared_data("weights/bert-tiny-question")
+    expected = json.loads((folder / "expected.json").read_text())
+    task, model = TextClassification.load(folder), load(folder)
+    task.check(model)
+    assert task.labels == ["generic", "directed"]
+    assert task.longest == 512
+    answers = task.answer(model, [case["text"] for case in expected["sentences"]])
+    assert [answer.output for answer in answers] == [case["label"] for case in expected["sentences"]]
+    for answer, case in zip(answers, expected["sentences"], strict=True):
+        assert answer.score == pytest.approx(max(case["probabilities"]), abs=2e-5)
+    data = rows((*expected["pair"]["text"], "directed"), columns=("text", "text_pair", "label"))
+    batch = task.collate(task.encode(data).examples)
+    assert batch["ids"][0].tolist() == expected["pair"]["ids"]
+    assert batch["segments"][0].tolist() == expected["pair"]["segments"]
+    pair = task.answer(model, [tuple(expected["pair"]["text"])])[0]
+    assert pair.score == pytest.approx(torch.tensor(expected["pair"]["logits"]).softmax(0).max().item(), abs=2e-5)
+
+
+# ----------------------------------------------------------------------------------------------------------- going on
+
+
+TWO = rows(("a good film", "good"), ("a bad film", "bad"))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("bert-tiny-question", SINGLE), ("bert-tiny-question", TWO), ("minilm-l6", SINGLE)],
+    ids=["more labels", "other labels", "no head"],
+)
+def test_going_on_from_a_published_model(name: str, data: Rows, shared_data: Any, tmp_path: Path) -> None:
+    """Whatever head the folder has, the output is new and repeatable, and the body is the stored one."""
+    folder = shared_data(f"weights/{name}")
+    asked = settings(preset=None, start_from=str(folder), model=ModelSettings(), data=DataSettings(max_length=16))
+    task, model = TextClassification.start(folder, data, asked)
+    task.ready(model, asked)
+    assert task.labels == list(model.labels) == sorted({row.values["label"] for row in data})
+    assert {"head.output.weight", "head.output.bias"} == set(model.fresh)
+    stored, again = load(folder, dtype="float32").state_dict(), TextClassification.start(folder, data, asked)[1]
+    for key, tensor in model.state_dict().items():
+        assert tensor.equal(again.state_dict()[key] if key.startswith("head.output") else stored[key])
+    assert model.state_dict()["head.output.weight"].std().item() == pytest.approx(0.02, rel=0.2)
+    examples = task.encode(data, 16).examples
+    assert task.measure(model, examples, data).metrics["loss"] == pytest.approx(math.log(len(task.labels)), abs=0.3)
+    saved(task, model, tmp_path / "model")
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path / "model")
+    assert list(theirs.id2label.values()) == task.labels
+    assert TextClassification.load(tmp_path / "model").encode(data, 16).examples == examples
+
+
+def test_going_on_with_the_same_labels_keeps_the_head(tmp_path: Path) -> None:
+    task, model = taught("single")
+    folder = saved(task, model, tmp_path / "model")
+    fewer = rows(*((row.values["text"], row.values["label"]) for row in SINGLE[:16]))  # no place
+    again, opened = TextClassification.start(folder, fewer, settings(preset=None, start_from=str(folder)))
+    assert (again.labels, list(opened.fresh)) == (task.labels, [])
+    assert all(tensor.equal(model.state_dict()[name]) for name, tensor in opened.state_dict().items())
+
+
+def test_models_that_cannot_classify(tmp_path: Path) -> None:
+    task, model = made(SINGLE)
+    for other, message in [
+        (heedful.create("gpt-micro"), "needs an encoder with a classifier; this model is of kind 'decoder'"),
+        (heedful.create(task.config(settings()), head="none"), "its head of kind 'no-head'"),
+        (heedful.create(task.config(settings()), num_labels=5), "tells 5 labels apart, its folder names 3"),
+        (heedful.create("stories260k"), "needs an encoder"),
+    ]:
+        with pytest.raises(HeedfulError, match=message):
+            task.check(other)
+    big = TextClassification.prepare(rows(*((f"{w} {w}", w) for w in "abcdefghijklmnopqrst")), settings())
+    big.labels = task.labels
+    if big.tokenizer.vocab_size > task.tokenizer.vocab_size:
+        with pytest.raises(HeedfulError, match="do not belong together"):
+            big.check(model)

@@ -1,0 +1,367 @@
+"""Text generation: windows of a stream, the loss by hand, continuations, and the folder opened by `transformers`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import heedful
+from heedful.checkpoints import load, save
+from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, SpecialTokens
+from heedful.data import Row, Rows
+from heedful.errors import HeedfulError
+from heedful.models import Model
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
+from heedful.tasks.pipeline import Pipeline
+from heedful.tasks.task import Streams
+from heedful.tasks.text_generation import TextGeneration
+from heedful.text import Tokenizer
+from heedful.training.optimisation import adamw
+
+BOOK = "".join(f"The {n} birds sang: «é 🙂», then flew.\n" for n in ("two", "ten", "six", "one")) * 6
+CONTEXT = 16
+
+
+def rows(*texts: str) -> Rows:
+    return Rows((Row({"text": text}, f"{i}.txt", 1) for i, text in enumerate(texts)), 0, ("text",))
+
+
+def settings(kind: str = "character", **given: Any) -> RunSettings:
+    chosen: dict[str, Any] = {
+        "preset": "gpt-micro",
+        "data": DataSettings(max_length=CONTEXT),
+        "model": ModelSettings(dim=32, heads=2, depth=1),
+        "tokenizer": TokenizerSettings(kind=kind, size=320),  # type: ignore[arg-type]
+    }
+    return RunSettings(task="text-generation", train=("-",), out="-", **(chosen | given))
+
+
+@cache
+def trained(kind: str) -> tuple[TextGeneration, Model]:
+    """A model that has read the book for a second or two."""
+    task = TextGeneration.prepare(rows(BOOK), settings(kind))
+    model = heedful.create(task.config(settings(kind)), seed=0)
+    task.ready(model, settings(kind))
+    examples = task.encode(rows(BOOK), CONTEXT).examples
+    optimiser, random = adamw(model, lr=5e-3), np.random.default_rng(0)
+    for _ in range(40):
+        batch = task.collate([examples[i] for i in random.permutation(len(examples))[:16]], random)
+        optimiser.zero_grad()
+        (task.objective(model, batch) / task.count(batch)).backward()
+        optimiser.step()
+    return task, model.eval()
+
+
+# ------------------------------------------------------------------------------------------------------------ the data
+
+
+def test_few_documents_are_each_cut_many_are_not() -> None:
+    lines = [f"line {i:02}\n" for i in range(50)]
+    train, held = TextGeneration.divide(rows("".join(lines), "one line", BOOK), None, 0)
+    assert [row.values["text"] for row in train] == [
+        "".join(lines[:45]),
+        "one line",
+        BOOK[: -len(held[1].values["text"])],
+    ]
+    assert (held[0].values["text"], held[0].file, held[0].line) == ("".join(lines[45:]), "0.txt", 46)
+    assert len(held) == 2
+    train, held = TextGeneration.divide(rows("".join(lines)), 0.5, 0)
+    assert held[0].values["text"] == "".join(lines[25:])
+    train, held = TextGeneration.divide(rows(*(f"{line}{line}" for line in lines)), None, 0)
+    assert {row.values["text"] for row in (*train, *held)} == {f"{line}{line}" for line in lines}
+    assert len(held) == 2
+    with pytest.raises(HeedfulError, match=r"no text has two lines, in 0\.txt"):
+        TextGeneration.divide(rows("all in one line", "and another\n"), None, 0)
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe"])
+def test_a_stream_has_an_end_token_before_each_document(kind: str) -> None:
+    task, _ = trained(kind)
+    texts = [BOOK, "The bird", BOOK[:99]]
+    expected = [token for ids in task.tokenizer.encode(texts) for token in [task.tokenizer.end, *ids]]
+    encoded = task.encode(rows(*texts), CONTEXT)
+    batch = task.collate(encoded.examples)
+    assert batch["ids"].flatten()[: len(expected)].tolist() == expected
+    assert batch["labels"].flatten().tolist() == expected[1:] + [-100] * (batch["labels"].numel() - len(expected) + 1)
+    assert task.count(batch) == len(expected) - 1
+    assert encoded.note == f"{len(expected):,} tokens in windows of 16"
+    assert task.lengths(encoded.examples).tolist() == [[CONTEXT]] * len(encoded.examples)
+    assert encoded.rows == rows(*texts)
+
+
+def test_training_reads_elsewhere_each_time() -> None:
+    task, _ = trained("character")
+    examples = task.encode(rows(BOOK), CONTEXT).examples[:12]
+    first, again, other = (task.collate(examples, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    assert torch.equal(first["ids"], again["ids"])
+    assert not torch.equal(first["ids"], other["ids"])
+    assert first["ids"].shape == first["labels"].shape == (12, CONTEXT)
+    assert torch.equal(first["ids"][:, 1:], first["labels"][:, :-1])
+    assert task.count(first) == first["labels"].numel()
+
+
+def test_a_text_shorter_than_the_context_and_one_too_short() -> None:
+    task, model = trained("character")
+    encoded = task.encode(rows("bird"), CONTEXT)
+    assert encoded.note == "5 tokens in windows of 4: the text is shorter than the context of 16"
+    batch = task.collate(encoded.examples, np.random.default_rng(0))
+    assert batch["ids"].shape == (1, 4)
+    assert task.measure(model, encoded.examples, encoded.rows).details == {"tokens": 4, "bytes": 4}
+    with pytest.raises(HeedfulError, match=r"fewer than two tokens of text, in 0\.txt:1: "):
+        task.encode(rows("b"), CONTEXT)
+    with pytest.raises(HeedfulError, match="fewer than two tokens of text: "):
+        task.encode(rows(), CONTEXT)
+    with pytest.raises(HeedfulError, match="no text to train a tokenizer on"):
+        TextGeneration.prepare(rows("\n \n"), settings())
+    with pytest.raises(HeedfulError, match=r"the model reads 16 tokens, not 17; lower --data\.max-length"):
+        task.encode(rows(BOOK), 17)
+
+
+def test_what_the_vocabulary_lacks_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    task, model = trained("character")
+    assert task.encode(rows("The QQ birds"), CONTEXT).note.endswith("; 2 of them unknown to the vocabulary")
+    answer = task.answer(model, ["QT", "The"], max_new_tokens=3, seed=0)[0]
+    assert answer.output[:2] == "QT"
+    assert len(answer.output) == 5
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+        "the model does not know every character of 'QT'; it reads the unknown token there"
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------- the model
+
+
+def test_settings_change_the_preset() -> None:
+    task = TextGeneration.prepare(rows(BOOK), settings())
+    config = task.config(settings(model=ModelSettings(dim=64, decoder_depth=3, heads=2, dropout=0.25, tied=False)))
+    assert isinstance(config, DecoderConfig)
+    assert (config.decoder.dim, config.decoder.depth, config.decoder.ff_dim) == (64, 3, 256)
+    assert config.decoder.position == LearnedPosition(length=CONTEXT)
+    assert config.decoder.dropout.residual == 0.25
+    assert config.head == LanguageHead(tied=False)
+    assert (task.tokenizer.pad, task.tokenizer.end) == (0, 2)
+    assert config.special == SpecialTokens(pad=0, start=2, end=(2,))
+    with pytest.raises(HeedfulError, match="preset 'bert-tiny' is of the encoder family; text-generation needs a dec"):
+        task.config(settings(preset="bert-tiny"))
+
+
+def test_what_the_data_suggests() -> None:
+    small, large = rows(BOOK), rows("x" * 3_000_000)
+    asked = RunSettings(task="text-generation", train=("-",), out="-")
+    made = TextGeneration.suggest(small, asked)
+    assert (made.preset, made.tokenizer.kind, made.data.max_length) == ("gpt-micro", "character", 64)
+    assert made.tokenizer.size == 4 + len(set(BOOK))
+    assert TextGeneration.prepare(small, made).tokenizer.vocab_size == made.tokenizer.size
+    assert TextGeneration.suggest(large, asked).tokenizer.kind == "bpe"
+    assert made.max_epochs is not None
+    ended = TextGeneration.suggest(small, RunSettings(task="text-generation", train=("-",), out="-", max_steps=50))
+    assert ended.max_epochs is None
+    assert ended.training.warmup == 6
+
+
+def test_a_model_that_cannot_serve_is_refused() -> None:
+    task, _ = trained("character")
+    with pytest.raises(HeedfulError, match="needs a decoder with a language-model head; this model is of kind 'enc"):
+        task.check(heedful.create("bert-tiny"))
+    with pytest.raises(HeedfulError, match="its head of kind 'sequence'"):
+        task.check(heedful.create("gpt-micro", head="sequence"))
+    with pytest.raises(HeedfulError, match="do not belong together"):
+        task.check(heedful.create(heedful.presets.gpt2(16, 1, 2, task.tokenizer.vocab_size - 1, 8)))
+    task.check(heedful.create(heedful.presets.gpt2(16, 1, 2, task.tokenizer.vocab_size + 64, 8)))
+    with pytest.raises(HeedfulError, match="no end token"):
+        TextGeneration(Tokenizer(task.tokenizer.backend, {}), 8)
+
+
+# ---------------------------------------------------------------------------------------------------------- the figures
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe"])
+def test_the_figures_by_hand(kind: str) -> None:
+    """Windows one after the other, a token at a time, in float64."""
+    task, trained_model = trained(kind)
+    model = heedful.create(task.config(settings(kind)), seed=1).double().eval()
+    model.load_state_dict(trained_model.state_dict())
+    texts = BOOK[:120], "«é 🙂»\n"
+    tokens = [token for ids in task.tokenizer.encode(texts) for token in [task.tokenizer.end, *ids]]
+    nats = 0.0
+    for place in range(1, len(tokens)):
+        first = (place - 1) // CONTEXT * CONTEXT
+        nats -= model(torch.tensor([tokens[first:place]]))[0, -1].log_softmax(-1)[tokens[place]].item()
+    size = len("".join(texts).encode())
+    encoded = task.encode(rows(*texts), CONTEXT)
+    measured = task.measure(model, encoded.examples, encoded.rows)
+    assert measured.details == {"tokens": len(tokens) - 1, "bytes": size}
+    assert measured.metrics["loss"] == pytest.approx(nats / (len(tokens) - 1), rel=1e-6)
+    assert measured.metrics["perplexity"] == pytest.approx(math.exp(nats / (len(tokens) - 1)), rel=1e-6)
+    assert measured.metrics["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-6)
+
+
+def test_label_smoothing_by_hand() -> None:
+    task, model = trained("character")
+    batch = task.collate(task.encode(rows(BOOK[:40]), CONTEXT).examples)
+    log_p = model(batch["ids"]).double().log_softmax(-1)
+    real = batch["labels"] != -100
+    right = log_p.gather(-1, batch["labels"].clamp(min=0)[..., None])[..., 0]
+    expected = -(0.9 * right + 0.1 * log_p.mean(-1))[real].sum()
+    assert task.objective(model, batch, 0.1).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_it_learns() -> None:
+    task, model = trained("character")
+    fresh = heedful.create(task.config(settings()), seed=0).eval()
+    encoded = task.encode(rows(BOOK), CONTEXT)
+    before, after = (task.measure(m, encoded.examples, encoded.rows).metrics["loss"] for m in (fresh, model))
+    assert before == pytest.approx(math.log(task.tokenizer.vocab_size), rel=0.1)
+    assert after < before / 3
+
+
+# -------------------------------------------------------------------------------------------------------------- answers
+
+
+def test_answers_go_on_from_the_prompt_in_order() -> None:
+    task, model = trained("character")
+    prompts = ["The ten", "", "birds sang", "\n", "The ten"]
+    together = task.answer(model, prompts, max_new_tokens=10, seed=3)
+    assert [answer.input for answer in together] == prompts
+    assert all(answer.output.startswith(answer.input) for answer in together)
+    assert together[0].output != together[4].output  # the same prompt again is another draw
+    for i in range(4):
+        alone = task.answer(model, [prompts[i]], max_new_tokens=10, seed=3)[0]
+        assert alone.output == together[i].output
+        assert alone.score == pytest.approx(together[i].score, abs=1e-5)
+    assert task.answer(model, []) == []
+
+
+def test_the_score_is_the_mean_log_probability() -> None:
+    task, model = trained("character")
+    answer = task.answer(model, ["The two"], max_new_tokens=6, do_sample=False)[0]
+    ids = torch.tensor(task.tokenizer.encode([answer.output]))
+    log_p = model(ids).log_softmax(-1)[0, :-1].gather(-1, ids[0, 1:, None])[:, 0]
+    assert answer.score == pytest.approx(log_p[-6:].mean().item(), abs=1e-5)
+
+
+def test_an_empty_prompt_begins_a_document() -> None:
+    task, model = trained("character")
+    answer = task.answer(model, [""], max_new_tokens=5, do_sample=False)[0]
+    ids = model.generate(torch.tensor([[task.tokenizer.end]]), max_new_tokens=5, do_sample=False)
+    assert answer.output == task.tokenizer.decode(ids.tolist())[0] != ""
+
+
+def test_longer_than_the_context_the_last_half_is_read_again() -> None:
+    task, model = trained("character")
+    answer = task.answer(model, ["The ten"], max_new_tokens=60, do_sample=False)[0]
+    ids = task.tokenizer.encode(["The ten"])[0]
+    read = list(ids)
+    for _ in range(60):
+        if len(read) > CONTEXT:
+            read = read[-CONTEXT // 2 :]
+        token = int(model(torch.tensor([read]))[0, -1].argmax())
+        read.append(token)
+        ids.append(token)
+        if token == task.tokenizer.end:
+            break
+    assert answer.output == task.tokenizer.decode([ids])[0]
+    assert len(answer.output) > 3 * CONTEXT
+    long = "The six birds sang: " * 5
+    assert task.answer(model, [long], max_new_tokens=4, seed=0)[0].output[: len(long)] == long
+    assert len(task.answer(model, ["The"])[0].output) > 100  # 200 tokens, says the model
+
+
+def test_a_search_fits_the_positions() -> None:
+    task, model = trained("character")
+    answer = task.answer(model, ["The ten"], num_beams=3)[0]
+    assert len("The ten") < len(answer.output) <= CONTEXT + 1
+    with pytest.raises(HeedfulError, match="16 learned positions"):
+        task.answer(model, ["The ten"], num_beams=3, max_new_tokens=30)
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe", "unigram", "wordpiece"])
+@pytest.mark.parametrize("prompt", ["", "The two birds sang: «é", "six birds sang, then flew, then sang, then flew "])
+def test_the_stream_joined_is_the_answer(kind: str, prompt: str) -> None:
+    task, model = trained(kind)
+    assert isinstance(task, Streams)
+    for options in ({"seed": 1}, {"do_sample": False}, {"top_k": 50, "temperature": 3.0, "seed": 2}):
+        options |= {"max_new_tokens": 40, "min_new_tokens": 30}
+        made = list(task.stream(model, prompt, **options))
+        assert "".join(made) == task.answer(model, [prompt], **options)[0].output
+        assert len(made) > 10
+    with pytest.raises(HeedfulError, match="num_beams=2"):
+        task.stream(model, prompt, num_beams=2)
+
+
+# -------------------------------------------------------------------------------------------------------------- folders
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe"])
+def test_the_folder_opens_in_transformers(kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    task, model = trained(kind)
+    assert save(model, tmp_path, extra={"task": task.name}) == "gpt2"
+    task.save(tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = BOOK[:30]
+    ids = task.tokenizer.encode([text])[0]
+    assert tokenizer(text)["input_ids"] == ids
+    assert tokenizer.decode(ids) == text
+    assert type(theirs).__name__ == "GPT2LMHeadModel"
+    read = torch.tensor([ids[:CONTEXT]])
+    assert torch.allclose(theirs(read).logits, model(read), atol=1e-5)
+    end = task.tokenizer.end
+    assert (theirs.config.bos_token_id, theirs.config.eos_token_id, tokenizer.eos_token_id) == (end, end, end)
+    assert tokenizer.model_max_length == CONTEXT
+    own = theirs.generation_config
+    assert (own.do_sample, own.temperature, own.top_k, own.max_new_tokens) == (True, 0.8, 0, 200)
+    greedy = theirs.generate(read[:, :5], max_new_tokens=8, do_sample=False)
+    assert task.answer(model, [tokenizer.decode(ids[:5])], max_new_tokens=8, do_sample=False)[
+        0
+    ].output == tokenizer.decode(greedy[0], skip_special_tokens=True)
+
+
+def test_a_folder_there_and_back(tmp_path: Path) -> None:
+    task, model = trained("bpe")
+    save(model, tmp_path, extra={"task": task.name})
+    task.save(tmp_path)
+    back, loaded = TextGeneration.start(tmp_path, rows(BOOK), settings())
+    assert back.context == CONTEXT
+    assert dict(loaded.generation) == dict(model.generation)
+    ours, theirs = (Pipeline(t, m).answers(["The"], seed=5)[0].output for t, m in ((task, model), (back, loaded)))
+    assert ours == theirs
+    suggested = TextGeneration.suggest(
+        rows(BOOK), RunSettings(task="text-generation", train=("-",), out="-", start_from=str(tmp_path))
+    )
+    assert suggested.data.max_length == CONTEXT
+    assert suggested.preset is None
+    assert suggested.tokenizer == TokenizerSettings()
+
+
+def test_a_folder_of_others(tmp_path: Path) -> None:
+    """As published: no context in heedful's words, GPT-2's token, a generation config of its own."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer = Tokenizer.train([BOOK], 300, "bpe", template="none")
+    config = transformers.GPT2Config(
+        vocab_size=tokenizer.vocab_size, n_embd=16, n_layer=1, n_head=2, n_positions=12, bos_token_id=2, eos_token_id=2
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, eos_token="</s>")
+    theirs.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] > 1e29
+    task, model = TextGeneration.start(tmp_path, rows(BOOK), settings())
+    assert task.context == 12
+    task.ready(model, settings())
+    assert len(task.encode(rows(BOOK)).examples) == -(-len(tokenizer.encode([BOOK])[0]) // 12)
+    assert len(task.answer(load(tmp_path), ["The"], max_new_tokens=30, do_sample=False)[0].output) > 3
+    assert task.answer(model, ["The"])[0].score is not None
+
+
+def test_a_row_as_a_line() -> None:
+    task, _ = trained("character")
+    assert task.sample(rows("\n\n  One\nday " + "x" * 500)[0]) == f"One day {'x' * 41}…"
