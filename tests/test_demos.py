@@ -1,4 +1,4 @@
-"""The demo, cut short: every step is taken, on a handful of dates."""
+"""The demos, cut short: every step of each is taken, on a handful of examples."""
 
 from __future__ import annotations
 
@@ -8,34 +8,76 @@ from typing import Any
 
 import pytest
 
-from heedful import demo
+from heedful import demos
+from heedful.data import Rows
+from heedful.demos import show
 from heedful.errors import HeedfulError
-from heedful.settings import DataSettings
+
+LIMITS = {"dates": 500, "languages": 2000, "code": 30, "digits": 300}
 
 
-def test_the_demo_takes_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, read = demo._settings, demo.read
-    few = {"max_steps": 2, "max_epochs": None, "data": DataSettings(limit=500)}
-    monkeypatch.setattr(demo, "_settings", lambda *given, **more: replace(made(*given, **more), **few))
+@pytest.fixture
+def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of training on a few rows, a few rows to score."""
+    train, read = show.train, show.read
+
+    def few(settings: Any, **more: Any) -> Any:
+        name = settings.train[0].split(":")[1].split("/")[0]
+        limit = LIMITS[{"cldr-dates": "dates", "cldr-languages": "languages", "stdlib": "code"}.get(name, name)]
+        data = replace(settings.data, limit=limit)
+        return train(replace(settings, max_steps=2, max_epochs=None, data=data), **more)
+
+    def first(*given: Any, **more: Any) -> Rows:
+        return read(*given, **more, limit=60 if "stdlib" not in given[0][0] else 2)
+
+    monkeypatch.setattr(show, "train", few)
+    monkeypatch.setattr(show, "read", first)
     monkeypatch.setattr("heedful.training.run.ANSWERED", 5)
-    monkeypatch.setattr(demo, "read", lambda *given, **more: read(*given, **more, limit=60))
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics", "pictures", "words"),
+    [
+        ("dates", {"exact_match", "bleu", "chrf"}, {"attention.html", "attention.svg"}, "copying the source"),
+        ("languages", {"accuracy", "macro_f1"}, {"confusion.svg", "mistakes.html"}, "the most frequent one"),
+        ("code", {"bits_per_byte", "perplexity"}, set(), "xz -9 needs"),
+        ("digits", {"accuracy", "macro_f1"}, {"confusion.svg", "mistakes.svg"}, "the most frequent one"),
+    ],
+)
+def test_a_demo_takes_every_step(
+    cut_short: None, tmp_path: Path, name: str, metrics: set[str], pictures: set[str], words: str
+) -> None:
     said: list[str] = []
-    result: dict[str, Any] = demo.demo("de", str(tmp_path / "run"), say=said.append, quiet=True)
-    assert set(result) >= {"task", "model", "metrics", "by_format", "baseline", "seconds", "files", "examples"}
-    assert set(result["metrics"]) >= {"exact_match", "bleu", "chrf"}
-    for path in result["files"].values():
-        assert Path(path).stat().st_size > 1000
-    page = Path(result["files"]["page"]).read_text(encoding="utf-8")
-    assert "://" not in page.replace("http://www.w3.org", "")
+    result = demos.demo(name, str(tmp_path / "run"), say=said.append, quiet=True)
+    assert set(result) >= {"task", "model", "headline", "metrics", "baseline", "seconds", "files", "examples"}
+    assert set(result["metrics"]) >= metrics
+    assert {Path(file).name for file in result["files"].values()} >= pictures | {"curve.svg"}
+    for path in map(Path, result["files"].values()):
+        assert path.stat().st_size > 1000
+        assert "://" not in path.read_text(encoding="utf-8").replace("http://www.w3.org", "")
     text = "\n".join(said)
-    assert "copying the source" in text
+    assert result["headline"] in text
+    assert words in text
     assert "heedful predict" in text
-    assert all(f"→ {example['output']}" in text for example in result["examples"])
+    assert all(str(example["output"]).partition("\n")[0] in text for example in result["examples"])
     with pytest.raises(HeedfulError, match="not empty"):
-        demo.demo("de", str(tmp_path / "run"), say=said.append, quiet=True)
+        demos.demo(name, str(tmp_path / "run"), say=said.append, quiet=True)
 
 
-def test_an_unknown_language_is_one_line(tmp_path: Path) -> None:
+def test_all_demos_are_told_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stand_in(name: str, out: str | None, say: Any, quiet: bool) -> dict[str, Any]:
+        return {"headline": f"{name} done", "metrics": {"x": 1.0}, "seconds": 2.0, "model": f"runs/{name}"}
+
+    monkeypatch.setattr(demos, "demo", stand_in)
+    said: list[str] = []
+    result = demos.all_demos(said.append, quiet=True)
+    assert list(result["metrics"]) == [f"{name}_x" for name in demos.DEMOS]
+    assert all(f"{name} done" in "\n".join(said) for name in demos.DEMOS)
+
+
+def test_what_is_unknown_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(HeedfulError, match="did you mean 'digits'"):
+        demos.demo("digit", str(tmp_path / "run"))
     with pytest.raises(HeedfulError, match="xx"):
-        demo.demo("xx", str(tmp_path / "run"), say=print, quiet=True)
+        demos.demo("dates", str(tmp_path / "run"), quiet=True, to="xx")
     assert not (tmp_path / "run").exists()

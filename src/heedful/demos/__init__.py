@@ -1,0 +1,64 @@
+"""The first minutes: a model of each family learns from data that comes along, and shows what it can do.
+
+Here live what a demo is and the steps that all take (`show.py`), and the four: `dates.py` (encoder-decoder),
+`languages.py` (encoder), `code.py` (decoder), `digits.py` (vision). Nothing imports them but the command line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from heedful.errors import HeedfulError, nearest
+
+DEMOS = ("dates", "languages", "code", "digits")
+
+
+def demo(
+    name: str = "dates",
+    out: str | None = None,
+    say: Callable[[str], None] = print,
+    quiet: bool = False,
+    **choices: str,
+) -> dict[str, Any]:
+    """Train, score and show one of ``DEMOS``.
+
+    Args:
+        name: which.
+        out: folder of the run; ``runs/demo-NAME`` by default, where an earlier demo is replaced.
+        say: takes the lines for the reader.
+        quiet: show no progress.
+        **choices: what this demo lets one choose: ``to``, the language of the dates.
+
+    Returns:
+        ``{"task", "model", "metrics", "baseline", "examples", "seconds", "files"}`` and the task's details; ``metrics``
+        are those of held-out examples, ``baseline`` those of something simple.
+    """
+    if name not in DEMOS:
+        raise HeedfulError(f"unknown demo {name!r}; {nearest(name, DEMOS)}")
+    from heedful.demos.show import show
+
+    made = import_module(f"heedful.demos.{name}").demo(**choices)
+    return show(made, out, say, quiet)
+
+
+def all_demos(say: Callable[[str], None] = print, quiet: bool = False) -> dict[str, Any]:
+    """Every demo, one after the other: ``{"task": "all", "demos": [...], "metrics", "seconds"}``."""
+    began = time.monotonic()
+    results = []
+    for number, name in enumerate(DEMOS, 1):
+        say(f"{'' if number == 1 else chr(10)}━━ {number} of {len(DEMOS)}: {name} {'━' * 60}"[:80])
+        results.append(demo(name, None, say, quiet))
+    seconds = round(time.monotonic() - began, 1)
+    headlines = [(result["headline"], result["seconds"], result["model"]) for result in results]
+    say(f"\nAll four families from one core, in {seconds:.0f} s:")
+    for (headline, spent, folder), name in zip(headlines, DEMOS, strict=True):
+        say(f"  {name:<11}{headline:<72}{spent:4.0f} s  {folder}")
+    metrics = {
+        f"{name}_{metric}": value
+        for name, result in zip(DEMOS, results, strict=True)
+        for metric, value in result["metrics"].items()
+    }
+    return {"task": "all", "demos": results, "metrics": metrics, "seconds": seconds}
