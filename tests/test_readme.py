@@ -7,10 +7,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from heedful import cli
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+README, TASKS = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tasks.md"))
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
@@ -19,23 +21,43 @@ def blocks(language: str) -> list[str]:
     return [text for named, text in fences if re.fullmatch(language, named)]
 
 
+SMALL = {
+    "translation": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=300"],
+    "text-generation": ["--model.dim=16", "--model.heads=2", "--model.depth=1"],
+    "text-classification": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=100"],
+    "image-classification": ["--model.dim=16", "--model.heads=2", "--model.depth=1"],
+}
+
+
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a person's two text files in it."""
+    """A folder with a person's files in it."""
     monkeypatch.chdir(tmp_path)
     lines = [f"{a} {b}" for a in WORDS for b in WORDS]
     for name, texts in {"train": lines, "test": lines[::9]}.items():
         (tmp_path / f"{name}.en").write_text("\n".join(texts) + "\n", encoding="utf-8")
         (tmp_path / f"{name}.fr").write_text("\n".join(text[::-1] for text in texts) + "\n", encoding="utf-8")
+    (tmp_path / "book.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    table = "".join(f"{line},{'even' if i % 2 else 'odd'}\n" for i, line in enumerate(lines))
+    (tmp_path / "labels.csv").write_text("text,label\n" + table, encoding="utf-8")
+    for label, shade in (("dark", 30), ("light", 220)):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for number in range(12):
+            Image.new("L", (16, 16), shade + number).save(tmp_path / "pictures" / label / f"{number}.png")
+    Image.new("L", (16, 16), 10).save(tmp_path / "unseen.png")
     return tmp_path
 
 
 def test_the_commands_and_the_python_face(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train, predict, evaluate = blocks("")[1].strip().splitlines()
-    small = ["--max-steps", "3", "--model.dim", "16", "--model.heads", "2", "--model.depth", "1"]
-    assert cli.main([*shlex.split(train)[1:], *small, "--tokenizer.size", "300"]) == 0
-    assert cli.main([*shlex.split(predict)[1:], "--max-new-tokens", "3"]) == 0
-    assert cli.main([*shlex.split(evaluate)[1:], "--max-new-tokens", "3"]) == 0
+    train, ask = (block.strip().splitlines() for block in blocks("")[1:3])
+    for line in train:
+        words = shlex.split(line)[1:]
+        assert cli.main([*words, "--max-steps", "3", *SMALL[words[1]]]) == 0, line
+    for line in ask:
+        words = shlex.split(line)[1:]
+        capsys.readouterr()
+        assert cli.main([*words, *(["--max-new-tokens", "3"] if "runs/en-fr" in words else [])]) == 0, line
+        assert capsys.readouterr().out.strip(), line
     first, second = blocks("python")
     names: dict[str, object] = {}
     capsys.readouterr()
@@ -60,13 +82,13 @@ def test_every_option_that_is_named_exists(capsys: pytest.CaptureFixture[str]) -
     for command in ("train", "predict", "evaluate", "demo"):
         cli.main([command, "--help"])
         known += capsys.readouterr().out
-    for option in set(re.findall(r"(?<![\w-])--[a-z][\w.-]+", README)) - {"--help"}:
+    for option in set(re.findall(r"(?<![\w-])--[a-z][\w.-]+", README + TASKS)) - {"--help"}:
         assert option in known, option
 
 
 def test_its_pictures_are_there() -> None:
     for path in re.findall(r"!\[[^]]*\]\(([^)]+)\)", README):
-        assert (Path(__file__).resolve().parents[1] / path).is_file(), path
+        assert (ROOT / path).is_file(), path
 
 
 def test_nothing_is_left_to_fill_in() -> None:
