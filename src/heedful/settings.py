@@ -191,6 +191,7 @@ class TrainingSettings(Settings):
 
     section: ClassVar[str] = "training"
 
+    optimiser: Literal["adamw", "muon"] | None = _option("AdamW, or Muon for the matrices of the blocks")
     lr: float | None = _option("peak learning rate", above=0)
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] | None = _option("fall after the warm-up")
     warmup: int | None = _option("steps of linear rise", least=0)
@@ -200,7 +201,7 @@ class TrainingSettings(Settings):
     accumulate: int | None = _option("batches added up for one step", least=1)
     label_smoothing: float | None = _option("probability spread over the other tokens", least=0, below=1)
     clip: float | None = _option("largest norm of the gradient; 0 for none", least=0)
-    weight_decay: float | None = _option("decoupled weight decay (AdamW)", least=0)
+    weight_decay: float | None = _option("decoupled weight decay", least=0)
     betas: tuple[float, float] | None = _option("Adam's two decay rates", least=0, below=1)
     eps: float | None = _option("Adam's epsilon", above=0)
     precision: Literal["fp32", "bf16"] | None = _option("number format of the forward pass")

@@ -41,6 +41,26 @@ class Steps(Protocol):
         """Go there."""
 
 
+class Optimiser(Protocol):
+    """What the loop asks of an optimiser; those of ``torch.optim`` are such."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Its groups, each with its learning rate."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+
+    def step(self) -> Any:
+        """Change the parameters."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Go on from there."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a run ended."""
@@ -88,7 +108,7 @@ class Loop:
     count: Callable[[Batch], int]  # how many those are; sees the batch before it is moved
     unit: str = "tokens"  # what is counted, as the log calls it
     loader: Steps
-    optimiser: torch.optim.Optimizer  # its learning rates are the peaks
+    optimiser: Optimiser  # its learning rates are the peaks
     schedule: Schedule
     limits: Limits
     clip: float | None = 1.0  # the largest global norm of a gradient (Pascanu et al., 2013); None: not clipped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ def adamw(
     betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-9,
     weight_decay: float = 0.01,
+    without: Collection[int] = (),
 ) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``, tied ones once.
 
@@ -33,9 +34,11 @@ def adamw(
         betas: decay of the two moments; those of Vaswani et al. (2017), section 5.3, as is ``eps``.
         eps: added to the root of the second moment.
         weight_decay: of the decaying group.
+        without: ``id`` of parameters that another optimiser takes.
     """
     embedded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainable = [parameter for parameter in trainable if id(parameter) not in without]
     kept = [parameter for parameter in trainable if parameter.ndim < 2 or id(parameter) in embedded]
     kept_ids = {id(parameter) for parameter in kept}
     decaying = [parameter for parameter in trainable if id(parameter) not in kept_ids]

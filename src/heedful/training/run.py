@@ -31,12 +31,15 @@ from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.loader import Loader
 from heedful.training.log import Log
-from heedful.training.loop import Loop, Outcome
+from heedful.training.loop import Loop, Optimiser, Outcome
+from heedful.training.muon import muon
 from heedful.training.optimisation import Average, adamw
 from heedful.training.schedule import Limits, schedule
 
 ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
 OWN = ("run.toml", "heedful.json")  # either tells a folder that a run wrote
+NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
+OPTIMISERS: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": muon}
 Draw = Callable[[Path, Measured, Rows], object]
 
 
@@ -163,7 +166,7 @@ def _settled(settings: RunSettings, device: torch.device) -> RunSettings:
     gains = device.type == "cuda" and torch.cuda.is_bf16_supported()
     machine = replace(
         settings,
-        training=TrainingSettings(precision="bf16" if gains else "fp32"),
+        training=TrainingSettings(precision="bf16" if gains else "fp32", optimiser="adamw"),
     )
     return resolve(settings, machine)
 
@@ -207,7 +210,7 @@ def _loop(
         count=task.count,
         unit=task.unit,
         loader=loader,
-        optimiser=adamw(
+        optimiser=OPTIMISERS[_chosen(training.optimiser)](
             model,
             lr=_chosen(training.lr),
             betas=_chosen(training.betas),
@@ -302,7 +305,7 @@ def _described(task: Task, learned: Encoded, held: Encoded, model: Model, settin
         *(f"{where:<11}{part.note}" for where, part in (("", learned), ("validation", held)) if part.note),
         f"model      {f'the checkpoint in {settings.out}' if settings.resume else begins}, "
         f"{model.count() / 1e6:.1f} M parameters{fresh}, {t.precision}, on {model.device}",
-        f"training   AdamW, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
+        f"training   {NAMES[_chosen(t.optimiser)]}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
         f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(ends) or 'patience'}",
         f"out        {settings.out} (all settings: run.toml)",
     ]

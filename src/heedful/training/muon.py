@@ -1,0 +1,119 @@
+"""Muon: matrices that step along their momentum made orthogonal, beside AdamW for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.training.optimisation import adamw
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic whose slope at 0 is steepest while it stays near 1
+STEPS = 5
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum made orthogonal (Jordan et al., 2024), for matrices.
+
+    M ← μM + (1 − μ)G,  O = orthogonal((1 − μ)G + μM),  θ ← θ − lr (0.2 √max(rows, columns) O + weight_decay · θ),
+
+    where ``orthogonal`` sets all singular values to about 1. The factor makes the entries of an update as large as
+    AdamW's usually are, so that one learning rate serves both (Liu et al., 2025, section 2.2). Matrices of one shape
+    are handled together.
+    """
+
+    def __init__(self, matrices: Iterable[Tensor], *, lr: float, momentum: float = 0.95, weight_decay: float = 0.01):
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nobody steps with a closure here
+        """Take a step along the gradients that are there."""
+        for group in self.param_groups:
+            lr, momentum = group["lr"], group["momentum"]
+            alike: dict[torch.Size, list[Tensor]] = {}
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    alike.setdefault(matrix.shape, []).append(matrix)
+            for shape, matrices in alike.items():
+                gradients: list[Tensor] = [matrix.grad for matrix in matrices if matrix.grad is not None]
+                means = [self._mean(matrix) for matrix in matrices]
+                torch._foreach_lerp_(means, gradients, 1 - momentum)
+                ahead = torch._foreach_lerp(gradients, means, momentum)  # Nesterov's look ahead
+                steps = orthogonal(torch.stack(ahead)) * (-0.2 * lr * max(shape) ** 0.5)
+                torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
+                torch._foreach_add_(matrices, list(steps))
+
+    def _mean(self, matrix: Tensor) -> Tensor:
+        state = self.state[matrix]
+        if not state:
+            state["mean"] = torch.zeros_like(matrix)
+        mean: Tensor = state["mean"]
+        return mean
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """(N, rows, columns) with every singular value brought to between about 0.7 and 1.2, the vectors kept.
+
+    Five steps of X ← aX + b(XXᵀ)X + c(XXᵀ)²X from X / ‖X‖ (Newton–Schulz; Bernstein and Newhouse, 2024).
+
+    >>> import torch
+    >>> made = orthogonal(torch.randn(1, 8, 16, generator=torch.Generator().manual_seed(0)))
+    >>> bool(((torch.linalg.svdvals(made) - 0.95).abs() < 0.3).all())
+    True
+    """
+    a, b, c = COEFFICIENTS
+    tall = matrices.size(1) > matrices.size(2)
+    x = matrices.mT if tall else matrices  # the smaller side squared is the smaller product
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
+    for _ in range(STEPS):
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+class Together:
+    """Several optimisers that step as one."""
+
+    def __init__(self, *optimisers: torch.optim.Optimizer) -> None:
+        self.optimisers = optimisers
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all."""
+        return [group for optimiser in self.optimisers for group in optimiser.param_groups]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for optimiser in self.optimisers:
+            optimiser.zero_grad()
+
+    def step(self) -> None:
+        """Each takes its step."""
+        for optimiser in self.optimisers:
+            optimiser.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What each remembers."""
+        return {"optimisers": [optimiser.state_dict() for optimiser in self.optimisers]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``; ``ValueError`` where it is of other optimisers."""
+        states: Sequence[dict[str, Any]] = state.get("optimisers", ())
+        if len(states) != len(self.optimisers):
+            raise ValueError("the saved state is of another optimiser")
+        for optimiser, own in zip(self.optimisers, states, strict=True):
+            optimiser.load_state_dict(own)
+
+
+def muon(
+    model: nn.Module, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
+) -> Together | torch.optim.Optimizer:
+    """Muon for the matrices of the blocks of ``model``, AdamW for what it does not fit: embeddings, heads, what has
+    one dimension. Arguments as of :func:`heedful.training.optimisation.adamw`.
+    """
+    inside = {id(p) for name, p in model.named_parameters() if ".block." in name and p.ndim == 2}
+    matrices = [p for p in model.parameters() if id(p) in inside and p.requires_grad]
+    rest = adamw(model, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, without=inside)
+    return Together(Muon(matrices, lr=lr, weight_decay=weight_decay), rest) if matrices else rest
