@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import string
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -95,3 +96,19 @@ def test_encoder_decoder(printed: Printed) -> None:
     assert set(promised(module)) - set(trained) <= set(lines)
     loss = next(float(line.split()[3]) for line in lines if line.startswith("step"))
     assert 4.5 < loss < 7.5  # ln 273 = 5.6: nothing is known yet
+
+
+def test_character_model(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps, on a text of as many different characters as Tiny Shakespeare has."""
+    monkeypatch.chdir(tmp_path)
+    alphabet = string.ascii_letters + string.digits + " ."
+    lines = [alphabet[i:] + alphabet[:i] for i in range(60)]
+    (tmp_path / "input.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    module = loaded("character_model")
+    said = printed(module.main, "input.txt", 3)
+    parameters, loss = promised(module)
+    assert parameters in said
+    measured = next(line for line in said if line.startswith("validation loss"))
+    assert re.sub(r"[\d.]+", "", measured) == re.sub(r"[\d.]+", "", loss)
+    assert float(measured.split()[2].rstrip(",")) < 5  # ln 69 = 4.2: next to nothing is known yet
+    assert any(line.startswith("ROMEO:") for line in said)

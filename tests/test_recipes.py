@@ -114,3 +114,13 @@ def test_names_and_descriptions() -> None:
     told = recipes.describe()
     assert [line["name"] for line in told] == recipes.names()
     assert all(line["source"] and line["task"] and line["preset"] in presets.names() for line in told)
+
+
+def test_ours_is_nanogpts_but_for_what_it_names() -> None:
+    ours, theirs = as_run("shakespeare-cpu"), as_run("nanogpt-shakespeare-cpu")
+    named = {"optimiser", "lr", "warmup", "floor", "batch_tokens"}
+    changed = {name for name, value in vars(ours.training).items() if value != getattr(theirs.training, name)}
+    assert changed == named
+    assert (ours.preset, ours.data, ours.tokenizer) == (theirs.preset, theirs.data, theirs.tokenizer)
+    tokens = [run.max_steps * run.training.batch_tokens for run in (ours, theirs)]
+    assert tokens[0] < tokens[1]  # fewer tokens in the same time: a step of Muon costs more

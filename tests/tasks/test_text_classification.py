@@ -241,13 +241,23 @@ def test_more_examples_a_larger_model(count: int, preset: str) -> None:
     many = Rows(SINGLE[i % len(SINGLE)] for i in range(count))
     told = TextClassification.suggest(many, asked)
     assert told.preset == preset
-    unset = [name for name, value in vars(told.training).items() if value is None]
-    assert set(unset) <= {"floor", "batch_size", "precision", "evaluate_every", "save_every"}
-    fine = TextClassification.suggest(many, settings(preset=None, start_from="x", model=ModelSettings()))
-    assert fine.preset is None
-    assert fine.tokenizer == TokenizerSettings()
-    assert fine.training.lr < told.training.lr / 5
-    assert fine.max_epochs < told.max_epochs
+    needed = ("lr", "schedule", "warmup", "batch_tokens", "accumulate", "weight_decay", "betas", "eps", "log_every")
+    assert all(getattr(told.training, name) is not None for name in needed)
+    assert told.tokenizer.size > 4000
+
+
+@pytest.mark.parametrize(("change", "lr"), [({}, 5e-5 * 768 / 32), ({"kv_heads": 1}, 5e-5 * 768 / 32)])
+def test_going_on_takes_few_passes_and_steps_by_the_width(change: dict[str, int], lr: float, tmp_path: Path) -> None:
+    """Whether the folder is BERT's or in our own layout; a rate that is asked for needs no folder."""
+    asked = settings(model=ModelSettings(dim=32, heads=2, depth=1, **change))
+    task = TextClassification.prepare(SINGLE, asked)
+    folder = str(saved(task, heedful.create(task.config(asked), seed=0), tmp_path / "model"))
+    fine = TextClassification.suggest(SINGLE, settings(preset=None, start_from=folder, model=ModelSettings()))
+    assert (fine.preset, fine.tokenizer, fine.model) == (None, TokenizerSettings(), ModelSettings())
+    assert fine.training.lr == pytest.approx(lr)
+    assert fine.max_epochs < TextClassification.suggest(SINGLE, asked).max_epochs
+    given = settings(preset=None, start_from="gone", training=TrainingSettings(lr=1e-4))
+    assert TextClassification.suggest(SINGLE, given).training.lr == 1e-4
 
 
 def test_a_short_run_warms_up_shortly() -> None:

@@ -114,12 +114,15 @@ class TextClassification(Task):
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """By the number of examples; what starts from a model learns in few passes with small steps."""
+        """By the number of examples; what starts from a model learns in few passes, with steps of 5e-5 at BERT's own
+        width of 768 and larger ones for narrower models, which would hardly move.
+        """
         begun = asked.start_from is not None
         size = next(size for most, size in SIZES if len(rows) < most)
         preset = asked.preset or size.preset
         epochs = 4 if begun else size.epochs
         tokens = 1024
+        lr = asked.training.lr or (_gentle(asked.start_from) if asked.start_from else size.lr)
         steps = asked.max_steps or epochs * max(1, len(rows) * 25 // tokens)
         return replace(
             asked,
@@ -129,7 +132,7 @@ class TextClassification(Task):
             tokenizer=TokenizerSettings() if begun else TokenizerSettings(kind="wordpiece", size=size.vocabulary),
             model=ModelSettings(dropout=None if begun or asked.preset else size.dropout),
             training=TrainingSettings(
-                lr=5e-5 if begun else size.lr,
+                lr=lr,
                 schedule="linear",
                 warmup=min(200, steps // 10 + 1),
                 batch_tokens=tokens,
@@ -194,7 +197,7 @@ class TextClassification(Task):
         config = presets.get(preset)
         if not isinstance(config, EncoderConfig):
             raise HeedfulError(f"preset {preset!r} is of the {config.kind} family; {self.name} needs an encoder")
-        # BERT's own N(0, 0.02²) is for wide models: at width 128 the classes stay one for hundreds of steps
+        # BERT's own N(0, 0.02²) is for wide models: narrow ones may long see one class only
         stack = replace(changed(config.encoder, settings.model, None), init="xavier")
         if isinstance(stack.position, LearnedPosition):
             stack = replace(stack, position=replace(stack.position, length=self.longest))
@@ -436,6 +439,12 @@ def _columns(rows: Sequence[Row]) -> dict[str, Kind]:
     """What the rows have, and so what the model is to be asked with."""
     pair: dict[str, Kind] = {"text_pair": "text"} if "text_pair" in rows[0].values else {}
     return {"text": "text", **pair, "label": "label"}
+
+
+def _gentle(folder: str) -> float:
+    """The learning rate for a model that was trained before, by its width."""
+    theirs = read_json(find(folder) / CONFIG)
+    return 5e-5 * 768 / (theirs.get("hidden_size") or theirs.get("encoder", {}).get("dim") or 768)
 
 
 def _tokenizer(folder: Path) -> Tokenizer:
