@@ -9,8 +9,8 @@ expect, after the run's own lines:
     parameters: 810,368
     validation loss 1.63, 2.36 bits a character
 
-(the losses to the second digit), and a scene of sixteen lines or so, with speakers' names. nanoGPT's recipe for the same
-model and time gives 1.88 as published; `--recipe nanogpt-shakespeare-cpu` has its settings. The same without Python:
+(the losses to the second digit), and a scene of sixteen lines, with speakers. nanoGPT's recipe for the model
+gives 1.88 in the same time, as published; `--recipe nanogpt-shakespeare-cpu` has its settings. The same without Python:
 
     heedful train text-generation --train input.txt --recipe shakespeare-cpu --out shakespeare
     heedful predict shakespeare "ROMEO:" --max-new-tokens 400

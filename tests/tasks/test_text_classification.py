@@ -200,7 +200,7 @@ def test_what_is_held_back_has_only_labels_that_are_learned() -> None:
         assert sorted(row.line for row in (*train, *held)) == list(range(1, 231))
         assert {row.values["label"] for row in held} == {"common"}
         assert len(held) > 20
-    with pytest.raises(HeedfulError, match="--valid FILE"):
+    with pytest.raises(HeedfulError, match="--valid"):
         TextClassification.divide(rows(*((f"text {i}", f"label {i}") for i in range(20))), 0.2, 0)
 
 

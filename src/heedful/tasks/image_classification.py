@@ -21,11 +21,12 @@ from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing,
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
 from heedful.data.augment import fit, flip, mixup, normalise, pad_crop, rand_augment
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError
 from heedful.evaluation.classification import Confusion, Mistakes, within_top
 from heedful.models import Model
 from heedful.models.create import create
 from heedful.settings import ImageSettings, ModelSettings, RunSettings, TrainingSettings
+from heedful.tasks.classes import labels_of, names_of, numbers_of, stored, teachable
 from heedful.tasks.shared import changed
 from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, shown
 
@@ -83,15 +84,7 @@ class ImageClassification(Task):
     @classmethod
     def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
         """As every task does, but an image whose label no training row would have goes to training."""
-        train, held = super().divide(rows, valid, seed)
-        known = {_label(row) for row in train}
-        lone = [row for row in held if _label(row) not in known]
-        if len(lone) == len(held):
-            raise HeedfulError("every label has too few images to hold some back; give validation images: --valid")
-        return (
-            Rows([*train, *lone], rows.skipped, rows.columns),
-            Rows((row for row in held if _label(row) in known), 0, rows.columns),
-        )
+        return teachable(*super().divide(rows, valid, seed), by="image")
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
@@ -148,7 +141,7 @@ class ImageClassification(Task):
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """The label names in alphabetical order; mean and deviation of each channel, over at most 1,000 images."""
-        labels, side, channels = _labels(rows), settings.image.size or SMALL, settings.image.channels or 3
+        labels, side, channels = _names(rows), settings.image.size or SMALL, settings.image.channels or 3
         plain = Preprocessing(size=side, mean=(0.0,) * channels, std=(1.0,) * channels)
         taken = rows[:: -(-len(rows) // MEASURED)]
         pixels = np.stack([_prepared(row.values["image"].pixels(channels), plain) for row in taken]) / 255
@@ -160,7 +153,7 @@ class ImageClassification(Task):
     def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model and preprocessing; a fresh linear head where the data has labels that it does not know."""
         folder = find(folder)
-        preprocessing, names, own = read_preprocessing(folder), _labels(rows), label_names(read_json(folder / CONFIG))
+        preprocessing, names, own = read_preprocessing(folder), _names(rows), label_names(read_json(folder / CONFIG))
         channels, height, _ = preprocessing.shape
         for name, is_, asked in ("size", height, settings.image.size), ("channels", channels, settings.image.channels):
             if asked not in (None, is_):
@@ -184,7 +177,7 @@ class ImageClassification(Task):
         """The labels in ``config.json`` and what ``preprocessor_config.json`` says."""
         folder = find(folder)
         theirs = read_json(folder / CONFIG)
-        labels = label_names(theirs) or [f"LABEL_{i}" for i in range(theirs.get("num_labels", 2))]  # as transformers
+        labels = stored(theirs)
         return cls(labels, read_preprocessing(folder))
 
     def save(self, folder: str | Path) -> None:
@@ -236,16 +229,14 @@ class ImageClassification(Task):
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Each image decoded once, and brought to the model's size where it has another."""
         pixels = np.empty((len(rows), *self.preprocessing.shape), dtype=np.uint8)
-        numbers = {label: i for i, label in enumerate(self.labels)}
         resized, examples = 0, []
         for row, kept in zip(rows, pixels, strict=True):
-            label, image = _label(row), row.values["image"].pixels(self.preprocessing.channels)
-            if label not in numbers:
-                hint = nearest(label, self.labels)
-                raise HeedfulError(f"label {label!r} in {row.file}:{row.line} is none of the model's; {hint}")
+            _one(row)
+            (number,) = numbers_of(row, self.labels)
+            image = row.values["image"].pixels(self.preprocessing.channels)
             resized += image.shape[:2] != (self.preprocessing.size, self.preprocessing.size)
             kept[:] = _prepared(image, self.preprocessing)
-            examples.append((kept, numbers[label]))
+            examples.append((kept, number))
         to = f"{resized:,} images resized to {_by(self.preprocessing.shape)} (--image.size)"
         return Encoded(examples, rows, to if resized else "")
 
@@ -331,7 +322,7 @@ class ImageClassification(Task):
         """``17.png (28 × 28) → boot``."""
         picture = row.values["image"]
         width, height = picture.size
-        return shown([f"{Path(picture.name).name} ({width} × {height})", _label(row)])
+        return shown([f"{Path(picture.name).name} ({width} × {height})", *labels_of(row)])
 
 
 def vision(preset: str) -> VisionConfig:
@@ -342,21 +333,17 @@ def vision(preset: str) -> VisionConfig:
     return config
 
 
-def _label(row: Row) -> str:
-    label = row.values["label"]
-    if not isinstance(label, str):
-        raise HeedfulError(f"{len(label)} labels of one image in {row.file}:{row.line}; images have one label here")
-    return label
+def _names(rows: Sequence[Row]) -> list[str]:
+    """The labels of training; several for one image are an error."""
+    for row in rows:
+        _one(row)
+    return names_of(rows)
 
 
-def _labels(rows: Sequence[Row]) -> list[str]:
-    """The labels of training, in alphabetical order; too few to learn from are an error."""
-    names = sorted({_label(row) for row in rows})
-    if len(names) < 2:
-        raise HeedfulError(
-            f"{rows[0].file}: the one label {names[0]!r} in {len(rows):,} rows; there must be two to tell apart"
-        )
-    return names
+def _one(row: Row) -> None:
+    labels = row.values["label"]
+    if not isinstance(labels, str):
+        raise HeedfulError(f"{len(labels)} labels of one image in {row.file}:{row.line}; images have one label here")
 
 
 def _side(rows: Sequence[Row]) -> int | None:

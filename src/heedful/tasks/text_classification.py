@@ -18,11 +18,12 @@ from heedful.checkpoints import load, read_card
 from heedful.checkpoints.folder import CONFIG, find, label_names, multi_label, read_json
 from heedful.config import EncoderConfig, LearnedPosition, ModelConfig, SequenceHead, SpecialTokens
 from heedful.data import Kind, Row, Rows
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError
 from heedful.evaluation.classification import Confusion, Mistakes, MultiLabel
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.stack import initialise
+from heedful.tasks.classes import labels_of, names_of, numbers_of, several, stored, teachable
 from heedful.tasks.shared import changed, padded
 from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
@@ -79,6 +80,7 @@ class TextClassification(Task):
 
     name: ClassVar[str] = "text-classification"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "label"})
+    unit: ClassVar[str] = "examples"
     decides: str = "accuracy"
     without: ClassVar[frozenset[str]] = frozenset(
         {"tokenizer.shared", "image", "model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size"}
@@ -103,14 +105,7 @@ class TextClassification(Task):
     @classmethod
     def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
         """As every task does, but a text whose label no training row would have goes to training."""
-        train, held = super().divide(rows, valid, seed)
-        known = {label for row in train for label in _labels(row)}
-        lone = {row.values["text"] for row in held if not known.issuperset(_labels(row))}
-        moved = [row for row in held if row.values["text"] in lone]
-        if len(moved) == len(held):
-            raise HeedfulError("every label has too few texts to hold some back; give a validation file: --valid FILE")
-        kept = (row for row in held if row.values["text"] not in lone)
-        return Rows([*train, *moved], rows.skipped, rows.columns), Rows(kept, 0, rows.columns)
+        return teachable(*super().divide(rows, valid, seed), by="text")
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
@@ -158,16 +153,16 @@ class TextClassification(Task):
             texts, asked.size or 8000, asked.kind or "wordpiece", asked.lowercase, template="both"
         )
         tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
-        return cls(tokenizer, _names(rows), columns=columns, multi_label=_several(rows))
+        return cls(tokenizer, names_of(rows), columns=columns, multi_label=several(rows))
 
     @classmethod
     def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model; where the data has labels that it does not know, with a new output layer for those."""
         folder = find(folder)
-        names, own = _names(rows), label_names(read_json(folder / CONFIG))
+        names, own = names_of(rows), label_names(read_json(folder / CONFIG))
         known = set(names) <= set(own)
         tokenizer = _tokenizer(folder)
-        task = cls(tokenizer, own if known else names, columns=_columns(rows), multi_label=_several(rows))
+        task = cls(tokenizer, own if known else names, columns=_columns(rows), multi_label=several(rows))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             model = load(folder, head="sequence", num_labels=None if known else len(names), dtype="float32")
@@ -183,7 +178,7 @@ class TextClassification(Task):
         """The tokenizer of a model folder, and the labels of its ``config.json``."""
         folder = Path(folder)
         theirs = read_json(folder / CONFIG)
-        labels = label_names(theirs) or [f"LABEL_{i}" for i in range(theirs.get("num_labels", 2))]  # as transformers
+        labels = stored(theirs)
         columns = read_card(folder).get("columns")
         return cls(_tokenizer(folder), labels, columns=columns, multi_label=multi_label(theirs))
 
@@ -260,18 +255,12 @@ class TextClassification(Task):
         return tuple(row.values[name] for name in TEXTS if name in self.columns and name in row.values)
 
     def _label_ids(self, row: Row) -> tuple[int, ...]:
-        for label in _labels(row):
-            if label not in self.labels:
-                raise HeedfulError(
-                    f"{row.file}:{row.line}: the label {label!r} is none that the model learned; "
-                    f"{nearest(label, self.labels)}"
-                )
-        if not self.multi_label and len(_labels(row)) != 1:
+        if not self.multi_label and len(labels_of(row)) != 1:
             raise HeedfulError(
-                f"{row.file}:{row.line}: {len(_labels(row))} labels, but this model gives each example one; "
+                f"{row.file}:{row.line}: {len(labels_of(row))} labels, but this model gives each example one; "
                 "correct the row, or train with --data.label-separator"
             )
-        return tuple(self.labels.index(label) for label in _labels(row))
+        return numbers_of(row, self.labels)
 
     def _examples(
         self, texts: Iterable[tuple[str, ...]], most: int, labels: Iterable[tuple[int, ...]]
@@ -414,25 +403,7 @@ class TextClassification(Task):
 
     def sample(self, row: Row) -> str:
         """``text → label``, ``text + pair → label``."""
-        return f"{' + '.join(map(short, self._texts(row)))} → {', '.join(_labels(row))}"
-
-
-def _labels(row: Row) -> tuple[str, ...]:
-    label = row.values["label"]
-    return (label,) if isinstance(label, str) else label
-
-
-def _several(rows: Sequence[Row]) -> bool:
-    return any(not isinstance(row.values["label"], str) for row in rows)
-
-
-def _names(rows: Sequence[Row]) -> list[str]:
-    """The labels of training, in alphabetical order; too few to learn from are an error."""
-    names = sorted({label for row in rows for label in _labels(row)})
-    if not names or (len(names) == 1 and not _several(rows)):
-        found = f"the one label {names[0]!r}" if names else "no label"
-        raise HeedfulError(f"{rows[0].file}: {found} in {len(rows):,} rows; there must be two to tell apart")
-    return names
+        return f"{' + '.join(map(short, self._texts(row)))} → {', '.join(labels_of(row))}"
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, Kind]:

@@ -1,0 +1,58 @@
+"""Labels of rows, and what both classifiers do alike with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heedful.checkpoints.folder import label_names
+from heedful.data import Row, Rows
+from heedful.errors import HeedfulError, nearest
+
+
+def labels_of(row: Row) -> tuple[str, ...]:
+    """The label of a row, or its labels where it may have several."""
+    label = row.values["label"]
+    return (label,) if isinstance(label, str) else label
+
+
+def several(rows: Sequence[Row]) -> bool:
+    """Whether rows may have several labels, or none."""
+    return not isinstance(rows[0].values["label"], str)
+
+
+def names_of(rows: Sequence[Row]) -> list[str]:
+    """The labels of training, in alphabetical order; too few to learn from are an error."""
+    names = sorted({label for row in rows for label in labels_of(row)})
+    if not names or (len(names) == 1 and not several(rows)):
+        found = f"the one label {names[0]!r}" if names else "no label"
+        raise HeedfulError(f"{rows[0].file}: {found} in {len(rows):,} rows; there must be two to tell apart")
+    return names
+
+
+def numbers_of(row: Row, labels: Sequence[str]) -> tuple[int, ...]:
+    """The places of a row's labels among ``labels``; one that is not there is an error."""
+    for label in labels_of(row):
+        if label not in labels:
+            raise HeedfulError(
+                f"{row.file}:{row.line}: the label {label!r} is none that the model learned; {nearest(label, labels)}"
+            )
+    return tuple(labels.index(label) for label in labels_of(row))
+
+
+def stored(theirs: Mapping[str, Any]) -> list[str]:
+    """The label names of a ``config.json``; where it tells none, those that transformers would give."""
+    return label_names(theirs) or [f"LABEL_{number}" for number in range(theirs.get("num_labels", 2))]
+
+
+def teachable(train: Rows, held: Rows, by: str) -> tuple[Rows, Rows]:
+    """The two parts, but what has a label that no training row would have goes to training, with all rows that are
+    alike in column ``by``: held out, it could teach nothing and score nothing.
+    """
+    known = {label for row in train for label in labels_of(row)}
+    lone = {row.values[by] for row in held if not known.issuperset(labels_of(row))}
+    moved = [row for row in held if row.values[by] in lone]
+    if len(moved) == len(held):
+        raise HeedfulError("every label has too few examples to hold some back; give validation data: --valid")
+    kept = (row for row in held if row.values[by] not in lone)
+    return Rows([*train, *moved], train.skipped, train.columns), Rows(kept, 0, held.columns)
