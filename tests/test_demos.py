@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from heedful import demos
+from heedful import cli, demos
 from heedful.data import Rows
 from heedful.demos import show
 from heedful.errors import HeedfulError
@@ -58,7 +59,8 @@ def test_a_demo_takes_every_step(
     text = "\n".join(said)
     assert result["headline"] in text
     assert words in text
-    assert "heedful predict" in text
+    asked = shlex.split(next(line for line in said if "heedful predict" in line).partition("predict ")[2])
+    assert cli.main(["predict", *asked]) == 0
     assert all(str(example["output"]).partition("\n")[0] in text for example in result["examples"])
     with pytest.raises(HeedfulError, match="not empty"):
         demos.demo(name, str(tmp_path / "run"), say=said.append, quiet=True)

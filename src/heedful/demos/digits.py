@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from PIL import Image
+
 from heedful.data import Rows
 from heedful.demos.show import Demo, Told
 from heedful.settings import RunSettings
@@ -26,17 +28,18 @@ def demo() -> Demo:
         ),
         tell=tell,
         metric="accuracy",
-        ask="digit.png",
+        ask="{folder}/digit.png",
         mine="folder-of-folders",
     )
 
 
 def tell(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> Told:
-    """Accuracy beside the most frequent digit, and the first digits as they look."""
+    """Accuracy beside the most frequent digit, and the first digits as they look; one as a file, to ask with."""
     counts = Counter(row.values["label"] for row in rows)
     most = 100 * max(counts.values()) / len(rows)
     chosen = rows[:6]
     answers = pipe.answers([row.values["image"] for row in chosen])
+    Image.fromarray(chosen[0].values["image"].pixels(1)[:, :, 0]).save(folder / "digit.png")
     drawn = [drawing(row.values["image"].pixels(1)[:, :, 0].tolist()) for row in chosen]
     lines = [f"  always the most frequent one: {most:.1f} %", ""]
     lines += ["  " + "   ".join(parts) for parts in zip(*drawn, strict=True)]

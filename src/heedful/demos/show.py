@@ -41,7 +41,7 @@ class Demo:
     settings: RunSettings  # its ``train`` is a built-in set, its ``out`` the default folder
     tell: Callable[[Pipeline, Measured, Rows, Path], Told]
     metric: str  # of the curve's lower panel
-    ask: str  # options of ``heedful predict`` after the folder
+    ask: str  # what to ask ``heedful predict``; {folder} is the run's
     mine: str  # what to give ``heedful train TASK`` for one's own data
 
 
@@ -70,7 +70,7 @@ def show(demo: Demo, out: str | None, say: Callable[[str], None], quiet: bool) -
     say(f"\nIn {where} after {seconds:.0f} s: the model, and {', '.join(Path(file).name for file in files.values())}")
     me = program()
     say("Next:")
-    say(f"  {me} predict {where} {demo.ask}")
+    say(f"  {me} predict {where} {demo.ask.format(folder=where)}")
     say(f"  {me} train {demo.settings.task} --train {demo.mine} --out runs/mine")
     page = next((file for file in files.values() if file.endswith(".html")), None)
     if page and not quiet and sys.stdout.isatty() and (os.environ.get("DISPLAY") or sys.platform in OPENS):
