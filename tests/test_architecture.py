@@ -38,6 +38,7 @@ ROOMS = {
     "stack": 3,
     "heads": 3,
     "models": 4,
+    "adapters": 4,
     "checkpoints": 5,
     "generation": 5,
     "inspection": 5,
@@ -45,6 +46,8 @@ ROOMS = {
     "training": 6,
     "evaluation": 6,
     "views": 7,
+    "verification": 7,
+    "export": 7,
     "serving": 7,
     "demos": 8,
     "options": 8,
@@ -55,7 +58,7 @@ ROOMS = {
 LEAVES = {"text", "data"}
 CORE = ("config", "presets", "layers", "cache", "stack", "heads", "models")
 RUNTIME = ("layers", "cache", "stack", "heads", "models")
-DOORS = {("models.base", "generate"), ("models.base", "save_pretrained")}  # methods that call up, when called
+DOORS = {("models.base", "generate"), ("models.base", "save_pretrained"), ("models.base", "push_to_hub")}  # methods that call up, when called
 
 
 @cache
