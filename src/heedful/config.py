@@ -115,9 +115,13 @@ class LearnedPosition(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryPosition(Config):
-    """Queries and keys rotated by their position. ``scaling`` stretches a model to more than ``original_length``."""
+    """Queries and keys rotated by their position. ``scaling`` stretches a model to more than ``original_length``.
+
+    ``length`` tells how many positions the model was made for; later ones are computed all the same.
+    """
 
     kind: ClassVar[str] = "rotary"
+    length: int = 2048
     base: float = 10000.0
     scaling: Literal["default", "linear", "llama3", "yarn"] = "default"
     factor: float = 1.0
@@ -305,6 +309,7 @@ class SequenceHead(Config):
     labels: int = 2
     pooling: Pooling = "first"
     pooler: bool = True
+    pooler_activation: Activation = "tanh"
     bias: bool = True
     dropout: float = 0.1
 
@@ -337,14 +342,16 @@ class PooledHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead(Config):
-    """Class logits from the class token (averaged with the distillation token's own classifier where there is one).
+    """Class logits from the tokens before the patches, each through a classifier of its own, averaged.
 
-    ``hidden`` is the width of the pre-training head's one hidden layer (with tanh); 0 is the single linear layer.
+    With ``tokens="class"`` the class token alone is read. ``hidden`` is the width of the pre-training head's one hidden
+    layer (with tanh); 0 is the single linear layer.
     """
 
     kind: ClassVar[str] = "image"
     labels: int = 1000
     hidden: int = 0
+    tokens: Literal["all", "class"] = "all"
 
 
 Head = NoHead | LanguageHead | MaskedHead | SequenceHead | TokenHead | SpanHead | PooledHead | ImageHead

@@ -27,7 +27,7 @@ from heedful.layers.norm import LayerNorm
 
 
 def _first(hidden: Tensor, real: Tensor) -> Tensor:
-    return hidden[torch.arange(len(hidden), device=hidden.device), real.int().argmax(1)]
+    return hidden[torch.arange(hidden.size(0), device=hidden.device), real.int().argmax(1)]
 
 
 def _last(hidden: Tensor, real: Tensor) -> Tensor:
@@ -55,13 +55,14 @@ def pool(hidden: Tensor, real: Tensor | None, pooling: str) -> Tensor:
 class Dense(nn.Module):
     """act(linear(x)): BERT's pooler, and the hidden layer of ViT's pre-training head."""
 
-    def __init__(self, into: int, out: int) -> None:
+    def __init__(self, into: int, out: int, activation: str = "tanh") -> None:
         super().__init__()
         self.dense = nn.Linear(into, out)
+        self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` (..., into) → tanh of (..., out)."""
-        return self.dense(x).tanh()
+        """``x`` (..., into) → (..., out)."""
+        return self.activation(self.dense(x))
 
 
 class Hidden(nn.Module):
@@ -114,7 +115,7 @@ class SequenceClassifier(nn.Module):
     def __init__(self, config: SequenceHead, dim: int) -> None:
         super().__init__()
         self.pooling = config.pooling
-        self.pooler = Dense(dim, dim) if config.pooler else nn.Identity()
+        self.pooler = Dense(dim, dim, config.pooler_activation) if config.pooler else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(dim, config.labels, bias=config.bias)
 
@@ -163,7 +164,7 @@ class Pooled(nn.Module):
 
 
 class ImageClassifier(nn.Module):
-    """Class logits: from the class token's row alone, averaged with the distillation token's own classifier.
+    """Class logits: from the class token's row, averaged with what the distillation token's own classifier says.
 
     Dosovitskiy et al. 2021, section 3.1; Touvron et al. 2021, section 4.
     """
@@ -172,7 +173,8 @@ class ImageClassifier(nn.Module):
         super().__init__()
         self.hidden = Dense(dim, config.hidden) if config.hidden else nn.Identity()
         width = config.hidden or dim
-        self.output = nn.ModuleList(nn.Linear(width, config.labels) for _ in range(max(1, prefix_tokens)))
+        rows = 1 if config.tokens == "class" else max(1, prefix_tokens)
+        self.output = nn.ModuleList(nn.Linear(width, config.labels) for _ in range(rows))
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, labels)."""

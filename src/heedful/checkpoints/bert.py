@@ -78,7 +78,7 @@ BERT = Family(
             name="BertModel",
             fixed={"head.kind": "no-head"},
             facts=(Stored("pooler.dense.weight", "head.pooler", False),),
-            prefixed=False,
+            prefix="",
         ),
         Case(name="BertForMaskedLM", fixed=MASKED, facts=MASKED_FACTS, rules=MASKED_RULES),
         Case(name="BertForPreTraining", fixed=MASKED, facts=MASKED_FACTS, rules=MASKED_RULES),

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heedful.checkpoints.flat import Flat, nested
 from heedful.config import PatchConfig
 from heedful.errors import HeedfulError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Inexpressible(Exception):
@@ -32,7 +35,7 @@ ACTIVATIONS = {
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "a whole number"}
 
 
-def _checked(key: str, value: Any, like: Any) -> Any:
+def checked(key: str, value: Any, like: Any) -> Any:
     """``value`` of the same type as ``like``; a key whose default is null takes whole numbers and null."""
     kind = type(like)
     accepted = {float: (int, float), type(None): (int, type(None))}.get(kind, (kind,))
@@ -46,7 +49,8 @@ class Key:
     """A key of theirs ↔ a field of ours, or several that have the same value.
 
     ``default`` is what an absent key means; ``words`` maps their values to ours (the first of theirs is written);
-    an absent or null one is read from the key ``otherwise`` where that is given. ``least`` bounds whole numbers.
+    an absent or null one is read from the key ``otherwise`` where that is given. ``least`` bounds whole numbers;
+    ``null`` says that null may stand for none.
     """
 
     theirs: str
@@ -55,6 +59,7 @@ class Key:
     words: Mapping[Any, Any] | None = None
     otherwise: str | None = None
     least: int = 1
+    null: bool = False
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -66,7 +71,7 @@ class Key:
         value = theirs.get(self.theirs, None if self.otherwise else self.default)
         if value is None and self.otherwise:
             value = theirs.get(self.otherwise, self.default)
-        _checked(self.theirs, value, self.default)
+        checked(self.theirs, value, None if self.null and value is None else self.default)
         if type(value) is int and isinstance(self.default, int | None) and value < self.least:
             raise HeedfulError(f"{self.theirs} is {value}; it must be {self.least} or more")
         if self.words is not None:
@@ -89,6 +94,26 @@ class Key:
 
 
 @dataclass(frozen=True)
+class Words(Key):
+    """A word of theirs ↔ several fields of ours, each with a value of its own: T5's "gated-gelu"."""
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Put the values of their word into ``ours``."""
+        word, words = theirs.get(self.theirs, self.default), self.words or {}
+        if not isinstance(word, str) or word not in words:
+            raise HeedfulError(f"{self.theirs} is {word!r}; only {', '.join(map(repr, words))} are supported")
+        ours.update(zip(self.fields, words[word], strict=True))
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Put the first word of our values into ``theirs``."""
+        values = tuple(ours.get(name) for name in self.fields)
+        named = [word for word, meaning in (self.words or {}).items() if meaning == values]
+        if not named:
+            raise Inexpressible(self.fields[0])
+        theirs[self.theirs] = named[0]
+
+
+@dataclass(frozen=True)
 class Id(Key):
     """A token id or null; where ours is several ids, theirs is one, a list or null."""
 
@@ -100,7 +125,7 @@ class Id(Key):
         value = theirs.get(self.theirs, self.default)
         ids = value if isinstance(value, list) and self.several else [value]
         for each in ids:
-            _checked(self.theirs, each, None)
+            checked(self.theirs, each, None)
         ours.update(dict.fromkeys(self.fields, [i for i in ids if i is not None] if self.several else value))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
@@ -143,7 +168,7 @@ class Labels(Key):
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Count them: in ``id2label``, or else ``num_labels``, or else two."""
         table, number = theirs.get(self.theirs), theirs.get("num_labels", self.default)
-        ours[self.fields[0]] = len(table) if isinstance(table, Mapping) else _checked("num_labels", number, 2)
+        ours[self.fields[0]] = len(table) if isinstance(table, Mapping) else checked("num_labels", number, 2)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
         """Names that say no more than the number."""
@@ -154,6 +179,14 @@ class Labels(Key):
 @dataclass(frozen=True)
 class Stored(Key):
     """A boolean of ours that no key of theirs tells: whether the tensor ``theirs`` is stored, with more than zeros."""
+
+    def look(self, tensors: Mapping[str, Tensor]) -> bool:
+        """What the stored tensors tell."""
+        return self.theirs in tensors and bool(tensors[self.theirs].any())
+
+    def foretold(self, ours: Flat) -> bool:
+        """What they will tell of a model of ours, once it is written."""
+        return bool(ours.get(self.fields[0]))
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Look among the tensors."""

@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from heedful.checkpoints.bart import BART
 from heedful.checkpoints.bert import BERT
+from heedful.checkpoints.deit import DEIT
+from heedful.checkpoints.distilbert import DISTILBERT
 from heedful.checkpoints.family import Case, Family
 from heedful.checkpoints.gpt2 import GPT2
+from heedful.checkpoints.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from heedful.checkpoints.marian import MARIAN
+from heedful.checkpoints.roberta import ROBERTA, XLM_ROBERTA
 from heedful.checkpoints.rules import Tensors
+from heedful.checkpoints.t5 import T5
 from heedful.checkpoints.vit import VIT
 from heedful.config import Config, ModelConfig
 from heedful.errors import HeedfulError, nearest
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (GPT2, BERT, MARIAN, VIT)}
+DECODERS = (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT)
+ENCODER_DECODERS = (MARIAN, T5, BART)
+VISION = (VIT, DEIT)
+FAMILIES: dict[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *ENCODER_DECODERS, *VISION)}
 
 
 class Own(Family):
@@ -50,14 +60,17 @@ def family_of(theirs: Mapping[str, Any]) -> Family:
     """The family that a ``config.json`` names."""
     known = {**FAMILIES, OWN.name: OWN}
     name = theirs.get("model_type")
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise HeedfulError(f"model_type {name!r} is not supported; {nearest(str(name), known)}")
     return known[name]
 
 
-def express(config: ModelConfig) -> tuple[Family, Case, dict[str, Any]] | None:
-    """The first family and class that can say a configuration exactly, and its ``config.json``; None: no one can."""
-    for family in FAMILIES.values():
+def express(config: ModelConfig, first: str = "") -> tuple[Family, Case, dict[str, Any]] | None:
+    """The first family and class that can say a configuration exactly, and its ``config.json``; None: no one can.
+
+    The family named ``first`` is asked before the others: a model goes back into the layout that it came in.
+    """
+    for family in sorted(FAMILIES.values(), key=lambda family: family.name != first):
         for case in family.cases:
             if (theirs := family.write(config, case)) is not None:
                 return family, case, theirs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from heedful.checkpoints.facts import Fact, Inexpressible, Only, Stored, only
@@ -27,8 +27,9 @@ UNQUANTISED = only(quantization_config=None)
 class Case:
     """One class of the family: which head of ours it is, and what that head's tensors are called.
 
-    ``fixed`` are fields of ours; of two cases of one name the first whose ``Only`` facts hold is meant. ``prefixed``
-    says whether the body's tensors carry the family's prefix; ``body`` are tensors of it that only this case has.
+    ``fixed`` are fields of ours; of two cases of one name the first whose ``Only`` facts hold is meant. ``prefix``
+    stands before the names of the body's tensors, where it is another than the family's; ``body`` are tensors of it
+    that only this case has.
     """
 
     name: str
@@ -36,7 +37,12 @@ class Case:
     facts: tuple[Fact, ...] = ()
     rules: tuple[Rule, ...] = ()
     body: tuple[Rule, ...] = ()
-    prefixed: bool = True
+    prefix: str | None = None
+
+
+def called(cases: Iterable[Case], old: str, new: str) -> tuple[Case, ...]:
+    """The same classes under another family's name: ``LlamaModel`` → ``MistralModel``."""
+    return tuple(replace(case, name=case.name.replace(old, new, 1)) for case in cases)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +73,8 @@ class Family:
         return next(iter(fitting), cases[-1])  # the last one's facts say what does not fit
 
     def told(self, case: Case, tensors: Tensors) -> dict[str, bool]:
-        """For each fact that a tensor tells: whether it is stored, with more than zeros."""
-        names = [fact.theirs for fact in (*self.facts, *case.facts) if isinstance(fact, Stored)]
-        return {name: name in tensors and bool(tensors[name].any()) for name in names}
+        """For each fact that a tensor tells: what it tells."""
+        return {f.theirs: f.look(tensors) for f in (*self.facts, *case.facts) if isinstance(f, Stored)}
 
     def read(self, theirs: Mapping[str, Any], case: Case, stored: Mapping[str, bool]) -> ModelConfig:
         """Our configuration of theirs; ``stored`` says which tensors are there."""
@@ -88,8 +93,8 @@ class Family:
         try:
             for fact in facts:
                 fact.write(ours, theirs)
-            stored = {f.theirs: bool(ours.get(f.fields[0])) for f in facts if isinstance(f, Stored)}
-            back = flat(self.read(theirs, case, stored))
+            told = {f.theirs: f.foretold(ours) for f in facts if isinstance(f, Stored)}
+            back = flat(self.read(theirs, case, told))
         except (Inexpressible, HeedfulError):
             return None
         unsaid = {path: value for path, value in ours.items() if path not in back or back[path] != value}
@@ -97,14 +102,18 @@ class Family:
             return None
         return theirs | ({"heedful": unsaid} if unsaid else {})
 
-    def names(self, stored: Tensors) -> Tensors:
-        """Stored tensors by their names of today, without the prefix."""
-        return {self._name(name): tensor for name, tensor in stored.items()}
+    def names(self, stored: Tensors, case: Case) -> Tensors:
+        """Stored tensors by their names of today, without the prefix, which some files lack."""
+        prefix = self._prefix(case) or self.prefix
+        return {self._name(name).removeprefix(prefix): tensor for name, tensor in stored.items()}
+
+    def _prefix(self, case: Case) -> str:
+        return self.prefix if case.prefix is None else case.prefix
 
     def _name(self, name: str) -> str:
         for old, new in self.old_names.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
-        return name.removeprefix(self.prefix)
+        return name
 
     def tensors_in(self, stored: Tensors, case: Case, head: bool = True) -> Tensors:
         """Our tensors of theirs (see ``names``), the head's too unless told; what no rule knows stays in ``stored``."""
@@ -116,17 +125,17 @@ class Family:
     def tensors_out(self, ours: Tensors, case: Case) -> Tensors:
         """Their tensors of ours: the rules backwards, the prefix put on again."""
         remaining, body, head = dict(ours), {}, {}  # type: tuple[Tensors, Tensors, Tensors]
+        for rule in reversed(case.rules):  # first, as on the way in: a class may have names of its own for the body's
+            rule.write(remaining, head)
         for rule in reversed((*case.body, *self.rules)):
             rule.write(remaining, body)
-        for rule in reversed(case.rules):
-            rule.write(remaining, head)
         assert not remaining, f"no rule of {self.name} writes {sorted(remaining)}"
-        prefix = self.prefix if case.prefixed else ""
+        prefix = self._prefix(case)
         return {prefix + name: tensor for name, tensor in body.items()} | head
 
     def their_name(self, name: str, case: Case) -> str:
         """Their name of our tensor, for messages."""
-        prefix = self.prefix if case.prefixed else ""
+        prefix = self._prefix(case)
         body = [prefix + theirs for rule in (*case.body, *self.rules) if (theirs := rule.their_name(name))]
         head = [theirs for rule in case.rules if (theirs := rule.their_name(name))]
         return next(iter(head + body), name)

@@ -59,7 +59,7 @@ GPT2 = Family(
             facts=(Key("tie_word_embeddings", "head.tied", True),),
             rules=(Rename("lm_head.weight", "head.output.weight"),),
         ),
-        Case(name="GPT2Model", fixed={"head.kind": "no-head"}, prefixed=False),
+        Case(name="GPT2Model", fixed={"head.kind": "no-head"}, prefix=""),
         Case(
             name="GPT2ForSequenceClassification",
             fixed={

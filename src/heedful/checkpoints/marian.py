@@ -12,6 +12,29 @@ HEAD: tuple[Rule, ...] = (
     SqueezeUnlessZero("final_logits_bias", "head.output.bias"),
     Rename("lm_head.weight", "head.output.weight"),
 )
+LAYERS: tuple[Rule, ...] = (  # BART's too
+    Rename(ENCODER + ".self_attn.q_proj.{p}", ENCODER_BLOCK + ".attention.query.{p}"),
+    Rename(ENCODER + ".self_attn.k_proj.{p}", ENCODER_BLOCK + ".attention.key.{p}"),
+    Rename(ENCODER + ".self_attn.v_proj.{p}", ENCODER_BLOCK + ".attention.value.{p}"),
+    Rename(ENCODER + ".self_attn.out_proj.{p}", ENCODER_BLOCK + ".attention.out.{p}"),
+    Rename(ENCODER + ".self_attn_layer_norm.{p}", ENCODER_BLOCK + ".attention_residual.after.{p}"),
+    Rename(ENCODER + ".fc1.{p}", ENCODER_BLOCK + ".feed_forward.up.{p}"),
+    Rename(ENCODER + ".fc2.{p}", ENCODER_BLOCK + ".feed_forward.down.{p}"),
+    Rename(ENCODER + ".final_layer_norm.{p}", ENCODER_BLOCK + ".feed_forward_residual.after.{p}"),
+    Rename(DECODER + ".self_attn.q_proj.{p}", DECODER_BLOCK + ".attention.query.{p}"),
+    Rename(DECODER + ".self_attn.k_proj.{p}", DECODER_BLOCK + ".attention.key.{p}"),
+    Rename(DECODER + ".self_attn.v_proj.{p}", DECODER_BLOCK + ".attention.value.{p}"),
+    Rename(DECODER + ".self_attn.out_proj.{p}", DECODER_BLOCK + ".attention.out.{p}"),
+    Rename(DECODER + ".self_attn_layer_norm.{p}", DECODER_BLOCK + ".attention_residual.after.{p}"),
+    Rename(DECODER + ".encoder_attn.q_proj.{p}", DECODER_BLOCK + ".cross_attention.query.{p}"),
+    Rename(DECODER + ".encoder_attn.k_proj.{p}", DECODER_BLOCK + ".cross_attention.key.{p}"),
+    Rename(DECODER + ".encoder_attn.v_proj.{p}", DECODER_BLOCK + ".cross_attention.value.{p}"),
+    Rename(DECODER + ".encoder_attn.out_proj.{p}", DECODER_BLOCK + ".cross_attention.out.{p}"),
+    Rename(DECODER + ".encoder_attn_layer_norm.{p}", DECODER_BLOCK + ".cross_residual.after.{p}"),
+    Rename(DECODER + ".fc1.{p}", DECODER_BLOCK + ".feed_forward.up.{p}"),
+    Rename(DECODER + ".fc2.{p}", DECODER_BLOCK + ".feed_forward.down.{p}"),
+    Rename(DECODER + ".final_layer_norm.{p}", DECODER_BLOCK + ".feed_forward_residual.after.{p}"),
+)
 HAS_BIAS: tuple[Fact, ...] = (Stored("final_logits_bias", "head.bias", False),)
 
 MARIAN = Family(
@@ -64,27 +87,7 @@ MARIAN = Family(
     rules=(
         Drop("encoder.embed_positions.weight"),  # the sinusoid
         Drop("decoder.embed_positions.weight"),
-        Rename(ENCODER + ".self_attn.q_proj.{p}", ENCODER_BLOCK + ".attention.query.{p}"),
-        Rename(ENCODER + ".self_attn.k_proj.{p}", ENCODER_BLOCK + ".attention.key.{p}"),
-        Rename(ENCODER + ".self_attn.v_proj.{p}", ENCODER_BLOCK + ".attention.value.{p}"),
-        Rename(ENCODER + ".self_attn.out_proj.{p}", ENCODER_BLOCK + ".attention.out.{p}"),
-        Rename(ENCODER + ".self_attn_layer_norm.{p}", ENCODER_BLOCK + ".attention_residual.after.{p}"),
-        Rename(ENCODER + ".fc1.{p}", ENCODER_BLOCK + ".feed_forward.up.{p}"),
-        Rename(ENCODER + ".fc2.{p}", ENCODER_BLOCK + ".feed_forward.down.{p}"),
-        Rename(ENCODER + ".final_layer_norm.{p}", ENCODER_BLOCK + ".feed_forward_residual.after.{p}"),
-        Rename(DECODER + ".self_attn.q_proj.{p}", DECODER_BLOCK + ".attention.query.{p}"),
-        Rename(DECODER + ".self_attn.k_proj.{p}", DECODER_BLOCK + ".attention.key.{p}"),
-        Rename(DECODER + ".self_attn.v_proj.{p}", DECODER_BLOCK + ".attention.value.{p}"),
-        Rename(DECODER + ".self_attn.out_proj.{p}", DECODER_BLOCK + ".attention.out.{p}"),
-        Rename(DECODER + ".self_attn_layer_norm.{p}", DECODER_BLOCK + ".attention_residual.after.{p}"),
-        Rename(DECODER + ".encoder_attn.q_proj.{p}", DECODER_BLOCK + ".cross_attention.query.{p}"),
-        Rename(DECODER + ".encoder_attn.k_proj.{p}", DECODER_BLOCK + ".cross_attention.key.{p}"),
-        Rename(DECODER + ".encoder_attn.v_proj.{p}", DECODER_BLOCK + ".cross_attention.value.{p}"),
-        Rename(DECODER + ".encoder_attn.out_proj.{p}", DECODER_BLOCK + ".cross_attention.out.{p}"),
-        Rename(DECODER + ".encoder_attn_layer_norm.{p}", DECODER_BLOCK + ".cross_residual.after.{p}"),
-        Rename(DECODER + ".fc1.{p}", DECODER_BLOCK + ".feed_forward.up.{p}"),
-        Rename(DECODER + ".fc2.{p}", DECODER_BLOCK + ".feed_forward.down.{p}"),
-        Rename(DECODER + ".final_layer_norm.{p}", DECODER_BLOCK + ".feed_forward_residual.after.{p}"),
+        *LAYERS,
     ),
     cases=(
         Case(

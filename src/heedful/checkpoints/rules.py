@@ -77,6 +77,22 @@ class Transpose(Rename):
 
 
 @dataclass(frozen=True)
+class RenameBeside(Rename):
+    """A tensor that they call so only where another of ours, ``beside``, is in the same layer, by a rule before this.
+
+    T5's second matrix is ``wi`` in a plain feed-forward, and ``wi_1`` beside a gate.
+    """
+
+    beside: str
+
+    def write(self, ours: Tensors, written: Tensors) -> None:
+        """As ``Rename``, where the other is there."""
+        fitting = {self.ours.format(**v) for v in bound(self.ours, list(ours)) if self.beside.format(**v) in ours}
+        chosen = {name: ours.pop(name) for name in fitting}
+        super().write(chosen, written)
+
+
+@dataclass(frozen=True)
 class Squeeze(Rename):
     """A tensor stored with a leading axis of one."""
 
@@ -117,7 +133,7 @@ class Split:
             whole = stored.pop(self.theirs.format(**values))
             parts = self._turned(whole).chunk(len(self.ours))
             for name, part in zip(self.ours, parts, strict=False):
-                made[name.format(**values)] = part.clone(memory_format=torch.contiguous_format)
+                made[name.format(**values)] = part
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Join what we have."""
@@ -136,6 +152,36 @@ class Split:
 
     def _turned(self, tensor: Tensor) -> Tensor:
         return tensor.t() if self.transposed and tensor.dim() == 2 else tensor
+
+
+@dataclass(frozen=True)
+class Join:
+    """Several tensors of theirs, each of one row, are the rows of one of ours along the second axis.
+
+    DeiT keeps its class and distillation tokens apart, (1, 1, D) each.
+    """
+
+    theirs: tuple[str, ...]
+    ours: str
+
+    def read(self, stored: Tensors, made: Tensors) -> None:
+        """Join them where all are stored; otherwise they are left, and so unexpected."""
+        if all(name in stored for name in self.theirs):
+            made[self.ours] = torch.cat([stored.pop(name) for name in self.theirs], dim=1)
+
+    def write(self, ours: Tensors, written: Tensors) -> None:
+        """Cut ours into its rows."""
+        if self.ours in ours:
+            rows = ours.pop(self.ours).split(1, dim=1)
+            written.update({name: row.clone() for name, row in zip(self.theirs, rows, strict=True)})
+
+    def claims(self, name: str) -> bool:
+        """Whether a tensor of theirs is known to the rule."""
+        return name in self.theirs
+
+    def their_name(self, name: str) -> str | None:
+        """Their names of our tensor."""
+        return " + ".join(self.theirs) if name == self.ours else None
 
 
 @dataclass(frozen=True)
@@ -188,7 +234,7 @@ class Drop:
         return None
 
 
-Rule = Rename | Split | Tie | Drop
+Rule = Rename | Split | Join | Tie | Drop
 
 
 def same(tensors: Tensors) -> Tensor:

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from heedful.checkpoints.facts import ACTIVATIONS, Key, Labels, PatchTokens, Size, Stored, only
 from heedful.checkpoints.family import Case, Family
-from heedful.checkpoints.rules import Rename, Squeeze
+from heedful.checkpoints.rules import Rename, Rule, Squeeze
 
 LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
+
+BODY: tuple[Rule, ...] = (  # DeiT's too
+    Rename("embeddings.patch_embeddings.projection.{p}", "embedding.projection.{p}"),
+    Squeeze("embeddings.position_embeddings", "encoder.position.table.weight"),
+    Rename(LAYER + ".layernorm_before.{p}", BLOCK + ".attention_residual.before.{p}"),
+    Rename(LAYER + ".attention.attention.query.{p}", BLOCK + ".attention.query.{p}"),
+    Rename(LAYER + ".attention.attention.key.{p}", BLOCK + ".attention.key.{p}"),
+    Rename(LAYER + ".attention.attention.value.{p}", BLOCK + ".attention.value.{p}"),
+    Rename(LAYER + ".attention.output.dense.{p}", BLOCK + ".attention.out.{p}"),
+    Rename(LAYER + ".layernorm_after.{p}", BLOCK + ".feed_forward_residual.before.{p}"),
+    Rename(LAYER + ".intermediate.dense.{p}", BLOCK + ".feed_forward.up.{p}"),
+    Rename(LAYER + ".output.dense.{p}", BLOCK + ".feed_forward.down.{p}"),
+    Rename("layernorm.{p}", "encoder.norm.{p}"),
+    Rename("pooler.dense.{p}", "head.pooler.dense.{p}"),
+)
 
 VIT = Family(
     name="vit",
@@ -34,27 +49,13 @@ VIT = Family(
         Key("initializer_range", "encoder.init_std", 0.02),
         *only(pooler_act="tanh"),
     ),
-    rules=(
-        Rename("embeddings.cls_token", "embedding.prefix"),
-        Rename("embeddings.patch_embeddings.projection.{p}", "embedding.projection.{p}"),
-        Squeeze("embeddings.position_embeddings", "encoder.position.table.weight"),
-        Rename(LAYER + ".layernorm_before.{p}", BLOCK + ".attention_residual.before.{p}"),
-        Rename(LAYER + ".attention.attention.query.{p}", BLOCK + ".attention.query.{p}"),
-        Rename(LAYER + ".attention.attention.key.{p}", BLOCK + ".attention.key.{p}"),
-        Rename(LAYER + ".attention.attention.value.{p}", BLOCK + ".attention.value.{p}"),
-        Rename(LAYER + ".attention.output.dense.{p}", BLOCK + ".attention.out.{p}"),
-        Rename(LAYER + ".layernorm_after.{p}", BLOCK + ".feed_forward_residual.before.{p}"),
-        Rename(LAYER + ".intermediate.dense.{p}", BLOCK + ".feed_forward.up.{p}"),
-        Rename(LAYER + ".output.dense.{p}", BLOCK + ".feed_forward.down.{p}"),
-        Rename("layernorm.{p}", "encoder.norm.{p}"),
-        Rename("pooler.dense.{p}", "head.pooler.dense.{p}"),
-    ),
+    rules=(Rename("embeddings.cls_token", "embedding.prefix"), *BODY),
     cases=(
         Case(
             name="ViTModel",
             fixed={"head.kind": "no-head"},
             facts=(Stored("pooler.dense.weight", "head.pooler", False),),
-            prefixed=False,
+            prefix="",
         ),
         Case(
             name="ViTForImageClassification",
