@@ -149,7 +149,7 @@ def gpt2(
             init="scaled",
             init_std=std,
         ),
-        special=SpecialTokens(end=(vocab - 1,)) if vocab == 50257 else SpecialTokens(),
+        special=SpecialTokens(start=vocab - 1, end=(vocab - 1,)) if vocab == 50257 else SpecialTokens(),
     )
 
 
