@@ -10,6 +10,7 @@ from heedful.settings import (
     DataSettings,
     DecodingSettings,
     ImageSettings,
+    LoraSettings,
     ModelSettings,
     RunSettings,
     TokenizerSettings,
@@ -118,7 +119,7 @@ def test_only_what_is_set_is_given() -> None:
 def test_every_field_has_a_line_of_help_and_a_key() -> None:
     from dataclasses import fields
 
-    sections = (DataSettings, TokenizerSettings, ImageSettings, ModelSettings, TrainingSettings)
+    sections = (DataSettings, TokenizerSettings, ImageSettings, ModelSettings, TrainingSettings, LoraSettings)
     for section in (*sections, DecodingSettings, RunSettings):
         for f in fields(section):
             assert f.name in {s.section for s in sections} or 0 < len(f.metadata["help"]) < 80

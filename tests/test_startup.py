@@ -44,6 +44,11 @@ def run(folder: Path, code: str, *tokens: str) -> subprocess.CompletedProcess[st
         (["predict", "./nothing", "hi"], 2, "./nothing: no such folder"),
         (["evaluate", "./nothing", "--data", "x"], 2, "./nothing: no such folder"),
         (["summary", "gpt22"], 2, "gpt2"),
+        (["verify", "--help"], 0, "--save"),
+        (["verify", "./nothing"], 2, "./nothing: no such folder"),
+        (["verify", "org/name", "--task", "translatio"], 2, "translation"),
+        (["export", "org/name", "--to", "onx", "--out", "y"], 2, "did you mean 'onnx'?"),
+        (["export", "org/name", "--to", "hf", "--out", "y", "--quantization", "int8"], 2, "has no effect on --to hf"),
     ],
 )
 def test_no_slow_import(tmp_path: Path, tokens: list[str], status: int, part: str) -> None:

@@ -51,7 +51,7 @@ _HOMES = {
     "record": "heedful.inspection.record",
     "summary": "heedful.inspection.summary",
 }
-_ROOMS = ("config", "layers", "presets", "tasks")
+_ROOMS = ("adapters", "config", "layers", "presets", "tasks", "verification")
 
 
 def __getattr__(name: str) -> Any:

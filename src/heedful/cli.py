@@ -25,6 +25,7 @@ from heedful.settings import (
     DataSettings,
     DecodingSettings,
     ImageSettings,
+    LoraSettings,
     ModelSettings,
     RunSettings,
     TokenizerSettings,
@@ -38,6 +39,7 @@ for _section, _title in (
     (ImageSettings, "Images"),
     (ModelSettings, "Model: parts of the preset to change"),
     (TrainingSettings, "Training"),
+    (LoraSettings, "Adapter: with --from, trained in place of the model's own weights"),
     (DecodingSettings, "Decoding"),
 ):
     Parameter(group=_title)(_section)
@@ -179,6 +181,72 @@ def evaluate(
     print_result(result, json)
 
 
+@app.command(help_epilogue="Example:  heedful verify runs/en-fr\nExit status: 0 everything holds, 1 something is off.")
+def verify(
+    model: Annotated[str, Parameter(help="model folder, ours or Hugging Face's, or a Hub id")],
+    /,
+    *,
+    task: Annotated[str | None, Parameter(help="what to ask of it; by default what the folder says")] = None,
+    text: Annotated[tuple[str, ...], Parameter(help="texts of your own, for tokens, greedy text and the task")] = (),
+    save: Annotated[bool, Parameter(help="keep the figures in the folder's heedful.json")] = False,
+    json: Json = False,
+) -> int:
+    """Prove that a model's folder is right: there and back, against transformers, padded, batched, cached."""
+    check_model(model)
+    if task is not None:
+        from heedful import tasks
+
+        tasks.check(task)
+    if save and not Path(model).is_dir():
+        raise HeedfulError(f"--save keeps the figures in a folder, and {model} is none here; leave it out")
+
+    from rich.console import Console
+
+    from heedful.verification import verify as run
+    from heedful.verification.keeping import keep
+
+    with Console(stderr=True).status("opening the model") as status:
+        report = run(model, task=task, texts=text, say=status.update)
+    if save:
+        keep(report, model)
+    if json:
+        print(to_json(report.as_dict()))
+    else:
+        print(report.headline)
+        Console().print(report.table())
+    return 0 if report.ok else 1
+
+
+@app.command(help_epilogue="Example:  heedful export runs/en-fr --to ctranslate2 --quantization int8 --out en-fr.ct2")
+def export(
+    model: Annotated[str, Parameter(help="model folder, ours or Hugging Face's, or a Hub id")],
+    /,
+    *,
+    to: Annotated[
+        str,
+        Parameter(help="hf: Hugging Face's layout, adapters merged; ctranslate2; onnx: one graph without a cache"),
+    ],
+    out: Annotated[str, Parameter(help="folder to write")],
+    dtype: Annotated[str | None, Parameter(help="hf: float32, float16, bfloat16; as stored by default")] = None,
+    quantization: Annotated[
+        str | None, Parameter(help="ctranslate2: int8, int8_float16, float16, ...; as stored by default")
+    ] = None,
+    overwrite: Annotated[bool, Parameter(help="replace a folder that is not empty")] = False,
+    json: Json = False,
+) -> None:
+    """Hand a model on: for transformers, CTranslate2 or ONNX."""
+    check_model(model)
+    from heedful.export import formats
+
+    formats.check(to, out, overwrite, {"dtype": dtype, "quantization": quantization})
+    result = formats.export(model, to, out, dtype=dtype, quantization=quantization, overwrite=overwrite)
+    if json:
+        print(to_json(result))
+        return
+    for name, size in result["files"].items():
+        print(f"{Path(out) / name}  {size:,} bytes")
+
+
 @app.command(help_epilogue="Example:  heedful summary bert-base")
 def summary(
     name: Annotated[str, Parameter(help="model folder or preset")],
@@ -275,12 +343,15 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit status: 0, 2 for an error, 1 for a fault of ours, 130 for Ctrl-C."""
+    """Run one command line and return its exit status: 0, 2 for an error, 130 for Ctrl-C, 1 for a fault of ours.
+
+    ``verify`` returns 1 where it finds something off.
+    """
     tokens = join_dashes(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
     try:
-        app(tokens, exit_on_error=False, print_error=False)
+        status = app(tokens, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("HEEDFUL_DEBUG") == "1":
@@ -290,4 +361,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         message, status = _explain(error, tokens)
         print("heedful:", " ".join(message.split()), file=sys.stderr)
         return status
-    return 0
+    return status if isinstance(status, int) else 0

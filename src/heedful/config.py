@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
@@ -18,6 +19,9 @@ from heedful.values import describe, fits
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 Norm = Literal["layer", "rms", "batch"]
 Pooling = Literal["first", "last", "mean", "max"]
+
+
+_hints = cache(get_type_hints)  # which compiles every annotation anew
 
 
 class Config:
@@ -34,7 +38,7 @@ class Config:
         Config.known[cls.kind] = cls
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = _hints(type(self))  # type: ignore[arg-type]  # a class can be hashed
         for f in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             value, hint = getattr(self, f.name), hints[f.name]
             if not fits(value, hint):
@@ -59,7 +63,7 @@ class Config:
             raise HeedfulError(f"unknown kind of configuration {kind!r}; {nearest(kind, Config.known)}")
         if not issubclass(made, cls):
             raise HeedfulError(f"a {kind!r} configuration stands where a {cls.kind!r} one belongs")
-        hints = get_type_hints(made)
+        hints = _hints(made)  # type: ignore[arg-type]  # a class can be hashed
         names = [f.name for f in fields(made)]  # type: ignore[arg-type]  # subclasses are dataclasses
         for key in data:
             if key != "kind" and key not in names:

@@ -214,17 +214,51 @@ class TrainingSettings(Settings):
     log_every: int | None = _option("steps between lines of the log", least=1)
 
 
+LORA_TARGETS = ("query", "key", "value", "out", "up", "down", "gate")  # the maps of a block that may have an adapter
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings(Settings):
+    """A low-rank adapter, trained in place of the model's own weights (Hu et al. 2022)."""
+
+    section: ClassVar[str] = "lora"
+
+    rank: int | None = _option("train an adapter of this rank beside the frozen model", least=1)
+    alpha: float | None = _option("what the adapter adds is scaled by alpha / rank; 2 x rank by default", above=0)
+    dropout: float | None = _option("dropout of the adapter's input, a probability", least=0, below=1)
+    targets: tuple[str, ...] | None = _option("query,key,value,out,up,down,gate, or all; query,value by default")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.targets, (tuple, list)) and len(self.targets) == 1:
+            object.__setattr__(self, "targets", tuple(name.strip() for name in str(self.targets[0]).split(",")))
+        super().__post_init__()
+        for name in self.targets or ():
+            if name not in (*LORA_TARGETS, "all"):
+                known = nearest(name, (*LORA_TARGETS, "all"))
+                raise HeedfulError(f"--lora.targets names {name!r}, which is no map of a block; {known}")
+        given = [f"--lora.{name}" for name in self.given() if name != "rank"]
+        if given and self.rank is None:
+            raise HeedfulError(f"{', '.join(given)} needs --lora.rank, which makes the adapter; 8 is usual")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DecodingSettings(Settings):
     """How an answer is searched for; ``None`` leaves it to the model folder. Names and meanings as in transformers."""
 
     num_beams: int | None = _option("beams; 1 is greedy", least=1)
-    max_new_tokens: int | None = _option("longest answer, in tokens", least=1)
     length_penalty: float | None = _option("exponent of the length by which a beam's score is divided")
+    early_stopping: bool | Literal["never"] | None = _option("search no further than num-beams answers")
+    max_new_tokens: int | None = _option("longest answer, in tokens", least=1)
+    max_length: int | None = _option("the same, with the prompt's tokens", least=1)
+    min_new_tokens: int | None = _option("shortest answer, in tokens", least=0)
+    min_length: int | None = _option("the same, with the prompt's tokens", least=0)
+    no_repeat_ngram_size: int | None = _option("so many tokens in a row come only once; 0 for no rule", least=0)
+    repetition_penalty: float | None = _option("above 1 what was said already is less likely", above=0)
     do_sample: bool | None = _option("draw tokens instead of taking the likeliest (=false for those)")
     temperature: float | None = _option("below 1 safer, above 1 wilder", above=0)
     top_k: int | None = _option("draw from so many likeliest tokens", least=1)
     top_p: float | None = _option("draw from the likeliest tokens of this probability together", above=0, most=1)
+    min_p: float | None = _option("draw from tokens at least this share as likely as the likeliest", least=0, most=1)
     seed: int | None = _option("of what is drawn", least=0)
     batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
 
@@ -252,6 +286,7 @@ class RunSettings(Settings):
     image: ImageSettings = field(default_factory=ImageSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -261,6 +296,8 @@ class RunSettings(Settings):
             raise HeedfulError("--resume goes on with a run and --overwrite replaces it; give one of them")
         if self.preset is not None and self.start_from is not None:
             raise HeedfulError("--preset starts anew and --from goes on from a model; give one of them")
+        if self.lora.rank is not None and self.start_from is None and not self.resume:
+            raise HeedfulError("--lora.rank adapts a trained model; name it with --from, or leave --lora.rank out")
 
 
 def to_toml(settings: RunSettings) -> str:

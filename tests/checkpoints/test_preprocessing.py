@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
+from heedful.checkpoints.preprocessing import PROCESSORS, Preprocessing, read_preprocessing, write_preprocessing
+from heedful.data import Picture
 from heedful.errors import HeedfulError
 
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY = Preprocessing(size=28, mean=(0.28,), std=(0.35,))
-CUT = Preprocessing(size=256, crop=224, resample="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+CUT = Preprocessing(size=256, crop=224, resample="bicubic", mean=MEAN, std=STD)
+SHORTER = Preprocessing(size=36, sides="shorter", crop=32, resample="lanczos", factor=1 / 127.5, mean=MEAN, std=STD)
+KINDS = {"grey": GREY, "cut": CUT, "shorter": SHORTER}
 # what is published with google/vit-base-patch16-224 and with facebook/deit-base-patch16-224
 VIT = {
     "do_normalize": True,
@@ -35,14 +41,14 @@ DEIT = {
 }
 
 
-@pytest.mark.parametrize("how", [GREY, CUT], ids=["grey", "cut"])
+@pytest.mark.parametrize("how", KINDS.values(), ids=KINDS)
 def test_there_and_back(how: Preprocessing, tmp_path: Path) -> None:
     write_preprocessing(how, tmp_path / "new")
     assert read_preprocessing(tmp_path / "new") == how
     assert json.loads((tmp_path / "new" / "preprocessor_config.json").read_text())["do_normalize"] is True
 
 
-@pytest.mark.parametrize("how", [GREY, CUT], ids=["grey", "cut"])
+@pytest.mark.parametrize("how", KINDS.values(), ids=KINDS)
 def test_transformers_reads_it_and_we_what_it_writes(how: Preprocessing, tmp_path: Path) -> None:
     from transformers import AutoImageProcessor
 
@@ -61,15 +67,140 @@ def test_published_files() -> None:
     assert GREY.shape == (1, 28, 28)
 
 
+# ------------------------------------------------------------------------------------- the pixels, by their processors
+
+
+def photograph(width: int, height: int, mode: str = "RGB") -> Image.Image:
+    """Slopes, a disc and noise: neither smooth everywhere nor noise alone."""
+    random = np.random.default_rng(width * height)
+    y, x = np.mgrid[:height, :width]
+    disc = ((x - width / 3) ** 2 + (y - height / 2) ** 2 < (min(width, height) / 3) ** 2) * 90
+    planes = [x * 200 / width, y * 200 / height, (x + y) * 120 / (width + height), 255 - x * 255 / width]
+    noise = random.normal(0, 25, (height, width, 4))
+    pixels = np.clip(np.stack(planes, 2) + disc[..., None] + noise, 0, 255).astype(np.uint8)
+    image = Image.fromarray(pixels, "RGBA")
+    return image if mode == "RGBA" else image.convert("RGB").convert(mode)
+
+
+def theirs(said: dict[str, Any], image: Image.Image, folder: Path) -> np.ndarray:
+    """What transformers makes of an image: with Pillow, as torchvision's tensors are another arithmetic."""
+    from transformers import AutoImageProcessor
+
+    (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    return processor(image, do_convert_rgb=True, return_tensors="np")["pixel_values"]
+
+
+def ours(image: Image.Image, folder: Path, form: str = "PNG", **options: Any) -> np.ndarray:
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    how = read_preprocessing(folder)
+    return how.normalised(how.fitted(Picture.of(stream.getvalue()).pixels(how.channels))[None])
+
+
+@pytest.mark.parametrize("shape", [(61, 47), (47, 61), (301, 199), (40, 200), (32, 32), (31, 33), (9, 12)])
+@pytest.mark.parametrize("resample", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"image_processor_type": "ViTImageProcessor", "size": 32},
+        {"image_processor_type": "ViTImageProcessorFast", "size": {"height": 32, "width": 32}, "do_normalize": False},
+        {"image_processor_type": "ViTImageProcessor", "size": [33, 33], "image_mean": MEAN, "image_std": STD},
+        {"image_processor_type": "DeiTImageProcessor", "size": 40, "crop_size": 33, "rescale_factor": 1 / 127.5},
+        {"image_processor_type": "DeiTImageProcessor", "size": {"shortest_edge": 36}, "crop_size": 32},
+        {"image_processor_type": "BitImageProcessor", "size": 37, "crop_size": {"height": 32, "width": 32}},
+        {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 32}, "crop_size": 32},
+        {"feature_extractor_type": "DeiTFeatureExtractor", "size": 36, "crop_size": 35, "do_rescale": False},
+    ],
+    ids=["ViT", "pair", "list", "DeiT", "shortest edge", "BiT", "CLIP", "older"],
+)
+def test_pixels_are_theirs_to_the_last_bit(
+    said: dict[str, Any], resample: int, shape: tuple[int, int], tmp_path: Path
+) -> None:
+    image = photograph(*shape)
+    expected = theirs({**said, "resample": resample}, image, tmp_path)
+    assert expected.std() > 0.1
+    assert np.array_equal(ours(image, tmp_path), expected)
+
+
+@pytest.mark.parametrize(
+    ("mode", "form"),
+    [("L", "PNG"), ("RGBA", "PNG"), ("P", "PNG"), ("P", "GIF"), ("LA", "PNG"), ("1", "PNG"), ("CMYK", "JPEG")],
+)
+def test_whatever_a_file_holds(mode: str, form: str, tmp_path: Path) -> None:
+    """Grey, palettes, transparency and ink: after the same decoding, the same pixels."""
+    image = photograph(70, 50, mode)
+    stream = io.BytesIO()
+    image.save(stream, form)
+    said = {"image_processor_type": "DeiTImageProcessor", "size": 40, "crop_size": 32, "image_mean": MEAN}
+    with Image.open(stream) as opened:
+        expected = theirs(said, opened, tmp_path)
+    assert np.array_equal(ours(image, tmp_path, form), expected)
+
+
+def test_sixteen_bits_are_not_burnt_out(tmp_path: Path) -> None:
+    """Pillow makes white of whatever is above 255; here the upper 8 bits remain, as of a copy in 8 bits."""
+    eight = photograph(50, 40, "L")
+    sixteen = Image.fromarray(np.asarray(eight).astype(np.uint16) * 257)
+    said = {"image_processor_type": "ViTImageProcessor", "size": 32}
+    expected = theirs(said, eight, tmp_path)
+    assert np.array_equal(ours(sixteen, tmp_path), expected)
+
+
+def test_a_turned_photograph_is_seen_upright(tmp_path: Path) -> None:
+    """As transformers' pipelines turn it before their processors see it."""
+    from transformers.image_utils import load_image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photograph(64, 48).save(tmp_path / "turned.png", exif=exif)
+    said = {"image_processor_type": "ViTImageProcessor", "size": 32}
+    expected = theirs(said, load_image(str(tmp_path / "turned.png")), tmp_path)
+    how = read_preprocessing(tmp_path)
+    pixels = Picture.of(tmp_path / "turned.png").pixels(3)
+    assert pixels.shape == (64, 48, 3)
+    assert np.array_equal(how.normalised(how.fitted(pixels)[None]), expected)
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_what_a_file_leaves_out_is_the_processors_own(name: str, tmp_path: Path) -> None:
+    image = photograph(90, 70)
+    expected = theirs({"image_processor_type": name}, image, tmp_path)
+    assert expected.shape == (1, 3, 224, 224)
+    assert np.array_equal(ours(image, tmp_path), expected)
+
+
+@pytest.mark.parametrize("model", ["vit", "deit"])
+def test_where_no_processor_is_named_the_model_tells(model: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
+    image = photograph(300, 200)
+    expected = theirs({"image_mean": MEAN}, image, tmp_path)
+    assert np.array_equal(ours(image, tmp_path), expected)
+
+
+def test_another_size_keeps_the_share_that_is_cut_off() -> None:
+    assert GREY.sized(32) == Preprocessing(size=32, mean=(0.28,), std=(0.35,))
+    larger = CUT.sized(384)
+    assert (larger.shape, larger.size, larger.resample) == ((3, 384, 384), 439, "bicubic")
+
+
+# ------------------------------------------------------------------------------------------------------ what is refused
+
+
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"do_rescale": False}, "do_rescale is False"),
+        ({"do_resize": False}, "do_resize is False"),
+        ({"image_processor_type": "ConvNextImageProcessor"}, "'ConvNextImageProcessor' is not supported"),
+        ({"image_processor_type": "ViTHybridImageProcessor"}, "'ViTHybridImageProcessor' is.*'ViTImageProcessor'"),
         ({"do_pad": True}, "do_pad is True"),
-        ({"rescale_factor": 1 / 127.5}, r"rescale_factor is 0\.0078"),
+        ({"rescale_factor": 0}, r"rescale_factor is 0; give a number above 0"),
         ({"rescale_factor": "1/255"}, "rescale_factor is '1/255'"),
         ({"resample": 5}, "resample is 5"),
-        ({"size": {"shortest_edge": 224}}, "size is .*only squares"),
+        ({"size": {"shortest_edge": 224}}, "size is .*without do_center_crop; only squares"),
+        ({"size": {"shortest_edge": 224, "longest_edge": 512}}, "size is .*only squares"),
+        ({"size": [224, 192]}, "size is .*only squares"),
+        ({"do_center_crop": True}, "crop_size is None"),
         ({"size": {"height": 224, "width": 192}}, "size is .*only squares"),
         ({"size": 0}, "size is 0"),
         ({"size": "224"}, "size is '224'"),

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import heedful
+from heedful.checkpoints.configuration import GENERATES, IDS
 from heedful.errors import HeedfulError
 from heedful.generation import generate
-from heedful.generation.options import Options, resolve
+from heedful.generation.options import NAMES, NEUTRAL, Options, resolve
 
 
 @pytest.mark.parametrize(
@@ -104,5 +105,68 @@ def test_what_transformers_writes_for_itself_is_no_option():
     own = {key: value for key, value in written.items() if not key.endswith("token_id")}
     assert own
     assert resolve({}, {**own, "num_beams": 2}).num_beams == 2
-    with pytest.raises(HeedfulError, match="bad_words_ids"):
-        resolve({}, {**own, "bad_words_ids": [[7]]})
+    assert resolve({}, {**own, "bad_words_ids": [[7]]}).bad_words_ids == [[7]]
+
+
+def test_a_folder_without_a_generation_config_is_asked_for_all_that_is_obeyed_or_refused():
+    assert {*GENERATES} == {*NAMES, *NEUTRAL} - {"seed"}
+
+
+def test_every_default_of_transformers_is_understood():
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.GenerationConfig()
+    written = {**theirs.to_dict(), **theirs._get_default_generation_params()}
+    own = {key: value for key, value in written.items() if key not in IDS}
+    made = resolve({}, own)
+    assert made == Options(max_length=20, top_k=0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("exponential_decay_length_penalty", [10, 1.2]),
+        ("typical_p", 0.9),
+        ("num_beam_groups", 2),
+        ("diversity_penalty", 0.5),
+        ("remove_invalid_values", True),
+        ("encoder_repetition_penalty", 1.1),
+        ("sequence_bias", [[[4], -1.0]]),
+        ("stop_strings", ["\n"]),
+        ("penalty_alpha", 0.6),
+        ("guidance_scale", 1.5),
+    ],
+)
+def test_what_a_folder_asks_for_and_we_do_not_speak_is_refused_by_name(key, value):
+    with pytest.raises(HeedfulError, match=f"generation config says {key}=.*; it is not supported") as caught:
+        resolve({}, {key: value})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("bad_words_ids", [[]]),
+        ("bad_words_ids", [3]),
+        ("suppress_tokens", [-1]),
+        ("begin_suppress_tokens", 4),
+        ("forced_bos_token_id", True),
+        ("forced_eos_token_id", []),
+        ("min_length", -1),
+        ("encoder_no_repeat_ngram_size", 1.5),
+        ("renormalize_logits", "yes"),
+    ],
+)
+def test_a_folder_s_wrong_value_is_an_error_too(key, value):
+    with pytest.raises(HeedfulError, match=f"{key} is .*; give "):
+        resolve({}, {key: value})
+
+
+def test_of_two_lengths_the_call_s_counts_then_the_new_tokens():
+    assert resolve({}, {"min_length": 5, "min_new_tokens": 2}).min_length == 0
+    assert resolve({"min_length": 5}, {"min_new_tokens": 2}).min_new_tokens == 0
+    assert resolve({"min_new_tokens": 2}, {"min_length": 5}).min_length == 0
+    with pytest.raises(HeedfulError, match="min_length and min_new_tokens both"):
+        resolve({"min_length": 5, "min_new_tokens": 2})
+    with pytest.raises(HeedfulError, match="min_length=5, but max_length=4; raise it"):
+        resolve({"min_length": 5, "max_length": 4})
+    assert resolve({"max_length": 4}, {"min_length": 5}).min_length == 5  # a folder's; no end token at all, then

@@ -416,12 +416,18 @@ def test_other_labels_get_a_fresh_linear_head(labels: list[str], tmp_path: Path)
     assert tuned.head.output[0].weight.std() > 0
 
 
-@pytest.mark.parametrize("image", [{"size": 16}, {"channels": 3}])
-def test_a_trained_model_takes_the_images_it_was_made_for(image: dict[str, Any], tmp_path: Path) -> None:
-    written(tmp_path, settings(), rows())
-    asked = replace(settings(), preset=None, image=ImageSettings(**image), start_from=str(tmp_path))
-    with pytest.raises(HeedfulError, match=r"--image\.\w+ is \d+, but the model .* takes \d; leave it out"):
+def test_a_trained_model_keeps_its_channels_and_takes_another_size(tmp_path: Path) -> None:
+    _, model = written(tmp_path, settings(), rows())
+    asked = replace(settings(), preset=None, image=ImageSettings(channels=3), start_from=str(tmp_path))
+    with pytest.raises(HeedfulError, match=r"--image\.channels is 3, but the model .* takes 1; leave it out"):
         ImageClassification.start(tmp_path, rows(), asked)
+    task, larger = ImageClassification.start(tmp_path, rows(), replace(asked, image=ImageSettings(size=16)))
+    assert task.preprocessing.shape == (1, 16, 16)
+    assert task.tokens == 4 * model.config.patches.tokens - 3  # four times the patches, one class token
+    told = suggested(rows(), start_from=str(tmp_path), image=ImageSettings(size=64))
+    assert (told.image.size, told.image.crop) == (64, 2)
+    kept = model.state_dict()
+    assert all(tensor.equal(kept[name]) for name, tensor in larger.state_dict().items() if "position" not in name)
 
 
 def test_a_cut_in_the_middle_as_deit_has_it(tmp_path: Path) -> None:

@@ -252,10 +252,12 @@ def test_going_on_takes_few_passes_and_steps_by_the_width(change: dict[str, int]
     asked = settings(model=ModelSettings(dim=32, heads=2, depth=1, **change))
     task = TextClassification.prepare(SINGLE, asked)
     folder = str(saved(task, heedful.create(task.config(asked), seed=0), tmp_path / "model"))
-    fine = TextClassification.suggest(SINGLE, settings(preset=None, start_from=folder, model=ModelSettings()))
+    plain: dict[str, Any] = {"preset": None, "model": ModelSettings(), "tokenizer": TokenizerSettings()}
+    many = Rows(SINGLE[i % len(SINGLE)] for i in range(4000))
+    fine = TextClassification.suggest(many, settings(start_from=folder, **plain))
     assert (fine.preset, fine.tokenizer, fine.model) == (None, TokenizerSettings(), ModelSettings())
     assert fine.training.lr == pytest.approx(lr)
-    assert fine.max_epochs < TextClassification.suggest(SINGLE, asked).max_epochs
+    assert fine.max_epochs < TextClassification.suggest(many, asked).max_epochs
     given = settings(preset=None, start_from="gone", training=TrainingSettings(lr=1e-4))
     assert TextClassification.suggest(SINGLE, given).training.lr == 1e-4
 
@@ -448,10 +450,10 @@ def test_going_on_with_the_same_labels_keeps_the_head(tmp_path: Path) -> None:
 def test_models_that_cannot_classify(tmp_path: Path) -> None:
     task, model = made(SINGLE)
     for other, message in [
-        (heedful.create("gpt-micro"), "needs an encoder with a classifier; this model is of kind 'decoder'"),
-        (heedful.create(task.config(settings()), head="none"), "its head of kind 'no-head'"),
+        (heedful.create("gpt-micro"), r"this decoder model has none \(its head is of kind 'language-model'\)"),
+        (heedful.create(task.config(settings()), head="none"), "its head is of kind 'no-head'"),
         (heedful.create(task.config(settings()), num_labels=5), "tells 5 labels apart, its folder names 3"),
-        (heedful.create("stories260k"), "needs an encoder"),
+        (heedful.create("vit-micro"), "needs a model of text; this one is of kind 'vision'"),
     ]:
         with pytest.raises(HeedfulError, match=message):
             task.check(other)

@@ -198,6 +198,10 @@ def test_the_figures_by_hand(kind: str) -> None:
     size = len("".join(texts).encode())
     encoded = task.encode(rows(*texts), CONTEXT)
     measured = task.measure(model, encoded.examples, encoded.rows)
+    again = task.measure(model, encoded.examples, encoded.rows, batch_tokens=20)
+    assert again.metrics["loss"] == pytest.approx(measured.metrics["loss"], rel=1e-5)
+    with pytest.raises(HeedfulError, match="num_beams has no effect: a language model is scored without generating"):
+        task.measure(model, encoded.examples, encoded.rows, num_beams=4)
     assert measured.details == {"tokens": len(tokens) - 1, "bytes": size}
     assert measured.metrics["loss"] == pytest.approx(nats / (len(tokens) - 1), rel=1e-6)
     assert measured.metrics["perplexity"] == pytest.approx(math.exp(nats / (len(tokens) - 1)), rel=1e-6)

@@ -201,6 +201,11 @@ def test_missing_and_broken_files(tmp_path: Path, bpe: Tokenizer) -> None:
     with pytest.raises(HeedfulError, match=r"tokenizer\.json is no tokenizer \(.*\); save") as caught:
         Tokenizer.load(tmp_path)
     assert "\n" not in str(caught.value)
+    panics = json.loads(bpe.backend.to_str())
+    panics["model"] |= {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["ab", "ab"]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(panics))
+    with pytest.raises(HeedfulError, match=r"tokenizer\.json is no tokenizer \(.*\); save"):
+        Tokenizer.load(tmp_path)
     bpe.save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(HeedfulError, match=r"tokenizer_config\.json is broken JSON"):

@@ -6,8 +6,12 @@
     family    a family is data in these two; configurations there and back
     gpt2 · bert · marian · vit    the families, data only: add one as a file like these and a line in ``families``
     folder    finding a folder (here or on the Hub), its JSON files, files written beside and renamed
-    weights   tensors from a folder's files
-    reading   ``load``          writing   ``save``
+    configuration    what those files tell of the model and of how it generates
+    hub       a folder brought from the Hub, a folder sent there: ``push``
+    weights   tensors from a folder's files        shards   weights in several files
+    fitting   tensors into a model without weights   resizing   more positions, other images, more tokens
+    reading   ``load``          writing   ``save``          card   the folder's README.md
+    peft      adapters in PEFT's files (names: peft_names, configuration: peft_config)
 
 Nothing here imports torch before ``load`` or ``save`` is called.
 """
@@ -19,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heedful.checkpoints.folder import read_card as read_card
+    from heedful.checkpoints.hub import push as push
     from heedful.checkpoints.reading import load as load
     from heedful.checkpoints.writing import save as save
 
-_HOMES = {"load": "reading", "read_card": "folder", "save": "writing"}
+_HOMES = {"load": "reading", "push": "hub", "read_card": "folder", "save": "writing"}
 
-__all__ = ["load", "read_card", "save"]
+__all__ = ["load", "push", "read_card", "save"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,56 +6,48 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from heedful.checkpoints.hub import fetch
 from heedful.errors import HeedfulError
 
 CONFIG, CARD, GENERATION, WEIGHTS = "config.json", "heedful.json", "generation_config.json", "model.safetensors"
-INDEX, PICKLE = "model.safetensors.index.json", "pytorch_model.bin"
+INDEX, README = "model.safetensors.index.json", "README.md"
+PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+READY, MOVES = ".ready", "moves.json"  # the ending of a folder of files to be moved, and the list of them
 MULTI_LABEL = {"problem_type": "multi_label_classification"}  # in config.json, where an input may have several labels
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "model*.safetensors"]  # a pickle only where nothing else is
+_HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(@(?P<revision>[^@\s]+))?")
 
 
 def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
-    """The folder of this name, or else the Hub's, downloaded once (``HF_HOME`` and offline mode are heard)."""
+    """The folder of this name, or else the Hub's ("org/name", "org/name@revision"), fetched once into its cache."""
     folder = Path(folder_or_id).expanduser()
     if folder.is_dir():
+        if revision is not None:
+            raise HeedfulError(f"revision {revision!r} is asked for, but {folder} is a folder here; leave it out")
+        _settled(folder)
         return folder
     if folder.exists():
         raise HeedfulError(f"{folder} is a file; give the model's folder")
-    if isinstance(folder_or_id, Path) or not _HUB_ID.fullmatch(folder_or_id):
+    found = None if isinstance(folder_or_id, Path) else _HUB_ID.fullmatch(folder_or_id)
+    if found is None:
         raise HeedfulError(f"no folder {folder_or_id} here; give a model's folder or a Hub id such as 'org/name'")
-    found = _download(folder_or_id, revision, _HUB_FILES)
-    if not any((found / name).exists() for name in (WEIGHTS, INDEX)):
-        found = _download(folder_or_id, revision, [*_HUB_FILES, PICKLE])
-    return found
+    if revision is not None and found["revision"] not in (None, revision):
+        raise HeedfulError(f"{folder_or_id} names a revision, and revision is {revision!r}; give one of them")
+    return fetch(found["name"], revision or found["revision"])
 
 
-def _download(name: str, revision: str | None, patterns: list[str]) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
+def _settled(folder: Path) -> None:
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
-    except GatedRepoError:
-        reason = "asks for a login (huggingface-cli login)"
-    except RevisionNotFoundError:
-        reason = f"has no revision {revision!r} of it"
-    except (RepositoryNotFoundError, HFValidationError):
-        reason = "does not know it either"
-    except Exception as error:  # whatever the network, its proxies and the Hub's client come up with
-        reason = f"is out of reach ({type(error).__name__})"
-    raise HeedfulError(f"no folder {name} here, and the Hub {reason}; check the name, or download the folder first")
+        settle(folder)
+    except OSError as error:
+        what = f"a write to {folder} was cut off and cannot be ended here ({reason(error)})"
+        raise HeedfulError(f"{what}; open it where it may be written") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -66,8 +58,12 @@ def read_json(path: Path) -> dict[str, Any]:
         raise HeedfulError(f"{path.parent} is no model's folder: {path.name} is missing") from None
     except json.JSONDecodeError as error:
         raise HeedfulError(f"broken JSON in {path}:{error.lineno}: {error.msg}; write the model anew") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise HeedfulError(f"cannot read {path}: {_reason(error)}") from None
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # no UTF-8, numbers of thousands of digits, brackets of millions
+        raise HeedfulError(f"cannot read {path}: {reason(error)}; write the model anew") from None
     if not isinstance(data, dict):
         raise HeedfulError(f"{path} is no JSON object; write the model anew")
     return data
@@ -101,28 +97,62 @@ def to_json(data: Mapping[str, Any]) -> bytes:
 
 
 @contextmanager
-def written(folder: Path) -> Iterator[Path]:
+def written(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path]:
     """A place to write files that come to stand in ``folder``: all of them when the block ends well, else none.
 
-    A new folder appears whole; in an existing one each file is renamed into place, and others stay.
+    A new folder appears whole. In an existing one the files are put beside the others under a name that says that they
+    are all there; from then on they count, and ``settle`` moves them, now or, after a crash, when the folder is opened.
+    Other files stay, but for those whose whole names fit ``stale`` and that are not among the new.
     """
-    place = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    inside = folder / f".{os.getpid()}.part"
+    beside = inside if folder.is_dir() else folder.with_name(f".{folder.name}{inside.name}")
     try:
-        place.mkdir(parents=True)
-        yield place
+        beside.mkdir(parents=True)
+        yield beside
+        names = sorted(file.name for file in beside.iterdir())
+        for name in names:
+            with (beside / name).open("rb+") as file:
+                os.fsync(file.fileno())  # the bytes before the name: a power cut leaves the old files or the new ones
         if folder.exists():
-            for file in sorted(place.iterdir()):
-                file.replace(folder / file.name)
-            place.rmdir()
+            old = [file.name for file in folder.iterdir() if stale and stale.fullmatch(file.name)]
+            (beside / MOVES).write_bytes(to_json({"new": names, "old": sorted({*old} - {*names})}))
+            beside.rename(folder / f".{time.time_ns()}{READY}")
+            settle(folder)
         else:
-            place.rename(folder)
+            beside.rename(folder)
     except OSError as error:
-        raise HeedfulError(
-            f"cannot write {folder}: {_reason(error)}; free some room or choose another folder"
-        ) from None
+        raise HeedfulError(f"cannot write {folder}: {reason(error)}; free some room or choose another folder") from None
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(beside, ignore_errors=True)
 
 
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error).splitlines()[0]
+def settle(folder: Path) -> None:
+    """Bring to an end what ``written`` began in ``folder``; a process that does the same meanwhile does no harm."""
+    for ready in sorted(folder.glob(f".*{READY}")):
+        if (ready / MOVES).exists():
+            _moved(ready, folder)
+        with suppress(OSError):  # the other process was quicker
+            ready.rmdir()
+
+
+def _moved(ready: Path, folder: Path) -> None:
+    moves = read_json(ready / MOVES)
+    new, old = moves.get("new"), moves.get("old")
+    if ready.is_symlink() or not all(isinstance(names, list) and all(map(_plain, names)) for names in (new, old)):
+        raise HeedfulError(f"{ready} was not written by heedful; remove it")
+    for name in moves["new"]:
+        with suppress(FileNotFoundError):  # it was moved before
+            (ready / name).replace(folder / name)
+    for name in moves["old"]:
+        (folder / name).unlink(missing_ok=True)
+    (ready / MOVES).unlink(missing_ok=True)
+
+
+def _plain(name: Any) -> bool:
+    return isinstance(name, str) and Path(name).name == name
+
+
+def reason(error: Exception) -> str:
+    """The first line of what an error says."""
+    said = getattr(error, "strerror", None) or str(error)
+    return next(iter(said.splitlines()), type(error).__name__)

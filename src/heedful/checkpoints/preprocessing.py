@@ -4,33 +4,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from heedful.checkpoints.folder import read_json, to_json
-from heedful.errors import HeedfulError
+from heedful.checkpoints.folder import CONFIG, read_json, to_json
+from heedful.errors import HeedfulError, nearest
 from heedful.files import write
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FILE = "preprocessor_config.json"
 Resample = Literal["nearest", "lanczos", "bilinear", "bicubic"]
 RESAMPLES: tuple[Resample, ...] = ("nearest", "lanczos", "bilinear", "bicubic")  # by Pillow's numbers, 0 to 3
-NEEDED = ("do_resize", "do_rescale", "do_normalize")  # steps that are always taken
 REFUSED = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_reduce_labels")  # steps of other processors, never taken
+FACTOR = 1 / 255
+
+# The processors whose steps are ours, and what each takes for granted where a file does not say it. Those of BiT and
+# CLIP read a size of one number as the shorter side's.
+_HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+_CLIP = {
+    "size": 224,
+    "default_to_square": False,
+    "do_center_crop": True,
+    "crop_size": 224,
+    "resample": 3,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+PROCESSORS: Mapping[str, Mapping[str, Any]] = {
+    "ViTImageProcessor": {"size": 224, "resample": 2, **_HALF},
+    "DeiTImageProcessor": {"size": 256, "do_center_crop": True, "crop_size": 224, "resample": 3, **_HALF},
+    "BitImageProcessor": _CLIP,
+    "CLIPImageProcessor": _CLIP,
+}
+BY_MODEL = {"vit": "ViTImageProcessor", "deit": "DeiTImageProcessor"}  # where the file names none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """How pixels p, 0 to 255, become what a model sees: a square, and (p / 255 − mean) / std by channel.
+    """How pixels p, 0 to 255, become what a model sees: a square, and (factor · p − mean) / std by channel.
 
     >>> grey = Preprocessing(size=28, mean=(0.25,), std=(0.5,))
     >>> grey.shape, Preprocessing.from_dict(grey.to_dict()) == grey
     ((1, 28, 28), True)
     """
 
-    size: int  # the side to which an image is resized, whatever its own sides
+    size: int  # the length of the sides to which an image is resized
+    sides: Literal["both", "shorter"] = "both"  # which sides that is; both: whatever the image's shape
     crop: int | None = None  # the side of the middle that is kept of it
     resample: Resample = "bilinear"
+    factor: float = FACTOR
     mean: tuple[float, ...]  # a channel each, one or three
     std: tuple[float, ...]
 
@@ -44,6 +69,38 @@ class Preprocessing:
         """(channels, height, width) of what comes out."""
         return self.channels, self.crop or self.size, self.crop or self.size
 
+    def sized(self, side: int) -> Preprocessing:
+        """The same for a model that sees ``side`` pixels; of what is cut off, the same share."""
+        if self.crop is None:
+            return replace(self, size=side)
+        return replace(self, crop=side, size=round(side * self.size / self.crop))
+
+    def fitted(self, pixels: np.ndarray) -> np.ndarray:
+        """An image (H, W, C) as the model's (C, height, width), both uint8: resized by Pillow, the middle cut out.
+
+        With the shorter side at ``size``, the longer is ⌊size · longer / shorter⌋; a middle that cannot be exact lies
+        half a pixel to the upper left. Both as in the published processors.
+        """
+        from heedful.data.augment import fit
+
+        height, width, _ = pixels.shape
+        target = (self.size, self.size)
+        if self.sides == "shorter":
+            short, long = sorted((height, width))
+            longer = self.size * long // short
+            target = (self.size, longer) if height <= width else (longer, self.size)
+        pixels = fit(pixels, target, resample=self.resample)
+        if self.crop is not None:
+            top, left = ((side - self.crop) // 2 for side in target)
+            pixels = pixels[top : top + self.crop, left : left + self.crop]
+        return pixels.transpose(2, 0, 1)
+
+    def normalised(self, batch: np.ndarray) -> np.ndarray:
+        """Images (B, C, H, W) in uint8 as what the model sees, float32 of the same shape."""
+        from heedful.data.augment import normalise
+
+        return normalise(batch, self.mean, self.std, self.factor)
+
     def to_dict(self) -> dict[str, Any]:
         """The settings of a ``ViTImageProcessor``, which takes grey images too."""
         rgb = {"do_convert_rgb": True} if len(self.mean) == 3 else {}
@@ -52,36 +109,44 @@ class Preprocessing:
             "image_processor_type": "ViTImageProcessor",
             **rgb,
             "do_resize": True,
-            "size": _square(self.size),
+            "size": _square(self.size) if self.sides == "both" else {"shortest_edge": self.size},
             "resample": RESAMPLES.index(self.resample),
             **crop,
             "do_rescale": True,
-            "rescale_factor": 1 / 255,
+            "rescale_factor": self.factor,
             "do_normalize": True,
             "image_mean": list(self.mean),
             "image_std": list(self.std),
         }
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Preprocessing:
-        """Of a processor's settings, absent ones as ViT has them; raises ``HeedfulError`` for what we do not do."""
-        wrong = [key for key in NEEDED if not said.get(key, True)] + [key for key in REFUSED if said.get(key)]
+    def from_dict(cls, said: Mapping[str, Any], model_type: str | None = None) -> Preprocessing:
+        """Of a processor's settings, absent ones as that processor has them; where none is named, as that of a
+        ``model_type`` has them, ViT's by default. Raises ``HeedfulError`` for what we do not do.
+        """
+        given = {key: value for key, value in said.items() if value is not None}
+        said = {**PROCESSORS[_processor(given, model_type)], **given}
+        wrong = next((key for key in REFUSED if said.get(key)), None if said.get("do_resize", True) else "do_resize")
         if wrong:
-            raise HeedfulError(f"{wrong[0]} is {said[wrong[0]]!r}; images are resized, cropped and normalised, no more")
-        factor, resample = said.get("rescale_factor", 1 / 255), said.get("resample", 2)
-        if not isinstance(factor, float) or not math.isclose(factor, 1 / 255, rel_tol=1e-6):
-            raise HeedfulError(f"rescale_factor is {factor!r}; only 1 / 255 is supported")
+            raise HeedfulError(f"{wrong} is {said[wrong]!r}; images are resized, cropped and normalised, no more")
+        factor, resample = said.get("rescale_factor", FACTOR), said["resample"]
+        if type(factor) not in (float, int) or not 0 < factor < math.inf:
+            raise HeedfulError(f"rescale_factor is {factor!r}; give a number above 0, such as 1 / 255")
         if type(resample) is not int or not 0 <= resample < len(RESAMPLES):
             raise HeedfulError(f"resample is {resample!r}; give 0 (nearest), 1 (Lanczos), 2 (bilinear) or 3 (bicubic)")
-        half = [0.5, 0.5, 0.5]
-        mean, std = (_numbers(key, said.get(key, half)) for key in ("image_mean", "image_std"))
+        mean, std = (_numbers(key, said[key]) for key in ("image_mean", "image_std"))
         if len(mean) != len(std) or min(std) <= 0:
             raise HeedfulError(f"image_mean is {list(mean)}, image_std {list(std)}; give one each for 1 or 3 channels")
-        size = _side("size", said.get("size", 224))
-        crop = _side("crop_size", said.get("crop_size", 224)) if said.get("do_center_crop") else None
+        if not said.get("do_normalize", True):
+            mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+        size, sides = _size(said)
+        crop = _side("crop_size", said.get("crop_size")) if said.get("do_center_crop") else None
         if crop is not None and crop > size:
             raise HeedfulError(f"crop_size is {crop}, more than the size {size}; give at most that")
-        return cls(size=size, crop=crop, resample=RESAMPLES[resample], mean=mean, std=std)
+        if crop is None and sides == "shorter":
+            raise HeedfulError(f"size is {said['size']!r} without do_center_crop; only squares are supported: cut one")
+        factor = float(factor) if said.get("do_rescale", True) else 1.0
+        return cls(size=size, sides=sides, crop=crop, resample=RESAMPLES[resample], factor=factor, mean=mean, std=std)
 
 
 def read_preprocessing(folder: str | Path) -> Preprocessing:
@@ -90,8 +155,9 @@ def read_preprocessing(folder: str | Path) -> Preprocessing:
     if not path.exists():
         raise HeedfulError(f"{folder} has no {FILE}, which says how images are prepared; copy the model's own there")
     said = read_json(path)
+    model = path.with_name(CONFIG)
     try:
-        return Preprocessing.from_dict(said)
+        return Preprocessing.from_dict(said, read_json(model).get("model_type") if model.exists() else None)
     except HeedfulError as error:
         raise HeedfulError(f"{path}: {error}") from None
 
@@ -101,17 +167,37 @@ def write_preprocessing(preprocessing: Preprocessing, folder: str | Path) -> Non
     write(Path(folder) / FILE, to_json(preprocessing.to_dict()).decode())
 
 
+def _processor(said: Mapping[str, Any], model_type: str | None) -> str:
+    """The class that is meant: named, named as classes were called once, or that of the model."""
+    named = said.get("image_processor_type") or said.get("feature_extractor_type")
+    if named is None:
+        return BY_MODEL.get(str(model_type), "ViTImageProcessor")
+    name = str(named).replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
+    if name not in PROCESSORS:
+        raise HeedfulError(f"the image processor {named!r} is not supported; {nearest(name, PROCESSORS)}")
+    return name
+
+
 def _square(side: int) -> dict[str, int]:
     return {"height": side, "width": side}
 
 
+def _size(said: Mapping[str, Any]) -> tuple[int, Literal["both", "shorter"]]:
+    """The length, and which sides have it."""
+    value = said["size"]
+    if isinstance(value, Mapping) and value.keys() == {"shortest_edge"}:
+        return _side("size", value["shortest_edge"]), "shorter"
+    alone = not isinstance(value, Mapping) and not said.get("default_to_square", True)
+    return _side("size", value), "shorter" if alone else "both"
+
+
 def _side(key: str, value: Any) -> int:
     """The side of a square, which is told as a number or as height and width."""
-    sides = {value.get("height"), value.get("width")} if isinstance(value, Mapping) else {value}
-    side = sides.pop()
-    if sides or type(side) is not int or side < 1:
+    pair = [value.get("height"), value.get("width")] if isinstance(value, Mapping) else value
+    first, second = pair if isinstance(pair, list) and len(pair) == 2 else (pair, pair)
+    if first != second or type(first) is not int or first < 1:
         raise HeedfulError(f"{key} is {value!r}; only squares are supported, as a number or equal height and width")
-    return side
+    return first
 
 
 def _numbers(key: str, value: Any) -> tuple[float, ...]:

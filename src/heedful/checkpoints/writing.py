@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,45 +11,85 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from heedful import __version__
+from heedful.checkpoints.card import card_text, is_ours
 from heedful.checkpoints.facts import label_tables
 from heedful.checkpoints.families import OWN, OWN_CASE, express
-from heedful.checkpoints.folder import CARD, CONFIG, GENERATION, MULTI_LABEL, WEIGHTS, to_json, written
-from heedful.checkpoints.reading import places
+from heedful.checkpoints.fitting import places
+from heedful.checkpoints.folder import CARD, CONFIG, GENERATION, INDEX, MULTI_LABEL, README, WEIGHTS, to_json, written
+from heedful.checkpoints.peft import adapter_files
+from heedful.checkpoints.peft_config import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from heedful.checkpoints.rules import Tensors
+from heedful.checkpoints.shards import divided, index_of, size_of
 from heedful.config import ImageHead, LanguageHead, SequenceHead, TokenHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
 
+FORMAT = {"format": "pt"}  # as readers of several frameworks want it told
+STALE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json|adapter_(model|config)\..*")
 
-def save(model: Model, folder: str | Path, *, extra: Mapping[str, Any] | None = None) -> str:
-    """Write a model: ``config.json``, ``model.safetensors``, ``generation_config.json`` where it generates, a card.
 
-    Tied weights are stored once. Files are written beside and renamed; others in the folder stay.
+def save(
+    model: Model,
+    folder: str | Path,
+    *,
+    extra: Mapping[str, Any] | None = None,
+    max_shard_size: int | str = "5GB",
+) -> str:
+    """Write a model: ``config.json``, ``model.safetensors``, ``generation_config.json`` where it generates.
+
+    Beside them go ``heedful.json`` and the model card, ``README.md``, but for one that a person wrote.
+
+    Tied weights are stored once. Files are written beside and renamed: whatever happens, the folder opens with the old
+    weights or with the new. Earlier weights go, be they one file or shards; other files in the folder stay.
+
+    Of a model with an adapter (``heedful.adapters``) the adapter alone is written, as PEFT does: a folder of its own
+    with ``adapter_config.json``, which names the base, ``adapter_model.safetensors``, and the rest as ever. For a whole
+    model call ``heedful.adapters.merge`` first.
 
     Args:
         model: of any family, on any device, in its own dtype.
         folder: made where it does not exist.
         extra: what ``heedful.json`` says besides the layout: task, labels, metrics, ...; ``labels``, a list of names,
             goes into ``config.json`` too.
+        max_shard_size: of a weight file, in bytes or as "200MB", "5GB", "5GiB". More goes into several, with an index,
+            ``model.safetensors.index.json``, that tells which tensor is in which.
 
     Returns:
         The layout: "gpt2", "bert", ... open elsewhere as they are; "heedful" is our own, which only we open.
     """
     extra = dict(extra or {})
-    family, case, theirs = express(model.config) or (OWN, OWN_CASE, {"model_type": OWN.name, **model.config.to_dict()})
+    family, case, theirs = express(model.config, model.layout) or (
+        OWN,
+        OWN_CASE,
+        {"model_type": OWN.name, **model.config.to_dict()},
+    )
     theirs |= _labels(model, extra)
     theirs["dtype"] = str(model.dtype).removeprefix("torch.")
-    tensors = family.tensors_out(_once(model), case)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    files = {CONFIG: theirs, CARD: {"layout": family.name, "heedful": __version__} | extra}
+    most = size_of(max_shard_size)
+    settings: dict[str, Any] = {}
+    if model.adapter is None:
+        shards = divided(family.tensors_out(_once(model), case), most, WEIGHTS)
+    else:
+        settings, tensors = adapter_files(model, family, case, Path(folder).expanduser())
+        shards = {ADAPTER_WEIGHTS: tensors}
+    files = {CONFIG: theirs, CARD: {"layout": family.name, "heedful": __version__, "parameters": model.count()} | extra}
+    if settings:
+        files[ADAPTER_CONFIG] = settings
+    if len(shards) > 1:
+        files[INDEX] = index_of(shards)
     if isinstance(model.config.head, LanguageHead):
         files[GENERATION] = _generation(model)
+    out = Path(folder).expanduser().resolve()
     try:
-        with written(Path(folder).expanduser().resolve()) as place:
+        with written(out, STALE if model.adapter is None else None) as place:
             for name, content in files.items():
                 (place / name).write_bytes(to_json(content))
-            save_file(tensors, place / WEIGHTS, metadata={"format": "pt"})
-            (place / WEIGHTS).chmod((place / CONFIG).stat().st_mode)  # it is written for the owner alone
+            if is_ours(out):
+                base = settings.get("base_model_name_or_path")
+                (place / README).write_text(card_text(out.name, files[CARD], theirs, base), encoding="utf-8")
+            for name, shard in shards.items():
+                save_file({n: t.detach().cpu().contiguous() for n, t in shard.items()}, place / name, FORMAT)
+                (place / name).chmod((place / CONFIG).stat().st_mode)  # it is written for the owner alone
     except SafetensorError as error:
         raise HeedfulError(f"cannot write {folder}: {error}; free some room or choose another folder") from None
     return family.name
@@ -57,7 +98,7 @@ def save(model: Model, folder: str | Path, *, extra: Mapping[str, Any] | None = 
 def _once(model: Model) -> Tensors:
     """The model's tensors by our names, those with several places under the first."""
     state = model.state_dict()
-    return {names[0]: state[names[0]] for names in places(model)}
+    return {first: state[first] for first in places(model)}
 
 
 def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:

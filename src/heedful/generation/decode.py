@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from heedful.config import LearnedPosition, StackConfig
 from heedful.errors import HeedfulError
 from heedful.generation.beam import beam_search
+from heedful.generation.chain import processors_of
 from heedful.generation.one_by_one import one_by_one
 from heedful.generation.options import Options, resolve
-from heedful.generation.processors import processors_of
 from heedful.generation.source import NONE, CrossSource, Source, align, source_of
 
 
@@ -34,6 +35,11 @@ class Generated(NamedTuple):
     scores: Tensor
 
 
+def learned(stack: StackConfig) -> int | None:
+    """The number of a stack's learned positions, beyond which it has none; None for every other kind of position."""
+    return stack.position.length if isinstance(stack.position, LearnedPosition) else None
+
+
 def limits_of(source: Source, options: Options, context: int | None = None) -> Tensor:
     """How many new tokens each prompt may have (B,), without a ``context`` capped by the model's learned positions.
 
@@ -51,7 +57,7 @@ def limits_of(source: Source, options: Options, context: int | None = None) -> T
         raise HeedfulError(
             f"max_length={options.max_length}, but prompt {row} has {int(source.counts[row])} tokens already; raise it"
         )
-    length = getattr(source.stack.position, "length", None)
+    length = learned(source.stack)
     if length is not None and context is None:
         room = length + 1 - source.counts
         asked = limits if limits is not source.usual else torch.ones_like(limits)
@@ -78,7 +84,7 @@ def check_context(source: Source, options: Options, context: int | None) -> None
         raise HeedfulError(
             f"context={context} is for a decoder that samples or is greedy, not for {what}; leave it out"
         )
-    most = getattr(source.stack.position, "length", None) or context
+    most = learned(source.stack) or context
     if not 1 <= context <= most:
         raise HeedfulError(f"context is {context}; give a whole number from 1 to {most}, the model's positions")
 
@@ -106,7 +112,7 @@ def _steps(
         limits = limits_of(source, options, context)
         special = model.config.special
         end = torch.tensor(special.end, dtype=torch.int64, device=limits.device)
-        processors = processors_of(options, source.prompt.size(1), special.end)
+        processors = processors_of(options, source, limits, special.end)
         if options.method == "beam":
             source.remember(None)
             made, scores = beam_search(source, options, processors, limits, end)

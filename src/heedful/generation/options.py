@@ -6,7 +6,7 @@ does not use is an error; one of the folder's is not, since a folder speaks for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -15,11 +15,16 @@ from heedful.errors import HeedfulError, nearest
 Method = Literal["greedy", "sampling", "beam"]
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+LENGTHS = (
+    ("max_length", "max_new_tokens"),
+    ("min_length", "min_new_tokens"),
+)  # of a folder's two the second goes first
 # options that only some methods use; all others serve every method
 ONLY: dict[str, tuple[Method, ...]] = {
     **dict.fromkeys((*SAMPLING, "seed"), ("sampling",)),
     "length_penalty": ("beam",),
     "early_stopping": ("beam",),
+    "renormalize_logits": ("beam",),
     "num_return_sequences": ("sampling", "beam"),
 }
 
@@ -34,6 +39,7 @@ class Options:
         max_length: the same limit counted with the row's prompt (a decoder's real tokens, an encoder-decoder's start
             token). Give one of the two.
         min_new_tokens: no end token before so many.
+        min_length: the same counted with the row's prompt; a row's limit goes before it. Give one of the two.
         do_sample: draw tokens by their probability. Unset: drawn where the call gives ``temperature``, ``top_k``,
             ``top_p`` or ``min_p``, or where the folder's generation config says ``do_sample``.
         seed: makes sampling repeatable. A row draws the same alone and in any batch; the same prompt given twice, or
@@ -49,11 +55,19 @@ class Options:
             best running beam, as long as it is now, could not enter; "never", when it could not at the best length.
         repetition_penalty: logits of tokens already there are divided by it (multiplied where negative); 1 is none.
         no_repeat_ngram_size: no n-gram of this size twice; 0 is no rule.
+        encoder_no_repeat_ngram_size: no n-gram of this size that stands in the source (a decoder's prompt).
+        bad_words_ids: rows of ids, none of which may come.
+        suppress_tokens: ids that may not come.
+        begin_suppress_tokens: ids that may not come first.
+        forced_bos_token_id: the id that must follow a single token: an encoder-decoder's start token.
+        forced_eos_token_id: the id, or ids, one of which must be the last token of a row that reaches its limit.
+        renormalize_logits: a beam sums log-probabilities of what the other options left, not the model's own.
     """
 
     max_new_tokens: int | None = None
     max_length: int | None = None
     min_new_tokens: int = 0
+    min_length: int = 0
     do_sample: bool = False
     seed: int | None = None
     temperature: float = 1.0
@@ -66,6 +80,13 @@ class Options:
     early_stopping: bool | str = False
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
+    encoder_no_repeat_ngram_size: int = 0
+    bad_words_ids: Sequence[Sequence[int]] = ()
+    suppress_tokens: Sequence[int] = ()
+    begin_suppress_tokens: Sequence[int] = ()
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | Sequence[int] | None = None
+    renormalize_logits: bool = False
 
     @property
     def method(self) -> Method:
@@ -76,8 +97,20 @@ class Options:
 
 
 NAMES = tuple(f.name for f in fields(Options))
-# keys of a folder's generation config that change no token: written by transformers for itself
-OTHERS = ("_from_model_config", "transformers_version", "use_cache", "cache_implementation", "return_dict_in_generate")
+# a folder's generation config has keys besides: those that change no token (beginnings of names, too) ...
+OTHERS = (
+    *("_from_model_config", "_commit_hash", "transformers_version", "use_cache", "cache_", "max_cache_len", "output_"),
+    *("return_dict_in_generate", "low_memory", "compile_config", "disable_compile", "prefill_chunk_size"),
+    *("assistant_", "is_assistant", "num_assistant_tokens", "target_lookbehind", "prompt_lookup_", "max_matching_"),
+)
+# ... and those that we do not speak, with the value that changes nothing
+NEUTRAL = {
+    **dict.fromkeys(("typical_p", "encoder_repetition_penalty", "guidance_scale", "num_beam_groups"), 1),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "diversity_penalty", "penalty_alpha"), 0),
+    **dict.fromkeys(("remove_invalid_values", "token_healing"), False),
+    **dict.fromkeys(("exponential_decay_length_penalty", "sequence_bias", "constraints", "force_words_ids"), None),
+    **dict.fromkeys(("stop_strings", "max_time", "top_h", "dola_layers", "watermarking_config"), None),
+}
 
 
 def _whole(least: int) -> tuple[Callable[[Any], bool], str]:
@@ -88,10 +121,19 @@ def _number(test: Callable[[float], bool], words: str) -> tuple[Callable[[Any], 
     return lambda v: isinstance(v, int | float) and not isinstance(v, bool) and test(v), words
 
 
+def _id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _ids(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_id, value))
+
+
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_new_tokens": _whole(1),
     "max_length": _whole(1),
     "min_new_tokens": _whole(0),
+    "min_length": _whole(0),
     "do_sample": (lambda v: isinstance(v, bool), "True or False"),
     "seed": _whole(0),
     "temperature": _number(lambda v: v > 0, "above 0 (the most probable token each time is do_sample=False)"),
@@ -104,6 +146,16 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "early_stopping": (lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"'),
     "repetition_penalty": _number(lambda v: v > 0, "above 0"),
     "no_repeat_ngram_size": _whole(0),
+    "encoder_no_repeat_ngram_size": _whole(0),
+    "bad_words_ids": (
+        lambda v: isinstance(v, list | tuple) and all(_ids(word) and word for word in v),
+        "a list of lists of token ids, none empty",
+    ),
+    "suppress_tokens": (_ids, "a list of token ids"),
+    "begin_suppress_tokens": (_ids, "a list of token ids"),
+    "forced_bos_token_id": (_id, "a token id"),
+    "forced_eos_token_id": (lambda v: _id(v) or (_ids(v) and v), "a token id or a list of them"),
+    "renormalize_logits": (lambda v: isinstance(v, bool), "True or False"),
 }
 
 
@@ -117,6 +169,20 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _told(folder: Mapping[str, Any]) -> dict[str, Any]:
+    """What a folder's generation config says of the options; what is neither obeyed nor without effect is refused."""
+    told = {}
+    for name, value in folder.items():
+        if name in NAMES:
+            told[name] = value
+        elif value is None or name.startswith(OTHERS) or (name in NEUTRAL and value == NEUTRAL[name]):
+            continue
+        else:
+            what = "it is not supported, take it out there" if name in NEUTRAL else nearest(name, NAMES)
+            raise HeedfulError(f"the folder's generation config says {name}={value!r}; {what}")
+    return _given(told)
+
+
 def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Options:
     """One plan from the ``call``'s options over the ``defaults`` of a folder; None is unset in both.
 
@@ -126,8 +192,7 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
     >>> resolve({"top_p": 0.9}).method, resolve({"num_beams": 4}).method
     ('sampling', 'beam')
     """
-    told = {k: v for k, v in (defaults or {}).items() if k not in OTHERS and not k.startswith("output_")}
-    call, folder = _given(call), _given(told)
+    call, folder = _given(call), _told(defaults or {})
     drawn = [name for name in SAMPLING if name in call]
     searched = call.get("num_beams", 1) > 1
     sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not searched))
@@ -135,8 +200,9 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
         raise HeedfulError(f"do_sample=False, but {drawn[0]}={call[drawn[0]]} only acts on sampling; leave one out")
     if sample and searched:
         raise HeedfulError(f"num_beams={call['num_beams']} searches, but {[*drawn, 'do_sample'][0]} samples; give one")
-    if "max_length" in call and "max_new_tokens" in call:
-        raise HeedfulError("max_length and max_new_tokens both set the length; give one")
+    for one, other in LENGTHS:
+        if one in call and other in call:
+            raise HeedfulError(f"{one} and {other} both set the length; give one")
 
     beams = call.get("num_beams", 1 if sample else folder.get("num_beams", 1))
     method: Method = "sampling" if sample else "beam" if beams > 1 else "greedy"
@@ -145,14 +211,17 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
             remedy = "do_sample=True" if ONLY[name] == ("sampling",) else "num_beams"
             raise HeedfulError(f"{name}={value!r} has no effect on {method} decoding; give {remedy}, or leave it out")
     unused = {name for name in folder if method not in ONLY.get(name, (method,))}
-    if "max_length" in call or "max_new_tokens" in call:
-        unused |= {"max_length", "max_new_tokens"}
-    elif "max_new_tokens" in folder:
-        unused |= {"max_length"}
+    for one, other in LENGTHS:
+        if one in call or other in call:
+            unused |= {one, other}
+        elif other in folder:
+            unused |= {one}
     kept = {name: value for name, value in folder.items() if name not in unused}
     made = Options(**{**kept, **call, "do_sample": sample, "num_beams": beams})
     if made.num_return_sequences > made.num_beams and not sample:
         raise HeedfulError(
             f"num_return_sequences={made.num_return_sequences}, but num_beams={made.num_beams}; raise it"
         )
+    if "min_length" in call and made.max_length is not None and made.min_length > made.max_length:
+        raise HeedfulError(f"min_length={made.min_length}, but max_length={made.max_length}; raise it")
     return made

@@ -12,17 +12,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.generation.options import Options
-from heedful.generation.sampling import top
+from heedful.generation.sampling import log_sums, top
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 NEVER = float("-inf")
 
 
-def _marked(tokens: Tensor, size: int) -> Tensor:
+def marked(tokens: Tensor, size: int) -> Tensor:
     """Which of ``size`` tokens occur in each row of ``tokens`` (R, N); −1 is none: (R, size) boolean."""
     marks = torch.zeros(len(tokens), size + 1, dtype=torch.bool, device=tokens.device)
-    return marks.scatter_(1, tokens.where(tokens >= 0, size), True)[:, :size]
+    return marks.scatter_(1, tokens.where((tokens >= 0) & (tokens < size), size), True)[:, :size]
+
+
+def again(tokens: Tensor, suffix: Tensor) -> Tensor:
+    """What followed ``suffix`` (R, n − 1) each time it stood in ``tokens`` (R, N): (R, N − n + 1), elsewhere −1."""
+    windows = tokens.unfold(1, suffix.size(1) + 1, 1)  # (R, N − n + 1, n)
+    return windows[..., -1].where((windows[..., :-1] == suffix[:, None]).all(-1), -1)
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class RepetitionPenalty:
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
         weaker = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)
-        return torch.where(_marked(history, scores.size(1)), weaker, scores)
+        return torch.where(marked(history, scores.size(1)), weaker, scores)
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,8 @@ class NoRepeatNGram:
         """Scores (R, V)."""
         if history.size(1) < self.size:
             return scores
-        windows = history.unfold(1, self.size, 1)  # (R, T − n + 1, n)
-        suffix = history[:, None, history.size(1) - self.size + 1 :]  # (R, 1, n − 1)
-        again = (windows[..., :-1] == suffix).all(-1)
-        return scores.masked_fill(_marked(windows[..., -1].where(again, -1), scores.size(1)), NEVER)
+        suffix = history[:, history.size(1) - self.size + 1 :]  # (R, n − 1)
+        return scores.masked_fill(marked(again(history, suffix), scores.size(1)), NEVER)
 
 
 @dataclass(frozen=True)
@@ -117,18 +120,14 @@ class MinP:
         return scores.masked_fill(probabilities < self.p * probabilities.amax(1, keepdim=True), NEVER)
 
 
-def processors_of(options: Options, prompt: int, end: Sequence[int]) -> list[Processor]:
-    """The processors that ``options`` ask for, in transformers' order; ``prompt`` is its width in the history."""
-    wanted: list[tuple[bool, Processor]] = [
-        (options.repetition_penalty != 1, RepetitionPenalty(options.repetition_penalty)),
-        (options.no_repeat_ngram_size > 0, NoRepeatNGram(options.no_repeat_ngram_size)),
-        (options.min_new_tokens > 0 and len(end) > 0, MinNewTokens(prompt, options.min_new_tokens, end)),
-        (options.temperature != 1, Temperature(options.temperature)),
-        (options.top_k > 0, TopK(options.top_k)),
-        (options.top_p < 1, TopP(options.top_p)),
-        (options.min_p > 0, MinP(options.min_p)),
-    ]
-    return [processor for wanting, processor in wanted if wanting]
+@dataclass(frozen=True)
+class LogitNormalization:
+    """Log-probabilities again, of what the processors before left."""
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        left = log_sums(scores)
+        return torch.where(left > NEVER, scores - left, NEVER)
 
 
 def process(processors: Sequence[Processor], history: Tensor, scores: Tensor) -> Tensor:

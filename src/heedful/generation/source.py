@@ -39,6 +39,7 @@ class Source:
         prompt: (B, width) what stands before the first new token, right-aligned, ``NONE`` for padding.
         counts: (B,) its real tokens.
         usual: (B,) how many new tokens a row may have where nobody says.
+        origin: (R,) the prompt to which each row at work belongs.
     """
 
     def __init__(self, model: Any, ids: Tensor, real: Tensor) -> None:
@@ -49,7 +50,7 @@ class Source:
         self.ids, real = align(ids, real, "right")
         self.real = None if bool(real.all()) else real
         self.given = self.prompt = self.ids.where(real, NONE)
-        self.counts = real.sum(1)
+        self.counts, self.origin = real.sum(1), torch.arange(len(ids), device=ids.device)
         self.usual = torch.full_like(self.counts, 50)
 
     def remember(self, steps: int | None) -> None:
@@ -86,6 +87,7 @@ class Source:
     def select(self, rows: Tensor) -> None:
         """Work on ``rows`` from now on: any of the present ones, any number of times."""
         self.cache.select(rows)
+        self.origin = self.origin.index_select(0, rows)
 
     def reorder(self, rows: Tensor) -> None:
         """The same where every row takes the place of one of its own prompt: what belongs to the prompt stays."""
@@ -105,6 +107,7 @@ class CrossSource(Source):
         self.real = None if bool(real.all()) else real
         self.given, self.prompt = self.ids.where(real, NONE), torch.full((len(ids), 1), start, device=ids.device)
         self.counts, self.usual = torch.ones_like(real.sum(1)), 2 * real.sum(1) + 50
+        self.origin = torch.arange(len(ids), device=ids.device)
 
     def prefill(self) -> Tensor:
         """Logits (B, V) after the start token."""

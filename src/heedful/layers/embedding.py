@@ -88,4 +88,4 @@ class PatchEmbedding(nn.Module):
         if pixels.shape[1:] != self.shape:
             raise HeedfulError(f"images of shape {tuple(pixels.shape[1:])}, but the model takes {self.shape}")
         patches = self.projection(pixels).flatten(2).mT  # (B, D, H/P, W/P) → (B, N, D)
-        return torch.cat((self.prefix.expand(len(pixels), -1, -1), patches), dim=1)
+        return torch.cat((self.prefix.expand(pixels.size(0), -1, -1), patches), dim=1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 from heedful.config import ModelConfig, StackConfig
 from heedful.errors import HeedfulError
 from heedful.stack import initialise
+
+if TYPE_CHECKING:
+    from heedful.adapters.adapter import Adapter
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
@@ -34,7 +38,12 @@ class Model(nn.Module):
     labels: Sequence[str] = ()  # the names of the head's classes, where a folder told them
     multi_label: bool = False  # whether an input may have several of them, or none
     generation: Mapping[str, Any] = MappingProxyType({})  # how a folder says to generate, where the caller does not
+    layout: str = ""  # the family whose layout the model was read from, and is written in where that can say it
     fresh: Sequence[str] = ()  # parameters of a loaded model that were drawn anew: an untrained head
+    source: str = ""  # where the weights were read from: a folder's whole path, or the Hub's "org/name@revision"
+    fused: Sequence[Sequence[str]] = ()  # paths of linear maps that the layout stores as one
+    classifier: Sequence[str] = ()  # parameters of a head of classes or spans: an adapter trains and stores them whole
+    adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
 
     def begin(self) -> None:
         """Draw all weights anew (see ``heedful.stack.initialise``); on the meta device there is nothing to draw."""
@@ -61,8 +70,20 @@ class Model(nn.Module):
 
         return generate(self, ids, mask, defaults=self.generation, **options)
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write the model as a folder: see ``heedful.checkpoints.save``."""
+    def save_pretrained(self, folder: str | Path, *, max_shard_size: int | str = "5GB") -> None:
+        """Write the model as a folder, or of a model with an adapter that alone: see ``heedful.checkpoints.save``."""
         from heedful.checkpoints import save
 
-        save(self, folder)
+        save(self, folder, max_shard_size=max_shard_size)
+
+    def push_to_hub(self, name: str, *, private: bool = False, revision: str | None = None) -> str:
+        """Send the model to the Hub and return its address there: see ``heedful.checkpoints.push``.
+
+        The tokenizer is not part of a model: ``push`` sends a whole folder.
+        """
+        from heedful.checkpoints import push
+
+        with TemporaryDirectory() as made:
+            folder = Path(made) / name.rpartition("/")[2]
+            self.save_pretrained(folder)
+            return push(folder, name, private=private, revision=revision)

@@ -1,4 +1,4 @@
-"""Labels of rows, and what both classifiers do alike with them."""
+"""Labels of rows and of models, and what both classifiers do alike with them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heedful.checkpoints.folder import label_names
+from heedful.config import ImageHead, SequenceHead
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError, nearest
+from heedful.models import Model
 
 
 def labels_of(row: Row) -> tuple[str, ...]:
@@ -43,6 +45,20 @@ def numbers_of(row: Row, labels: Sequence[str]) -> tuple[int, ...]:
 def stored(theirs: Mapping[str, Any]) -> list[str]:
     """The label names of a ``config.json``; where it tells none, those that transformers would give."""
     return label_names(theirs) or [f"LABEL_{number}" for number in range(theirs.get("num_labels", 2))]
+
+
+def check_classifier(
+    task: str, model: Model, labels: Sequence[str], head: type[SequenceHead] | type[ImageHead]
+) -> None:
+    """Raise where the model has no classifier of this kind, or not one output for each label."""
+    its = model.config.head
+    if not isinstance(its, head):
+        raise HeedfulError(
+            f"{task} needs a classifier, but this {model.config.kind} model has none (its head is of kind "
+            f"{its.kind!r}); teach it one: heedful train {task} --from MODEL --train FILE"
+        )
+    if its.labels != len(labels):
+        raise HeedfulError(f"the model tells {its.labels} labels apart, its folder names {len(labels)}")
 
 
 def teachable(train: Rows, held: Rows, by: str) -> tuple[Rows, Rows]:

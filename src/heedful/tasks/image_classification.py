@@ -16,18 +16,20 @@ from torch import Tensor
 
 from heedful import presets
 from heedful.checkpoints import load
-from heedful.checkpoints.folder import CONFIG, find, label_names, read_json
+from heedful.checkpoints.configuration import config_of
+from heedful.checkpoints.folder import CONFIG, find, read_json
 from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
-from heedful.data.augment import fit, flip, mixup, normalise, pad_crop, rand_augment
+from heedful.data.augment import flip, mixup, pad_crop, rand_augment
 from heedful.errors import HeedfulError
 from heedful.evaluation.classification import Confusion, Mistakes, within_top
+from heedful.heads import head_of
 from heedful.models import Model
-from heedful.models.create import create
 from heedful.settings import ImageSettings, ModelSettings, RunSettings, TrainingSettings
-from heedful.tasks.classes import labels_of, names_of, numbers_of, stored, teachable
-from heedful.tasks.shared import changed
+from heedful.stack import initialise
+from heedful.tasks.classes import check_classifier, labels_of, names_of, numbers_of, stored, teachable
+from heedful.tasks.shared import changed, gentle
 from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, shown
 
 
@@ -99,9 +101,10 @@ class ImageClassification(Task):
         """
         size = next(size for most, size in SIZES if len(rows) < most)
         if asked.start_from:
-            side = read_preprocessing(find(asked.start_from)).shape[1]
+            folder = find(asked.start_from)
+            side = asked.image.size or read_preprocessing(folder).shape[1]
             begin, epochs = asked, 10
-            lr = 1e-4  # what was learned is easily shaken off
+            lr = min(1e-4, gentle(config_of(folder)))  # what was learned is easily shaken off
         else:
             preset = asked.preset or size.preset
             config = vision(preset)
@@ -144,31 +147,40 @@ class ImageClassification(Task):
         labels, side, channels = _names(rows), settings.image.size or SMALL, settings.image.channels or 3
         plain = Preprocessing(size=side, mean=(0.0,) * channels, std=(1.0,) * channels)
         taken = rows[:: -(-len(rows) // MEASURED)]
-        pixels = np.stack([_prepared(row.values["image"].pixels(channels), plain) for row in taken]) / 255
+        pixels = np.stack([plain.fitted(row.values["image"].pixels(channels)) for row in taken]) / 255
         mean, std = pixels.mean((0, 2, 3)).round(6), pixels.std((0, 2, 3)).round(6)
         std[std < 1e-3] = 1.0  # one and the same value everywhere
         return cls(labels, replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist())))
 
     @classmethod
     def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """The folder's model and preprocessing; a fresh linear head where the data has labels that it does not know."""
+        """The folder's model and preprocessing, for images of another size where that is asked for; a fresh linear
+        head where the data has labels that the model does not know.
+        """
         folder = find(folder)
-        preprocessing, names, own = read_preprocessing(folder), _names(rows), label_names(read_json(folder / CONFIG))
-        channels, height, _ = preprocessing.shape
-        for name, is_, asked in ("size", height, settings.image.size), ("channels", channels, settings.image.channels):
-            if asked not in (None, is_):
-                raise HeedfulError(f"--image.{name} is {asked}, but the model in {folder} takes {is_}; leave it out")
-        if set(names) <= set(own):
-            task, model = cls(own, preprocessing), load(folder, dtype="float32")
-            task.check(model)
-            return task, model
-        task, body = cls(names, preprocessing), load(folder, head="none", dtype="float32")
-        if not isinstance(body.config, VisionConfig):
-            raise HeedfulError(f"{cls.name} needs a vision model; {folder} is a {body.config.kind}")
-        model = create(replace(body.config, head=ImageHead(labels=len(names))), seed=settings.seed)
-        learned = {name: tensor for name, tensor in body.state_dict().items() if not name.startswith("head.")}
-        model.load_state_dict(model.state_dict() | learned)
-        model.fresh = [name for name in model.state_dict() if name not in learned]
+        preprocessing, names, asked = read_preprocessing(folder), _names(rows), settings.image
+        if asked.channels not in (None, preprocessing.channels):
+            takes = f"the model in {folder} takes {preprocessing.channels}"
+            raise HeedfulError(f"--image.channels is {asked.channels}, but {takes}; leave it out")
+        side = preprocessing.shape[1]
+        if asked.size in (None, side):
+            model = load(folder, dtype="float32")
+        else:
+            preprocessing, model = preprocessing.sized(asked.size), load(folder, dtype="float32", image_size=asked.size)
+        config, head = model.config, model.config.head
+        if not isinstance(config, VisionConfig):
+            raise HeedfulError(f"{cls.name} needs a vision model; {folder} is a {config.kind}")
+        own = stored(read_json(folder / CONFIG)) if isinstance(head, ImageHead) else []
+        known = set(names) <= set(own)
+        if not known:
+            linear = replace(head if isinstance(head, ImageHead) else ImageHead(), labels=len(names), hidden=0)
+            model.config = replace(config, head=linear)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(settings.seed)
+                model.head = head_of(linear, model.main.dim, prefix_tokens=config.patches.prefix_tokens)
+                initialise(model.head, model.main)
+            model.fresh = [f"head.{name}" for name in model.head.state_dict()]
+        task = cls(own if known else names, preprocessing)
         task.check(model)
         return task, model
 
@@ -208,15 +220,9 @@ class ImageClassification(Task):
     def check(self, model: Model) -> None:
         """A vision model that classifies, with an output for every label, for images as the folder prepares them."""
         config = model.config
-        if not isinstance(config, VisionConfig) or not isinstance(config.head, ImageHead):
-            raise HeedfulError(
-                f"{self.name} needs a vision model with a classifier; this model is of kind {config.kind!r}, its head "
-                f"of kind {config.head.kind!r}; train it first: heedful train {self.name} --from MODEL"
-            )
-        if config.head.labels != len(self.labels):
-            raise HeedfulError(
-                f"the model tells {config.head.labels} labels apart, its folder names {len(self.labels)}"
-            )
+        if not isinstance(config, VisionConfig):
+            raise HeedfulError(f"{self.name} needs a vision model; this one is of kind {config.kind!r}")
+        check_classifier(self.name, model, self.labels, ImageHead)
         takes, made = (config.patches.channels, *config.patches.image_size), self.preprocessing.shape
         if takes != made:
             raise HeedfulError(
@@ -235,7 +241,7 @@ class ImageClassification(Task):
             (number,) = numbers_of(row, self.labels)
             image = row.values["image"].pixels(self.preprocessing.channels)
             resized += image.shape[:2] != (self.preprocessing.size, self.preprocessing.size)
-            kept[:] = _prepared(image, self.preprocessing)
+            kept[:] = self.preprocessing.fitted(image)
             examples.append((kept, number))
         to = f"{resized:,} images resized to {_by(self.preprocessing.shape)} (--image.size)"
         return Encoded(examples, rows, to if resized else "")
@@ -254,11 +260,11 @@ class ImageClassification(Task):
         labels = np.array([label for _, label in examples], dtype=np.int64)
         how, changes = self.preprocessing, self.changes
         if random is None:
-            return _tensors(normalise(pixels, how.mean, how.std), labels)
+            return _tensors(how.normalised(pixels), labels)
         pixels = pad_crop(pixels, changes.crop or 0, random)
         if changes.flip:
             pixels = flip(pixels, random)
-        pixels = normalise(rand_augment(pixels, changes.augment or 0, random), how.mean, how.std)
+        pixels = how.normalised(rand_augment(pixels, changes.augment or 0, random))
         if not changes.mixup:
             return _tensors(pixels, labels)
         targets = np.eye(len(self.labels), dtype=np.float32)[labels]
@@ -310,7 +316,7 @@ class ImageClassification(Task):
         """
         pictures = [Picture.of(one) for one in inputs]
         how = self.preprocessing
-        examples = [(_prepared(picture.pixels(how.channels), how), 0) for picture in pictures]
+        examples = [(how.fitted(picture.pixels(how.channels)), 0) for picture in pictures]
         answers: list[Answer] = [Answer(picture.name, "", None) for picture in pictures]
         for places, batch in self.batches(model, examples, options.get("batch_tokens")) if examples else ():
             scores, said = model(batch["pixels"]).float().softmax(-1).max(-1)
@@ -365,15 +371,6 @@ def _patch(side: int) -> int | None:
     wanted = max(2.0, min(4.0, side / 4), min(8.0, side / 8), side / 16)
     even = [patch for patch in range(1, side) if side % patch == 0 and 2 <= side // patch <= 2 * wanted]
     return min(even, key=lambda patch: abs(math.log(side / patch / wanted)), default=None)
-
-
-def _prepared(pixels: np.ndarray, how: Preprocessing) -> np.ndarray:
-    """(H, W, C) as the model's (C, H, W), in bytes."""
-    pixels = fit(pixels, how.size, resample=how.resample)
-    if how.crop is not None:
-        first = (how.size - how.crop) // 2
-        pixels = pixels[first : first + how.crop, first : first + how.crop]
-    return pixels.transpose(2, 0, 1)
 
 
 def _tensors(pixels: np.ndarray, labels: np.ndarray) -> dict[str, Tensor]:

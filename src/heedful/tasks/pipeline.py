@@ -9,11 +9,32 @@ from typing import Any
 
 from heedful import tasks
 from heedful.checkpoints import load, read_card
+from heedful.checkpoints.configuration import config_of
 from heedful.checkpoints.folder import find
+from heedful.config import (
+    Config,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    ImageHead,
+    LanguageHead,
+    SequenceHead,
+    VisionConfig,
+)
 from heedful.errors import HeedfulError, nearest
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.tasks.task import Answer, Streams, Task
+
+# a model of this family with this head: this task
+HEADS: tuple[tuple[type[Config], type[Config], str], ...] = (
+    (DecoderConfig, LanguageHead, "text-generation"),
+    (EncoderDecoderConfig, LanguageHead, "translation"),
+    (EncoderConfig, SequenceHead, "text-classification"),
+    (DecoderConfig, SequenceHead, "text-classification"),
+    (EncoderDecoderConfig, SequenceHead, "text-classification"),
+    (VisionConfig, ImageHead, "image-classification"),
+)
 
 
 class Pipeline:
@@ -48,11 +69,27 @@ class Pipeline:
         return self.answers([inputs], **options)[0].as_dict()
 
 
+def task_of(folder: Path) -> str:
+    """The task that a published model's head is for; raises ``HeedfulError`` where there is none."""
+    config = config_of(folder)
+    for family, head, name in HEADS:
+        if isinstance(config, family) and isinstance(config.head, head):
+            return name
+    remedy = "an encoder learns to classify: heedful train text-classification --from MODEL"
+    if isinstance(config, EncoderDecoderConfig | DecoderConfig):
+        remedy = "take the model with its language-model head"
+    raise HeedfulError(
+        f"{folder} names no task, and none here answers with a model of kind {config.kind!r} whose head is of kind "
+        f"{config.head.kind!r}; {remedy}"
+    )
+
+
 def pipeline(task: str | None, model: str | Path, device: str | None = None, dtype: Any = None) -> Pipeline:
     """The model in a folder, ready to answer.
 
     Args:
-        task: what to do with it; None is what the folder was trained for. Another one is an error.
+        task: what to do with it; None is what the folder was trained for, or, where it does not say, what its model's
+            head is for. Another one than the folder's is an error.
         model: a model folder, or a Hub id.
         device: "cpu", "cuda", ...; None: the best there is.
         dtype: "float32", "bfloat16" or a torch.dtype; None: as stored.
@@ -67,11 +104,10 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     model = find(model)
     card = read_card(model)
     own = card.get("task")
-    if own is None and task is None:
-        raise HeedfulError(f"{model} does not say what it was trained for; name a task: {', '.join(tasks.TASKS)}")
     if task is not None and own is not None and task != own:
         raise HeedfulError(f"{model} was trained for {own}, not for {task}; use a model of that task")
+    kind = tasks.get(task or own or task_of(model))
     loaded = load(model, device=device_of(device), dtype=dtype)
-    made = tasks.get(str(task or own)).load(model)
+    made = kind.load(model)
     made.check(loaded)
     return Pipeline(made, loaded, card)

@@ -1,4 +1,4 @@
-"""What several tasks do alike: a preset with a person's changes, rows of ids as a tensor."""
+"""What several tasks do alike: a preset with a person's changes, what a model takes, rows of ids as a tensor."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heedful.config import Dropout, StackConfig
+from heedful.config import Dropout, EmbeddingConfig, LearnedPosition, ModelConfig, RotaryPosition, StackConfig
+from heedful.errors import HeedfulError
 from heedful.settings import ModelSettings
+from heedful.text import Tokenizer
 
 IGNORED = -100  # the label of padding
 
@@ -29,6 +31,40 @@ def changed(stack: StackConfig, model: ModelSettings, depth: int | None) -> Stac
         dropout=dropout,
         **given,
     )
+
+
+def stacks_of(config: ModelConfig) -> list[StackConfig]:
+    """The stacks of a configuration, the encoder first."""
+    return [stack for stack in vars(config).values() if isinstance(stack, StackConfig)]
+
+
+def positions_of(config: ModelConfig) -> int | None:
+    """The most positions that every stack was made for; None where distances alone count."""
+    schemes = (stack.position for stack in stacks_of(config))
+    return min((each.length for each in schemes if isinstance(each, LearnedPosition | RotaryPosition)), default=None)
+
+
+def gentle(config: ModelConfig) -> float:
+    """The learning rate for a model that was trained before: 5e-5 at BERT's own width of 768 (Devlin et al. 2019,
+    A.3, tried 2e-5 to 5e-5), more for narrower models, which would hardly move.
+    """
+    return 5e-5 * 768 / stacks_of(config)[0].dim
+
+
+def check_vocabulary(tokenizer: Tokenizer, embedding: EmbeddingConfig, name: str = "tokenizer") -> None:
+    """Raise where the embedding lacks a row for a token; rows to spare are no harm."""
+    if tokenizer.vocab_size > embedding.vocab_size:
+        raise HeedfulError(
+            f"the {name} has {tokenizer.vocab_size} tokens, the model's embedding {embedding.vocab_size} rows; they do "
+            "not belong together"
+        )
+
+
+def special_id(special: int | None) -> int:
+    """A start or end token's id; none is an error."""
+    if special is None:
+        raise HeedfulError("the tokenizer has no start or end token; name them in its tokenizer_config.json")
+    return special
 
 
 def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:

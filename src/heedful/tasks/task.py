@@ -175,10 +175,10 @@ class Task(ABC):
             yield places, {name: tensor.to(model.device) for name, tensor in tensors.items()}
 
     @torch.no_grad()
-    def loss(self, model: Model, examples: Sequence[Any]) -> tuple[float, int]:
-        """The objective summed over ``examples``, and the number of predictions."""
+    def loss(self, model: Model, examples: Sequence[Any], tokens: int | None = None) -> tuple[float, int]:
+        """The objective summed over ``examples``, ``tokens`` a batch, and the number of predictions."""
         total, count = 0.0, 0
-        for _, batch in self.batches(model, examples):
+        for _, batch in self.batches(model, examples, tokens):
             count += self.count(batch)
             total += float(self.objective(model, batch))
         return total, count

@@ -1,4 +1,4 @@
-"""Text classification: a label, or several, for a text or a pair of texts, by an encoder (Devlin et al. 2019)."""
+"""Text classification: a label, or several, for a text or a pair of texts (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,25 @@ from torch import Tensor
 
 from heedful import presets
 from heedful.checkpoints import load, read_card
-from heedful.checkpoints.folder import CONFIG, find, label_names, multi_label, read_json
-from heedful.config import EncoderConfig, LearnedPosition, ModelConfig, SequenceHead, SpecialTokens
+from heedful.checkpoints.configuration import config_of
+from heedful.checkpoints.folder import CONFIG, find, multi_label, read_json
+from heedful.config import (
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LearnedPosition,
+    ModelConfig,
+    SequenceHead,
+    SpecialTokens,
+    VisionConfig,
+)
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError
 from heedful.evaluation.classification import Confusion, Mistakes, MultiLabel
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.stack import initialise
-from heedful.tasks.classes import labels_of, names_of, numbers_of, several, stored, teachable
-from heedful.tasks.shared import changed, padded
+from heedful.tasks.classes import check_classifier, labels_of, names_of, numbers_of, several, stored, teachable
+from heedful.tasks.shared import changed, check_vocabulary, gentle, padded, positions_of, special_id
 from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
 
@@ -46,21 +55,28 @@ SIZES: tuple[tuple[float, Size], ...] = (
     (float("inf"), Size("bert-mini", 30_000, 0.1, 4, 5e-4)),
 )
 UNSEEN = 0.1  # share of a fresh model's words that are hidden from it in training, so that it leans on no single one
-LONGEST = 128  # tokens of an example, where nobody says
+LONGEST = 128  # tokens of an example in training, where nobody says
+UNTOLD = 512  # tokens that a model takes where neither it nor its tokenizer has a limit
+TUNED, BATCH = 3, 32  # passes and examples of a step in going on from a model (Devlin et al. 2019, A.3)
+LEAST_STEPS, MOST_PASSES = 300, 20  # few examples want more passes (Mosbach et al. 2021, section 6)
 TEXTS = ("text", "text_pair")
 SURE = 0.5  # the probability from which on a label is among the answer's several
 
 
 class Example(NamedTuple):
-    """Token ids with their special tokens, where the second text begins, and the ids of the labels."""
+    """Token ids with the special ones, the segment of each, and the ids of the labels."""
 
     ids: list[int]
-    second: int
+    segments: list[int]
     labels: tuple[int, ...]
 
 
 class TextClassification(Task):
-    """An encoder with a classifier over its first token: ``<s> text </s>``, or ``<s> text </s> pair </s>``.
+    """A model of text with a classifier over one token: an encoder's first, a decoder's last, or the last that the
+    decoder of an encoder-decoder reads.
+
+    What stands around a text, or between two, is what the model's own tokenizer puts there: ``[CLS] text [SEP] pair
+    [SEP]`` in two segments for BERT, ``<s> text </s></s> pair </s>`` for RoBERTa and BART, nothing for GPT-2.
 
     >>> import heedful
     >>> pairs = [("tweet", "yes"), ("moo", "no")]
@@ -109,35 +125,31 @@ class TextClassification(Task):
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """By the number of examples; what starts from a model learns in few passes, with steps of 5e-5 at BERT's own
-        width of 768 and larger ones for narrower models, which would hardly move.
-        """
-        begun = asked.start_from is not None
+        """By the number of examples; what starts from a model learns as published models are tuned."""
+        if asked.start_from:
+            return _tuning(rows, asked, asked.start_from)
         size = next(size for most, size in SIZES if len(rows) < most)
-        preset = asked.preset or size.preset
-        epochs = 4 if begun else size.epochs
         tokens = 1024
-        lr = asked.training.lr or (_gentle(asked.start_from) if asked.start_from else size.lr)
-        steps = asked.max_steps or epochs * max(1, len(rows) * 25 // tokens)
+        steps = asked.max_steps or size.epochs * max(1, len(rows) * 25 // tokens)
         return replace(
             asked,
-            preset=None if begun else preset,
-            max_epochs=epochs,
+            preset=asked.preset or size.preset,
+            max_epochs=size.epochs,
             data=DataSettings(max_length=LONGEST),
-            tokenizer=TokenizerSettings() if begun else TokenizerSettings(kind="wordpiece", size=size.vocabulary),
-            model=ModelSettings(dropout=None if begun or asked.preset else size.dropout),
+            tokenizer=TokenizerSettings(kind="wordpiece", size=size.vocabulary),
+            model=ModelSettings(dropout=None if asked.preset else size.dropout),
             training=TrainingSettings(
-                lr=lr,
+                lr=size.lr,
                 schedule="linear",
                 warmup=min(200, steps // 10 + 1),
                 batch_tokens=tokens,
                 accumulate=1,
-                label_smoothing=0.0 if begun else 0.1,
+                label_smoothing=0.1,
                 clip=1.0,
                 weight_decay=0.01,
                 betas=(0.9, 0.98),
                 eps=1e-8,
-                average=0.0 if begun else 0.1,
+                average=0.1,
                 patience=10,
                 log_every=50,
             ),
@@ -157,11 +169,14 @@ class TextClassification(Task):
 
     @classmethod
     def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """The folder's model; where the data has labels that it does not know, with a new output layer for those."""
+        """The folder's model, with a classifier where it has none; where the data has labels that it does not know,
+        with a new output layer for those.
+        """
         folder = find(folder)
-        names, own = names_of(rows), label_names(read_json(folder / CONFIG))
+        names = names_of(rows)
+        own = stored(read_json(folder / CONFIG)) if isinstance(config_of(folder).head, SequenceHead) else []
         known = set(names) <= set(own)
-        tokenizer = _tokenizer(folder)
+        tokenizer = Tokenizer.load(folder)
         task = cls(tokenizer, own if known else names, columns=_columns(rows), multi_label=several(rows))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
@@ -180,7 +195,7 @@ class TextClassification(Task):
         theirs = read_json(folder / CONFIG)
         labels = stored(theirs)
         columns = read_card(folder).get("columns")
-        return cls(_tokenizer(folder), labels, columns=columns, multi_label=multi_label(theirs))
+        return cls(Tokenizer.load(folder), labels, columns=columns, multi_label=multi_label(theirs))
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer; the labels are the model's."""
@@ -210,37 +225,36 @@ class TextClassification(Task):
         self.unseen = 0.0 if settings.start_from else UNSEEN
 
     def check(self, model: Model) -> None:
-        """An encoder that classifies, with an output for every label and a row for every token."""
+        """A model of text that classifies, with an output for every label and a row for every token. From then on no
+        example is longer than the model's positions reach.
+        """
         config = model.config
-        if not isinstance(config, EncoderConfig) or not isinstance(config.head, SequenceHead):
-            raise HeedfulError(
-                f"{self.name} needs an encoder with a classifier; this model is of kind {config.kind!r}, "
-                f"its head of kind {config.head.kind!r}; train it first: heedful train {self.name} --from MODEL"
-            )
-        if config.head.labels != len(self.labels):
-            raise HeedfulError(
-                f"the model tells {config.head.labels} labels apart, its folder names {len(self.labels)}"
-            )
-        if self.tokenizer.vocab_size > config.embedding.vocab_size:
-            raise HeedfulError(
-                f"the tokenizer has {self.tokenizer.vocab_size} tokens, the model's embedding "
-                f"{config.embedding.vocab_size} rows; they do not belong together"
-            )
+        if isinstance(config, VisionConfig):
+            raise HeedfulError(f"{self.name} needs a model of text; this one is of kind {config.kind!r}")
+        check_classifier(self.name, model, self.labels, SequenceHead)
+        if len(self.labels) == 1 and not self.multi_label:
+            raise HeedfulError("the model gives each text one number, no label; take a model of two labels or more")
+        source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
+        check_vocabulary(self.tokenizer, source)
+        if isinstance(config, EncoderDecoderConfig) and config.special.start is None:
+            raise HeedfulError("the model does not say what its decoder begins with; give config.json a start token")
+        told = (self.tokenizer.config.get("model_max_length"), positions_of(config))
+        self.tokenizer.config["model_max_length"] = min((number for number in told if number), default=UNTOLD)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     @property
     def longest(self) -> int:
         """The most tokens of an example, special ones counted."""
-        return int(self.tokenizer.config.get("model_max_length", LONGEST))
+        return int(self.tokenizer.config.get("model_max_length", UNTOLD))
 
     @property
     def _start(self) -> int:
-        return _id(self.tokenizer.start)
+        return special_id(self.tokenizer.start)
 
     @property
     def _end(self) -> int:
-        return _id(self.tokenizer.end)
+        return special_id(self.tokenizer.end)
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Each row's ids and labels; what is longer than ``max_length`` tokens, or than the model takes, is cut: of a
@@ -268,13 +282,13 @@ class TextClassification(Task):
         """The examples of texts and pairs, and how many of them were cut."""
         texts = list(texts)
         encoded = iter(self.tokenizer.encode([side for sides in texts for side in sides]))
+        around = {number: self.tokenizer.around(pair=number == 2) for number in set(map(len, texts))}
         examples, cut = [], 0
         for sides, own in zip(texts, labels, strict=True):
             parts = [next(encoded) for _ in sides]
-            kept = _fitted(parts, most - 1 - len(parts))
+            kept = _fitted(parts, most, around[len(sides)].added)
             cut += kept != parts
-            ids = [self._start, *(one for part in kept for one in (*part, self._end))]
-            examples.append(Example(ids, len(kept[0]) + 2, own))
+            examples.append(Example(*around[len(sides)].join(*kept), own))
         return examples, cut
 
     def lengths(self, examples: Sequence[Example]) -> np.ndarray:
@@ -287,7 +301,7 @@ class TextClassification(Task):
         With ``random`` a share of the words of a model that starts anew becomes ``<unk>``, other ones each time.
         """
         ids = padded([example.ids for example in examples], 0)
-        segments = [[0] * example.second + [1] * (len(example.ids) - example.second) for example in examples]
+        segments = padded([example.segments for example in examples], 0)
         mask = padded([[1] * len(example.ids) for example in examples], 0).bool()
         labels = torch.zeros(len(examples), len(self.labels))
         for i, example in enumerate(examples):
@@ -295,7 +309,7 @@ class TextClassification(Task):
         if random is not None and self.unseen and self.tokenizer.unknown is not None:
             hidden = torch.from_numpy(random.random(ids.shape) < self.unseen)
             ids[hidden & mask & (ids != self._start) & (ids != self._end)] = self.tokenizer.unknown
-        return {"ids": ids, "mask": mask, "segments": padded(segments, 0), "labels": labels}
+        return {"ids": ids, "mask": mask, "segments": segments, "labels": labels}
 
     # --------------------------------------------------------------------------------------------------------- learning
 
@@ -312,10 +326,14 @@ class TextClassification(Task):
         return self._loss(self._logits(model, batch), batch["labels"], label_smoothing)
 
     def _logits(self, model: Model, batch: Batch) -> Tensor:
-        config = model.config
-        assert isinstance(config, EncoderConfig), "check has seen to it"
-        segments = (batch["segments"],) if config.embedding.segments else ()
-        return model(batch["ids"], batch["mask"], *segments).float()
+        config, ids, mask = model.config, batch["ids"], batch["mask"]
+        if isinstance(config, EncoderDecoderConfig):  # the decoder reads the text again, one place further right
+            assert config.special.start is not None, "check has seen to it"
+            target = ids.roll(1, dims=1)
+            target[:, 0] = config.special.start
+            return model(ids, target, mask, mask).float()
+        two = isinstance(config, EncoderConfig) and config.embedding.segments > 1
+        return model(ids, mask, *([batch["segments"]] if two else [])).float()
 
     def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         if self.multi_label:
@@ -412,24 +430,43 @@ def _columns(rows: Sequence[Row]) -> dict[str, Kind]:
     return {"text": "text", **pair, "label": "label"}
 
 
-def _gentle(folder: str) -> float:
-    """The learning rate for a model that was trained before, by its width."""
-    theirs = read_json(find(folder) / CONFIG)
-    return 5e-5 * 768 / (theirs.get("hidden_size") or theirs.get("encoder", {}).get("dim") or 768)
+def _tuning(rows: Sequence[Row], asked: RunSettings, folder: str) -> RunSettings:
+    """How a model is gone on from: few passes over batches of sentences, a rate that rises over a tenth of the steps
+    and falls in a line, no smoothing and no averaging (Devlin et al. 2019, section 4.1 and A.3).
+    """
+    training = asked.training
+    batch = training.batch_size or BATCH
+    each = max(1, -(-len(rows) // (batch * (training.accumulate or 1))))
+    passes = min(MOST_PASSES, max(TUNED, -(-LEAST_STEPS // each)))
+    steps = asked.max_steps or (asked.max_epochs or passes) * each
+    return replace(
+        asked,
+        max_epochs=None if asked.max_steps else passes,
+        data=DataSettings(max_length=LONGEST),
+        training=TrainingSettings(
+            lr=training.lr or gentle(config_of(find(folder))),
+            schedule="linear",
+            warmup=steps // 10 + 1,
+            batch_size=None if training.batch_tokens else batch,
+            accumulate=1,
+            label_smoothing=0.0,
+            clip=1.0,
+            weight_decay=0.01,
+            betas=(0.9, 0.999),
+            eps=1e-8,
+            average=0.0,
+            patience=10,
+            evaluate_every=max(50, each),
+            log_every=50,
+        ),
+    )
 
 
-def _tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder, which knows how many positions the model has."""
-    tokenizer = Tokenizer.load(folder)
-    told = (tokenizer.config.get("model_max_length"), read_json(folder / CONFIG).get("max_position_embeddings"))
-    tokenizer.config["model_max_length"] = min((number for number in told if number), default=512)
-    return tokenizer
-
-
-def _fitted(parts: list[list[int]], room: int) -> list[list[int]]:
-    """One or two rows of ids, cut at their ends until they fit into ``room``: the longer one first."""
+def _fitted(parts: list[list[int]], most: int, added: int) -> list[list[int]]:
+    """One or two rows of ids, cut at their ends until they and ``added`` others are ``most``: the longer one first."""
+    room = most - added
     if room < len(parts):
-        raise HeedfulError(f"--data.max-length {room + 1 + len(parts)} has no room for text; give {1 + 2 * len(parts)}")
+        raise HeedfulError(f"--data.max-length {most} has no room for text; give {added + len(parts)}")
     if sum(map(len, parts)) <= room:
         return parts
     if len(parts) == 1:
@@ -441,9 +478,3 @@ def _fitted(parts: list[list[int]], room: int) -> list[list[int]]:
         if len(first) <= len(second)
         else [first[: room - least], second[:least]]
     )
-
-
-def _id(special: int | None) -> int:
-    if special is None:
-        raise HeedfulError("the tokenizer has no start or end token ([CLS], [SEP]); name them in tokenizer_config.json")
-    return special

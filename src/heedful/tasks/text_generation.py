@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful import presets
-from heedful.checkpoints.families import family_of
-from heedful.checkpoints.folder import CONFIG, find, read_json
+from heedful.checkpoints.configuration import config_of
+from heedful.checkpoints.folder import find
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
@@ -65,8 +65,11 @@ class TextGeneration(Task):
     """A decoder over a stream of documents: loss, perplexity, bits a byte; continuations of prompts.
 
     Args:
-        tokenizer: of the text; its end token stands before each document (as in GPT-2).
+        tokenizer: of the text. What it puts before a text (Llama's ``<s>``) stands before each prompt and document;
+            where it puts nothing, its end token stands before each document (as in GPT-2) and for an empty prompt.
         context: the most tokens that the model reads; None: any number.
+        ends: the ids that end a text for the model; () are the tokenizer's end token. A document is closed by one of
+            them, unless what begins the next is one.
     """
 
     name: ClassVar[str] = "text-generation"
@@ -77,10 +80,14 @@ class TextGeneration(Task):
     )
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens"} - {"num_return_sequences"})
 
-    def __init__(self, tokenizer: Tokenizer, context: int | None) -> None:
-        if tokenizer.end is None:
+    def __init__(self, tokenizer: Tokenizer, context: int | None, ends: Sequence[int] = ()) -> None:
+        end = tokenizer.end if tokenizer.end in ends or not ends else ends[0]
+        if end is None:
             raise HeedfulError("the tokenizer has no end token (eos_token); name one in its tokenizer_config.json")
-        self.tokenizer, self.context, self.end = tokenizer, context, tokenizer.end
+        self.tokenizer, self.context, self.end = tokenizer, context, end
+        self.before = list(tokenizer.around().before)
+        self.begins = self.before or [end]
+        self.closes = [] if self.begins[0] in (*ends, end) else [end]
 
     # ------------------------------------------------------------------------------------------------------- making it
 
@@ -157,13 +164,11 @@ class TextGeneration(Task):
         fewer.
         """
         folder = find(folder)
-        tokenizer = Tokenizer.load(folder)
-        theirs = read_json(folder / CONFIG)
-        family = family_of(theirs)
-        config = family.read(theirs, family.case_of(theirs), {})
+        tokenizer, config = Tokenizer.load(folder), config_of(folder)
         named = [tokenizer.config.get("model_max_length"), _positions(config)]
         known = [int(length) for length in named if length is not None and length < 1e9]  # a huge one stands for none
-        return cls(tokenizer, min(known, default=None))
+        ends = config.special.end if isinstance(config, DecoderConfig) else ()
+        return cls(tokenizer, min(known, default=None), ends)
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer."""
@@ -187,8 +192,9 @@ class TextGeneration(Task):
         )
 
     def ready(self, model: Model, settings: RunSettings) -> None:
-        """Tell how to generate, where the model's folder has not."""
-        model.generation = {**GENERATION, **model.generation}
+        """Tell how to generate; a model that goes on keeps what its folder said."""
+        if settings.start_from is None:
+            model.generation = {**GENERATION, **model.generation}
 
     def check(self, model: Model) -> None:
         """A decoder that predicts tokens, with a row for every token; rows to spare are no harm."""
@@ -225,12 +231,13 @@ class TextGeneration(Task):
         return Encoded([Window(made, place) for place in range(made.windows)], rows, note)
 
     def _tokens(self, texts: Sequence[str]) -> np.ndarray:
-        """The end-of-text token and the document, for each."""
+        """What begins a document, its ids and what closes it, for each."""
         kind = np.uint16 if self.tokenizer.vocab_size <= 1 << 16 else np.int32
-        parts = [
-            np.array([self.end, *ids] if begins else ids, kind) for begins, ids in encode_parts(self.tokenizer, texts)
-        ]
-        return np.concatenate(parts) if parts else np.array([], kind)
+        parts, closes = [], []  # type: tuple[list[np.ndarray], list[int]]
+        for begins, ids in encode_parts(self.tokenizer, texts):
+            parts.append(np.array([*closes, *self.begins, *ids] if begins else ids, kind))
+            closes = self.closes
+        return np.concatenate([*parts, np.array(closes, kind)])
 
     def lengths(self, examples: Sequence[Window]) -> np.ndarray:
         """(N, 1): the context, for each."""
@@ -260,16 +267,25 @@ class TextGeneration(Task):
     # ------------------------------------------------------------------------------------ measuring, answering, telling
 
     def measure(
-        self, model: Model, examples: Sequence[Window], rows: Rows, *, most: int | None = None, **options: Any
+        self,
+        model: Model,
+        examples: Sequence[Window],
+        rows: Rows,
+        *,
+        most: int | None = None,
+        batch_tokens: int | None = None,
+        **options: Any,
     ) -> Measured:
         """Over all tokens, each predicted from those before it in its window of the training context.
 
         ``loss`` is Σ −log p / tokens, ``perplexity`` e^loss, ``bits_per_byte`` Σ −log₂ p / bytes of the text in UTF-8:
         the one that models of different tokenizers may be compared by. Windows follow one another, so that a token
         sees half a context on average; the end-of-text tokens between documents are among those predicted. Nothing is
-        generated: ``most`` and ``options`` change nothing.
+        generated: ``most`` changes nothing, and any of ``options`` is an error.
         """
-        total, count = self.loss(model, examples)
+        for name in options:
+            raise HeedfulError(f"{name} has no effect: a language model is scored without generating; leave it out")
+        total, count = self.loss(model, examples, batch_tokens)
         size = sum(len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows)
         loss = total / count
         metrics = {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": total / math.log(2) / size}
@@ -303,8 +319,11 @@ class TextGeneration(Task):
         """The prompt, then its continuation as it is made, never a part of a character.
 
         Joined, the pieces are the ``output`` of ``answer`` with the same options and seed; ``batch_tokens`` is for many
-        prompts, and has nothing to do here. A beam search is an error.
+        prompts, and has nothing to do here. A beam search is an error where it is asked for; where the folder asks for
+        it, its answer comes as a whole.
         """
+        if "num_beams" not in options and resolve(options, model.generation).method == "beam":
+            return iter([self.answer(model, [text], **options)[0].output])
         prompt = self._prompts([text])[0]
         ids = torch.tensor([prompt], device=model.device)
         tokens = stream(model, ids, **self._plan(model, options), **options)
@@ -318,7 +337,7 @@ class TextGeneration(Task):
                 log.warning(
                     "the model does not know every character of %r; it reads the unknown token there", short(text)
                 )
-        return [row or [self.end] for row in rows]
+        return [[*self.before, *row] or [self.end] for row in rows]
 
     def _plan(self, model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
         """How much is read at a time, and the folder's ways of generating."""
@@ -326,7 +345,8 @@ class TextGeneration(Task):
         if resolve(options, defaults).method != "beam":
             lengths = [length for length in (self.context, _positions(model.config)) if length]
             return {"context": min(lengths, default=None), "defaults": defaults}
-        defaults.pop("max_new_tokens", None)  # as many as there is room for
+        if isinstance(model.config, DecoderConfig) and isinstance(model.config.decoder.position, LearnedPosition):
+            defaults.pop("max_new_tokens", None)  # as many as there is room for
         return {"defaults": defaults}
 
     def sample(self, row: Row) -> str:
@@ -335,7 +355,7 @@ class TextGeneration(Task):
 
 
 def _positions(config: ModelConfig) -> int | None:
-    """The number of a decoder's learned positions."""
+    """The number of positions that a decoder has (learned ones) or was made for."""
     return getattr(config.decoder.position, "length", None) if isinstance(config, DecoderConfig) else None
 
 

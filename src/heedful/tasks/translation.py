@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
@@ -14,16 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful import presets
-from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
+from heedful.checkpoints.configuration import config_of
+from heedful.checkpoints.folder import find
+from heedful.config import EncoderDecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.errors import HeedfulError
 from heedful.evaluation.metrics import exact_match, translation_metrics
 from heedful.generation import decode
+from heedful.generation.options import NAMES
 from heedful.models import Model
 from heedful.settings import (
     DataSettings,
-    DecodingSettings,
     ModelSettings,
     RunSettings,
     TokenizerSettings,
@@ -52,22 +54,35 @@ SIZES: tuple[tuple[float, Size], ...] = (
     (1_000_000, Size("transformer-small", 8000, 0.1, 20, 1000, 2048)),
     (float("inf"), Size("transformer-base", 32000, 0.1, 10, 4000, 4096)),
 )
-# of the decoding settings, what changes an answer
-DECODING = frozenset(f.name for f in fields(DecodingSettings))
+LONGEST = 256  # tokens of a side, where nobody says
 Pair = tuple[list[int], list[int]]
 
 
 class Translation(Task):
-    """An encoder-decoder from ``source`` to ``target``, with one vocabulary for both sides or one for each."""
+    """An encoder-decoder from ``source`` to ``target``, with one vocabulary for both sides or one for each.
+
+    Each tokenizer says what stands around its texts: ``text </s>`` in ours, T5's and Marian's, ``<s> text </s>`` in
+    BART's. The decoder reads the model's start token and then the target, but for its last token.
+
+    Args:
+        source: of the source texts.
+        target: of the target texts; the same object where they share one.
+        special: the ids that the model names; None: the target tokenizer's.
+        positions: the most tokens of either side, where the model has so many learned positions.
+    """
 
     name: ClassVar[str] = "translation"
     columns: Mapping[str, Kind] = MappingProxyType({"source": "text", "target": "text"})
     decides: str = "bleu"
     without: ClassVar[frozenset[str]] = frozenset({"data.label_separator", "image", "model.patch_size"})
-    options: ClassVar[frozenset[str]] = DECODING
+    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens"} - {"num_return_sequences"})
 
-    def __init__(self, source: Tokenizer, target: Tokenizer) -> None:
-        self.source, self.target = source, target
+    def __init__(
+        self, source: Tokenizer, target: Tokenizer, special: SpecialTokens | None = None, positions: int | None = None
+    ) -> None:
+        self.source, self.target, self.positions = source, target, positions
+        given = special or SpecialTokens(pad=target.pad, start=target.start)
+        self.first, self.pad = given.start, given.pad or 0
 
     # ------------------------------------------------------------------------------------------------------- making it
 
@@ -76,13 +91,18 @@ class Translation(Task):
         """By the number of pairs: more data, a larger model, a larger vocabulary, less dropout."""
         size = next(size for most, size in SIZES if len(rows) < most)
         preset = asked.preset or size.preset
-        dim = asked.model.dim or encoder_decoder(preset).encoder.dim
+        longest = LONGEST
+        if asked.start_from is None:
+            dim = asked.model.dim or encoder_decoder(preset).encoder.dim
+        else:
+            begun = _config(find(asked.start_from))
+            dim, longest = begun.encoder.dim, min(_positions(begun) or LONGEST, LONGEST)
         peak = 1e-4 if asked.start_from else 1e-3  # what was learned is easily shaken off
         return replace(
             asked,
             preset=None if asked.start_from else preset,
             max_epochs=size.epochs,
-            data=DataSettings(max_length=256),
+            data=DataSettings(max_length=longest),
             tokenizer=TokenizerSettings()
             if asked.start_from
             else TokenizerSettings(kind="bpe", size=size.vocabulary, shared=True),
@@ -120,10 +140,12 @@ class Translation(Task):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizers of a model folder: ``tokenizer.json``, and ``tokenizer.target.json`` where they differ."""
-        source = Tokenizer.load(folder)
-        own = (Path(folder) / "tokenizer.target.json").is_file()
-        return cls(source, Tokenizer.load(folder, "tokenizer.target") if own else source)
+        """The tokenizers of a model folder, two where source and target differ, and the ids that its model names."""
+        folder = find(folder)
+        source, config = Tokenizer.load(folder), _config(folder)
+        own = Tokenizer.lies_in(folder, "tokenizer.target")
+        target = Tokenizer.load(folder, "tokenizer.target") if own else source
+        return cls(source, target, config.special, _positions(config))
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizers."""
@@ -147,10 +169,13 @@ class Translation(Task):
         )
 
     def check(self, model: Model) -> None:
-        """An encoder-decoder with a row for every token; rows to spare are no harm."""
+        """An encoder-decoder that predicts tokens, with a row for every token; rows to spare are no harm."""
         config = model.config
-        if not isinstance(config, EncoderDecoderConfig):
-            raise HeedfulError(f"translation needs an encoder-decoder; this model is a {config.kind}")
+        if not isinstance(config, EncoderDecoderConfig) or not isinstance(config.head, LanguageHead):
+            raise HeedfulError(
+                f"{self.name} needs an encoder-decoder with a language-model head; this model is of kind "
+                f"{config.kind!r}, its head of kind {config.head.kind!r}"
+            )
         sides = ("source", self.source, config.source), ("target", self.target, config.target or config.source)
         for side, tokenizer, embedding in sides:
             if tokenizer.vocab_size > embedding.vocab_size:
@@ -162,11 +187,14 @@ class Translation(Task):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """(source + end, target) ids of each row; pairs with a side longer than ``max_length`` are left out."""
-        sources = self._sources([row.values["source"] for row in rows])
-        targets = self.target.encode([row.values["target"] for row in rows])
+        """Source and target ids of each row, with what their tokenizers put around them; pairs with a side longer than
+        ``max_length`` are left out.
+        """
+        max_length = min((most for most in (max_length, self.positions) if most is not None), default=None)
+        sources = whole(self.source, [row.values["source"] for row in rows])
+        targets = whole(self.target, [row.values["target"] for row in rows])
         examples = list(zip(sources, targets, strict=True))
-        fits = [max_length is None or max(len(s), len(t) + 1) <= max_length for s, t in examples]
+        fits = [max_length is None or max(map(len, pair)) <= max_length for pair in examples]
         left_out = len(fits) - sum(fits)
         if left_out == len(fits):
             raise HeedfulError(f"every example is longer than {max_length} tokens; raise --data.max-length")
@@ -174,25 +202,20 @@ class Translation(Task):
         note = f"{left_out:,} examples longer than {max_length} tokens left out (--data.max-length)" if left_out else ""
         return Encoded(list(compress(examples, fits)), kept, note)
 
-    def _sources(self, texts: Sequence[str]) -> list[list[int]]:
-        end = _id(self.source.end)
-        return [[*ids, end] for ids in self.source.encode(texts)]
-
     def lengths(self, examples: Sequence[Pair]) -> np.ndarray:
-        """(N, 2): source, and target with its start or end token."""
-        return np.array([(len(source), len(target) + 1) for source, target in examples], dtype=np.int64)
+        """(N, 2): source and target."""
+        return np.array([(len(source), len(target)) for source, target in examples], dtype=np.int64)
 
     def collate(self, examples: Sequence[Pair], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """``source``, ``source_mask``, ``target`` (what the decoder reads) and ``labels`` (what it must say next);
         nothing in it is random.
         """
-        start, end = _id(self.target.start), _id(self.target.end)
-        source = padded([source for source, _ in examples], 0)
+        start = _id(self.first)
         return {
-            "source": source,
+            "source": padded([source for source, _ in examples], self.pad),
             "source_mask": padded([[1] * len(source) for source, _ in examples], 0).bool(),
-            "target": padded([[start, *target] for _, target in examples], 0),
-            "labels": padded([[*target, end] for _, target in examples], IGNORED),
+            "target": padded([[start, *target[:-1]] for _, target in examples], self.pad),
+            "labels": padded([target for _, target in examples], IGNORED),
         }
 
     # --------------------------------------------------------------------------------------------------------- learning
@@ -227,9 +250,10 @@ class Translation(Task):
         """
         total, count = self.loss(model, examples)
         asked = rows[:most]
-        if most is not None:  # a fresh model would babble on
-            longest = max(len(target) for _, target in examples)
-            options = {"max_new_tokens": int(1.5 * longest) + 10, **options}
+        if most is not None and "max_length" not in options:  # a fresh model would babble on
+            longest = max(len(target) for _, target in examples) - 1
+            least = int(model.generation.get("min_new_tokens") or 0)
+            options = {"max_new_tokens": max(int(1.5 * longest) + 10, least), **options}
         outputs = [answer.output for answer in self.answer(model, [row.values["source"] for row in asked], **options)]
         pairs = [(output, row.values["target"]) for output, row in zip(outputs, asked, strict=True)]
         fair = [row.values.get("exact") != "no" for row in asked]
@@ -256,9 +280,9 @@ class Translation(Task):
         asked = [index for index, text in enumerate(inputs) if text.strip()]
         if not asked:
             return answers
-        sources = self._sources([inputs[index] for index in asked])
+        sources = whole(self.source, [inputs[index] for index in asked])
         for batch in ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128):
-            ids = padded([sources[i] for i in batch], 0).to(model.device)
+            ids = padded([sources[i] for i in batch], self.pad).to(model.device)
             real = padded([[1] * len(sources[i]) for i in batch], 0).bool().to(model.device)
             found = decode(model, ids, real, defaults=model.generation, **options)
             for i, text, score in zip(
@@ -278,6 +302,27 @@ def encoder_decoder(preset: str) -> EncoderDecoderConfig:
     if not isinstance(config, EncoderDecoderConfig):
         raise HeedfulError(f"preset {preset!r} is of the {config.kind} family; translation needs an encoder-decoder")
     return config
+
+
+def whole(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of each text with what the tokenizer puts around one; the end token where it puts nothing."""
+    around = tokenizer.around()
+    after = around.after or (() if around.before else (_id(tokenizer.end),))
+    return [[*around.before, *ids, *after] for ids in tokenizer.encode(texts)]
+
+
+def _config(folder: Path) -> EncoderDecoderConfig:
+    config = config_of(folder)
+    if not isinstance(config, EncoderDecoderConfig):
+        raise HeedfulError(f"translation needs an encoder-decoder; the model in {folder} is of kind {config.kind!r}")
+    return config
+
+
+def _positions(config: EncoderDecoderConfig) -> int | None:
+    """The fewest learned positions of the two sides, or None."""
+    stacks = (config.encoder, config.decoder)
+    lengths = [stack.position.length for stack in stacks if isinstance(stack.position, LearnedPosition)]
+    return min(lengths, default=None)
 
 
 def _id(special: int | None) -> int:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from heedful.errors import HeedfulError, nearest
 from heedful.files import write
+from heedful.text import facts
+from heedful.text.around import Around, around
+from heedful.text.readable import readable
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -20,6 +23,7 @@ Template = Literal["end", "both", "none"]
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3 in every vocabulary trained here
 SMALLEST = {"bpe": 256 + len(SPECIAL)}  # byte-level: every byte is a token
+TARGET = "tokenizer.target"  # the name of the target's where source and target have one each
 BATCH = 10_000  # texts encoded at a time: the library's encodings are far larger than their ids
 
 # What `transformers` reads beside tokenizer.json. Text is only text: "</s>" written by a person is not the end token.
@@ -97,25 +101,47 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path, name: str = "tokenizer") -> Tokenizer:
-        """The tokenizer in ``folder/name.json``, with the special names of a ``tokenizer_config.json`` beside it.
+        """The tokenizer in ``folder/name.json``, or else the one that older published files there make.
 
-        Raises `HeedfulError` when the file is missing or cannot be understood.
+        Those are the ``vocab.json`` and ``merges.txt`` of GPT-2, RoBERTa and BART, the ``vocab.txt`` of BERT and
+        DistilBERT, the ``spiece.model`` of T5, ``tokenizer.model`` of Llama, ``sentencepiece.bpe.model`` of XLM-RoBERTa
+        (families.py), and Marian's ``source.spm`` and ``vocab.json``; under the name ``tokenizer.target``, its
+        ``target.spm``. Files of SentencePiece need ``pip install 'heedful[sentencepiece]'``.
+
+        Special names come from ``tokenizer_config.json`` and ``special_tokens_map.json``; where these are silent, the
+        family's own, as far as the vocabulary has them. The family is the ``tokenizer_class`` told there, else the
+        ``model_type`` of ``config.json``.
+
+        Raises `HeedfulError` when the files are missing, cannot be understood, or do not fit each other.
         """
         from tokenizers import Tokenizer as Backend
 
         _share_cores()
-        path, beside = Path(folder) / f"{name}.json", Path(folder) / "tokenizer_config.json"
+        folder = Path(folder)
+        path, told = folder / f"{name}.json", facts.read(folder)
         if not path.is_file():
-            raise HeedfulError(f"no {path.name} in {folder}; give a model folder that holds one")
+            files = facts.find(folder, told, name == TARGET) if name in ("tokenizer", TARGET) else None
+            if files is None:
+                raise HeedfulError(f"no {path.name} in {folder}; give a model folder that holds one")
+            from heedful.text import published
+
+            return cls(*published.load(folder, told, files, name == TARGET))
         try:
             backend = Backend.from_file(str(path))
-        except Exception as error:  # the library raises the bare class
-            raise HeedfulError(f"{path} is no tokenizer ({_line(error)}); save or download it again") from error
-        try:
-            config = json.loads(beside.read_bytes()) if beside.is_file() else {}
-        except ValueError as error:
-            raise HeedfulError(f"{beside} is broken JSON ({_line(error)}); save or download it again") from error
-        return cls(backend, config)
+        except BaseException as error:
+            raise HeedfulError(f"{path} is no tokenizer ({facts.said(error)}); save or download it again") from error
+        config = told.named(told.family, lambda special: backend.token_to_id(special) is not None)
+        return cls(backend, facts.plain(config))
+
+    @staticmethod
+    def lies_in(folder: str | Path, name: str = "tokenizer") -> bool:
+        """Whether `load` finds files for this name: ``lies_in(folder, "tokenizer.target")`` where the target has a
+        tokenizer of its own.
+        """
+        folder = Path(folder)
+        if (folder / f"{name}.json").is_file():
+            return True
+        return name in ("tokenizer", TARGET) and bool(facts.find(folder, facts.read(folder), name == TARGET))
 
     def save(self, folder: str | Path, name: str = "tokenizer") -> None:
         """Write ``folder/name.json`` and, beside ``tokenizer.json``, a ``tokenizer_config.json`` naming its class.
@@ -150,8 +176,24 @@ class Tokenizer:
 
     @property
     def unknown(self) -> int | None:
-        """The id of what the vocabulary cannot spell, or None."""
-        return self._special("unk_token")
+        """The id of what the vocabulary cannot spell, or None: also where the end's name is given for it (GPT-2)."""
+        found = self._special("unk_token")
+        return None if found == self.end else found
+
+    @property
+    def mask(self) -> int | None:
+        """The id that hides a token (BERT's ``[MASK]``), or None."""
+        return self._special("mask_token")
+
+    def around(self, pair: bool = False) -> Around:
+        """The ids that stand around a text, or a pair of texts, in what the published model was given: Llama's ``<s>``
+        before, T5's ``</s>`` after, BERT's ``[CLS] A [SEP] B [SEP]`` in two segments. `encode` adds none of them.
+
+        >>> tokenizer = Tokenizer.train(["a text", "its pair"], size=300, template="both")
+        >>> tokenizer.around(pair=True).join([7, 8], [9])
+        ([1, 7, 8, 2, 9, 2], [0, 0, 0, 0, 1, 1])
+        """
+        return around(self.backend.post_processor, pair)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text: no start, end or padding is added."""
@@ -178,22 +220,11 @@ class Tokenizer:
         """
         specials = {token.content for token in self.backend.get_added_tokens_decoder().values() if token.special}
         tokens = [self.backend.id_to_token(int(one)) or "" for one in ids]
-        return [token if token in specials else self._readable(token) for token in tokens]
-
-    def _readable(self, token: str) -> str:
-        if "ByteLevel" in self._decoders:
-            raw = bytes(_BYTE[character] for character in token if character in _BYTE)
-            try:
-                return raw.decode()
-            except UnicodeDecodeError:
-                return "".join(chr(byte) if byte < 128 else f"<0x{byte:02X}>" for byte in raw)
-        if "WordPiece" in self._decoders:
-            return token[2:] if token.startswith("##") else " " + token
-        return token.replace("▁", " ") if "Metaspace" in self._decoders or "Replace" in self._decoders else token
+        return [token if token in specials else readable(token, self._decoders) for token in tokens]
 
     @cached_property
     def _decoders(self) -> set[str]:
-        decoder = json.loads(self.backend.to_str())["decoder"] or {}
+        decoder = json.loads(self.backend.decoder.__getstate__()) if self.backend.decoder else {}
         return {part["type"] for part in decoder.get("decoders", [decoder]) if part}
 
     def _special(self, *roles: str) -> int | None:
@@ -205,18 +236,6 @@ class Tokenizer:
         return None
 
 
-def _byte_names() -> dict[str, int]:
-    """Byte-level vocabularies write each byte as one visible character: printable Latin-1 as itself, the others as the
-    characters from U+0100 on, in order (Radford et al. 2019).
-    """
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    return {chr(byte): byte for byte in visible} | {chr(256 + rank): byte for rank, byte in enumerate(hidden)}
-
-
-_BYTE = _byte_names()
-
-
 def _share_cores() -> None:
     """Let the library use all cores here and one in forked children, whose copy of its threads is dead; unset, it would
     print a warning at every fork. A choice of the person's own (TOKENIZERS_PARALLELISM) stands.
@@ -224,7 +243,3 @@ def _share_cores() -> None:
     if "TOKENIZERS_PARALLELISM" not in os.environ:
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
         os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
-
-
-def _line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

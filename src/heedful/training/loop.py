@@ -305,7 +305,7 @@ class Loop:
             {
                 "format": FORMAT,
                 "numbers": asdict(numbers),
-                "model": self.model.state_dict(),
+                "model": self._state(),
                 "optimiser": self.optimiser.state_dict(),
                 "loader": self.loader.state_dict(),
                 "average": None if self.average is None else self.average.state_dict(),
@@ -314,6 +314,11 @@ class Loop:
         )
         self._saved = (numbers.step, numbers.evaluated)
         self._clock()
+
+    def _state(self) -> dict[str, Tensor]:
+        """The model's state but for its frozen parameters, which are as they came."""
+        frozen = {name for name, p in self.model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+        return {name: tensor for name, tensor in self.model.state_dict().items() if name not in frozen}
 
     def _restore(self, state: Mapping[str, Any], checkpoints: Checkpoints) -> None:
         """Take ``state`` up. The optimiser's settings stay those given now; only what it remembers is restored."""
@@ -325,7 +330,9 @@ class Loop:
         settings = [{k: v for k, v in group.items() if k != "params"} for group in self.optimiser.param_groups]
         self.loader.load_state_dict(state["loader"])
         try:
-            self.model.load_state_dict(state["model"])
+            if odd := state["model"].keys() ^ self._state().keys():
+                raise RuntimeError(f"only one of them has {', '.join(sorted(odd))}")
+            self.model.load_state_dict(state["model"], strict=False)
             self.optimiser.load_state_dict(state["optimiser"])
         except (RuntimeError, ValueError) as error:
             found = " ".join(str(error).split())

@@ -115,5 +115,9 @@ def muon(
     """
     inside = {id(p) for name, p in model.named_parameters() if ".block." in name and p.ndim == 2}
     matrices = [p for p in model.parameters() if id(p) in inside and p.requires_grad]
-    rest = adamw(model, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, without=inside)
-    return Together(Muon(matrices, lr=lr, weight_decay=weight_decay), rest) if matrices else rest
+    made: list[torch.optim.Optimizer] = []
+    if matrices:
+        made.append(Muon(matrices, lr=lr, weight_decay=weight_decay))
+    if any(p.requires_grad and id(p) not in inside for p in model.parameters()):  # an adapter has matrices alone
+        made.append(adamw(model, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, without=inside))
+    return Together(*made) if len(made) > 1 else made[0]

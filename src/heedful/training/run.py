@@ -19,14 +19,17 @@ from typing import Any
 import torch
 
 from heedful import __version__, recipes, tasks
+from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
 from heedful.checkpoints import load, save
+from heedful.checkpoints.folder import find
+from heedful.checkpoints.peft import is_adapter
 from heedful.data import Picture, Rows, parts, read
 from heedful.errors import HeedfulError
 from heedful.files import write
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
-from heedful.settings import RunSettings, Settings, TrainingSettings, key, read_toml, resolve, to_toml
+from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, read_toml, resolve, to_toml
 from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.loader import Loader
@@ -38,6 +41,7 @@ from heedful.training.schedule import Limits, schedule
 
 ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
 OWN = ("run.toml", "heedful.json")  # either tells a folder that a run wrote
+ADAPTERS_LR = 10  # times that of whole weights: 5e-4 where BERT-base's is 5e-5, as in Hu et al. 2022, table 9
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 OPTIMISERS: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": muon}
 Draw = Callable[[Path, Measured, Rows], object]
@@ -55,8 +59,8 @@ def train(
         draw: given the folder, the best evaluation and the rows it was made on, when all is done.
 
     Returns:
-        ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "settings"}``, and
-        what the task tells of the best evaluation besides (``"by_class"``, ...).
+        ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "trained",
+        "settings"}``, and what the task tells of the best evaluation besides (``"by_class"``, ...).
 
     Raises:
         HeedfulError: for anything in the data or settings that cannot be right, before anything is written.
@@ -70,12 +74,13 @@ def train(
     settings = _asked(kind, settings)
     rows, valid = _data(kind, settings)
     device = device_of(settings.device)
-    settings = _settled(resolve(settings, kind.suggest(rows, settings)), device)
+    settings = _settled(resolve(settings, _suggested(kind, rows, settings)), device)
 
     if settings.resume:
         task, model = kind.load(out / "last"), load(out / "last", dtype="float32")
     elif settings.start_from:
         task, model = kind.start(settings.start_from, rows, settings)
+        _adapt(model, settings)
     else:
         task = kind.prepare(rows, settings)
         model = create(task.config(settings), seed=settings.seed)
@@ -115,6 +120,7 @@ def train(
         "best_step": best["step"],
         "stopped_because": outcome.stopped_because,
         "parameters": model.count(),
+        "trained": _trained(model),
         "settings": settings.to_dict(),
         **(validation.best.details if validation.best is not None else {}),
     }
@@ -138,6 +144,8 @@ def _asked(kind: type[Task], settings: RunSettings) -> RunSettings:
     fixed = [flag for name, flag in given.items() if name.startswith(("model.", "tokenizer."))]
     if settings.start_from and fixed:
         raise HeedfulError(f"--from goes on with a model as it is; leave out {', '.join(fixed)}")
+    if settings.lora.rank is not None and not settings.start_from:
+        raise HeedfulError(f"the run in {settings.out} was not begun with --from; resume it without --lora.rank")
     if settings.recipe is None:
         return settings
     recipe = recipes.get(settings.recipe)
@@ -147,6 +155,18 @@ def _asked(kind: type[Task], settings: RunSettings) -> RunSettings:
     told = {name: value for name, value in recipe.settings.items() if name not in fixed_too}
     told |= {"task": settings.task, "train": settings.train, "out": settings.out}
     return resolve(settings, RunSettings.from_dict(told))
+
+
+def _suggested(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
+    """What the task suggests; for an adapter a higher learning rate, and the adapter's own defaults."""
+    suggested = kind.suggest(rows, settings)
+    rank, lr = settings.lora.rank, suggested.training.lr
+    if rank is not None:
+        lora = LoraSettings(rank=rank, alpha=2.0 * rank, dropout=0.05, targets=("query", "value"))
+        suggested = replace(suggested, lora=resolve(settings.lora, lora))
+    elif not settings.start_from or not is_adapter(find(settings.start_from)):
+        return suggested
+    return replace(suggested, training=replace(suggested.training, lr=None if lr is None else ADAPTERS_LR * lr))
 
 
 def _data(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
@@ -172,6 +192,27 @@ def _settled(settings: RunSettings, device: torch.device) -> RunSettings:
 
 
 # ------------------------------------------------------------------------------------------------------------- learning
+
+
+def _adapt(model: Model, settings: RunSettings) -> None:
+    """Put the adapter that is asked for on the model; of one that is there already, train what is fresh as well."""
+    asked = settings.lora
+    if asked.rank is None:
+        if model.adapter is not None:
+            train_whole(model, fresh_head(model))
+        return
+    if model.adapter is not None:
+        raise HeedfulError(
+            f"{settings.start_from} is an adapter already; "
+            "leave --lora.rank out to go on with it, or start from its base"
+        )
+    config = LoraConfig(
+        rank=asked.rank,
+        alpha=_chosen(asked.alpha),
+        dropout=_chosen(asked.dropout),
+        targets=_chosen(asked.targets),
+    )
+    add_adapter(model, config, seed=settings.seed)
 
 
 class _Validation:
@@ -290,6 +331,10 @@ def _digest(rows: Rows, task: Task) -> str:
 # -------------------------------------------------------------------------------------------------------- what is said
 
 
+def _trained(model: Model) -> int:
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
 def _described(task: Task, learned: Encoded, held: Encoded, model: Model, settings: RunSettings) -> list[str]:
     rows, t = learned.rows, settings.training
     means = task.lengths(learned.examples).mean(axis=0)
@@ -297,6 +342,7 @@ def _described(task: Task, learned: Encoded, held: Encoded, model: Model, settin
     ends = [f"{name[4:]} {v:g}" for name, v in vars(settings).items() if name.startswith("max_") and v is not None]
     begins = f"from {settings.start_from}" if settings.start_from else settings.preset
     fresh = f", {', '.join(model.fresh)} drawn anew" if model.fresh else ""
+    trained = f", {_trained(model):,} of them trained" if model.adapter is not None else ""
     batch = f"{t.batch_tokens:,} tokens" if t.batch_tokens else f"{t.batch_size:,} examples"
     return [
         f"data       {len(rows):,} examples ({', '.join(rows.columns)}){left_out}; {len(held.rows):,} for validation",
@@ -304,7 +350,7 @@ def _described(task: Task, learned: Encoded, held: Encoded, model: Model, settin
         f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
         *(f"{where:<11}{part.note}" for where, part in (("", learned), ("validation", held)) if part.note),
         f"model      {f'the checkpoint in {settings.out}' if settings.resume else begins}, "
-        f"{model.count() / 1e6:.1f} M parameters{fresh}, {t.precision}, on {model.device}",
+        f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {model.device}",
         f"training   {NAMES[_chosen(t.optimiser)]}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
         f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(ends) or 'patience'}",
         f"out        {settings.out} (all settings: run.toml)",

@@ -1,0 +1,33 @@
+"""Low-rank adapters: a few trained numbers beside frozen maps, and the same folded into them.
+
+    low_rank   the linear map with its adapter
+    adapter    put on a model, merged, taken off
+
+Nothing here knows of files: ``heedful.checkpoints.peft`` reads and writes PEFT's.
+"""
+
+from heedful.adapters.adapter import (
+    Adapter,
+    LoraConfig,
+    add_adapter,
+    attach,
+    fresh_head,
+    low_rank_parts,
+    merge,
+    remove,
+    train_whole,
+)
+from heedful.adapters.low_rank import LowRank
+
+__all__ = [
+    "Adapter",
+    "LoraConfig",
+    "LowRank",
+    "add_adapter",
+    "attach",
+    "fresh_head",
+    "low_rank_parts",
+    "merge",
+    "remove",
+    "train_whole",
+]

@@ -1,0 +1,72 @@
+"""A linear map with a low-rank adapter beside it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class LowRank(nn.Linear):
+    """y = W x + b + s B A dropout(x), where A is (r, in), B (out, r), and s = α/r, or α/√r with ``rslora``.
+
+    Hu et al. 2022, section 4.1; α/√r: Kalajdzievski 2023. It is a ``nn.Linear`` whose weight and bias keep their
+    names; what is added are ``lora_a`` and ``lora_b``, which may have another dtype than W (float32 beside bfloat16).
+
+    Args:
+        base: the map; its parameters are taken as they are, not copied.
+        a: A, which several maps of one input may share.
+        b: B; zeros add nothing.
+        alpha: α.
+        dropout: probability on the adapter's input in training.
+        rslora: divide α by the root of r.
+
+    >>> import torch
+    >>> base = nn.Linear(4, 3)
+    >>> adapted = LowRank(base, nn.Parameter(torch.ones(2, 4)), nn.Parameter(torch.ones(3, 2)), alpha=6.0)
+    >>> bool(torch.allclose(adapted(torch.ones(1, 4)), base(torch.ones(1, 4)) + 6 / 2 * 8))
+    True
+    """
+
+    def __init__(
+        self,
+        base: nn.Linear,
+        a: nn.Parameter,
+        b: nn.Parameter,
+        *,
+        alpha: float,
+        dropout: float = 0.0,
+        rslora: bool = False,
+    ) -> None:
+        nn.Module.__init__(self)  # not nn.Linear's, which would draw a weight
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.weight, self.bias = base.weight, base.bias
+        self.lora_a, self.lora_b = a, b
+        self.scale = alpha / (len(a) ** 0.5 if rslora else len(a))
+        self.dropout = dropout
+        self.train(base.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` (..., in) → (..., out)."""
+        y = F.linear(x, self.weight, self.bias)
+        low = F.linear(F.dropout(x, self.dropout, self.training).to(self.lora_a.dtype), self.lora_a)  # (..., r)
+        return y + (self.scale * F.linear(low, self.lora_b)).to(y.dtype)
+
+    def extra_repr(self) -> str:
+        """As a linear map, with the rank."""
+        return f"{super().extra_repr()}, rank={len(self.lora_a)}"
+
+    def base(self) -> nn.Linear:
+        """The map without its adapter: the same parameters in a plain ``nn.Linear``."""
+        linear = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        linear.weight, linear.bias = self.weight, self.bias
+        return linear.train(self.training)
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """The plain map with W + s B A in place of W, summed in float32 at least and rounded once."""
+        wide = torch.promote_types(torch.promote_types(self.weight.dtype, self.lora_a.dtype), torch.float32)
+        added = self.scale * (self.lora_b.to(wide) @ self.lora_a.to(wide))
+        linear = self.base()
+        linear.weight = nn.Parameter((self.weight.to(wide) + added).to(self.weight.dtype))
+        return linear

@@ -1,0 +1,96 @@
+"""The Hugging Face Hub, through ``huggingface_hub``: a folder brought here once, a folder sent there. No torch here.
+
+Its own settings are heard: ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN``, and ``HF_HUB_OFFLINE=1``, with which what was
+brought here before is found.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from heedful import __version__
+from heedful.errors import HeedfulError
+
+SHARDS = "-?????-of-?????"
+SAFE = ("model.safetensors", f"model{SHARDS}.safetensors", "adapter_model.safetensors")
+PICKLES = ("pytorch_model.bin", f"pytorch_model{SHARDS}.bin", "adapter_model.bin")
+OTHERS = ("*.json", "*.txt", "*.model", "*.spm")  # configurations, indices, tokenizers
+
+
+def fetch(name: str, revision: str | None = None) -> Path:
+    """The folder of a Hub id in the Hub's cache. A pickle is fetched only where there are no safetensors.
+
+    Raises ``HeedfulError`` for a name or revision that the Hub does not know, a gate, or a network that is away.
+    """
+    found = _fetch(name, revision, (*OTHERS, *SAFE))
+    if not any(next(found.glob(pattern), None) for pattern in SAFE):
+        found = _fetch(name, revision, (*OTHERS, *SAFE, *PICKLES))
+    return found
+
+
+def _fetch(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
+    except GatedRepoError:
+        said = "asks for a login (hf auth login) that its owners have let in"
+    except RevisionNotFoundError:
+        said = f"has no revision {revision!r} of it"
+    except (RepositoryNotFoundError, HFValidationError):
+        said = "does not know it either"
+    except Exception as error:  # whatever the network, its proxies and the Hub's client come up with
+        said = f"is out of reach ({type(error).__name__})"
+    raise HeedfulError(f"no folder {name} here, and the Hub {said}; check the name, or download the folder first")
+
+
+def push(folder: str | Path, name: str, *, private: bool = False, revision: str | None = None) -> str:
+    """Send a model's folder to the Hub: the files of the model, its tokenizer and its card, in one commit.
+
+    Args:
+        folder: a model's folder; what a run keeps besides the model (folders, logs, checkpoints) stays here.
+        name: "org/name", or "name" in one's own space; made where it does not exist.
+        private: whether a new one is seen by its owners alone.
+        revision: the branch, made where it does not exist; None is "main".
+
+    Returns:
+        The address of the repository. Raises ``HeedfulError`` where the Hub does not take it.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    api = HfApi(library_name="heedful", library_version=__version__)
+    try:
+        made = api.create_repo(name, private=private, exist_ok=True)
+        if revision is not None:
+            api.create_branch(made.repo_id, branch=revision, exist_ok=True)
+        api.upload_folder(
+            repo_id=made.repo_id,
+            folder_path=folder,
+            revision=revision,
+            commit_message="A model written by heedful",
+            allow_patterns=["*.md", *OTHERS, *SAFE],
+            ignore_patterns=["*/*", ".*"],
+        )
+        return str(made)
+    except HFValidationError:
+        said = f"{name!r} is no name for a model there; take 'org/name'"
+    except OfflineModeIsEnabled:
+        said = "HF_HUB_OFFLINE is set; unset it"
+    except HfHubHTTPError as error:
+        code = error.response.status_code
+        told = error.server_message or f"status {code}"
+        said = "you are not logged in; run hf auth login" if code == 401 else f"it refuses ({_line(told)})"
+    except Exception as error:  # whatever the network, its proxies and the Hub's client come up with
+        said = f"it is out of reach ({type(error).__name__}); try again"
+    raise HeedfulError(f"cannot send {name} to the Hub: {said}")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

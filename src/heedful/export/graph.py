@@ -1,0 +1,106 @@
+"""ONNX: the model as one graph, traced by ``torch.onnx``, with batch and lengths left open.
+
+Inputs are named as Optimum names them: ``input_ids``, ``attention_mask``, ``token_type_ids``, ``decoder_input_ids``,
+``pixel_values``; the output is ``logits``, ``last_hidden_state`` where the model has no head, ``sentence_embedding``
+where it pools. An encoder-decoder is one graph: source and target in, logits of every target token out. No graph
+remembers anything between calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import Dim
+
+from heedful.adapters import merge
+from heedful.checkpoints import load
+from heedful.checkpoints.folder import CARD, CONFIG, GENERATION
+from heedful.config import EncoderConfig, EncoderDecoderConfig, Head, ModelConfig, NoHead, PooledHead, VisionConfig
+from heedful.errors import HeedfulError
+from heedful.export.target import copy_beside
+from heedful.export.traceable import Traceable, TraceableImages, TraceablePair, TraceableText, example, lengths
+
+GRAPH = "model.onnx"
+OPSET = 20
+OUTPUTS: dict[type[Head], str] = {NoHead: "last_hidden_state", PooledHead: "sentence_embedding"}  # else "logits"
+
+
+def names_of(config: ModelConfig) -> tuple[str, ...]:
+    """The inputs of a model's graph, in order."""
+    if isinstance(config, VisionConfig):
+        return ("pixel_values",)
+    if isinstance(config, EncoderDecoderConfig):
+        return ("input_ids", "attention_mask", "decoder_input_ids")
+    segments = isinstance(config, EncoderConfig) and config.embedding.segments > 0
+    return ("input_ids", "attention_mask", *(["token_type_ids"] if segments else []))
+
+
+def write(source: Path, place: Path) -> dict[str, Any]:
+    """Trace the model of ``source`` into the folder ``place``, with its tokenizer, preprocessing and configuration."""
+    model = load(source, device="cpu", dtype="float32")
+    if model.adapter is not None:
+        merge(model)
+    config = model.config
+    names = names_of(config)
+    made: type[Traceable] = TraceableText
+    if isinstance(config, VisionConfig):
+        made = TraceableImages
+    elif isinstance(config, EncoderDecoderConfig):
+        made = TraceablePair
+    outputs = [OUTPUTS.get(type(config.head), "logits")]
+    traced = made(model)
+    given = example(names, model)
+    with _quiet():
+        try:
+            program = torch.export.export(traced, (), given, dynamic_shapes=_open(names, config), strict=False)
+            graph = torch.onnx.export(
+                program,
+                (),
+                input_names=list(names),
+                output_names=outputs,
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+        except (torch.onnx.errors.OnnxExporterError, torch._dynamo.exc.UserError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise HeedfulError(
+                f"torch {torch.__version__} cannot trace this model ({reason}); try another version"
+            ) from None
+        assert graph is not None
+        graph.save(place / GRAPH)
+    for name in (CONFIG, GENERATION, CARD):
+        if (source / name).exists():
+            shutil.copyfile(source / name, place / name)
+    return {"inputs": list(names), "outputs": outputs, "opset": OPSET, "beside": copy_beside(source, place)}
+
+
+def _open(names: tuple[str, ...], config: ModelConfig) -> dict[str, dict[int, Any]]:
+    """Which axes are left open, and how far: lengths up to the positions that the graph holds."""
+    batch = Dim("batch", min=1)
+    if isinstance(config, VisionConfig):
+        return {"pixel_values": {0: batch}}
+    most = lengths(config)
+    dims = {name: Dim(name, min=1, max=limit) if limit else Dim(name, min=1) for name, limit in most.items()}
+    return {name: {0: batch, 1: dims["decoder_length" if name.startswith("decoder_") else "length"]} for name in names}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings and log lines that the exporter has for its own authors."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

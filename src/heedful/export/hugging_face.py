@@ -1,0 +1,79 @@
+"""Hugging Face's layout: configuration, weights, tokenizer, preprocessing; what ``transformers`` opens without us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heedful.adapters import merge
+from heedful.checkpoints import load, read_card, save
+from heedful.checkpoints.facts import Inexpressible, Stored
+from heedful.checkpoints.families import FAMILIES, express
+from heedful.checkpoints.family import FREE, Case, Family
+from heedful.checkpoints.flat import Flat, flat
+from heedful.config import ModelConfig
+from heedful.errors import HeedfulError
+from heedful.export.target import copy_beside
+from heedful.models import Model
+
+SHOWN = 6  # fields in an error
+OWN = ("layout", "heedful", "verification")  # of the card: what ``save`` says itself, and figures of other weights
+
+
+def write(source: Path, place: Path, dtype: str | None = None) -> dict[str, Any]:
+    """Write the model of ``source`` into the folder ``place``; returns its layout."""
+    model = opened(source)
+    if dtype is not None:
+        model.to(getattr(torch, dtype))
+    card = {name: value for name, value in read_card(source).items() if name not in OWN}
+    layout = save(model, place, extra=card)
+    return {"layout": layout, "dtype": str(model.dtype).removeprefix("torch."), "beside": copy_beside(source, place)}
+
+
+def opened(source: Path) -> Model:
+    """The model as it would be written: adapters merged; raises where no layout of theirs can say it."""
+    model = load(source, device="cpu")
+    if model.adapter is not None:
+        merge(model)
+    refuse_unsayable(model.config)
+    return model
+
+
+def refuse_unsayable(config: ModelConfig) -> None:
+    """Raise ``HeedfulError``, naming the fields, for a configuration that no family can say."""
+    if express(config) is not None:
+        return
+    alike = [family for family in FAMILIES.values() if family.fixed["kind"] == config.kind]
+    tried = [(unsaid(config, family, case), case.name) for family in alike for case in family.cases]
+    fields, name = min(tried, key=lambda found: len(found[0]))
+    more = f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
+    raise HeedfulError(
+        f"no layout of Hugging Face can say this model; the nearest class, {name}, has no words for "
+        f"{', '.join(fields[:SHOWN])}{more}; change those, or export --to onnx"
+    )
+
+
+def unsaid(config: ModelConfig, family: Family, case: Case) -> list[str]:
+    """The fields of a configuration that a class of a family has no words for."""
+    ours = flat(config)
+    theirs: dict[str, Any] = {"architectures": [case.name], "model_type": family.name}
+    facts, missing = (*family.facts, *case.facts), []
+    for fact in facts:
+        try:
+            fact.write(ours, theirs)
+        except Inexpressible as error:
+            missing.append(str(error))
+    told = {fact.theirs: fact.foretold(ours) for fact in facts if isinstance(fact, Stored)}
+    try:
+        back = flat(family.read(theirs, case, told))
+    except HeedfulError:
+        back = {}
+    return sorted({*missing, *_different(ours, back)})
+
+
+def _different(ours: Flat, back: Flat) -> list[str]:
+    """Paths whose values differ, but for those that only tell how a model is born and trained."""
+    paths = ours.keys() | back.keys()
+    return [path for path in paths if not path.endswith(FREE) and ours.get(path) != back.get(path)]

@@ -1,0 +1,80 @@
+"""The folder that an export writes: new or meant, whole or not there; and what travels beside the weights. No torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from heedful.errors import HeedfulError
+
+# what tells a tokenizer or a preprocessor apart from weights, configurations and a run's own files
+BESIDE = (
+    "tokenizer*.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "target_vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.spm",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "chat_template.jinja",
+)
+
+
+def check_target(out: str | Path, overwrite: bool) -> None:
+    """Raise ``HeedfulError`` where the folder is a file, holds something that is not to be replaced, or cannot be."""
+    path = Path(out).expanduser()
+    if not str(out).strip():
+        raise HeedfulError("--out is empty; name a folder for the export")
+    if path.exists() and not path.is_dir():
+        raise HeedfulError(f"--out {out} is a file; name a folder")
+    if path.is_dir() and any(path.iterdir()) and not overwrite:
+        raise HeedfulError(f"--out {out} is not empty; --overwrite replaces it")
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise HeedfulError(f"--out {out}: cannot write in {parent}; choose another folder")
+
+
+@contextmanager
+def replaced(out: Path) -> Iterator[Path]:
+    """A new folder that takes the place of ``out`` when the block ends well; otherwise ``out`` is as it was."""
+    out = out.expanduser().absolute()
+    place, old = (out.with_name(f".{out.name}.{os.getpid()}.{word}") for word in ("part", "old"))
+    try:
+        place.mkdir(parents=True)
+        yield place
+        if out.exists():
+            out.rename(old)
+        place.rename(out)
+    except OSError as error:
+        if old.exists() and not out.exists():
+            old.rename(out)
+        raise HeedfulError(f"cannot write {out}: {error.strerror or error}; make room, or choose another") from None
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def copy_beside(source: Path, place: Path) -> list[str]:
+    """Copy the files of tokenizer and preprocessing; those that are there already stay. Their names."""
+    found = sorted({file for pattern in BESIDE for file in source.glob(pattern) if file.is_file()})
+    for file in found:
+        if not (place / file.name).exists():
+            shutil.copyfile(file, place / file.name)
+    return [file.name for file in found]
+
+
+def need(*packages: str, format: str) -> None:
+    """Raise ``HeedfulError``, with the line that installs them, where packages are missing."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise HeedfulError(f"--to {format} needs {' and '.join(missing)}; pip install {' '.join(missing)}")

@@ -1,0 +1,110 @@
+"""A model that can be traced: the same numbers, without what a tracer cannot follow.
+
+The fused attention asks whether two lengths are equal, batch norm picks out real tokens, a table of sines grows when it
+must. None of the three is a number of the model's; each is put in another form here, on the model that is to be traced.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from heedful.config import (
+    EncoderDecoderConfig,
+    LearnedPosition,
+    ModelConfig,
+    SinusoidalPosition,
+    StackConfig,
+    VisionConfig,
+)
+from heedful.layers.attention import Attention, explicit_attention
+from heedful.layers.norm import BatchNorm
+from heedful.layers.position import Sinusoidal, sinusoid
+from heedful.models import Model
+
+SINES = 4096  # positions of a table of sines, which a graph cannot extend
+
+
+class Fixed(nn.Module):
+    """Batch norm with its running statistics, over all tokens at once; padding comes out as zeros."""
+
+    def __init__(self, norm: BatchNorm) -> None:
+        super().__init__()
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        scale = norm.weight.detach() * (norm.running_var + norm.eps).rsqrt()
+        self.scale = nn.Parameter(scale, requires_grad=False)
+        self.shift = nn.Parameter(norm.bias.detach() - norm.running_mean * scale, requires_grad=False)
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """``x`` (B, T, D) scaled and shifted by feature, zero where ``real`` (B, T) is False."""
+        y = x * self.scale + self.shift
+        return y if real is None else y * real[..., None]
+
+
+class Traceable(nn.Module):
+    """The model as a function of the named tensors of a graph: masks come as whole numbers, 1 for a real token."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model.eval()
+        for name, part in list(model.named_modules()):
+            if isinstance(part, Attention):
+                part.attend = explicit_attention
+            elif isinstance(part, Sinusoidal):
+                part.table = sinusoid(SINES + part.offset, part.dim, part.base, part.order).to(part.table)
+            elif isinstance(part, BatchNorm):
+                owner, _, last = name.rpartition(".")
+                setattr(model.get_submodule(owner), last, Fixed(part))
+
+
+class TraceableText(Traceable):
+    """An encoder or a decoder."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """What the head makes of ids (B, T)."""
+        more = () if token_type_ids is None else (token_type_ids,)
+        return self.model(input_ids, attention_mask.bool(), *more)
+
+
+class TraceableImages(Traceable):
+    """A vision model."""
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """What the head makes of pixels (B, C, H, W)."""
+        return self.model(pixel_values)
+
+
+class TraceablePair(Traceable):
+    """An encoder-decoder: both sides in one call, nothing remembered."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        """What the head makes of the target (B, U) over the source (B, T)."""
+        return self.model(input_ids, decoder_input_ids, attention_mask.bool())
+
+
+def longest(stack: StackConfig) -> int | None:
+    """How many tokens a traced stack can take; None: any number."""
+    if isinstance(stack.position, LearnedPosition):
+        return stack.position.length
+    return SINES if isinstance(stack.position, SinusoidalPosition) else None
+
+
+def lengths(config: ModelConfig) -> dict[str, int | None]:
+    """For each axis of tokens, how long it may be."""
+    if isinstance(config, EncoderDecoderConfig):
+        return {"length": longest(config.encoder), "decoder_length": longest(config.decoder)}
+    return {"length": longest(getattr(config, "encoder", None) or getattr(config, "decoder"))}  # noqa: B009  # by kind
+
+
+def example(names: tuple[str, ...], model: Model) -> dict[str, Tensor]:
+    """Tensors to trace with: sizes that no axis of the model's own has to share, and padding on both sides."""
+    ids = torch.ones(3, 7, dtype=torch.long)
+    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]])
+    made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    made["decoder_input_ids"] = torch.ones(3, 5, dtype=torch.long)
+    if "pixel_values" in names:
+        assert isinstance(model.config, VisionConfig)
+        patches = model.config.patches
+        made["pixel_values"] = torch.zeros(3, patches.channels, *patches.image_size, dtype=model.dtype)
+    return {name: made[name] for name in names}

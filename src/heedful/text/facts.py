@@ -1,0 +1,167 @@
+"""What a folder tells about its tokenizer beside the vocabulary: its family, special names, added tokens, options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heedful.errors import HeedfulError
+from heedful.text.families import ALONE, ANY, CLASSES, FAMILIES, ROLES, Family
+
+LISTS = ("additional_special_tokens", "extra_special_tokens")
+ENDLESS = 10**9  # a `model_max_length` beyond it says that there is no limit
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a folder's files say.
+
+    - ``config``: ``tokenizer_config.json`` with the special names of ``special_tokens_map.json``; none is ``None``
+    - ``told``: the word that decides the family (a tokenizer's class, else a model's type), or None
+    - ``none``: the roles that the files say no token has
+    - ``added``: (id, token as `tokenizers.AddedToken` takes it) of every token added to the vocabulary
+    """
+
+    config: dict[str, Any]
+    told: str | None
+    none: frozenset[str]
+    added: list[tuple[int, dict[str, Any]]]
+
+    @property
+    def family(self) -> Family | None:
+        """The family told, where it is known."""
+        return FAMILIES.get(CLASSES.get(self.told or "", self.told or ""))
+
+    def needed(self, folder: Path, file: str) -> Family:
+        """The family told, or the only one that has such a ``file``. Raises `HeedfulError` where there is none."""
+        if self.told is None and file not in ALONE:
+            raise HeedfulError(
+                f"{folder} holds {file} and nothing says whose; add a config.json with its model_type "
+                f"({', '.join(FAMILIES)}) or a tokenizer.json"
+            )
+        if self.told is not None and self.family is None:
+            raise HeedfulError(
+                f"{folder} holds no tokenizer.json, and older tokenizer files of {self.told!r} are not read; "
+                f"known: {', '.join(FAMILIES)}; save it with a tokenizer.json"
+            )
+        return self.family or FAMILIES[ALONE[file]]
+
+    def named(self, family: Family | None, known: Callable[[str], bool]) -> dict[str, Any]:
+        """``config`` with the family's own special names for the roles of which nothing was said, as far as the
+        vocabulary (``known``) has them.
+        """
+        special = {} if family is None else family.special
+        own = {
+            role: special[role]
+            for role in ROLES
+            if role in special and role not in self.none and role not in self.config and known(content(special[role]))
+        }
+        return {**self.config, **own}
+
+
+def read(folder: Path) -> Facts:
+    """The facts of a folder, whatever of the files is there. Raises `HeedfulError` for broken JSON."""
+    config = read_json(folder / "tokenizer_config.json")
+    names = read_json(folder / "special_tokens_map.json")
+    model = read_json(folder / "config.json")
+    # In a folder that tells its added tokens in the configuration, that is the newer file; else the map is.
+    both = {**names, **config} if "added_tokens_decoder" in config else {**config, **names}
+    for role in ROLES:
+        both[role] = both.get(role) or names.get(role) or config.get(role)
+        _check(both[role], f"{role} of {folder}")
+    for key in LISTS:
+        for name in both.get(key) or ():
+            _check(name, f"a name among the {key} of {folder}")
+    none = frozenset(role for role in ROLES if both[role] is None and (role in names or role in config))
+    both = {key: value for key, value in both.items() if key not in ROLES or value is not None}
+    if not (isinstance(both.get("model_max_length"), int | float) and both["model_max_length"] < ENDLESS):
+        both.pop("model_max_length", None)
+    words = (config.get("tokenizer_class"), model.get("tokenizer_class"), model.get("model_type"))
+    classes = [word.removesuffix("Fast") for word in words if isinstance(word, str)]
+    told = next((word for word in classes if word not in ANY), None)
+    return Facts(both, told, none, _added(folder, config))
+
+
+def find(folder: Path, facts: Facts, target: bool = False) -> tuple[str, ...] | None:
+    """The names of the older files of which a tokenizer is made, those of the family told first; None: there are none.
+
+    Raises `HeedfulError` where a part of them is there alone.
+    """
+    families = [facts.family, *FAMILIES.values()] if facts.family else [*FAMILIES.values()]
+    if target:
+        both = all((folder / name).is_file() for name in ("source.spm", "target.spm"))
+        families = [FAMILIES["marian"]] if both else []
+    known = [files for family in families for files in family.files]
+    whole = [files for files in known if all((folder / name).is_file() for name in files)]
+    for files in known if not whole else ():
+        here = [name for name in files if (folder / name).is_file()]
+        if here:
+            lacking = next(name for name in files if name not in here)
+            raise HeedfulError(f"{folder} holds {here[0]} but no {lacking}; download it too")
+    return whole[0] if whole else None
+
+
+def plain(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with its special names as strings: their properties stand in ``tokenizer.json``."""
+    names = {role: content(config[role]) for role in ROLES if role in config}
+    lists = {key: [content(name) for name in config[key]] for key in LISTS if isinstance(config.get(key), list)}
+    return {**config, **names, **lists}
+
+
+def content(name: Any) -> str:
+    """A special token's name, which files give as a string or as a mapping with its properties."""
+    return str(name["content"] if isinstance(name, dict) else name)
+
+
+def read_json(path: Path, missing: bool = True) -> dict[str, Any]:
+    """The object in a JSON file; none where there is no such file, and it may be ``missing``."""
+    if missing and not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise HeedfulError(f"cannot read {path}: {error.strerror}; look at its permissions") from None
+    except (ValueError, RecursionError) as error:
+        raise HeedfulError(f"{path} is broken JSON ({line(error)}); save or download it again") from error
+    if not isinstance(found, dict):
+        raise HeedfulError(f"{path} is broken JSON: {type(found).__name__}, not an object; save or download it again")
+    return found
+
+
+def line(error: BaseException) -> str:
+    """The first line of an error."""
+    return str(error).partition("\n")[0]
+
+
+def said(error: BaseException) -> str:
+    """The first line of what the library says of a file. Some broken files make it panic, which is no `Exception`;
+    an interruption is none either, and is raised again.
+    """
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+    return line(error)
+
+
+def _check(name: Any, what: str) -> None:
+    if isinstance(name, dict):
+        name = name.get("content", 0)
+    if not isinstance(name, str | None):
+        raise HeedfulError(f"{what} is no name: {str(name)[:40]!r}; write it as a string")
+
+
+def _added(folder: Path, config: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Of ``added_tokens.json`` (name → id) and ``added_tokens_decoder`` (id → properties), the latter knowing more."""
+    found: dict[int, dict[str, Any]] = {}
+    try:
+        for name, number in read_json(folder / "added_tokens.json").items():
+            found[int(number)] = {"content": name}
+        for number, token in (config.get("added_tokens_decoder") or {}).items():
+            found[int(number)] = {"content": content(token)} | (token if isinstance(token, dict) else {})
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise HeedfulError(
+            f"{folder} tells its added tokens in no known way ({line(error)}); save or download them again"
+        ) from error
+    return sorted(found.items(), key=lambda entry: entry[0])

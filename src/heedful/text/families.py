@@ -1,0 +1,150 @@
+"""What the published families' tokenizers are, where a folder says no more: files, special names, templates. Data only.
+
+The names are those of the released models (Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020; Devlin et al. 2019;
+Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Junczys-Dowmunt et al. 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Layout = Literal["byte-level", "wordpiece", "pieces", "fairseq", "two-sided"]
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One family's tokenizer.
+
+    - ``files``: the older files, alternatives in the order of preference; all of an alternative must be there.
+    - ``layout``: how ids are told from them (``published.py`` has one reader for each).
+    - ``special``: role → name; ``single``, ``pair``: what stands around a text and a pair of them, in roles.
+    - ``defaults``: what stands in ``tokenizer_config.json`` where it says nothing.
+    """
+
+    files: tuple[tuple[str, ...], ...]
+    layout: Layout
+    special: Mapping[str, Any]
+    single: str = "$A"
+    pair: str = "$A $B:1"
+    defaults: Mapping[str, Any]
+
+
+TEXT = ["input_ids", "attention_mask"]
+SEGMENTS = ["input_ids", "token_type_ids", "attention_mask"]
+
+_GPT2 = Family(
+    files=(("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")),
+    layout="byte-level",
+    special={"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
+    defaults={"model_input_names": TEXT, "add_bos_token": False, "add_eos_token": False},
+)
+_FAIRSEQ_NAMES = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "cls_token": "<s>",
+    "mask_token": {"content": "<mask>", "lstrip": True},  # the space before it belongs to it
+}
+_ROBERTA = Family(
+    files=(("vocab.json", "merges.txt"),),
+    layout="byte-level",
+    special=_FAIRSEQ_NAMES,
+    single="{cls_token} $A {sep_token}",
+    pair="{cls_token} $A {sep_token} {sep_token} $B {sep_token}",
+    defaults={"model_input_names": TEXT, "trim_offsets": True},
+)
+_XLM_ROBERTA = Family(
+    files=(("sentencepiece.bpe.model",),),
+    layout="fairseq",
+    special=_FAIRSEQ_NAMES,
+    single=_ROBERTA.single,
+    pair=_ROBERTA.pair,
+    defaults={"model_input_names": TEXT},
+)
+
+
+def _bert(inputs: list[str]) -> Family:
+    return Family(
+        files=(("vocab.txt",),),
+        layout="wordpiece",
+        special={
+            "unk_token": "[UNK]",
+            "sep_token": "[SEP]",
+            "pad_token": "[PAD]",
+            "cls_token": "[CLS]",
+            "mask_token": "[MASK]",
+        },
+        single="{cls_token} $A {sep_token}",
+        pair="{cls_token} $A {sep_token} $B:1 {sep_token}:1",
+        defaults={
+            "model_input_names": inputs,
+            "do_lower_case": True,
+            "tokenize_chinese_chars": True,
+            "strip_accents": None,
+        },
+    )
+
+
+_T5 = Family(
+    files=(("spiece.model",),),
+    layout="pieces",
+    special={"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+    single="$A {eos_token}",
+    pair="$A {eos_token} $B {eos_token}",
+    defaults={"model_input_names": TEXT, "extra_ids": 100},
+)
+_LLAMA = Family(
+    files=(("tokenizer.model",),),
+    layout="pieces",
+    special={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+    defaults={"model_input_names": TEXT, "add_bos_token": True, "add_eos_token": False, "legacy": True},
+)
+_MARIAN = Family(
+    files=(("source.spm", "vocab.json"),),
+    layout="two-sided",
+    special={"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+    single="$A {eos_token}",
+    pair="$A $B {eos_token}",
+    defaults={"model_input_names": TEXT, "model_max_length": 512, "separate_vocabs": False},
+)
+
+# By the `model_type` of config.json.
+FAMILIES = {
+    "gpt2": _GPT2,
+    "roberta": _ROBERTA,
+    "bart": _ROBERTA,
+    "bert": _bert(SEGMENTS),
+    "distilbert": _bert(TEXT),
+    "t5": _T5,
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "marian": _MARIAN,
+    "xlm-roberta": _XLM_ROBERTA,
+}
+# By the `tokenizer_class` of either file, with or without "Fast"; it goes before the model's type.
+CLASSES = {
+    "GPT2Tokenizer": "gpt2",
+    "RobertaTokenizer": "roberta",
+    "BartTokenizer": "bart",
+    "BertTokenizer": "bert",
+    "DistilBertTokenizer": "distilbert",
+    "T5Tokenizer": "t5",
+    "LlamaTokenizer": "llama",
+    "MarianTokenizer": "marian",
+    "XLMRobertaTokenizer": "xlm-roberta",
+}
+ANY = {"PreTrainedTokenizer", "PythonBackend", "TokenizersBackend", "SentencePieceBackend"}  # classes of no family
+# What files mean that only one family has, where neither is told.
+ALONE = {
+    "encoder.json": "gpt2",
+    "vocab.txt": "bert",
+    "spiece.model": "t5",
+    "tokenizer.model": "llama",
+    "source.spm": "marian",
+    "sentencepiece.bpe.model": "xlm-roberta",
+}

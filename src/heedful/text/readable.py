@@ -1,0 +1,34 @@
+"""Tokens as people read them."""
+
+from __future__ import annotations
+
+MARK = "\uffff"  # no character (Unicode, 23.7): around a piece that no text may be cut into, see pieces.py
+
+
+def readable(token: str, decoders: set[str]) -> str:
+    """A token as text: the space that begins a word is a leading space, and a byte that is only a part of a character
+    is written ``<0xE8>``. ``decoders`` names the library's parts that put the tokenizer's tokens together.
+    """
+    if "ByteLevel" in decoders:
+        raw = bytes(_BYTE[character] for character in token if character in _BYTE)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "".join(chr(byte) if byte < 128 else f"<0x{byte:02X}>" for byte in raw)
+    if "WordPiece" in decoders:
+        return token[2:] if token.startswith("##") else " " + token
+    if "Metaspace" in decoders or "Replace" in decoders:
+        return token.replace(MARK, "").replace("▁", " ")
+    return token
+
+
+def _byte_names() -> dict[str, int]:
+    """Byte-level vocabularies write each byte as one visible character: printable Latin-1 as itself, the others as the
+    characters from U+0100 on, in order (Radford et al. 2019).
+    """
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + rank): byte for rank, byte in enumerate(hidden)}
+
+
+_BYTE = _byte_names()

@@ -1,0 +1,105 @@
+"""Greedy text against ``transformers``: token by token, in float32; a tie is settled in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.config import EncoderDecoderConfig, LanguageHead, LearnedPosition, VisionConfig
+from heedful.generation import generate
+from heedful.verification import theirs
+from heedful.verification.inputs import Call, draw, embedding_of, output
+from heedful.verification.report import Outcome, Skipped
+from heedful.verification.subject import TEXTS, Subject
+
+NEW = 12  # tokens generated for a prompt
+PROMPT = 24  # tokens of a prompt, at most
+
+
+def need_language_head(subject: Subject) -> None:
+    """Raise ``Skipped`` for a model that does not generate."""
+    if not hasattr(subject.stored, "decoder") or not isinstance(subject.config.head, LanguageHead):
+        raise Skipped("the model does not generate text")
+
+
+def prompts(subject: Subject) -> list[Tensor]:
+    """Ids (T,) of the person's texts, or else of our own, where the folder has a tokenizer; random ones besides."""
+    config = subject.config
+    assert not isinstance(config, VisionConfig)
+    own: list[list[int]] = []
+    if subject.tokenizer is not None:
+        end = list(config.special.end[:1]) if isinstance(config, EncoderDecoderConfig) else []
+        own = [ids + end for ids in subject.tokenizer.encode(list(subject.texts or TEXTS)) if ids]
+    vocabulary = embedding_of(config).vocab_size
+    room = _room(subject)
+    kept = [torch.tensor(ids[:room]) for ids in own if max(ids) < vocabulary]
+    return [*kept, *(row.ids[: max(1, room)] for row in draw(config, (0.7, 0.2)))]
+
+
+def new_tokens(subject: Subject) -> int:
+    """How many tokens to generate: fewer where the learned positions end."""
+    return min(NEW, _positions(subject) // 2)
+
+
+def _positions(subject: Subject) -> int:
+    config = subject.config
+    learned = [
+        stack.position.length
+        for stack in (getattr(config, "encoder", None), getattr(config, "decoder", None))
+        if stack is not None and isinstance(stack.position, LearnedPosition)
+    ]
+    return min([PROMPT + NEW, *learned])
+
+
+def _room(subject: Subject) -> int:
+    return max(1, _positions(subject) - new_tokens(subject))
+
+
+def plain(model: Any, ids: Tensor, mask: Tensor | None, count: int) -> Tensor:
+    """Greedy ids, with the folder's other settings."""
+    return generate(model, ids, mask, defaults=model.generation, do_sample=False, num_beams=1, max_new_tokens=count)
+
+
+def against_transformers(subject: Subject) -> Outcome:
+    """How many generated tokens differ, over a few prompts, each alone."""
+    need_language_head(subject)
+    theirs.need_their_layout(subject)
+    rows, count = prompts(subject), new_tokens(subject)
+    reason = ""
+    with theirs.quiet() as transformers:
+        for dtype in (torch.float32, torch.float64):
+            ours, other = subject.model(dtype), theirs.reference(transformers, subject, dtype)
+            pairs = []
+            for row in rows:
+                ids = row[None]
+                made = other.generate(
+                    ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1, max_new_tokens=count
+                )
+                pairs.append((plain(ours, ids, None, count)[0].tolist(), made[0].tolist()))
+            apart = sum(_apart(*pair) for pair in pairs)
+            if not apart:
+                break
+            first = next(number for number, pair in enumerate(pairs) if _apart(*pair))
+            reason = _parting(subject, rows[first], *pairs[first], str(dtype).removeprefix("torch."))
+    told = reason and (reason if apart else f"{reason}: a tie, equal in float64")
+    return Outcome(difference=float(apart), allowed=0.0, reason=told)
+
+
+def _apart(ours: list[int], other: list[int]) -> int:
+    return sum(a != b for a, b in zip(ours, other, strict=False)) + abs(len(ours) - len(other))
+
+
+def _parting(subject: Subject, row: Tensor, ours: list[int], other: list[int], dtype: str) -> str:
+    """Where two texts part first, and how far apart the two tokens are to the model."""
+    pairs = list(zip(ours, other, strict=False))
+    place = next((number for number, (a, b) in enumerate(pairs) if a != b), None)
+    if place is None:
+        return f"in {dtype} one text ends after {len(pairs)} tokens, the other does not"
+    before = torch.tensor([ours[:place]])
+    call = Call(row[None], target=before) if isinstance(subject.config, EncoderDecoderConfig) else Call(before)
+    scores = output(subject.model(torch.float32), call)[0, -1]
+    a, b = pairs[place]
+    gap = float((scores[a] - scores[b]).abs() / scores.abs().max())
+    return f"in {dtype} token {place} is {a} here and {b} there, {gap:.1g} of the largest logit apart"

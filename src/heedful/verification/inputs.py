@@ -1,0 +1,163 @@
+"""What models are called with while they are verified, and how far two answers are apart.
+
+Rows are drawn from a seed of their own, so that a verification repeats itself. Shapes: B rows, T tokens, U of a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from heedful.config import (
+    DecoderConfig,
+    EmbeddingConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageHead,
+    LearnedPosition,
+    MaskedHead,
+    ModelConfig,
+    NoHead,
+    SequenceHead,
+    SpanHead,
+    StackConfig,
+    TokenHead,
+    VisionConfig,
+)
+
+Side = Literal["none", "left", "right", "mixed"]
+
+LONGEST = 12  # tokens of a drawn row: enough for every mask and distance to matter
+TOKENWISE = (NoHead, LanguageHead, MaskedHead, TokenHead, SpanHead)  # heads that answer for each token
+
+
+@dataclass(frozen=True)
+class Row:
+    """One example: ids (T,), with an encoder-decoder's target (U,) and segments (T,); or pixels (C, H, W)."""
+
+    ids: Tensor
+    target: Tensor | None = None
+    segments: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """Rows as tensors. Masks are None where there is no padding."""
+
+    ids: Tensor  # (B, T), or pixels (B, C, H, W)
+    mask: Tensor | None = None  # (B, T), True for a real token
+    target: Tensor | None = None  # (B, U)
+    target_mask: Tensor | None = None  # (B, U)
+    segments: Tensor | None = None  # (B, T)
+
+
+def stacks(config: ModelConfig) -> list[StackConfig]:
+    """The stacks of a model, the one that reads first before the other."""
+    return [stack for name in ("encoder", "decoder") if (stack := getattr(config, name, None)) is not None]
+
+
+def embedding_of(config: EncoderConfig | DecoderConfig | EncoderDecoderConfig) -> EmbeddingConfig:
+    """The embedding of what is read first."""
+    return config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
+
+
+def room(config: ModelConfig) -> int:
+    """How many tokens a row may have: no more than the model has learned positions for."""
+    learned = [s.position.length for s in stacks(config) if isinstance(s.position, LearnedPosition)]
+    return min([LONGEST, *learned])
+
+
+def draw(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[Row]:
+    """A random row for each share of the longest length; special tokens are left out where others are left."""
+    random = torch.Generator().manual_seed(seed)
+    if isinstance(config, VisionConfig):
+        shape = (config.patches.channels, *config.patches.image_size)
+        return [Row(torch.randn(shape, generator=random, dtype=torch.float64)) for _ in shares]
+    source = embedding_of(config)
+    special = {config.special.pad or 0, config.special.start, *config.special.end}
+
+    def some(count: int, vocabulary: int) -> Tensor:
+        plain = torch.tensor([i for i in range(vocabulary) if i not in special] or list(range(vocabulary)))
+        return plain[torch.randint(len(plain), (count,), generator=random)]
+
+    rows, most = [], room(config)
+    for share in shares:
+        length = max(1, round(share * most))
+        ids, target, segments = some(length, source.vocab_size), None, None
+        if isinstance(config, EncoderDecoderConfig):
+            # a share of its own, so that neither length follows from the other
+            target = some(max(1, round((1.2 - share) * most * 0.8)), (config.target or source).vocab_size)
+            start = config.special.start
+            target[0] = target[0] if start is None else start
+            if isinstance(config.head, SequenceHead):  # BART's and T5's read the whole text again, to its end token
+                ids[-1] = next(iter(config.special.end), ids[-1])
+                target = torch.cat((target[:1], ids[:-1]))
+        if isinstance(config, EncoderConfig) and source.segments:
+            segments = torch.arange(length) * source.segments // length
+        rows.append(Row(ids, target, segments))
+    return rows
+
+
+def pack(rows: Sequence[Row], side: Side, pad: int | None) -> Call:
+    """Rows as one call, padded on a side; "mixed" pads some left, some right, some on both; "none" takes equal ones."""
+    if side == "none":
+        ids, target, segments = (
+            None if getattr(rows[0], name) is None else torch.stack([getattr(row, name) for row in rows])
+            for name in ("ids", "target", "segments")
+        )
+        assert ids is not None
+        return Call(ids, target=target, segments=segments)
+    ids, mask = _padded([row.ids for row in rows], side, pad or 0)
+    target = target_mask = segments = None
+    if rows[0].target is not None:
+        target, target_mask = _padded([row.target for row in rows if row.target is not None], side, pad or 0)
+    if rows[0].segments is not None:
+        segments, _ = _padded([row.segments for row in rows if row.segments is not None], side, 0)
+    return Call(ids, mask, target, target_mask, segments)
+
+
+def _padded(rows: Sequence[Tensor], side: Side, pad: int) -> tuple[Tensor, Tensor]:
+    width = max(map(len, rows)) + (side == "mixed")  # one more, so that every row has padding somewhere
+    ids = torch.full((len(rows), width), pad)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        spare = width - len(row)
+        before = {"left": spare, "right": 0, "mixed": (spare, 0, spare // 2)[number % 3], "none": 0}[side]
+        ids[number, before : before + len(row)] = row
+        mask[number, before : before + len(row)] = True
+    return ids, mask
+
+
+@torch.no_grad()
+def output(model: Any, call: Call) -> Tensor:
+    """What a model of ours answers."""
+    config = model.config
+    if isinstance(config, VisionConfig):
+        return model(call.ids.to(model.dtype))
+    if isinstance(config, EncoderDecoderConfig):
+        return model(call.ids, call.target, call.mask, call.target_mask)
+    return (
+        model(call.ids, call.mask, call.segments) if isinstance(config, EncoderConfig) else model(call.ids, call.mask)
+    )
+
+
+def real_rows(answer: Tensor, call: Call, config: ModelConfig) -> list[Tensor]:
+    """The answer row by row, without what stands at padding."""
+    real = call.target_mask if isinstance(config, EncoderDecoderConfig) else call.mask
+    if real is None or not isinstance(config.head, TOKENWISE):
+        return list(answer)
+    return [row[kept] for row, kept in zip(answer, real, strict=True)]
+
+
+def distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    """The largest difference over all rows, of the largest wanted value; infinite where one is no number."""
+    if any(a.shape != b.shape for a, b in zip(found, wanted, strict=True)):
+        return float("inf")
+    apart = max(float((a.double() - b.double()).abs().max()) for a, b in zip(found, wanted, strict=True))
+    largest = max(float(b.abs().max()) for b in wanted)
+    broken = any(not bool(tensor.isfinite().all()) for tensor in (*found, *wanted))
+    return float("inf") if broken else apart / largest if largest else apart

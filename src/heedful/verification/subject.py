@@ -1,0 +1,79 @@
+"""The folder under proof: its files, and its model in the types that the checks ask for, opened once each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import torch
+
+from heedful.checkpoints import load, save
+from heedful.config import ModelConfig
+from heedful.errors import HeedfulError
+from heedful.models import Model
+from heedful.text import Tokenizer
+from heedful.verification.report import Skipped
+
+TEXTS = ("Once upon a time", "How are you?", "The committee, after much debate, approved 3 of the 12 plans.")
+
+
+class Subject:
+    """A model's folder; ``texts`` are a person's own, ``task`` what to ask of it where the folder does not say."""
+
+    def __init__(self, folder: Path, texts: Sequence[str] = (), task: str | None = None) -> None:
+        self.folder, self.texts, self.task = folder, tuple(texts), task
+        self._opened: dict[torch.dtype, Model] = {}
+        self.references: dict[torch.dtype, Any] = {}  # what transformers opened of it
+        self._place = TemporaryDirectory()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._place.cleanup()
+
+    @property
+    def layout(self) -> str:
+        """The family whose layout the folder has: "gpt2", "bert", ..., or "heedful" for our own."""
+        return self.stored.layout
+
+    @cached_property
+    def stored(self) -> Model:
+        """The model as the folder has it."""
+        return load(self.folder, device="cpu")
+
+    @cached_property
+    def saved(self) -> Path:
+        """A folder in which the model was saved again; it is gone when the proof is over."""
+        place = Path(self._place.name) / "saved"
+        save(self.stored, place)
+        return place
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration."""
+        return self.stored.config
+
+    def model(self, dtype: torch.dtype) -> Model:
+        """The model in another type. Raises ``Skipped`` where it and the reference would not fit into memory."""
+        if dtype == self.stored.dtype:
+            return self.stored
+        if dtype not in self._opened:
+            needed = 2 * self.stored.count() * dtype.itemsize
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            if needed > memory / 2:
+                raise Skipped(f"two models in {str(dtype).removeprefix('torch.')} need {needed / 1e9:.0f} GB")
+            self._opened[dtype] = load(self.folder, dtype=dtype, device="cpu")
+        return self._opened[dtype]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The folder's tokenizer, None where it has none that opens."""
+        try:
+            return Tokenizer.load(self.folder)
+        except HeedfulError:
+            return None

@@ -1,0 +1,216 @@
+"""Adapters from the command line: trained on a folder's model, resumed, asked, opened with PEFT, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file
+
+import heedful
+from heedful import cli
+from heedful.adapters import LowRank, low_rank_parts, merge
+from heedful.training import Checkpoints
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT asks for it by its old name
+hf.logging.set_verbosity_error()
+hf.logging.disable_progress_bar()
+
+SMALL = ["--model.dim=16", "--model.heads=2", "--model.depth=2", "--training.log-every=10"]
+EVERY = ["--training.evaluate-every=10", "--training.log-every=5"]
+WEIGHTS = "adapter_model.safetensors"
+
+
+def texts(path: Path, words: tuple[str, ...]) -> str:
+    lines = [f"{a} {words[i % len(words)]} {b},{words[i % len(words)]}" for i, (a, b) in enumerate(PAIRS)]
+    path.write_text("text,label\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+PAIRS = [(a, b) for a in ("one", "two", "three", "four", "five", "six") for b in ("red", "blue", "green", "grey")] * 3
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files, a classifier and a language model to go on from, and an adapter of the first."""
+    desk = tmp_path_factory.mktemp("desk")
+    first, second = texts(desk / "first.csv", ("yes", "no")), texts(desk / "second.csv", ("cat", "cow", "bee"))
+    (desk / "book.txt").write_text("\n".join(f"{a} and {b}" for a, b in PAIRS * 4), encoding="utf-8")
+    base = ["--train", first, "--out", str(desk / "base"), "--tokenizer.size=150", "--max-steps=4", *SMALL]
+    assert cli.main(["train", "text-classification", *base]) == 0
+    book = ["--train", str(desk / "book.txt"), "--out", str(desk / "writer"), "--max-steps=3", *SMALL]
+    assert cli.main(["train", "text-generation", *book]) == 0
+    assert cli.main([*adapting(desk, "--max-steps=20"), "--train", second]) == 0
+    return desk
+
+
+def adapting(desk: Path, *more: str, out: str = "adapter") -> list[str]:
+    options = ["--from", str(desk / "base"), "--lora.rank=3", "--out", str(desk / out), *EVERY]
+    return ["train", "text-classification", *options, *more]
+
+
+def trained(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / WEIGHTS)
+
+
+def test_what_a_run_leaves(desk: Path) -> None:
+    for folder in (desk / "adapter", desk / "adapter" / "last"):
+        there = {path.name for path in folder.iterdir()}
+        assert there >= {"adapter_config.json", WEIGHTS, "config.json", "tokenizer.json", "heedful.json"}
+        assert "model.safetensors" not in there
+    told = json.loads((desk / "adapter" / "adapter_config.json").read_text())
+    assert told["base_model_name_or_path"] == str((desk / "base").resolve())
+    assert (told["r"], told["lora_alpha"], told["lora_dropout"], told["task_type"]) == (3, 6, 0.05, "SEQ_CLS")
+    settings = json.loads((desk / "adapter" / "heedful.json").read_text())["settings"]
+    assert settings["lora"] == {"rank": 3, "alpha": 6.0, "dropout": 0.05, "targets": ["query", "value"]}
+
+
+def test_the_learning_rate_is_ten_times_that_of_whole_weights(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = ["--train", str(desk / "second.csv"), "--from", str(desk / "base"), "--out", str(desk / "whole")]
+    assert cli.main(["train", "text-classification", *second, "--max-steps=1"]) == 0
+    rates = [
+        json.loads((desk / name / "heedful.json").read_text())["settings"]["training"]["lr"]
+        for name in ("whole", "adapter")
+    ]
+    assert rates[1] == pytest.approx(10 * rates[0])
+
+
+def test_only_the_adapter_and_the_head_are_trained_and_kept(desk: Path) -> None:
+    base, model = heedful.from_pretrained(desk / "base"), heedful.from_pretrained(desk / "adapter" / "last")
+    before = base.state_dict()
+    for name, tensor in model.state_dict().items():
+        if not name.startswith("head.output") and "lora_" not in name:
+            assert torch.equal(tensor, before[name]), name
+    assert model.head.output.weight.shape[0] == 3
+    assert any(part.lora_b.any() for part in low_rank_parts(model).values())
+    learned = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert all("lora_" in name or name.startswith("head.output") for name in learned)
+    state = Checkpoints(desk / "adapter").load()
+    assert state["model"].keys() == learned
+
+
+def test_it_is_said_how_many_are_trained(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = ["--train", str(desk / "second.csv"), "--max-steps=1"]
+    assert cli.main([*adapting(desk, *train, out="said"), "--json"]) == 0
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    model = heedful.from_pretrained(desk / "said")
+    number = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert (result["trained"], result["parameters"]) == (number, model.count())
+    assert f"{number:,} of them trained" in printed.err
+
+
+@torch.no_grad()
+def test_peft_opens_it(desk: Path) -> None:
+    theirs = peft.AutoPeftModelForSequenceClassification.from_pretrained(
+        desk / "adapter", num_labels=3, ignore_mismatched_sizes=True
+    ).eval()
+    ours = heedful.from_pretrained(desk / "adapter")
+    ids = torch.tensor([[2, 10, 20, 30, 3]])
+    torch.testing.assert_close(ours(ids), theirs(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_it_is_asked_as_any_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert cli.main(["predict", str(desk / "adapter"), "one cow red", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["output"] in ("cat", "cow", "bee")
+    assert cli.main(["evaluate", str(desk / "adapter"), "--data", str(desk / "second.csv"), "--json"]) == 0
+    accuracy = json.loads(capsys.readouterr().out)["metrics"]["accuracy"]
+    merge(heedful.from_pretrained(desk / "adapter")).save_pretrained(desk / "merged")
+    for name in ("tokenizer.json", "tokenizer_config.json", "heedful.json"):
+        shutil.copy(desk / "adapter" / name, desk / "merged")
+    assert cli.main(["evaluate", str(desk / "merged"), "--data", str(desk / "second.csv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["accuracy"] == accuracy
+
+
+def test_a_run_taken_up_again_ends_with_the_same_bits(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = ["--train", str(desk / "second.csv"), "--max-steps=20"]
+    forward, calls = LowRank.forward, [0]
+
+    def stopping(self: LowRank, x: torch.Tensor) -> torch.Tensor:
+        calls[0] += self.training
+        if calls[0] == 13 * 4 + 2:  # in the middle of a step
+            calls[0] += 1
+            raise ZeroDivisionError
+        return forward(self, x)
+
+    monkeypatch.setattr(LowRank, "forward", stopping)
+    assert cli.main(adapting(desk, *train, "--training.save-every=6", out="cut")) == 1
+    assert Checkpoints(desk / "cut").load()["numbers"]["step"] == 12
+    monkeypatch.undo()
+    torch.manual_seed(99)
+    assert cli.main(adapting(desk, *train, "--training.save-every=6", "--resume", out="cut")) == 0
+    for part in (".", "last"):
+        straight, again = trained(desk / "adapter" / part), trained(desk / "cut" / part)
+        assert straight.keys() == again.keys()
+        assert all(torch.equal(straight[name], again[name]) for name in straight)
+
+
+def test_going_on_with_an_adapter_trains_that(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = ["--train", str(desk / "second.csv"), "--from", str(desk / "adapter"), "--out", str(desk / "on")]
+    assert cli.main(["train", "text-classification", *second, "--max-steps=3"]) == 0
+    before, after = trained(desk / "adapter"), trained(desk / "on")
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    told = json.loads((desk / "on" / "adapter_config.json").read_text())
+    assert told["base_model_name_or_path"] == str((desk / "base").resolve())
+
+
+def test_other_labels_on_an_adapter_train_a_new_head(desk: Path) -> None:
+    other = texts(desk / "other.csv", ("up", "down"))
+    options = ["--train", other, "--from", str(desk / "adapter"), "--out", str(desk / "other"), "--max-steps=3"]
+    assert cli.main(["train", "text-classification", *options]) == 0
+    model = heedful.from_pretrained(desk / "other")
+    assert list(model.labels) == ["down", "up"]
+    assert model.fresh == []
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_a_language_model_and_its_fused_maps(desk: Path, optimiser: str) -> None:
+    """GPT-2's layout: query, key and value are one map; nothing but matrices is trained, with either optimiser."""
+    out = desk / f"writes-{optimiser}"
+    options = ["--from", str(desk / "writer"), "--lora.rank=2", f"--training.optimiser={optimiser}", "--out", str(out)]
+    book = ["--train", str(desk / "book.txt"), "--max-steps=3", "--lora.targets=value,up"]
+    assert cli.main(["train", "text-generation", *book, *options]) == 0
+    assert {name.split(".", 5)[-1] for name in trained(out)} == {
+        f"{place}.lora_{which}.weight" for place in ("attn.c_attn", "mlp.c_fc") for which in "AB"
+    }
+    theirs = peft.AutoPeftModelForCausalLM.from_pretrained(out).eval()
+    ours = heedful.from_pretrained(out)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        torch.testing.assert_close(ours(ids), theirs(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
+    assert heedful.pipeline("text-generation", out)("one and", max_new_tokens=3)["output"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--lora.rank=4"], "--lora.rank adapts a trained model; name it with --from"),
+        (["--from=BASE", "--lora.alpha=4"], "--lora.alpha needs --lora.rank"),
+        (["--from=BASE", "--lora.rank=0"], "--lora.rank must be at least 1"),
+        (["--from=BASE", "--lora.rank=4", "--lora.targets=query,valu"], "did you mean 'value'?"),
+        (["--from=BASE", "--lora.rank=4", "--lora.targets=gate"], "no map 'gate'"),
+        (["--from=ADAPTER", "--lora.rank=4"], "is an adapter already"),
+        (["--from=BASE", "--lora.rank=4", "--lora.dropout=1"], "--lora.dropout must be below 1"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be(
+    desk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    places = {"BASE": str(desk / "base"), "ADAPTER": str(desk / "adapter")}
+    named = [option.replace("BASE", places["BASE"]).replace("ADAPTER", places["ADAPTER"]) for option in options]
+    capsys.readouterr()
+    train = ["train", "text-classification", "--train", str(desk / "second.csv"), "--out", str(tmp_path / "new")]
+    assert cli.main([*train, *named]) == 2
+    error: Any = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert words in error
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,237 @@
+"""Adapters in PEFT's files: theirs opened here, ours opened there, with the same numbers; and merged the same."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file
+
+import heedful
+from heedful.adapters import LoraConfig, add_adapter, low_rank_parts, merge
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT asks for it by its old name
+hf.logging.set_verbosity_error()
+hf.logging.disable_progress_bar()
+
+SMALL = {"vocab_size": 23, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GPT2 = SMALL | {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12}
+LLAMA = SMALL | {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA |= {"num_key_value_heads": 2, "max_position_embeddings": 12}
+BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+BERT |= {"num_labels": 3, "max_position_embeddings": 12}
+ROBERTA = BERT | {"pad_token_id": 1, "max_position_embeddings": 14}
+DISTIL = {"vocab_size": 23, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "num_labels": 3}
+T5 = {"vocab_size": 23, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
+T5 |= {"decoder_start_token_id": 0}
+BART = SMALL | {"d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
+BART |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 12}
+MARIAN = BART | {"decoder_start_token_id": 0}
+VIT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24, "patch_size": 4}
+VIT |= {"image_size": 12, "num_labels": 3}
+LLAMA_ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+# name: (class, its settings, PEFT's, our targets that are the same)
+CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any], str]] = {
+    "gpt2": (hf.GPT2LMHeadModel, GPT2, {"task_type": "CAUSAL_LM"}, "query,value"),
+    "gpt2 all": (
+        hf.GPT2LMHeadModel,
+        GPT2,
+        {"task_type": "CAUSAL_LM", "target_modules": ["c_attn", "c_proj", "c_fc"], "use_rslora": True},
+        "all",
+    ),
+    "gpt2 out": (hf.GPT2LMHeadModel, GPT2, {"task_type": "CAUSAL_LM", "target_modules": ["attn.c_proj"]}, "out"),
+    "gpt2 sequence": (hf.GPT2ForSequenceClassification, GPT2 | {"num_labels": 3}, {"task_type": "SEQ_CLS"}, "query"),
+    "llama": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM"}, "query,value"),
+    "llama all": (hf.LlamaForCausalLM, LLAMA, {"task_type": "CAUSAL_LM", "target_modules": LLAMA_ALL}, "all"),
+    "bert": (hf.BertForSequenceClassification, BERT, {"task_type": "SEQ_CLS"}, "query,value"),
+    "bert down": (
+        hf.BertForSequenceClassification,
+        BERT,
+        {"task_type": "SEQ_CLS", "target_modules": r".*layer\.\d+\.output\.dense"},
+        "down",
+    ),
+    "roberta": (hf.RobertaForSequenceClassification, ROBERTA, {"task_type": "SEQ_CLS"}, "query,value"),
+    "distilbert": (
+        hf.DistilBertForSequenceClassification,
+        DISTIL,
+        {"task_type": "SEQ_CLS", "target_modules": ["q_lin", "v_lin"]},
+        "query,value",
+    ),
+    "t5": (hf.T5ForConditionalGeneration, T5, {"task_type": "SEQ_2_SEQ_LM"}, "query,value"),
+    "bart": (hf.BartForConditionalGeneration, BART, {"task_type": "SEQ_2_SEQ_LM"}, "query,value"),
+    "marian": (
+        hf.MarianMTModel,
+        MARIAN,
+        {"task_type": "SEQ_2_SEQ_LM", "target_modules": ["q_proj", "v_proj"]},
+        "query,value",
+    ),
+    "vit": (
+        hf.ViTForImageClassification,
+        VIT,
+        {"target_modules": ["q_proj", "fc2"], "modules_to_save": ["classifier"]},
+        "query,down",
+    ),
+}
+PIXELS = torch.rand(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+IDS = torch.tensor([[5, 7, 9, 11, 4], [6, 8, 10, 12, 14]])
+TARGET = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9]])
+
+
+def random(model: torch.nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                fresh = torch.randn(parameter.shape, generator=generator) * 0.3 + ("norm" in name.lower())
+                parameter.copy_(fresh)
+
+
+def their_output(model: Any) -> torch.Tensor:
+    inside = model.get_base_model() if isinstance(model, peft.PeftModel) else model
+    inside.double().eval()
+    with torch.no_grad():
+        if inside.main_input_name == "pixel_values":
+            return inside(PIXELS.double()).logits
+        more = {"decoder_input_ids": TARGET} if inside.config.is_encoder_decoder else {}
+        return inside(input_ids=IDS, **more).logits
+
+
+@torch.no_grad()
+def our_output(model: Any) -> torch.Tensor:
+    model.double().eval()
+    if model.config.kind == "vision":
+        return model(PIXELS.double())
+    return model(IDS, TARGET) if model.config.kind == "encoder-decoder" else model(IDS)
+
+
+@pytest.fixture(autouse=True)
+def _precise_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their RMS norms compute in float32 whatever they are given; here in what they are given."""
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+    for owner in (hf.models.llama.modeling_llama.LlamaRMSNorm, hf.models.t5.modeling_t5.T5LayerNorm):
+        monkeypatch.setattr(owner, "forward", forward)
+
+
+@functools.cache
+def base(case: str, folder: Path) -> Path:
+    made, settings, _, _ = CASES[case]
+    model = made(made.config_class(**settings))
+    random(model, 0)
+    model.save_pretrained(folder / case / "base")
+    return folder / case / "base"
+
+
+@pytest.fixture(scope="session")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("peft")
+
+
+@functools.cache
+def theirs(case: str, folder: Path) -> Path:
+    """An adapter of random numbers, as PEFT writes it."""
+    made, _, settings, _ = CASES[case]
+    model = made.from_pretrained(base(case, folder))
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.1, **fan(case), **settings))
+    random(adapted, 1)
+    for name, parameter in adapted.named_parameters():  # the base's as they were
+        if "lora_" not in name and "modules_to_save" not in name:
+            plain = name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".original_module", "")
+            parameter.data.copy_(made.from_pretrained(base(case, folder)).get_parameter(plain))
+    adapted.save_pretrained(folder / case / "theirs")
+    return folder / case / "theirs"
+
+
+def fan(case: str) -> dict[str, bool]:
+    return {"fan_in_fan_out": True} if case.startswith("gpt2") else {}
+
+
+def reopened(case: str, room: Path, folder: Path) -> Any:
+    made = CASES[case][0]
+    return peft.PeftModel.from_pretrained(made.from_pretrained(base(case, room)), folder)
+
+
+def every(test: Callable[..., None]) -> Callable[..., None]:
+    return pytest.mark.parametrize("case", CASES)(test)
+
+
+@every
+def test_theirs_opens_here(case: str, room: Path) -> None:
+    folder = theirs(case, room)
+    expected = their_output(reopened(case, room, folder))
+    ours = heedful.from_pretrained(folder, dtype="float64")
+    assert not ours.training
+    assert ours.fresh == []
+    plain = our_output(heedful.from_pretrained(base(case, room), dtype="float64"))
+    scale = expected.abs().max()
+    assert (our_output(ours) - expected).abs().max() <= 1e-10 * scale
+    assert (plain - expected).abs().max() > 1e-3 * scale, "the adapter changes nothing"
+
+
+@every
+def test_there_and_back_is_the_same_file(case: str, room: Path, tmp_path: Path) -> None:
+    folder = theirs(case, room)
+    heedful.from_pretrained(folder).save_pretrained(tmp_path / "ours")
+    stored, again = (load_file(place / "adapter_model.safetensors") for place in (folder, tmp_path / "ours"))
+    assert stored.keys() == again.keys()
+    assert all(torch.equal(stored[name], again[name]) for name in stored)
+    expected, told = (json.loads((place / "adapter_config.json").read_text()) for place in (folder, tmp_path / "ours"))
+    for key in ("peft_type", "task_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "fan_in_fan_out", "bias"):
+        assert told[key] == expected[key], key
+    assert Path(told["base_model_name_or_path"]).samefile(expected["base_model_name_or_path"])
+    if isinstance(expected["target_modules"], list):
+        assert sorted(told["target_modules"]) == sorted(expected["target_modules"])
+    for name in told["modules_to_save"] or ():
+        assert name.endswith(tuple(expected["modules_to_save"])), "PEFT takes names for endings"
+    assert not (tmp_path / "ours" / "model.safetensors").exists()
+
+
+@every
+def test_ours_opens_there(case: str, room: Path, tmp_path: Path) -> None:
+    model = heedful.from_pretrained(base(case, room), dtype="float64")
+    targets = tuple(CASES[case][3].split(","))
+    add_adapter(model, LoraConfig(rank=3, alpha=5, dropout=0.1, targets=targets, rslora=case == "bert"), seed=0)
+    before = our_output(model)
+    assert torch.equal(before, our_output(heedful.from_pretrained(base(case, room), dtype="float64")))
+    generator = torch.Generator().manual_seed(2)
+    for part in low_rank_parts(model).values():
+        part.lora_b.data.copy_(torch.randn(part.lora_b.shape, generator=generator))
+    model.save_pretrained(tmp_path / "ours")
+    expected = our_output(model)
+    scale = expected.abs().max()
+    assert (expected - before).abs().max() > 1e-3 * scale
+    assert (their_output(reopened(case, room, tmp_path / "ours")) - expected).abs().max() <= 1e-10 * scale
+    assert (our_output(heedful.from_pretrained(tmp_path / "ours")) - expected).abs().max() <= 1e-12 * scale
+
+
+@every
+def test_merged_is_theirs_merged(case: str, room: Path, tmp_path: Path) -> None:
+    folder = theirs(case, room)
+    expected = reopened(case, room, folder).get_base_model().double()
+    merged = reopened(case, room, folder)
+    merged = merged.double().merge_and_unload()
+    ours = heedful.from_pretrained(folder, dtype="float64")
+    before = our_output(ours)
+    assert merge(ours) is ours
+    assert not low_rank_parts(ours)
+    assert ours.adapter is None
+    assert all(parameter.requires_grad for parameter in ours.parameters())
+    scale = before.abs().max()
+    assert (our_output(ours) - before).abs().max() <= 1e-12 * scale
+    assert (our_output(ours) - their_output(expected)).abs().max() <= 1e-10 * scale
+    ours.save_pretrained(tmp_path / "whole")
+    merged.save_pretrained(tmp_path / "theirs")
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "theirs"))
+    assert other.keys() - one.keys() <= {"final_logits_bias"}, "which is zero"
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=1e-10, atol=1e-10)

@@ -1,0 +1,205 @@
+"""ONNX: the graph gives the model's numbers, on other shapes than it was traced with, padding included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.checkpoints import save
+from heedful.config import (
+    AlibiPosition,
+    DecoderConfig,
+    EmbeddingConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    ImageHead,
+    LearnedPosition,
+    ModelConfig,
+    NoHead,
+    PatchConfig,
+    PooledHead,
+    RelativePosition,
+    RotaryPosition,
+    SequenceHead,
+    SinusoidalPosition,
+    StackConfig,
+    VisionConfig,
+)
+from heedful.errors import HeedfulError
+from heedful.export import export
+from heedful.models import Model, build
+from heedful.text import Tokenizer
+
+WORDS = EmbeddingConfig(vocab_size=60)
+STACK = StackConfig(dim=16, depth=1, heads=4)
+SINES = replace(STACK, placement="post", position=SinusoidalPosition(order="halves"))
+BUCKETS = replace(STACK, norm="rms", scale="none", position=RelativePosition(buckets=8, max_distance=12))
+CASES: dict[str, tuple[ModelConfig, str]] = {
+    "decoder, learned": (
+        DecoderConfig(embedding=WORDS, decoder=replace(STACK, causal=True, position=LearnedPosition(length=40))),
+        "logits",
+    ),
+    "decoder, rotary, window, grouped": (
+        DecoderConfig(
+            embedding=WORDS,
+            decoder=replace(
+                STACK,
+                causal=True,
+                position=RotaryPosition(),
+                window=4,
+                kv_heads=2,
+                qk_norm="head",
+                gated=True,
+                norm="rms",
+            ),
+        ),
+        "logits",
+    ),
+    "decoder, ALiBi, sequence": (
+        DecoderConfig(
+            embedding=WORDS,
+            decoder=replace(STACK, causal=True, position=AlibiPosition()),
+            head=SequenceHead(pooling="last", pooler=False),
+        ),
+        "logits",
+    ),
+    "encoder, segments": (
+        EncoderConfig(
+            embedding=replace(WORDS, segments=2),
+            encoder=replace(STACK, placement="post", embedding_norm=True, position=LearnedPosition(length=40)),
+            head=NoHead(),
+        ),
+        "last_hidden_state",
+    ),
+    "encoder, batch norm, pooled": (
+        EncoderConfig(
+            embedding=WORDS,
+            encoder=replace(STACK, norm="batch", position=SinusoidalPosition()),
+            head=PooledHead(normalise=True),
+        ),
+        "sentence_embedding",
+    ),
+    "pair, sines": (
+        EncoderDecoderConfig(source=WORDS, encoder=SINES, decoder=replace(SINES, causal=True, cross=True)),
+        "logits",
+    ),
+    "pair, buckets": (
+        EncoderDecoderConfig(source=WORDS, encoder=BUCKETS, decoder=replace(BUCKETS, causal=True, cross=True)),
+        "logits",
+    ),
+    "pictures": (
+        VisionConfig(
+            patches=PatchConfig(image_size=(8, 12), patch_size=4, channels=2, prefix="class+distillation"),
+            encoder=replace(STACK, position=LearnedPosition(length=8)),
+            head=ImageHead(labels=3),
+        ),
+        "logits",
+    ),
+}
+
+
+def randomised(config: ModelConfig) -> Model:
+    model = build(config).eval()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.copy_(torch.randn_like(tensor) * 0.3)
+        for name, buffer in model.named_buffers():
+            if name.endswith("running_var"):
+                buffer.uniform_(0.5, 2)
+            elif name.endswith("running_mean"):
+                buffer.normal_()
+    return model
+
+
+def inputs(model: Model, rows: int, length: int, target: int) -> dict[str, Tensor]:
+    """Random ones; of several rows the first is padded on the right, the second on the left."""
+    ids, mask = torch.randint(60, (rows, length)), torch.ones(rows, length, dtype=torch.long)
+    if rows > 1:
+        mask[0, -2:] = 0
+        mask[1, :3] = 0
+    made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2}
+    made["decoder_input_ids"] = torch.randint(60, (rows, target))
+    if isinstance(model.config, VisionConfig):
+        made["pixel_values"] = torch.randn(rows, 2, 8, 12)
+    return made
+
+
+@torch.no_grad()
+def wanted(model: Model, given: dict[str, Tensor]) -> Tensor:
+    mask = given["attention_mask"].bool()
+    if isinstance(model.config, VisionConfig):
+        return model(given["pixel_values"])
+    if isinstance(model.config, EncoderDecoderConfig):
+        return model(given["input_ids"], given["decoder_input_ids"], mask)
+    segments = isinstance(model.config, EncoderConfig) and model.config.embedding.segments
+    return model(given["input_ids"], mask, *([given["token_type_ids"]] if segments else []))
+
+
+def session(path: Path) -> Any:
+    return pytest.importorskip("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_graph_gives_our_numbers(case: str, tmp_path: Path) -> None:
+    config, output = CASES[case]
+    model = randomised(config)
+    save(model, tmp_path / "model")
+    told = export(tmp_path / "model", "onnx", tmp_path / "out")
+    graph = session(tmp_path / "out" / "model.onnx")
+    assert [one.name for one in graph.get_outputs()] == told["outputs"] == [output]
+    assert [one.name for one in graph.get_inputs()] == told["inputs"]
+    for rows, length, target in ((1, 1, 1), (2, 12, 3), (5, 40, 9)):
+        given = inputs(model, rows, length, target)
+        found = torch.tensor(graph.run(None, {name: given[name].numpy() for name in told["inputs"]})[0])
+        ours = wanted(model, given)
+        assert found.shape == ours.shape
+        apart = (found - ours).abs()
+        if isinstance(config, EncoderConfig | DecoderConfig) and ours.dim() == 3:
+            apart = apart[given["attention_mask"].bool()]
+        assert apart.max() <= 1e-4 * ours.abs().max()
+
+
+def test_names_are_optimums(tmp_path: Path) -> None:
+    """The three cases of inputs beside the plain one, from the configurations alone."""
+    from heedful.export.graph import names_of
+
+    assert names_of(CASES["encoder, segments"][0]) == ("input_ids", "attention_mask", "token_type_ids")
+    assert names_of(CASES["pair, sines"][0]) == ("input_ids", "attention_mask", "decoder_input_ids")
+    assert names_of(CASES["pictures"][0]) == ("pixel_values",)
+
+
+def test_an_adapted_model_and_what_travels_along(tmp_path: Path) -> None:
+    from heedful.adapters import LoraConfig, add_adapter, low_rank_parts
+    from heedful.checkpoints import load
+
+    save(randomised(CASES["decoder, learned"][0]), tmp_path / "base")
+    model = add_adapter(load(tmp_path / "base"), LoraConfig(rank=2), seed=0)
+    with torch.no_grad():
+        for part in low_rank_parts(model).values():
+            part.lora_b.normal_()
+    save(model, tmp_path / "model")
+    Tokenizer.train(["some words"] * 3, size=20, kind="character").save(tmp_path / "model")
+    export(tmp_path / "model", "onnx", tmp_path / "out")
+    files = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {"model.onnx", "config.json", "generation_config.json", "tokenizer.json"} <= files
+    given = inputs(model, 2, 9, 1)
+    names = ("input_ids", "attention_mask")
+    found = session(tmp_path / "out" / "model.onnx").run(None, {name: given[name].numpy() for name in names})[0]
+    apart = (torch.tensor(found) - wanted(model.eval(), given)).abs()[given["attention_mask"].bool()]
+    assert apart.max() <= 1e-4 * float(abs(found).max())
+
+
+def test_what_cannot_be_traced_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object, **named: object) -> None:
+        raise torch._dynamo.exc.UserError(torch._dynamo.exc.UserErrorType.DYNAMIC_DIM, "no\nway")
+
+    save(randomised(CASES["pictures"][0]), tmp_path / "model")
+    monkeypatch.setattr(torch.export, "export", broken)
+    with pytest.raises(HeedfulError, match=r"^torch \S+ cannot trace this model \(no way"):
+        export(tmp_path / "model", "onnx", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

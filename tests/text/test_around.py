@@ -1,0 +1,91 @@
+"""What stands around a text: what the library itself puts there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers, processors
+
+from heedful.errors import HeedfulError
+from heedful.text import Around, Tokenizer
+
+WORDS = {"<s>": 0, "</s>": 1, "<x>": 2, "one": 3, "two": 4, "three": 5}
+START, END = ("<s>", 0), ("</s>", 1)
+
+
+def tokenizer(post_processor: Any) -> Tokenizer:
+    backend = Backend(models.WordLevel(WORDS, unk_token="<x>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if post_processor is not None:
+        backend.post_processor = post_processor
+    return Tokenizer(backend, {"bos_token": "<s>", "mask_token": "<x>"})
+
+
+def template(single: str, pair: str) -> Any:
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=[START, END, ("<x>", 2)])
+
+
+@pytest.mark.parametrize(
+    "post_processor",
+    [
+        None,
+        processors.ByteLevel(trim_offsets=False),
+        processors.BertProcessing(END, START),
+        processors.RobertaProcessing(END, START),
+        template("<s> $A </s>", "<s> $A </s> $B:1 </s>:1"),
+        template("$A </s>", "$A $B </s>"),
+        template("<s> $A", "<s> $A <s>:1 $B:1"),
+        template("<s>:3 <x> $A:2 </s>:1 </s>", "<x>:1 $A:2 </s> </s>:1 $B <x>:4"),
+        template("$0", "$A $B:1"),
+        processors.Sequence([processors.ByteLevel(), template("<s> $A </s>", "<s> $A </s> </s> $B </s>")]),
+        processors.Sequence([processors.ByteLevel()]),
+        processors.TemplateProcessing(
+            single="both $A",
+            pair="both $A both:1 $B:1",
+            special_tokens=[{"id": "both", "ids": [0, 2], "tokens": ["<s>", "<x>"]}],
+        ),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_as_the_library_puts_them(post_processor: Any) -> None:
+    ours = tokenizer(post_processor)
+    for first, second in [("one", "two three"), ("one two three", "one"), ("", "one"), ("two", "")]:
+        a, b = ours.encode([first, second])
+        alone, pair = ours.backend.encode(first), ours.backend.encode(first, second)
+        assert ours.around().join(a) == (alone.ids, alone.type_ids)
+        assert ours.around(pair=True).join(a, b) == (pair.ids, pair.type_ids)
+        assert ours.around().added == len(alone.ids) - len(a)
+        assert ours.around(pair=True).added == len(pair.ids) - len(a) - len(b)
+
+
+def test_of_a_trained_one_all_that_is_said() -> None:
+    trained = Tokenizer.train(["a text", "its pair"], 300, template="both")
+    assert trained.around() == Around((1,), (), (2,), ((0,), 0, (), 0, (0,)))
+    assert trained.around(pair=True) == Around((1,), (2,), (2,), ((0,), 0, (0,), 1, (1,)))
+    assert Tokenizer.train(["a text"], 300, template="none").around().added == 0
+    assert (trained.mask, tokenizer(None).mask, tokenizer(None).start) == (None, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("post_processor", "message"),
+    [
+        (template("$A", "$B $A"), r"sets the texts as 'BA', not A or AB"),
+        (template("$A", "$A $A $B"), r"sets the texts as 'AAB', not A or AB"),
+        (
+            processors.Sequence([processors.BertProcessing(END, START)] * 2),
+            r"has 2 templates in a row; write it with one",
+        ),
+    ],
+)
+def test_what_cannot_be_told(post_processor: Any, message: str) -> None:
+    with pytest.raises(HeedfulError, match=message) as caught:
+        tokenizer(post_processor).around(pair=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_published_ones(shared_data: Any) -> None:
+    bert = Tokenizer.load(shared_data("weights/minilm-l6"))
+    assert bert.around(pair=True).join([7], [8, 9]) == ([101, 7, 102, 8, 9, 102], [0, 0, 0, 1, 1, 1])
+    assert Tokenizer.load(shared_data("weights/stories15M")).around() == Around((1,), (), (), ((0,), 0, (), 0, ()))

@@ -1,0 +1,338 @@
+"""SentencePiece files of T5, Llama, XLM-RoBERTa and Marian: the pieces that `sentencepiece` itself finds."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odd_texts import LINES, ODD, here_and_saved, sentencepiece
+
+from heedful.errors import HeedfulError
+from heedful.text import Tokenizer
+
+package = pytest.importorskip("sentencepiece")
+form = pytest.importorskip("sentencepiece.sentencepiece_model_pb2")
+
+Make = Callable[[Mapping[str, Any]], Path]
+T5 = {"config.json": {"model_type": "t5"}}
+LLAMA = {"config.json": {"model_type": "llama"}}
+MARIAN = {"config.json": {"model_type": "marian"}}
+
+
+@cache
+def t5(**options: Any) -> bytes:
+    return sentencepiece(vocab_size=300, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, **options)
+
+
+@cache
+def llama(**options: Any) -> bytes:
+    """As Llama's: nothing is normalised, spaces are kept, what has no piece is spelled in bytes."""
+    kept = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
+    return sentencepiece(vocab_size=500, model_type="bpe", allow_whitespace_only_pieces=True, **kept, **options)
+
+
+def processor(model: bytes) -> Any:
+    return package.SentencePieceProcessor(model_proto=model)
+
+
+def known(rows: list[list[int]], unknown: int) -> list[list[int]]:
+    """Without what `sentencepiece` writes as ⁇ and we leave out."""
+    return [[one for one in row if one != unknown] for row in rows]
+
+
+def test_t5(folder: Make, tmp_path: Path) -> None:
+    theirs, made = processor(t5()), folder(T5 | {"spiece.model": t5()})
+    spelled = [text for text in ODD if 2 not in theirs.encode(text)]  # beside an unknown, its spaces are decoded anew
+    ours = here_and_saved(made, tmp_path, [*spelled, "the <extra_id_0> man</s> <extra_id_99>"])
+    rows = ours.encode(ODD)
+    assert rows == theirs.encode(ODD)
+    assert ours.decode(rows) == [theirs.decode(row) for row in known(rows, 2)]
+    assert ours.vocab_size == len(theirs) + 100
+    assert ours.encode(["<extra_id_99><extra_id_0>"]) == [[len(theirs), len(theirs) + 99]]
+    assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (None, 1, 0, 2, None)
+    assert ours.around().join([7]) == ([7, 1], [0, 0])
+    assert ours.around(pair=True).join([7], [8]) == ([7, 1, 8, 1], [0, 0, 0, 0])
+
+
+def test_extra_ids_are_as_many_as_told(folder: Make) -> None:
+    told = {"tokenizer_config.json": {"extra_ids": 2}}
+    ours, size = Tokenizer.load(folder(T5 | told | {"spiece.model": t5()})), len(processor(t5()))
+    assert ours.pieces(range(size, size + 3)) == ["<extra_id_1>", "<extra_id_0>", ""]
+
+
+@pytest.mark.parametrize("number", [-1, 10**12])
+def test_extra_ids_past_reason(number: int, folder: Make) -> None:
+    told = {"tokenizer_config.json": {"extra_ids": number}}
+    with pytest.raises(HeedfulError, match=rf"asks for {number} extra ids; at most 100000 are read"):
+        Tokenizer.load(folder(T5 | told | {"spiece.model": t5()}))
+
+
+def test_a_released_model(shared_data: Callable[[str], Path], folder: Make) -> None:
+    raw = (shared_data("sentencepiece_test") / "test_model.model").read_bytes()
+    theirs = processor(raw)
+    config = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0, "pad_token": None}
+    ours = Tokenizer.load(folder({"spiece.model": raw, "tokenizer_config.json": config}))
+    book = (shared_data("sentencepiece_test") / "botchan.txt").read_text(encoding="utf-8-sig").splitlines()
+    texts = [*ODD, *book]
+    assert ours.encode(texts) == theirs.encode(texts)
+    assert ours.encode(["Hello world. This is a test."]) == [[151, 88, 21, 887, 6, 284, 47, 11, 4, 15, 400, 6]]
+    assert ours.pad is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"add_dummy_prefix": False},
+        {"remove_extra_whitespaces": False, "normalization_rule_name": "identity"},
+        {"normalization_rule_name": "nmt_nfkc_cf", "byte_fallback": True},
+        {"user_defined_symbols": "man,the"},
+        {"split_by_whitespace": False},
+        {"model_type": "bpe"},
+    ],
+    ids=str,
+)
+def test_what_a_model_may_say_of_itself(options: dict[str, Any], folder: Make) -> None:
+    theirs = processor(t5(**options))
+    ours = Tokenizer.load(folder(T5 | {"spiece.model": t5(**options), "tokenizer_config.json": {"extra_ids": 0}}))
+    rows = ours.encode(ODD)
+    assert rows == theirs.encode(ODD)
+    assert ours.decode(rows) == [theirs.decode(row) for row in known(rows, 2)]
+
+
+def test_llama(folder: Make, tmp_path: Path) -> None:
+    theirs = processor(llama())
+    made = folder(LLAMA | {"tokenizer.model": llama()})
+    ours = Tokenizer.load(made)
+    texts = [*ODD, " leading", "trailing ", "the  man"]
+    rows = ours.encode(texts)
+    assert rows == theirs.encode(texts)
+    assert ours.decode(rows) == [theirs.decode(row) for row in rows]
+    assert (ours.start, ours.end, ours.unknown, ours.pad) == (1, 2, 0, None)
+    assert ours.vocab_size == len(theirs)
+    assert ours.pieces(ours.encode(["\U0001f600"])[0]) == [" ", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>"]
+    transformers = pytest.importorskip("transformers")
+    ours.save(tmp_path / "saved")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert again(texts)["input_ids"] == [[1, *row] for row in rows]
+    assert Tokenizer.load(tmp_path / "saved").around() == ours.around()
+
+
+@pytest.mark.parametrize(
+    ("config", "single", "pair"),
+    [
+        ({}, [1, 7], ([1, 7, 1, 8], [0, 0, 1, 1])),
+        ({"add_eos_token": True}, [1, 7, 2], ([1, 7, 2, 1, 8, 2], [0, 0, 0, 1, 1, 1])),
+        ({"add_bos_token": False}, [7], ([7, 8], [0, 1])),
+    ],
+)
+def test_what_stands_around_a_text_for_llama(
+    config: dict[str, Any], single: list[int], pair: Any, folder: Make
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    files = LLAMA | {"tokenizer.model": llama(), "tokenizer_config.json": config}
+    ours = Tokenizer.load(folder(files))
+    assert ours.around().join([7])[0] == single
+    assert ours.around(pair=True).join([7], [8]) == pair
+    files["tokenizer_config.json"] = {"add_bos_token": True, "tokenizer_class": "LlamaTokenizer"} | config
+    theirs = transformers.AutoTokenizer.from_pretrained(folder(files))
+    a, b = ours.encode(["the man", "a thesis"])
+    assert theirs("the man")["input_ids"] == ours.around().join(a)[0]
+    both = theirs("the man", "a thesis", return_token_type_ids=True)
+    assert (both["input_ids"], both["token_type_ids"]) == ours.around(pair=True).join(a, b)
+
+
+def test_a_space_after_a_special_token_is_llamas_older_way(folder: Make) -> None:
+    files = LLAMA | {"tokenizer.model": llama()}
+    older = Tokenizer.load(folder(files))
+    newer = Tokenizer.load(folder(files | {"tokenizer_config.json": {"legacy": False}}))
+    assert older.encode(LINES[:5]) == newer.encode(LINES[:5])
+    assert older.pieces(older.encode(["a</s>a"])[0]) == [" a", "</s>", " a"]
+    assert newer.pieces(newer.encode(["a</s>a"])[0]) == [" a", "</s>", "a"]
+
+
+def test_xlm_roberta(folder: Make) -> None:
+    raw = sentencepiece(vocab_size=300)
+    theirs = processor(raw)
+    files = {"sentencepiece.bpe.model": raw, "config.json": {"model_type": "xlm-roberta"}}
+    ours = Tokenizer.load(folder(files))
+    # fairseq's names take four ids where SentencePiece has three, its unknown being the fourth.
+    assert ours.encode(ODD) == [[one + 1 if one else 3 for one in row] for row in theirs.encode(ODD)]
+    assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (0, 2, 1, 3, len(theirs) + 1)
+    assert ours.around(pair=True).join([7], [8]) == ([0, 7, 2, 2, 8, 2], [0] * 6)
+    assert ours.pieces(ours.encode(["the man <mask>"])[0])[-1] == "<mask>"
+    assert ours.pieces(ours.encode(["the man <mask>"])[0])[-2] != " "
+
+
+def sides() -> tuple[bytes, bytes, dict[str, int]]:
+    """A source and a target model and the vocabulary they share, in an order of its own, a language's name in it."""
+    source = sentencepiece([line for line in LINES if "the" in line], vocab_size=120, character_coverage=1.0)
+    target = sentencepiece([line for line in LINES if "the" not in line], vocab_size=110, character_coverage=1.0)
+    texts = {one.id_to_piece(n) for one in map(processor, (source, target)) for n in range(len(one))}
+    names = ["</s>", "<unk>", *sorted(texts - {"</s>", "<s>", "<unk>"}), ">>fra<<", "<pad>"]
+    return source, target, {name: number for number, name in enumerate(names)}
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("separate", [False, True])
+def test_marian(separate: bool, folder: Make, tmp_path: Path) -> None:
+    source, target, ids = sides()
+    files = {"source.spm": source, "target.spm": target, "vocab.json": ids} | MARIAN
+    if separate:
+        other = {name: len(ids) - 1 - number for name, number in ids.items()}
+        files |= {"target_vocab.json": other, "tokenizer_config.json": {"separate_vocabs": True}}
+    made = folder(files)
+    ours, theirs_side = Tokenizer.load(made), Tokenizer.load(made, "tokenizer.target")
+    for side, raw in ((ours, source), (theirs_side, target)):
+        of_side, table = processor(raw), other if separate and raw is target else ids
+        pieces = [of_side.encode(text, out_type=str) for text in ODD]
+        expected = [[table.get(piece, table["<unk>"]) for piece in row] for row in pieces]
+        assert side.encode(ODD) == expected
+        spelled = [row for row in of_side.encode(ODD) if of_side.unk_id() not in row]
+        told = [[table[of_side.id_to_piece(one)] for one in row] for row in spelled]
+        assert side.decode(told) == [of_side.decode(row) for row in spelled]
+        assert side.unknown == table["<unk>"]
+    texts = [*ODD, ">>fra<< the man", "the man</s>", "naïve théâtre geöffnet"]
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.MarianTokenizer.from_pretrained(made)
+    assert [ours.around().join(row)[0] for row in ours.encode(texts)] == [theirs(text)["input_ids"] for text in texts]
+    rows = [theirs_side.around().join(row)[0] for row in theirs_side.encode(LINES[:5])]
+    if not separate:  # one vocabulary: either side decodes what the other has encoded
+        assert theirs_side.decode(rows) == [theirs.decode(row, skip_special_tokens=True) for row in rows]
+        assert ours.decode(rows) == theirs_side.decode(rows)
+        assert "".join(ours.pieces(rows[-1][:-1])) == "".join(theirs_side.pieces(rows[-1][:-1]))
+    end, unknown, pad = (theirs.convert_tokens_to_ids(name) for name in ("</s>", "<unk>", "<pad>"))
+    assert (ours.end, ours.unknown, ours.pad, ours.start) == (end, unknown, pad, None)
+    assert ours.config["model_max_length"] == 512
+
+    ours.save(tmp_path / "saved")
+    theirs_side.save(tmp_path / "saved", "tokenizer.target")
+    for name, whole in (("tokenizer", ours), ("tokenizer.target", theirs_side)):
+        again = Tokenizer.load(tmp_path / "saved", name)
+        assert again.encode(texts) == whole.encode(texts)
+        assert again.decode(rows) == whole.decode(rows)
+        assert (again.end, again.pad, again.around()) == (whole.end, whole.pad, whole.around())
+    opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert opened(texts)["input_ids"] == [ours.around().join(row)[0] for row in ours.encode(texts)]
+
+
+def test_of_the_other_side_only_what_no_piece_spells_comes_out(folder: Make) -> None:
+    """Not even where a text has such a piece in full, and it would be the better cut."""
+    source, target, ids = sides()
+    made = folder({"source.spm": source, "target.spm": target, "vocab.json": ids} | MARIAN)
+    assert Tokenizer.lies_in(made, "tokenizer.target")
+    for side, raw in (("tokenizer", source), ("tokenizer.target", target)):
+        of_side, tokenizer = processor(raw), Tokenizer.load(made, side)
+        own = {of_side.id_to_piece(n) for n in range(len(of_side))}
+        foreign = {name: number for name, number in ids.items() if name not in own | {">>fra<<", "<pad>"}}
+        apart = {number for name, number in foreign.items() if not own.intersection(name)}
+        assert apart
+        assert len(foreign) > len(apart)
+        texts = [
+            f"{before}{name}{after}".replace("▁", " ")
+            for name in foreign
+            for before in ("", "a")
+            for after in ("", "e\uffff")
+        ]
+        found = {one for row in tokenizer.encode(texts) for one in row}
+        assert found.intersection(foreign.values()) == apart
+        joined = "".join(name for name, number in foreign.items() if number in apart)  # no piece of its own
+        assert tokenizer.encode([joined])[0][-1] == tokenizer.unknown or len(apart) == 1
+
+
+def test_marian_with_one_model_and_pieces_that_the_vocabulary_lacks(folder: Make) -> None:
+    source, _, ids = sides()
+    del ids["▁the"]
+    ids = {name: number for number, name in enumerate(ids)}
+    made = folder({"source.spm": source, "vocab.json": ids} | MARIAN)
+    assert not Tokenizer.lies_in(made, "tokenizer.target")
+    with pytest.raises(HeedfulError, match=r"no tokenizer\.target\.json in "):
+        Tokenizer.load(made, "tokenizer.target")
+    ours = Tokenizer.load(made)
+    assert ours.decode(ours.encode(["the man"])) == ["the man"]
+
+
+def told(folder: Path) -> list[list[int]] | str:
+    """The ids of the odd texts, or else the error."""
+    try:
+        return Tokenizer.load(folder).encode(ODD)
+    except HeedfulError as error:
+        return str(error)
+
+
+def test_every_cut_of_a_model_is_an_error_or_the_model(folder: Make) -> None:
+    whole = t5()
+    made = folder(T5 | {"spiece.model": whole})
+    expected, refused = told(made), 0
+    assert len(expected) == len(ODD)
+    for length in [*range(0, 200, 9), *range(200, len(whole), len(whole) // 40)]:
+        (made / "spiece.model").write_bytes(whole[:length])
+        found = told(made)
+        refused += isinstance(found, str)
+        assert found == expected or re.fullmatch(r".*spiece\.model (is no|make no tokenizer).+", str(found))
+    assert refused > 55
+
+
+def _changed(raw: bytes, change: Callable[[Any], None]) -> bytes:
+    model = form.ModelProto()
+    model.ParseFromString(raw)
+    change(model)
+    return bytes(model.SerializeToString())
+
+
+def _set(path: str, value: Any) -> Callable[[Any], None]:
+    part, _, name = path.partition(".")
+    return lambda model: setattr(getattr(model, part), name, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_set("trainer_spec.model_type", 3), r"spiece\.model is of the kind 'word'; only unigram and bpe are read"),
+        (_set("trainer_spec.treat_whitespace_as_suffix", True), r"writes spaces in another way"),
+        (_set("normalizer_spec.escape_whitespaces", False), r"writes spaces in another way"),
+        (_set("normalizer_spec.precompiled_charsmap", b"\xff" * 9), r"spiece\.model make no tokenizer \(.*charsmap"),
+        (lambda model: model.pieces.__delitem__(2), r"the vocabulary has no unknown token"),
+    ],
+)
+def test_models_that_are_not_read(change: Callable[[Any], None], message: str, folder: Make) -> None:
+    with pytest.raises(HeedfulError, match=message) as caught:
+        Tokenizer.load(folder(T5 | {"spiece.model": _changed(t5(), change)}))
+    assert "\n" not in str(caught.value)
+
+
+def _lack(ids: dict[str, int], *names: str) -> dict[str, int]:
+    return {name: number for number, name in enumerate(name for name in ids if name not in names)}
+
+
+def test_marian_files_that_do_not_fit(folder: Make) -> None:
+    source, target, ids = sides()
+    files: dict[str, Any] = {"source.spm": source, "target.spm": target, "vocab.json": ids} | MARIAN
+    for changed, side, message in [
+        ({"vocab.json": _lack(ids, "<unk>")}, "tokenizer", r"vocab\.json lacks the unknown token"),
+        ({"vocab.json": _lack(ids, "</s>")}, "tokenizer", r"has no eos_token in its vocabulary"),
+        ({"vocab.json": ids | {"x": 9999}}, "tokenizer", r"vocab\.json has \d+ tokens and the id 9999"),
+        ({"source.spm": b"{}"}, "tokenizer", r"source\.spm is no SentencePiece model"),
+        ({"target.spm": b""}, "tokenizer.target", r"target\.spm is no whole SentencePiece model"),
+        (
+            {"tokenizer_config.json": {"separate_vocabs": True}},
+            "tokenizer.target",
+            r"cannot read .*target_vocab\.json: No such file",
+        ),
+    ]:
+        with pytest.raises(HeedfulError, match=message) as caught:
+            Tokenizer.load(folder(files | changed), side)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_missing_package_is_named(folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    with pytest.raises(HeedfulError, match=r"pip install 'heedful\[sentencepiece\]'$") as caught:
+        Tokenizer.load(folder(T5 | {"spiece.model": b""}))
+    assert "\n" not in str(caught.value)

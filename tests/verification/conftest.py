@@ -1,0 +1,94 @@
+"""Tiny random models of the published classes, written by ``transformers``: every bias and every norm random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+VOCABULARY = 40
+NAMED = {"id2label": {0: "no", 1: "yes", 2: "what"}, "label2id": {"no": 0, "yes": 1, "what": 2}}
+COMMON = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+COMMON |= {"intermediate_size": 24, "max_position_embeddings": 40}
+LLAMA = COMMON | {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+PAIR = {"vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 24}
+PAIR |= {
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 40,
+}
+PICTURES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+PICTURES |= {"image_size": 12, "patch_size": 4, "num_channels": 3} | NAMED
+T5 = {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
+T5 |= {"decoder_start_token_id": 0, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
+
+# name: (class, settings)
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": (
+        "GPT2LMHeadModel",
+        {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 40}
+        | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+    ),
+    "llama": ("LlamaForCausalLM", LLAMA),
+    "mistral": ("MistralForCausalLM", LLAMA | {"sliding_window": 4}),
+    "qwen3": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 8}),
+    "bert": ("BertForMaskedLM", COMMON | {"type_vocab_size": 2}),
+    "roberta": ("RobertaForTokenClassification", COMMON | NAMED | {"type_vocab_size": 1, "pad_token_id": 1}),
+    "distilbert": (
+        "DistilBertForSequenceClassification",
+        {"vocab_size": VOCABULARY, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24} | NAMED,
+    ),
+    "t5": ("T5ForConditionalGeneration", T5),
+    "bart": ("BartForConditionalGeneration", PAIR),
+    "marian": (
+        "MarianMTModel",
+        PAIR | {"pad_token_id": 39, "decoder_start_token_id": 39, "eos_token_id": 0, "scale_embedding": True},
+    ),
+    "bert of two heads": ("BertForPreTraining", COMMON),
+    "bart for sequences": ("BartForSequenceClassification", PAIR | NAMED),
+    "t5 for sequences": ("T5ForSequenceClassification", T5 | NAMED),
+    "gpt2 for sequences": (
+        "GPT2ForSequenceClassification",
+        {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 40} | NAMED,
+    ),
+    "vit": ("ViTForImageClassification", PICTURES),
+    "deit": ("DeiTForImageClassificationWithTeacher", PICTURES),
+}
+
+
+def randomise(model: torch.nn.Module, seed: int = 0) -> None:
+    """Random weights; norms of either sign, since a tied head otherwise repeats what it is given."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if not tensor.is_floating_point() or "embed_positions.weight" in name or "inv_freq" in name:
+                continue
+            noise = torch.randn(tensor.shape, generator=random)
+            norm = tensor.dim() == 1 and name.endswith("weight")
+            tensor.copy_(noise.sign() + 0.3 * noise if norm else 0.3 * noise)
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Callable[..., Path]:
+    """A folder of one of ``MODELS``, with changes, as ``transformers`` writes it."""
+
+    def make(name: str, **changes: Any) -> Path:
+        hf = pytest.importorskip("transformers")
+        hf.logging.disable_progress_bar()
+        made, settings = getattr(hf, MODELS[name][0]), MODELS[name][1] | changes
+        model = made(made.config_class(**settings)).eval()
+        randomise(model)
+        model.save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for ``family`` runs for each of ``MODELS``."""
+    if "family" in metafunc.fixturenames:
+        metafunc.parametrize("family", MODELS)

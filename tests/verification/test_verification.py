@@ -1,0 +1,304 @@
+"""Every family verified, each planted fault found, and what cannot be checked said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import heedful
+from heedful import cli
+from heedful.adapters import LoraConfig, add_adapter
+from heedful.checkpoints import families, load, read_card, save
+from heedful.checkpoints.preprocessing import Preprocessing, write_preprocessing
+from heedful.config import (
+    AlibiPosition,
+    DecoderConfig,
+    EmbeddingConfig,
+    EncoderConfig,
+    PooledHead,
+    SequenceHead,
+    SpanHead,
+    StackConfig,
+)
+from heedful.models import build
+from heedful.text import Tokenizer
+from heedful.verification import Report, greedy, subject, theirs, verify
+from heedful.verification.report import Finding, Outcome
+
+Published = Callable[..., Path]
+TEXT = ["the cat sat on the mat", "a dog ran to the big red house", "she sells sea shells by the sea shore"]
+LOGITS = {"logits, float64", "logits, float32"}
+
+
+def verdicts(report: Report, verdict: str) -> set[str]:
+    return {check.name for check in report.checks if check.verdict == verdict}
+
+
+def finding(report: Report, name: str) -> Finding:
+    return next(check for check in report.checks if check.name == name)
+
+
+# -------------------------------------------------------------------------------------------------------- all is well
+
+
+def test_published_models_hold(published: Published, family: str) -> None:
+    report = verify(published(family))
+    assert [f"{c.name}: {c.reason}" for c in report.checks if c.verdict == "off"] == []
+    assert {"round trip", "stored tensors", "saved logits", "mixed batch"} | LOGITS <= verdicts(report, "ok")
+    generates = family in ("gpt2", "llama", "mistral", "qwen3", "t5", "bart", "marian")
+    for check in ("greedy text", "batched text"):
+        assert finding(report, check).verdict == ("ok" if generates else "skipped")
+    decodes = generates or family.endswith("for sequences")
+    assert finding(report, "cached").verdict == ("ok" if decodes else "skipped")
+    assert (finding(report, "padded left").verdict == "ok") == (family not in ("vit", "deit"))
+    assert all(check.reason for check in report.checks if check.verdict == "skipped")
+    assert report.ok
+
+
+def test_older_files_hold_and_what_differs_is_told(published: Published) -> None:
+    """A pickle with names of before, a computed buffer, and a copy of the tied table."""
+    folder = published("gpt2")
+    tensors = load_file(folder / "model.safetensors")
+    state = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    state |= {"h.0.attn.bias": torch.ones(1), "lm_head.weight": state["wte.weight"].clone()}
+    (folder / "model.safetensors").unlink()
+    torch.save(state, folder / "pytorch_model.bin")
+    found = finding(verify(folder), "stored tensors")
+    assert found.verdict == "ok"
+    assert found.reason == "28 names of today for older ones, 1 computed or empty left out"
+
+
+def test_an_adapter_holds_by_itself(published: Published, tmp_path: Path) -> None:
+    save(add_adapter(load(published("gpt2")), LoraConfig(rank=2), seed=0), tmp_path / "adapter")
+    report = verify(tmp_path / "adapter")
+    assert verdicts(report, "off") == set()
+    assert {"round trip", "padded left", "cached", "batched text"} <= verdicts(report, "ok")
+    assert "export it --to hf" in finding(report, "logits, float32").reason
+
+
+STACK = StackConfig(dim=16, depth=1, heads=4, position=AlibiPosition())
+OWN = {
+    "decoder": DecoderConfig(embedding=EmbeddingConfig(vocab_size=9), decoder=replace(STACK, causal=True)),
+    "decoder of sequences": DecoderConfig(
+        embedding=EmbeddingConfig(vocab_size=9),
+        decoder=replace(STACK, causal=True, window=3),
+        head=SequenceHead(pooling="last", pooler=False),
+    ),
+    "pooled": EncoderConfig(
+        embedding=EmbeddingConfig(vocab_size=40, segments=2), encoder=STACK, head=PooledHead(normalise=True)
+    ),
+    "batch norm": EncoderConfig(
+        embedding=EmbeddingConfig(vocab_size=40), encoder=replace(STACK, norm="batch"), head=SpanHead()
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_our_own_layout_holds_and_says_what_is_skipped(tmp_path: Path, case: str) -> None:
+    assert save(build(OWN[case]), tmp_path) == "heedful"
+    report = verify(tmp_path)
+    assert verdicts(report, "off") == set()
+    assert {"round trip", "stored tensors", "padded left", "padded right", "mixed batch"} <= verdicts(report, "ok")
+    assert (finding(report, "cached").verdict == "ok") == case.startswith("decoder")
+    assert finding(report, "logits, float64").verdict == "skipped"
+    assert "heedful's own layout" in finding(report, "logits, float64").reason
+
+
+@pytest.fixture
+def trained(published: Published) -> Path:
+    """A GPT-2 with a tokenizer beside it."""
+    tokenizer = Tokenizer.train(TEXT * 5, size=40, kind="character", template="none")
+    folder = published("gpt2", vocab_size=tokenizer.vocab_size)
+    tokenizer.save(folder)
+    return folder
+
+
+def test_the_tokenizer_and_the_task_are_asked(trained: Path) -> None:
+    report = verify(trained, task="text-generation", texts=["the sea"])
+    assert [f"{c.name}: {c.reason}" for c in report.checks if c.verdict != "ok"] == []
+
+
+def test_nothing_of_the_caller_changes(published: Published) -> None:
+    import transformers
+
+    folder = published("gpt2")
+    state, said = torch.get_rng_state(), transformers.logging.get_verbosity()
+    bars = transformers.logging.is_progress_bar_enabled()
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    first, again = verify(folder), verify(folder)
+    assert [c.difference for c in first.checks] == [c.difference for c in again.checks]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()) == (said, bars)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == files
+
+
+def test_without_transformers(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = published("gpt2")
+    monkeypatch.setattr(theirs.importlib.util, "find_spec", lambda name: None)
+    report = verify(folder)
+    assert {*LOGITS, "saved logits", "greedy text"} <= verdicts(report, "skipped")
+    assert "transformers is not installed" in finding(report, "greedy text").reason
+    assert {"round trip", "stored tensors", "padded left", "cached"} <= verdicts(report, "ok")
+
+
+# ------------------------------------------------------------------------------------------------------ planted faults
+
+
+def test_a_weight_changed_in_saving(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoilt(model: Any, place: Path) -> str:
+        weight = model.get_parameter("decoder.block.1.feed_forward.up.bias")
+        with torch.no_grad():
+            before = weight[3].clone()
+            weight[3] += 1e-3
+            layout = save(model, place)
+            weight[3] = before
+        return layout
+
+    folder = published("gpt2")
+    monkeypatch.setattr(subject, "save", spoilt)
+    report = verify(folder)
+    assert verdicts(report, "off") == {"round trip", "stored tensors", "saved logits"}
+    assert finding(report, "round trip").reason == "differ: decoder.block.1.feed_forward.up.bias"
+    assert "h.1.mlp.c_fc.bias" in finding(report, "stored tensors").reason
+    assert finding(report, "round trip").difference == 1
+    assert not report.ok
+
+
+def test_a_key_of_the_configuration_that_is_not_read(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The epsilon of the norms: folders are written and read alike, and only another program sees it."""
+    folder = published("gpt2", layer_norm_epsilon=0.1)
+    family, key = families.FAMILIES["gpt2"], "layer_norm_epsilon"
+    facts = tuple(replace(fact, theirs="eps") if fact.theirs == key else fact for fact in family.facts)
+    monkeypatch.setitem(families.FAMILIES, "gpt2", replace(family, facts=facts))
+    report = verify(folder)
+    assert LOGITS | {"saved logits"} <= verdicts(report, "off") <= LOGITS | {"saved logits", "greedy text"}
+    assert finding(report, "logits, float64").difference > 1e-3
+
+
+def test_a_mask_that_lets_padding_through(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = published("bert")
+    monkeypatch.setattr("heedful.stack.padding_mask", lambda real: torch.ones_like(real)[:, None, None, :].bool())
+    report = verify(folder)
+    assert verdicts(report, "off") == LOGITS | {"padded left", "padded right", "mixed batch"}
+
+
+def test_a_cache_that_forgets(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("Growing", "Preallocated"):
+        monkeypatch.setattr(f"heedful.cache.{kind}.update", lambda self, project: project())
+    report = verify(trained)
+    assert {"cached", "greedy text"} <= verdicts(report, "off")
+    assert "padded left" in verdicts(report, "ok")
+    found = finding(report, "greedy text")
+    assert found.difference > 0
+    assert "of the largest logit apart" in found.reason
+
+
+def test_positions_that_count_padding(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = published("gpt2")
+    monkeypatch.setattr("heedful.cache.counted", lambda real: torch.arange(real.size(1)).expand(len(real), -1))
+    report = verify(folder)
+    assert {"padded left", "mixed batch", "batched text"} | LOGITS <= verdicts(report, "off")
+    assert {"padded right", "cached"} <= verdicts(report, "ok") | {"cached"}
+
+
+def test_another_tokenizer(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = Tokenizer.encode
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, texts: encode(self, [text.rstrip() for text in texts]))
+    found = finding(verify(trained), "token ids")
+    assert (found.verdict, found.difference) == ("off", 1)  # one of the texts ends with line breaks
+
+
+def test_a_tie_is_settled_in_float64(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    def swayed(model: Any, ids: Tensor, mask: Tensor | None, count: int) -> Tensor:
+        made = plain(model, ids, mask, count)
+        if model.dtype == torch.float32:
+            made[:, -1] = (made[:, -1] + 1) % 40
+        return made
+
+    folder, plain = published("gpt2"), greedy.plain
+    monkeypatch.setattr(greedy, "plain", swayed)
+    found = finding(verify(folder), "greedy text")
+    assert found.verdict == "ok"
+    assert found.reason.startswith("in float32 token ")
+    assert found.reason.endswith("a tie, equal in float64")
+
+
+def test_what_breaks_off_is_off(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    def broken(*given: Any, **named: Any) -> Any:
+        raise KeyError("no such\nthing")
+
+    folder = published("gpt2")
+    monkeypatch.setattr(transformers.GPT2LMHeadModel, "from_pretrained", broken)
+    found = finding(verify(folder), "logits, float64")
+    assert (found.verdict, found.difference) == ("off", None)
+    assert found.reason.startswith("KeyError: ")
+    assert "\n" not in found.reason
+
+
+def test_a_folder_that_does_not_open_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(heedful.HeedfulError, match=r"config\.json is missing"):
+        verify(tmp_path)
+    with pytest.raises(heedful.HeedfulError, match="did you mean 'translation'"):
+        verify(tmp_path, task="translatio")
+
+
+# ------------------------------------------------------------------------------------------------------------- report
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 2e-5])
+def test_what_is_no_number_or_too_far_is_not_ok(number: float) -> None:
+    assert not Outcome(difference=number, allowed=1e-5).ok
+    assert Outcome(difference=1e-5, allowed=1e-5).ok
+
+
+def test_the_command(published: Published, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(published("vit"))
+    assert cli.main(["verify", folder]) == 0
+    first, *table = capsys.readouterr().out.splitlines()
+    assert first.startswith("everything holds: 6 checks, 7 skipped (")
+    assert any(line.startswith("logits, float64") and " ok " in line and "≤ 1e-10" in line for line in table)
+    assert cli.main(["verify", folder, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"ok", "checks", "model", "seconds"}
+    assert (told["ok"], told["model"]) == (True, folder)
+    fields = {"name", "what", "verdict", "difference", "allowed", "reason", "seconds"}
+    assert all(set(check) == fields for check in told["checks"])
+
+
+def test_the_command_finds_a_fault(
+    published: Published, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(published("bert"))
+    monkeypatch.setattr("heedful.stack.padding_mask", lambda real: torch.ones_like(real)[:, None, None, :].bool())
+    assert cli.main(["verify", folder]) == 1
+    assert capsys.readouterr().out.startswith("5 of 8 checks are off, 5 skipped (")
+    assert cli.main(["verify", folder, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_the_figures_are_kept(published: Published, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = published("vit")
+    write_preprocessing(Preprocessing(size=12, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)), folder)
+    (folder / "heedful.json").write_text('{"task": "image-classification"}')
+    assert cli.main(["verify", str(folder), "--save"]) == 0
+    card = read_card(folder)
+    assert card["task"] == "image-classification"
+    kept = card["verification"]
+    assert kept["ok"] is True
+    assert {"heedful", "torch", "transformers"} == set(kept["versions"])
+    figures = {check["name"]: check for check in kept["checks"]}
+    assert figures["logits, float64"]["difference"] <= figures["logits, float64"]["allowed"] == 1e-10
+    assert "greedy text" not in figures
+    assert "| logits, float64 | ok |" in (folder / "README.md").read_text(encoding="utf-8")
+    assert cli.main(["verify", "org/name", "--save"]) == 2
+    assert "leave it out" in capsys.readouterr().err
