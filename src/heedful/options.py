@@ -103,9 +103,9 @@ def check_file(name: str) -> None:
 def check_model(name: str) -> None:
     """What lies there must be a model folder; a name of one or two words may also be a model of the Hub."""
     path = Path(name)
-    if path.exists() and not (path / "config.json").is_file():
+    if path.exists() and not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
         raise HeedfulError(f"{name} is no model folder: it has no config.json; give the --out of a finished training")
-    if not path.exists() and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
+    if not path.exists() and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?(@\w[\w./-]*)?", name):
         raise HeedfulError(f"{name}: no such folder; give the --out of a finished training")
 
 
