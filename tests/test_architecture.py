@@ -58,7 +58,11 @@ ROOMS = {
 LEAVES = {"text", "data"}
 CORE = ("config", "presets", "layers", "cache", "stack", "heads", "models")
 RUNTIME = ("layers", "cache", "stack", "heads", "models")
-DOORS = {("models.base", "generate"), ("models.base", "save_pretrained"), ("models.base", "push_to_hub")}  # methods that call up, when called
+DOORS = {
+    ("models.base", "generate"),
+    ("models.base", "save_pretrained"),
+    ("models.base", "push_to_hub"),
+}  # methods that call up, when called
 
 
 @cache

@@ -264,8 +264,16 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "tinyllama-1.1b": ("Zhang et al. 2024", 1_100_048_384, lambda: llama(2048, 22, 32, 4, 5632)),
     "smollm-135m": ("SmolLM, 2024", 134_515_008, lambda: llama(576, 30, 9, 3, 1536, 49152, tied=True)),
     "smollm-360m": ("SmolLM, 2024", 361_821_120, lambda: llama(960, 32, 15, 5, 2560, 49152, tied=True)),
-    "stories15m": ("llama2.c, 2023", 15_191_712, lambda: llama(288, 6, 6, 6, 768, tied=True, special=_STORY, length=256)),
-    "stories260k": ("llama2.c, 2023", 260_032, lambda: llama(64, 5, 8, 4, 172, 512, tied=True, special=_STORY, length=512)),
+    "stories15m": (
+        "llama2.c, 2023",
+        15_191_712,
+        lambda: llama(288, 6, 6, 6, 768, tied=True, special=_STORY, length=256),
+    ),
+    "stories260k": (
+        "llama2.c, 2023",
+        260_032,
+        lambda: llama(64, 5, 8, 4, 172, 512, tied=True, special=_STORY, length=512),
+    ),
     # encoder
     "bert-base": ("Devlin et al. 2019", 109_482_240, lambda: bert(768, 12, 12)),
     "bert-large": ("Devlin et al. 2019", 335_141_888, lambda: bert(1024, 24, 16)),

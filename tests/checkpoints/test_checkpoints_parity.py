@@ -178,6 +178,8 @@ HOMES = {"mistral": "llama", "qwen2": "llama", "qwen3": "llama", "xlm-roberta": 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_are_data(name: str) -> None:
-    tree = ast.parse(Path(import_module(f"heedful.checkpoints.{HOMES.get(name, name)}").__file__ or "").read_text())
+    tree = ast.parse(
+        Path(import_module(f"heedful.checkpoints.families.{HOMES.get(name, name)}").__file__ or "").read_text()
+    )
     code = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.If, ast.IfExp, ast.For, ast.comprehension)
     assert not [node for node in ast.walk(tree) if isinstance(node, code)]

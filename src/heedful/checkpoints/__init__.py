@@ -1,10 +1,10 @@
 """Model folders: reading, writing, and the families whose layout we speak.
 
+    families/ the layouts that we speak, data only: add one as a file like those and a line in its ``__init__``
     rules     tensors: their names ↔ ours, reversible
-    facts     configuration: their keys ↔ our fields, reversible
+    facts     configuration: their keys ↔ our fields, reversible (``family_facts``: those of a few families)
     flat      our configuration by whole paths
-    family    a family is data in these two; configurations there and back
-    gpt2 · bert · marian · vit    the families, data only: add one as a file like these and a line in ``families``
+    family    a family is data in these; configurations there and back
     folder    finding a folder (here or on the Hub), its JSON files, files written beside and renamed
     configuration    what those files tell of the model and of how it generates
     hub       a folder brought from the Hub, a folder sent there: ``push``

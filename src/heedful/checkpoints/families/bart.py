@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from heedful.checkpoints.facts import ACTIVATIONS, Id, Key, Labels, Stored, only
+from heedful.checkpoints.families.marian import LAYERS
 from heedful.checkpoints.family import Case, Family
-from heedful.checkpoints.marian import LAYERS
 from heedful.checkpoints.rules import Drop, Rename, SqueezeUnlessZero, Tie
 
 BART = Family(

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heedful.checkpoints.bart import BART
-from heedful.checkpoints.bert import BERT
-from heedful.checkpoints.deit import DEIT
-from heedful.checkpoints.distilbert import DISTILBERT
+from heedful.checkpoints.families.bart import BART
+from heedful.checkpoints.families.bert import BERT
+from heedful.checkpoints.families.deit import DEIT
+from heedful.checkpoints.families.distilbert import DISTILBERT
+from heedful.checkpoints.families.gpt2 import GPT2
+from heedful.checkpoints.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from heedful.checkpoints.families.marian import MARIAN
+from heedful.checkpoints.families.roberta import ROBERTA, XLM_ROBERTA
+from heedful.checkpoints.families.t5 import T5
+from heedful.checkpoints.families.vit import VIT
 from heedful.checkpoints.family import Case, Family
-from heedful.checkpoints.gpt2 import GPT2
-from heedful.checkpoints.llama import LLAMA, MISTRAL, QWEN2, QWEN3
-from heedful.checkpoints.marian import MARIAN
-from heedful.checkpoints.roberta import ROBERTA, XLM_ROBERTA
 from heedful.checkpoints.rules import Tensors
-from heedful.checkpoints.t5 import T5
-from heedful.checkpoints.vit import VIT
 from heedful.config import Config, ModelConfig
 from heedful.errors import HeedfulError, nearest
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from heedful.checkpoints.facts import Labels, Stored
+from heedful.checkpoints.families.vit import BODY, VIT
 from heedful.checkpoints.family import Case, Family
 from heedful.checkpoints.rules import Join, Rename
-from heedful.checkpoints.vit import BODY, VIT
 
 LABELS = (Labels("id2label", "head.labels", 2),)
 

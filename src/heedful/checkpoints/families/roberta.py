@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from heedful.checkpoints.bert import BERT, LABEL_FACTS, NO_POOLER
-from heedful.checkpoints.facts import ACTIVATIONS, Id, Key, Stored, only
+from heedful.checkpoints.facts import ACTIVATIONS, Fact, Id, Key, Stored, only
+from heedful.checkpoints.families.bert import BERT, LABEL_FACTS, NO_POOLER
 from heedful.checkpoints.family import Case, Family, called
 from heedful.checkpoints.family_facts import Rows
 from heedful.checkpoints.rules import Drop, Rename, Tie
 
-FACTS = (
+FACTS: tuple[Fact, ...] = (
     Key("vocab_size", "embedding.vocab_size", 50265),
     Key("type_vocab_size", "embedding.segments", 2),
     Key("hidden_size", "encoder.dim", 768),
