@@ -55,9 +55,8 @@ def test_minilm() -> None:
         hidden = model(ids[case["text"]])[0]
         close(hidden[0, :8], case["last_hidden_first8"])
         close(model.head.pooler(hidden[0])[:8], case["pooler_first8"])
-        mean = pooled(ids[case["text"]])[0]
-        close(mean.norm(), [case["mean_pooled_norm"]])
-        close((mean / mean.norm())[:8], case["embedding_first8"])
+        close(hidden.mean(0).norm(), [case["mean_pooled_norm"]])
+        close(pooled(ids[case["text"]])[0, :8], case["embedding_first8"])
     pair = wanted["pair"]
     hidden = model(torch.tensor([pair["ids"]]), segments=torch.tensor([pair["segments"]]))[0]
     close(hidden[0, :8], pair["last_hidden_first8"])
