@@ -283,10 +283,13 @@ def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: 
         ([*TRAIN, "--from", "./nothing"], "./nothing: no such folder"),
         (["predict"], "MODEL"),
         (["predict", "./nothing", "hi"], "./nothing: no such folder"),
-        (["predict", "train.en", "hi"], "train.en is no model folder: it has no config.json"),
+        (["predict", "train.en", "hi"], "train.en is a file, no model folder; give the folder of a model"),
+        (["predict", "model/config.json", "hi"], "is a file, no model folder; give the folder it lies in, model"),
         (["predict", "model", "hi", "--task", "translatoin"], "did you mean 'translation'?"),
         (["predict", "model", "hi", "--num-beam", "4"], "Unknown option: --num-beam. Did you mean --num-beams?"),
         (["predict", "model", "hi", "--num-beams", "0"], "--num-beams must be at least 1, not 0"),
+        (["predict", "model", "-", "hi"], "- is standard input and stands alone; leave it out, or the other texts"),
+        (["predict", "model", "hi", "--", "-"], "- is standard input and stands alone"),
         (["predict", "model", "h\udcff"], "text 1 of the command line is not UTF-8"),
         (["evaluate", "model"], "--data requires an argument"),
         (["evaluate", "model", "--data", "tran.en"], "did you mean 'train.en'?"),
@@ -479,6 +482,17 @@ def test_standard_input_is_answered_as_it_comes_and_in_order(
     chunks = [b"\xef\xbb\xbfone\r\ntw", b"o\n\n", b"gr\xc3", b"\xbc\xc3\x9f\nlast"]
     assert predict(monkeypatch, capsys, chunks) == (0, "ONE\nTWO\n\nGRÜSS\nLAST\n", "")
     assert calls["batches"] == [["one"], ["two", ""], ["grüß"], ["last"]]
+
+
+@pytest.mark.parametrize("options", [["-"], ["-", "--device", "cpu"], ["--num-beams", "4", "-"], ["--", "-"]])
+def test_a_hyphen_is_standard_input(
+    calls: Calls,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+) -> None:
+    assert predict(monkeypatch, capsys, [b"one\ntwo\n"], *options) == (0, "ONE\nTWO\n", "")
 
 
 def test_much_input_is_answered_in_bounded_batches(

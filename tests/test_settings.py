@@ -98,6 +98,9 @@ def test_contradictions_are_refused(values: dict[str, Any], both: tuple[str, str
 def test_one_text_of_columns_is_split_at_its_commas() -> None:
     assert DataSettings(columns=("en, fr",)).columns == ("en", "fr")
     assert DataSettings(columns=("a,b", "c")).columns == ("a,b", "c")
+    assert LoraSettings(rank=2, targets=("query, up",)).targets == ("query", "up")
+    with pytest.raises(HeedfulError, match=r"^--data\.columns must be a list of a text, not \(2,\)"):
+        DataSettings(columns=[2])  # type: ignore[arg-type]  # as a TOML file may say
 
 
 def test_the_first_that_is_set_wins_field_by_field() -> None:

@@ -109,7 +109,9 @@ def train(
 def predict(
     model: Annotated[str, Parameter(help="model folder")],
     /,
-    *inputs: Annotated[str, Parameter(help="texts, or image files; without any, standard input line by line")],
+    *inputs: Annotated[
+        str, Parameter(help="texts, or image files; without any, or for -, standard input line by line")
+    ],
     task: Annotated[str | None, Parameter(help="what to do; by default what the model was trained for")] = None,
     device: Device = None,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
@@ -117,6 +119,10 @@ def predict(
 ) -> None:
     """Answer texts or images with a trained model, in order, as they come."""
     check_model(model)
+    if "-" in inputs:
+        if len(inputs) > 1:
+            raise HeedfulError("- is standard input and stands alone; leave it out, or the other texts")
+        inputs = ()
     for number, text in enumerate(inputs, start=1):
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # what the shell passed was no UTF-8
             raise HeedfulError(f"text {number} of the command line is not UTF-8; convert it first")
@@ -231,7 +237,7 @@ def export(
     quantization: Annotated[
         str | None, Parameter(help="ctranslate2: int8, int8_float16, float16, ...; as stored by default")
     ] = None,
-    overwrite: Annotated[bool, Parameter(help="replace a folder that is not empty")] = False,
+    overwrite: Annotated[bool, Parameter(help="replace a folder that holds a model")] = False,
     json: Json = False,
 ) -> None:
     """Hand a model on: for transformers, CTranslate2 or ONNX."""

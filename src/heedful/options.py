@@ -72,7 +72,14 @@ def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 
 def join_dashes(tokens: Iterable[str]) -> list[str]:
-    """``--train -`` as ``--train=-``: the parser takes a lone hyphen for an option, here it is standard input."""
+    """``--train -`` as ``--train=-``, and ``predict MODEL -`` as ``predict MODEL -- -``: the parser takes a lone hyphen
+    for an option, here it is standard input.
+    """
+    tokens = list(tokens)
+    before = tokens[: [*tokens, "--"].index("--")]
+    if tokens[:1] == ["predict"] and "-" in before:  # none of its options takes a file
+        texts = tokens[len(before) + 1 :]
+        return [*(token for token in before if token != "-"), "--", *["-"] * before.count("-"), *texts]
     joined: list[str] = []
     flag = ""
     for token in tokens:
@@ -103,10 +110,18 @@ def check_file(name: str) -> None:
 def check_model(name: str) -> None:
     """What lies there must be a model folder; a name of one or two words may also be a model of the Hub."""
     path = Path(name)
-    if path.exists() and not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
-        raise HeedfulError(f"{name} is no model folder: it has no config.json; give the --out of a finished training")
+    if path.is_file():
+        there = f"the folder it lies in, {path.parent}" if _holds_model(path.parent) else "the folder of a model"
+        raise HeedfulError(f"{name} is a file, no model folder; give {there}")
+    if path.exists() and not _holds_model(path):
+        remedy = "give the --out of a finished training, or the folder of a published model"
+        raise HeedfulError(f"{name} is no model folder: it has no config.json; {remedy}")
     if not path.exists() and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?(@\w[\w./-]*)?", name):
-        raise HeedfulError(f"{name}: no such folder; give the --out of a finished training")
+        raise HeedfulError(f"{name}: no such folder; give the --out of a finished training, or check the path")
+
+
+def _holds_model(folder: Path) -> bool:
+    return any((folder / file).is_file() for file in ("config.json", "adapter_config.json"))
 
 
 def check_out(settings: RunSettings) -> None:

@@ -57,6 +57,12 @@ class Settings:
                 if number is not None and bound in bounds and not holds(number, bounds[bound]):
                     raise HeedfulError(f"{flag} must be {words} {bounds[bound]}, not {number}")
 
+    def _split(self, name: str) -> None:
+        """Names that came as one, with commas between them, one by one; before they are checked."""
+        value = getattr(self, name)
+        if isinstance(value, (tuple, list)) and len(value) == 1 and isinstance(value[0], str):
+            object.__setattr__(self, name, tuple(part.strip() for part in value[0].split(",")))
+
     def given(self) -> dict[str, Any]:
         """The options that are not left to *auto*, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
@@ -135,8 +141,7 @@ class DataSettings(Settings):
     limit: int | None = _option("read at most this many rows", least=1)
 
     def __post_init__(self) -> None:
-        if isinstance(self.columns, (tuple, list)) and len(self.columns) == 1 and "," in self.columns[0]:
-            object.__setattr__(self, "columns", tuple(name.strip() for name in self.columns[0].split(",")))
+        self._split("columns")
         super().__post_init__()
 
 
@@ -229,8 +234,7 @@ class LoraSettings(Settings):
     targets: tuple[str, ...] | None = _option("query,key,value,out,up,down,gate, or all; query,value by default")
 
     def __post_init__(self) -> None:
-        if isinstance(self.targets, (tuple, list)) and len(self.targets) == 1:
-            object.__setattr__(self, "targets", tuple(name.strip() for name in str(self.targets[0]).split(",")))
+        self._split("targets")
         super().__post_init__()
         for name in self.targets or ():
             if name not in (*LORA_TARGETS, "all"):

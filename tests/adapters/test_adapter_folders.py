@@ -19,8 +19,10 @@ from safetensors.torch import load_file, save_file
 import heedful
 from heedful.adapters import LoraConfig, add_adapter, low_rank_parts, merge
 from heedful.checkpoints import save
+from heedful.cli import main
 from heedful.config import EmbeddingConfig, EncoderConfig, SequenceHead, StackConfig
 from heedful.errors import HeedfulError
+from heedful.text import Tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT asks for it by its old name
 hf.logging.set_verbosity_error()
@@ -161,7 +163,11 @@ def refused(folder: Path, *words: str) -> None:
         ({"r": "four"}, ("r must be a whole number, not 'four'",)),
         ({"r": 5}, ("does not fit", "query has A (4, 16) and B (16, 4) for a map (16, 16) and r 5")),
         ({"base_model_name_or_path": None}, ("base_model_name_or_path must be a text",)),
-        ({"base_model_name_or_path": "../nowhere"}, ("is an adapter of '../nowhere'", "no folder")),
+        ({"base_model_name_or_path": "../nowhere"}, ("is an adapter of '../nowhere'", "no folder", "put it back, or")),
+        (
+            {"base_model_name_or_path": "/nowhere/base"},
+            ("no folder /nowhere/base here; put it back, or write its new",),
+        ),
         ({"base_model_name_or_path": "."}, ("which is one itself",)),
         ({"target_modules": ["query", "value", "key"]}, ("missing:", "attention.self.key")),
     ],
@@ -283,3 +289,27 @@ def test_the_base_may_be_on_the_hub(adapter: Path, monkeypatch: pytest.MonkeyPat
     model.save_pretrained(adapter.parent / "again")
     told = json.loads((adapter.parent / "again" / CONFIG).read_text())
     assert (told["base_model_name_or_path"], told["revision"]) == ("org/name", "v1")
+
+
+def test_a_bare_folder_of_peft_s_is_used_like_any(adapter: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """PEFT writes no config.json and no tokenizer: the base's, under the adapter's own head, with its own classes."""
+    assert not (adapter / "config.json").exists()
+    words = [f"w{number}" for number in range(8)]
+    tokenizer = Tokenizer.train([" ".join(words)] * 3, 23, "wordpiece", template="both")
+    tokenizer.save(adapter.parent / "base")
+    pipe = heedful.pipeline(None, adapter, device="cpu")
+    assert (pipe.task.name, pipe.task.labels) == ("text-classification", ["LABEL_0", "LABEL_1", "LABEL_2"])
+    answer = pipe("w1 w2")
+    ids = torch.tensor([tokenizer.around().join(tokenizer.encode(["w1 w2"])[0])[0]])
+    with torch.no_grad():  # the same model: the base has no pooler, so that each opening draws one
+        scores = pipe.model(ids)[0].softmax(-1)
+    assert answer["output"] == f"LABEL_{int(scores.argmax())}"
+    assert answer["score"] == pytest.approx(float(scores.max()), abs=1e-6)
+    out = adapter.parent / "merged"
+    assert main(["export", str(adapter), "--to", "hf", "--out", str(out)]) == 0
+    assert heedful.pipeline(None, out, device="cpu")("w1 w2")["output"] in pipe.task.labels
+    data = adapter.parent / "data.tsv"
+    data.write_text("".join(f"w{i % 8} w{i % 5} w{i % 3}\tLABEL_{i % 3}\n" for i in range(40)), encoding="utf-8")
+    options = ["--train", str(data), "--from", str(adapter), "--out", str(adapter.parent / "on"), "--max-steps=1"]
+    assert main(["train", "text-classification", *options]) == 0
+    assert heedful.from_pretrained(adapter.parent / "on").labels == ["LABEL_0", "LABEL_1", "LABEL_2"]

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import peft
 import pytest
 import torch
@@ -214,3 +215,48 @@ def test_options_that_cannot_be(
     assert len(error.splitlines()) == 1
     assert words in error
     assert not (tmp_path / "new").exists()
+
+
+def test_the_base_is_not_written_over(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(desk / "base", desk / "mine")
+    for start in (desk / "mine", desk / "mine" / "last"):
+        options = ["--from", str(start), "--lora.rank=3", "--out", str(desk / "mine"), "--overwrite", "--max-steps=1"]
+        capsys.readouterr()
+        assert cli.main(["train", "text-classification", "--train", str(desk / "second.csv"), *options]) == 2
+        assert f"holds {start.resolve()}, which the adapter needs; choose another --out" in capsys.readouterr().err
+    assert heedful.from_pretrained(desk / "mine" / "last").adapter is None
+    merged = ["--to", "hf", "--out", str(desk / "base"), "--overwrite"]
+    assert cli.main(["export", str(desk / "adapter"), *merged]) == 2
+    assert "is the adapter's base folder" in capsys.readouterr().err
+
+
+def test_a_run_is_resumed_with_its_own_adapter(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = ["--train", str(desk / "second.csv"), "--max-steps=21", "--resume"]
+    capsys.readouterr()
+    assert cli.main([*adapting(desk, *train), "--lora.rank=4"]) == 2
+    assert "--lora.rank is 4, but the run in" in capsys.readouterr().err
+    assert cli.main([*adapting(desk, *train), "--lora.targets=all"]) == 2
+    assert "--lora.targets is ('all',), but the run in" in capsys.readouterr().err
+
+
+def test_pictures_of_another_size_than_the_base_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Positions are interpolated for the run and are no part of the adapter: its folder says for which size."""
+    config = hf.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, image_size=8, patch_size=4
+    )
+    hf.ViTForImageClassification(config).save_pretrained(tmp_path / "base")
+    hf.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(tmp_path / "base")
+    rows = torch.randint(256, (24, 16, 16, 3), generator=torch.Generator().manual_seed(0)).numpy().astype("uint8")
+    np.savez(tmp_path / "pictures.npz", images=rows, labels=np.arange(24) % 2)
+    out = ["--from", str(tmp_path / "base"), "--lora.rank=2", "--out", str(tmp_path / "run"), "--image.size=16"]
+    train = ["train", "image-classification", "--train", str(tmp_path / "pictures.npz"), "--max-steps=2", *out]
+    assert cli.main(train) == 0
+    assert heedful.from_pretrained(tmp_path / "run").config.patches.image_size == (16, 16)
+    assert heedful.from_pretrained(tmp_path / "run", image_size=8).config.patches.image_size == (8, 8)
+    assert heedful.pipeline(None, tmp_path / "run", device="cpu")(rows[0])["output"] in ("0", "1")
+    base = hf.ViTForImageClassification.from_pretrained(tmp_path / "base", num_labels=2)
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "run").eval()
+    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = theirs(pixel_values=pixels, interpolate_pos_encoding=True).logits
+        torch.testing.assert_close(heedful.from_pretrained(tmp_path / "run")(pixels), expected, rtol=1e-4, atol=1e-5)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 import heedful
 from heedful import presets
-from heedful.checkpoints import load, save
+from heedful.checkpoints import load, push, save
 
 IDS = torch.tensor([[1, 2, 3, 4]])
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,7 +195,7 @@ def test_a_model_of_the_hub(hub: Hub, model: Any, tmp_path: Path) -> None:
     offline = {"HF_HUB_OFFLINE": "1"}
     assert found(ask(hub, home, FIND, "org/name@v1", **offline)) == by_id
     assert found(ask(hub, home, FIND, f"org/name@{commit(old | others)}", **offline)) == by_id
-    assert "is out of reach" in said(ask(hub, home, FIND, "org/name@v2", **offline))
+    assert "HF_HUB_OFFLINE is set" in said(ask(hub, home, FIND, "org/name@v2", **offline))
     assert len(hub.asked) == seen
     assert found(ask("http://127.0.0.1:9", home, FIND, "org/name@v1")) == by_id  # no network: what is cached
 
@@ -299,6 +299,31 @@ def test_a_folder_is_pushed_without_what_a_run_keeps(hub: Hub, model: Any, tmp_p
     _, files = uploaded(hub)
     assert {"tokenizer.json", "spiece.model", "config.json", "model.safetensors"} < files.keys()
     assert not {"last/config.json", "checkpoint.pt", "run.toml", "metrics.jsonl", ".x"} & files.keys()
+
+
+def test_no_folder_of_this_machine_is_told_to_the_hub(hub: Hub, model: Any, tmp_path: Path) -> None:
+    train = [str(tmp_path / "secret" / "fr.tsv"), "in/here.tsv", "dates:1000"]
+    start, verified = str(tmp_path / "base"), {"model": str(tmp_path / "model"), "checks": [{"name": "logits"}]}
+    settings = {"train": train, "valid": None, "out": "runs/mine", "preset": "vit-b/16", "model": {"dropout": 0.1}}
+    card = {"task": "translation", "data": {"train": train, "examples": 3}, "verification": verified}
+    save(model, tmp_path / "model", extra={**card, "settings": {**settings, "start_from": start}})
+    before = (tmp_path / "model" / "heedful.json").read_text()
+    code = "import sys; from heedful.checkpoints import push; print(push(*sys.argv[1:]))"
+    run = ask(hub, tmp_path / "home", code, str(tmp_path / "model"), "name", HF_TOKEN="hf_right")
+    assert run.stdout.strip() == f"{hub.address}/me/name", run.stderr
+    _, files = uploaded(hub)
+    assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
+    sent, named = json.loads(files["heedful.json"]), ["fr.tsv", "here.tsv", "dates:1000"]
+    assert sent["settings"] == {**settings, "train": named, "out": "mine", "start_from": "base"}
+    assert sent["data"] == {"train": named, "examples": 3}
+    assert sent["verification"] == {**verified, "model": "model"}
+    assert (tmp_path / "model" / "heedful.json").read_text() == before  # here it says all
+
+
+def test_a_folder_without_a_model_is_not_pushed(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(heedful.HeedfulError, match=r"is no model's folder: config\.json is missing"):
+            push(folder, "org/name")
 
 
 def test_what_cannot_be_pushed_is_one_line(hub: Hub, tmp_path: Path) -> None:

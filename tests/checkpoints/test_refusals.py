@@ -12,6 +12,7 @@ from tiny_models import CASES, reference
 
 from heedful import HeedfulError
 from heedful.checkpoints import load, save
+from heedful.checkpoints.families import FAMILIES
 from heedful.config import RotaryPosition
 
 # (a model to begin with, what its config.json says instead, what the refusal says)
@@ -28,6 +29,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"rms_norm_eps": "small"}, "rms_norm_eps is 'small'; it must be a number"),
     ("llama", {"num_key_value_heads": 3}, "4 heads cannot share 3 key-value heads"),
     ("llama", {"quantization_config": {"bits": 4}}, "quantization_config is"),
+    ("llama", {"per_layer_config": {"0": {"rms_norm_eps": 0.5}}}, "per_layer_config is"),
     ("mistral", {"sliding_window": 0}, "sliding_window is 0"),
     ("mistral", {"sliding_window": "wide"}, "sliding_window is 'wide'"),
     (
@@ -46,6 +48,24 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bart", {"normalize_before": True}, "normalize_before is True; only False"),
     ("bart", {"add_final_layer_norm": True}, "add_final_layer_norm is True"),
     ("marian", {"static_position_embeddings": False}, "static_position_embeddings is False"),
+    ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps is nan; it must be a number"),
+    ("llama", {"is_causal": False}, "is_causal is False; only True"),
+    ("llama", {"partial_rotary_factor": 0.5}, "has partial_rotary_factor 0.5"),
+    ("gpt2", {"is_causal": False}, "is_causal is False"),
+    ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is False"),
+    ("gpt2", {"num_attention_heads": 2}, "num_attention_heads is 2, but other keys make decoder.heads 4"),
+    ("distilbert", {"num_attention_heads": 2}, "num_attention_heads is 2"),
+    ("qwen2", {"use_sliding_window": "yes"}, "use_sliding_window is 'yes'; it must be true or false"),
+    ("qwen2", {"max_window_layers": "none"}, "max_window_layers is 'none'; it must be a whole number"),
+    ("qwen2", {"use_sliding_window": True, "layer_types": 3}, "layer_types is 3; it must be a list"),
+    ("qwen3 window", {"layer_types": ["linear_attention"] * 2}, "only some layers"),
+    ("t5", {"dense_act_fn": "silu"}, "dense_act_fn is 'silu', but other keys make encoder.activation 'relu'"),
+    ("t5", {"is_gated_act": True}, "is_gated_act is True, but"),
+    ("t5", {"is_causal": False}, "is_causal is False"),
+    ("bart", {"num_attention_heads": 2}, "num_attention_heads is 2"),
+    ("bart", {"is_encoder_decoder": False}, "is_encoder_decoder is False"),
+    ("marian", {"num_attention_heads": 2}, "num_attention_heads is 2"),
+    ("marian", {"is_causal": False}, "is_causal is False"),
     ("deit image", {"pooler_act": "relu"}, "pooler_act is 'relu'"),
     ("deit image", {"patch_size": [4, 2]}, r"patch_size is \[4, 2\]; only squares"),
 ]
@@ -112,3 +132,13 @@ def test_a_model_goes_back_into_the_layout_it_came_in(tmp_path: Path) -> None:
     for case in ("mistral whole", "xlm-roberta"):
         reference(case).float().save_pretrained(tmp_path / case)
         assert save(load(tmp_path / case), tmp_path / "again") == case.split()[0]
+
+
+def test_a_marian_of_two_vocabularies_that_names_one_size() -> None:
+    """As their configuration has it: the target's is then the source's."""
+    theirs = reference("marian apart").config.to_dict()
+    family = FAMILIES["marian"]
+    for told in ({}, {"decoder_vocab_size": None}):
+        said = {key: value for key, value in theirs.items() if key != "decoder_vocab_size"} | told
+        said["architectures"] = ["MarianMTModel"]
+        assert family.read(said, family.case_of(said), {}).target.vocab_size == theirs["vocab_size"]

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import heedful
 from heedful.checkpoints import load, save
+from heedful.checkpoints.folder import written
 from heedful.checkpoints.shards import size_of
 from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, StackConfig
 
@@ -196,3 +197,16 @@ def test_views_of_one_file_are_written_each_on_its_own(tmp_path: Path) -> None:
     assert save(model, tmp_path / "own") == "heedful"
     stored = load_file(tmp_path / "own" / WHOLE)
     assert all(torch.equal(stored[name], value) for name, value in model.state_dict().items() if name in stored)
+
+
+def test_two_writes_at_once_do_not_touch_each_other(tmp_path: Path) -> None:
+    """As two threads do, which have one process number: each is whole, and the later to end counts."""
+    for folder in (tmp_path, tmp_path / "new"):
+        with written(folder) as first:
+            (first / "a").write_text("first")
+            (first / "b").write_text("first")
+            with written(folder) as second:
+                (second / "a").write_text("second")
+            assert [file.name for file in folder.iterdir() if file.is_file()] == ["a"]
+        assert ((folder / "a").read_text(), (folder / "b").read_text()) == ("first", "first")
+        assert not [file for file in folder.iterdir() if file.name.startswith(".")]

@@ -107,7 +107,10 @@ def test_a_filled_folder_is_not_touched_unless_it_is_meant(model: Path, tmp_path
     (out / "mine").write_text("x")
     with pytest.raises(HeedfulError, match=r"out is not empty; --overwrite"):
         export(model, "hf", out)
+    with pytest.raises(HeedfulError, match=r"--overwrite: .*out holds no model; empty it yourself"):
+        export(model, "hf", out, overwrite=True)
     assert [file.name for file in out.iterdir()] == ["mine"]
+    (out / "config.json").write_text("{}")
     export(model, "hf", out, overwrite=True)
     assert not (out / "mine").exists()
     assert (out / "model.safetensors").exists()
@@ -129,8 +132,9 @@ def test_what_fails_leaves_the_folder_as_it_was(model: Path, tmp_path: Path, mon
 
 
 def test_the_model_is_not_written_over_itself(model: Path) -> None:
-    for out in (model, model / "inside"):
-        with pytest.raises(HeedfulError, match=r"own folder, or inside it"):
+    (model.parent / "config.json").write_text("{}")  # as a run's folder is around its last/ and average/
+    for out in (model, model / "inside", model.parent):
+        with pytest.raises(HeedfulError, match=r"own folder, inside it or around it"):
             export(model, "hf", out, overwrite=True)
     assert load(model).count()
 

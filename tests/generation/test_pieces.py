@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
 
 from heedful.generation.pieces import pieces
 from heedful.text import Tokenizer
@@ -50,6 +52,46 @@ def test_every_kind_of_tokenizer(kind, template):
         assert "".join(made) == decode(ids)[len(decode(before)) :]
         assert not any("�" in piece for piece in made)
         assert len(made) > 20
+
+
+@pytest.fixture(scope="module")
+def fallback() -> Tokenizer:
+    """As Llama's: what has no piece of its own is spelled in bytes."""
+    tokens = ["<unk>", "</s>", "▁", "a", "▁b", *(f"<0x{byte:02X}>" for byte in range(256))]
+    model = models.BPE({token: place for place, token in enumerate(tokens)}, [], unk_token="<unk>", byte_fallback=True)
+    backend = Backend(model)
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    backend.decoder = decoders.Sequence(parts)
+    backend.add_special_tokens(["</s>"])
+    return Tokenizer(backend, {"eos_token": "</s>", "unk_token": "<unk>"})
+
+
+def test_a_run_of_bytes_comes_when_it_is_over(fallback):
+    """One byte too few spoils all the characters of its run, so that none may be shown before."""
+    decode = lambda row: fallback.decode([row])[0]  # noqa: E731
+    bytes_ = lambda text: [5 + byte for byte in text.encode()]  # noqa: E731
+    assert list(pieces(decode, [3], [*bytes_("é€"), 3, 4], fallback.joined)) == ["é€a", " b"]
+    assert list(pieces(decode, [3], [*bytes_("é€")[:-1], 3, 4], fallback.joined)) == ["����a", " b"]
+    assert list(pieces(decode, [3], bytes_("🙂" * 20), fallback.joined)) == ["🙂" * 20]
+    assert list(pieces(decode, bytes_("日本語" * 7), [*bytes_("語"), 3], fallback.joined)) == ["語a"]
+
+
+def test_any_bytes_of_byte_fallback(fallback):
+    decode = lambda row: fallback.decode([row])[0]  # noqa: E731
+    draw = random.Random(0)
+    for _ in range(300):
+        row = []
+        while len(row) < 90:
+            whole = [5 + byte for byte in draw.choice("éß€語🙂").encode()]
+            row += draw.choice([[3], [4], [2], [1], whole, whole, whole * 6, whole[:-1]])
+        before = [5 + byte for byte in ("é" * draw.randrange(30)).encode()]
+        made = "".join(pieces(decode, before, row, fallback.joined))
+        assert made == decode(before + row)[len(decode(before)) :]
+
+
+def test_only_byte_fallback_joins_tokens(fallback):
+    assert fallback.joined == {1, *range(5, 261)}
+    assert Tokenizer.train([TEXT], 300).joined == set()
 
 
 def test_they_come_one_token_at_a_time():

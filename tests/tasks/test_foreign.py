@@ -383,3 +383,28 @@ def test_marian_s_own_files_translate_and_learn(helsinki: Path, tmp_path: Path) 
     with torch.no_grad():
         expected = theirs(input_ids=ids, decoder_input_ids=ids).logits
         assert (load(out)(ids, ids) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_a_model_of_images_is_asked_for_no_tokenizer_and_one_of_texts_for_no_preprocessing(tmp_path: Path) -> None:
+    """What is wrong is said first: the model, not a file that it never had."""
+    heedful.create("vit-micro", seed=0).save_pretrained(tmp_path / "images")
+    heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path / "texts")
+    for task, folder, words in (
+        ("text-classification", "images", "needs a model of text; the model in .*images is of kind 'vision'"),
+        ("text-generation", "images", "needs a model of text"),
+        ("image-classification", "texts", "needs a vision model; the model in .*texts is of kind 'decoder'"),
+    ):
+        with pytest.raises(HeedfulError, match=words):
+            heedful.pipeline(task, tmp_path / folder)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, ("a", "b")], ids=str)
+def test_what_is_no_text_is_one_line(wrong: Any, tmp_path: Path) -> None:
+    heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path)
+    tokenizer("none").save(tmp_path)
+    pipe = heedful.pipeline(None, tmp_path, device="cpu")
+    for ask in (pipe, lambda one: pipe(["a", one]), lambda one: list(pipe.stream(one))):
+        with pytest.raises(HeedfulError, match=f"a list of texts, not with a {type(wrong).__name__}"):
+            ask(wrong)
+    with pytest.raises(HeedfulError, match="folder or its Hub id is wanted, not a"):
+        heedful.pipeline("text-generation", wrong)

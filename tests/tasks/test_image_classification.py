@@ -101,7 +101,7 @@ def test_what_is_asked_for_stays() -> None:
     found = suggested(rows(4, (32, 32, 3)), image=ImageSettings(size=48, channels=1, flip=True))
     assert (found.image.size, found.image.channels, found.image.flip) == (48, 1, True)
     assert 48 % found.model.patch_size == 0
-    with pytest.raises(HeedfulError, match="images need a vision model"):
+    with pytest.raises(HeedfulError, match="image-classification needs a vision model"):
         suggested(rows(4), preset="gpt2")
 
 
@@ -487,6 +487,24 @@ def test_it_learns_and_its_folder_answers(tmp_path: Path) -> None:
     answer = classify(image)
     assert answer["output"] == "right"
     assert answer["score"] > 0.5
+
+
+def test_steps_that_are_asked_for_stand_in_place_of_the_suggested_epochs(tmp_path: Path) -> None:
+    """3 steps an epoch; going on from a model 10 epochs are suggested."""
+    data, out = halves(tmp_path), tmp_path / "out"
+    trained(data, out, 2)
+    asked = RunSettings(
+        task="image-classification",
+        train=(str(data),),
+        out=str(tmp_path / "on"),
+        start_from=str(out),
+        training=TrainingSettings(batch_size=16, evaluate_every=100),
+    )
+    whole = train(asked, say=lambda line: None, quiet=True)
+    assert (whole["steps"], whole["stopped_because"]) == (30, "max_epochs")
+    steps = replace(asked, out=str(tmp_path / "longer"), max_steps=35)
+    longer = train(steps, say=lambda line: None, quiet=True)
+    assert (longer["steps"], longer["stopped_because"]) == (35, "max_steps")
 
 
 def test_a_resumed_run_draws_the_same_changes(tmp_path: Path) -> None:

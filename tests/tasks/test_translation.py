@@ -85,8 +85,18 @@ def test_what_is_too_long_is_left_out_and_said(task: Translation) -> None:
     assert len(kept.examples) == 2
     assert kept.note == f"1 examples longer than {longest.max() - 1} tokens left out (--data.max-length)"
     assert task.encode(ROWS).note == ""
-    with pytest.raises(HeedfulError, match="every example is longer than 1 tokens"):
+    with pytest.raises(HeedfulError, match=r"every example is longer than 1 tokens; raise --data\.max-length"):
         task.encode(ROWS, 1)
+    few = Translation(task.source, task.target, positions=1)  # where the model is the one that takes no more
+    with pytest.raises(HeedfulError, match="every example is longer than 1 tokens; the model takes no more"):
+        few.encode(ROWS, 50)
+
+
+def test_a_model_whose_decoder_begins_with_nothing_is_refused(task: Translation) -> None:
+    config = task.config(settings(dim=16, heads=2, depth=1))
+    model = heedful.create(replace(config, special=replace(config.special, start=None)), seed=0)
+    with pytest.raises(HeedfulError, match="does not say what its decoder begins with; give config"):
+        task.check(model)
 
 
 def test_rows_that_cannot_be_exact_count_by_format_only(task: Translation, monkeypatch: pytest.MonkeyPatch) -> None:

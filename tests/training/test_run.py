@@ -361,3 +361,19 @@ def test_names_that_name_nothing(run: Path, tmp_path: Path, capsys: pytest.Captu
 def test_a_short_run_has_a_short_warm_up(tmp_path: Path) -> None:
     assert cli.main(command(pairs(tmp_path), tmp_path / "out", "--max-steps", "20")) == 0
     assert "warmup = 5" in (tmp_path / "out" / "run.toml").read_text(encoding="utf-8")
+
+
+def test_a_resumed_run_cannot_change_what_it_is_made_of(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = run.parent / "pairs.tsv"
+    for option, said in (
+        ("--model.dim=32", "--model.dim is 32, but the run in"),
+        ("--model.ff-dim=32", "was begun without it; leave it out, or start a new run"),
+        ("--tokenizer.size=77", "was begun with 300; leave it out"),
+        ("--preset=transformer-small", "was begun with transformer-tiny"),
+        (f"--from={run}", "--from is"),
+    ):
+        assert cli.main(["train", "translation", "--train", str(data), "--out", str(run), "--resume", option]) == 2
+        assert said in capsys.readouterr().err
+    other = ["train", "text-generation", "--train", str(data), "--out", str(run), "--resume"]
+    assert cli.main(other) == 2
+    assert "is of translation, not of text-generation" in capsys.readouterr().err

@@ -42,8 +42,10 @@ class LoraConfig:
     rslora: bool = False
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise HeedfulError(f"the adapter's rank is {self.rank}; give a whole number above 0")
+        if isinstance(self.targets, str):
+            object.__setattr__(self, "targets", (self.targets,))
+        if not isinstance(self.rank, int) or self.rank < 1:
+            raise HeedfulError(f"the adapter's rank is {self.rank!r}; give a whole number above 0")
         if not 0 <= self.dropout < 1:
             raise HeedfulError(f"the adapter's dropout is {self.dropout}; give a probability below 1")
         if self.alpha is None:
@@ -85,7 +87,7 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
     >>> from heedful.adapters import LoraConfig, add_adapter, merge
     >>> model = add_adapter(heedful.create("bert-tiny"), LoraConfig(rank=4, targets=("query", "value")))
     >>> sum(p.numel() for p in model.parameters() if p.requires_grad)
-    8192
+    4096
     >>> type(merge(model).encoder.block[0].attention.query).__name__
     'Linear'
     """
@@ -211,13 +213,12 @@ def _targets(model: Model, targets: Iterable[str]) -> list[str]:
             )
     if not asked:
         raise HeedfulError(f"the adapter has no targets; give some of {', '.join(LORA_TARGETS)}, or all")
-    fused = {path: group for group in model.fused for path in group}
-    chosen = {path for path, name in there.items() if asked & {name, "all"}}
-    chosen |= {other for path in chosen for other in fused.get(path, ())}
-    return [path for path in there if path in chosen]
+    chosen = [path for path, name in there.items() if asked & {name, "all"}]
+    wanted = {path for group in _groups(model, chosen) for path in group}
+    return [path for path in there if path in wanted]
 
 
 def _groups(model: Model, paths: Iterable[str]) -> list[tuple[str, ...]]:
-    """The paths, those that are one map in the model's layout together."""
+    """The paths, each with those that are one map with it in the model's layout."""
     fused = {path: tuple(group) for group in model.fused for path in group}
     return list(dict.fromkeys(fused.get(path, (path,)) for path in paths))

@@ -11,6 +11,7 @@
     weights   tensors from a folder's files        shards   weights in several files
     fitting   tensors into a model without weights   resizing   more positions, other images, more tokens
     reading   ``load``          writing   ``save``          card   the folder's README.md
+    pooling   how a folder of sentence-transformers makes one vector of a text
     peft      adapters in PEFT's files (names: peft_names, configuration: peft_config)
 
 Nothing here imports torch before ``load`` or ``save`` is called.

@@ -15,6 +15,7 @@ from heedful.checkpoints.folder import CONFIG, README, read_card, read_json
 from heedful.files import write
 
 MARK = "<!-- written by heedful, and again with every save; without this line the file is yours and stays -->"
+PLACES = ("train", "valid", "out")  # settings that are files and folders
 FAMILIES = {"encoder": "encoder", "decoder": "decoder", "encoder-decoder": "encoder-decoder", "vision": "vision"}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@\S+)?")
 
@@ -30,6 +31,24 @@ def describe(folder: str | Path) -> None:
     folder = Path(folder).expanduser()
     if is_ours(folder):
         write(folder / README, card_text(folder.resolve().name, read_card(folder), read_json(folder / CONFIG)))
+
+
+def shareable(card: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``heedful.json`` says, for others: of files and folders of this machine the names, not where they lie."""
+    told = {key: card[key] for key in ("data", "settings", "verification") if key in card}
+    return {**card, **_without_folders(told, "")}
+
+
+def _without_folders(value: Any, key: str) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_folders(inner, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(inner, key) for inner in value]
+    if not isinstance(value, str):
+        return value
+    whole = Path(value).expanduser()
+    here = whole.is_absolute() or (whole.name != value and whole.exists())
+    return whole.name if here or (key in PLACES and ":" not in value) else value
 
 
 def card_text(name: str, card: Mapping[str, Any], config: Mapping[str, Any], base: str | None = None) -> str:

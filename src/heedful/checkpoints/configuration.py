@@ -1,4 +1,7 @@
-"""What a folder's JSON files tell of its model: the configuration and the ways of generating. No tensor is read."""
+"""What a folder's JSON files tell of its model: the configuration and the ways of generating.
+
+No tensor is read, but of an adapter that PEFT wrote: its folder says nothing of the model, its base and its head do.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.checkpoints.families import family_of
-from heedful.checkpoints.folder import CONFIG, GENERATION, read_json
+from heedful.checkpoints.folder import ADAPTER_CONFIG, CONFIG, GENERATION, read_json
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
 
@@ -26,6 +29,10 @@ GENERATES = (
 
 def told(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """``config.json`` with the token ids that ``generation_config.json`` has instead, and the rest of that file."""
+    if home(folder, CONFIG) != folder:
+        from heedful.checkpoints.peft import told_under
+
+        return told_under(folder)
     theirs = read_json(folder / CONFIG)
     if (folder / GENERATION).exists():
         generation = read_json(folder / GENERATION)
@@ -37,6 +44,15 @@ def told(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         generation.pop(key, None)
     ids = {key: generation.pop(key, None) for key in IDS}
     return theirs | {key: value for key, value in ids.items() if value is not None}, generation
+
+
+def home(folder: Path, *files: str) -> Path:
+    """Where to look for such files: in the folder, or in its base where it holds an adapter and none of them."""
+    if not (folder / ADAPTER_CONFIG).exists() or any((folder / name).exists() for name in files):
+        return folder
+    from heedful.checkpoints.peft_config import find_base, read_config
+
+    return find_base(folder, read_config(folder))[1]
 
 
 def config_of(folder: Path) -> ModelConfig:

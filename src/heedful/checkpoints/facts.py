@@ -1,17 +1,16 @@
 """Reversible facts: keys of a foreign ``config.json`` ↔ fields of our configuration.
 
-A fact reads their dictionary into ours, and
-writes ours into theirs; what it cannot say raises ``Inexpressible``.
+A fact reads their dictionary into ours, and writes ours into theirs; what it cannot say raises ``Inexpressible``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from heedful.checkpoints.flat import Flat, nested
-from heedful.config import PatchConfig
+from heedful.checkpoints.flat import Flat
 from heedful.errors import HeedfulError
 
 if TYPE_CHECKING:
@@ -32,14 +31,16 @@ ACTIVATIONS = {
     "tanh": "tanh",
 }
 
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "a whole number"}
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", list: "a list"}
+_NAMES |= {type(None): "a whole number"}
 
 
 def checked(key: str, value: Any, like: Any) -> Any:
     """``value`` of the same type as ``like``; a key whose default is null takes whole numbers and null."""
     kind = type(like)
     accepted = {float: (int, float), type(None): (int, type(None))}.get(kind, (kind,))
-    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+    endless = isinstance(value, float) and not math.isfinite(value)  # JSON has no such numbers, Python's reader has
+    if not isinstance(value, accepted) or endless or (isinstance(value, bool) and kind is not bool):
         raise HeedfulError(f"{key} is {value!r}; it must be {_NAMES[kind]}")
     return value
 
@@ -194,23 +195,6 @@ class Stored(Key):
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
         """Nothing: the tensor tells."""
-
-
-@dataclass(frozen=True)
-class PatchTokens(Key):
-    """A field of ours that follows from the patches: their number, with the prefix tokens."""
-
-    theirs: str = ""
-    ours: str = "encoder.position.length"
-    default: int = 0
-
-    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Count them."""
-        patches = PatchConfig.from_dict(nested(ours)["patches"])
-        ours[self.fields[0]] = patches.tokens
-
-    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Nothing: it follows."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ FREE = (
     *(f"dropout.{site}" for site in ("embedding", "attention", "hidden", "residual")),
     "head.dropout",
 )
-UNQUANTISED = only(quantization_config=None)
+EVERYWHERE = only(quantization_config=None, per_layer_config=None)  # what no family of ours has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Family:
     def read(self, theirs: Mapping[str, Any], case: Case, stored: Mapping[str, bool]) -> ModelConfig:
         """Our configuration of theirs; ``stored`` says which tensors are there."""
         ours: Flat = {**self.fixed, **case.fixed}
-        for fact in (*UNQUANTISED, *self.facts, *case.facts):
+        for fact in (*EVERYWHERE, *self.facts, *case.facts):
             fact.read(theirs, ours, stored)
         unsaid = theirs.get("heedful")
         ours.update({k: v for k, v in unsaid.items() if k.endswith(FREE)} if isinstance(unsaid, Mapping) else {})

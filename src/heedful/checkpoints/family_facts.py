@@ -1,6 +1,4 @@
-"""Facts that a few families alone need: rotary tables, windows, rows before the first position, T5's two facts of one
-key.
-"""
+"""Facts of a few families: rotary tables, keys said twice, patches, windows, position rows, T5's two facts of a key."""
 
 from __future__ import annotations
 
@@ -9,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heedful.checkpoints.facts import Inexpressible, Key, Stored, checked
-from heedful.checkpoints.flat import Flat
+from heedful.checkpoints.flat import Flat, nested
+from heedful.config import PatchConfig
 from heedful.errors import HeedfulError
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ IDLE: dict[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (1, None),
     "mscale": (0, None),
     "mscale_all_dim": (0, None),
+    "truncate": (True, None),
 }
-IDLE |= {"truncate": (True, None)}
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Rotary(Key):
         told = theirs.get(key) or {}
         if not isinstance(told, Mapping):
             raise HeedfulError(f"{key} is {told!r}; it must be an object")
-        told = dict(told)
+        told = {"partial_rotary_factor": theirs.get("partial_rotary_factor")} | dict(told)
         base = told.pop("rope_theta", theirs.get("rope_theta", self.default))
         older = told.pop("type", "default")
         kind = told.pop("rope_type", older)
@@ -90,6 +89,44 @@ class Rotary(Key):
 
 
 @dataclass(frozen=True)
+class Repeated(Key):
+    """A key of theirs that says again what a fact before has read: where it says otherwise, it is refused.
+
+    Another program would take its word. ``words`` maps their values to ours. It is not written.
+    """
+
+    ours: str
+    default: Any = None
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Refuse what does not agree."""
+        value = theirs.get(self.theirs)
+        meant = value if self.words is None else self.words.get(str(value))
+        if value is not None and meant != ours[self.ours]:
+            raise HeedfulError(f"{self.theirs} is {value!r}, but other keys make {self.ours} {ours[self.ours]!r}")
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Nothing: it is said."""
+
+
+@dataclass(frozen=True)
+class PatchTokens(Key):
+    """A field of ours that follows from the patches: their number, with the prefix tokens."""
+
+    theirs: str = ""
+    ours: str = "encoder.position.length"
+    default: int = 0
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Count them."""
+        patches = PatchConfig.from_dict(nested(ours)["patches"])
+        ours[self.fields[0]] = patches.tokens
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Nothing: it follows."""
+
+
+@dataclass(frozen=True)
 class Window(Key):
     """Qwen's sliding window, which it may give to some layers only: here all of them have it, or none."""
 
@@ -99,15 +136,16 @@ class Window(Key):
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """By ``use_sliding_window``, ``layer_types`` and ``max_window_layers``."""
-        depth, used = ours["decoder.depth"], theirs.get("use_sliding_window", False)
+        used = checked("use_sliding_window", theirs.get("use_sliding_window", False), False)
         window = theirs.get(self.theirs, self.default) if used else None
-        first = theirs.get("max_window_layers", 28)
-        kinds = theirs.get("layer_types") or [
-            "sliding_attention" if i >= first else "full_attention" for i in range(depth)
-        ]
-        if window is None or set(kinds) == {"full_attention"}:
+        first = checked("max_window_layers", theirs.get("max_window_layers", 28), 28)
+        kinds = theirs.get("layer_types")
+        if kinds is None:
+            kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(ours["decoder.depth"])]
+        checked("layer_types", kinds, [])
+        if window is None or all(kind == "full_attention" for kind in kinds):
             ours[self.ours] = None
-        elif set(kinds) == {"sliding_attention"}:
+        elif all(kind == "sliding_attention" for kind in kinds):
             ours[self.ours] = checked(self.theirs, window, self.default)
         else:
             raise HeedfulError("only some layers have a sliding window (layer_types); only all or none are supported")

@@ -18,6 +18,7 @@ from heedful.errors import HeedfulError
 CONFIG, CARD, GENERATION, WEIGHTS = "config.json", "heedful.json", "generation_config.json", "model.safetensors"
 INDEX, README = "model.safetensors.index.json", "README.md"
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+ADAPTER_CONFIG = "adapter_config.json"  # PEFT's
 READY, MOVES = ".ready", "moves.json"  # the ending of a folder of files to be moved, and the list of them
 MULTI_LABEL = {"problem_type": "multi_label_classification"}  # in config.json, where an input may have several labels
 
@@ -26,6 +27,8 @@ _HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(@(?P<revision>[^@
 
 def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
     """The folder of this name, or else the Hub's ("org/name", "org/name@revision"), fetched once into its cache."""
+    if not isinstance(folder_or_id, str | Path):
+        raise HeedfulError(f"a model's folder or its Hub id is wanted, not a {type(folder_or_id).__name__}")
     folder = Path(folder_or_id).expanduser()
     if folder.is_dir():
         if revision is not None:
@@ -104,8 +107,8 @@ def written(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path
     are all there; from then on they count, and ``settle`` moves them, now or, after a crash, when the folder is opened.
     Other files stay, but for those whose whole names fit ``stale`` and that are not among the new.
     """
-    inside = folder / f".{os.getpid()}.part"
-    beside = inside if folder.is_dir() else folder.with_name(f".{folder.name}{inside.name}")
+    own = f".{os.getpid()}-{time.time_ns()}.part"  # no other process's or thread's, nor a killed one's of this number
+    beside = folder / own if folder.is_dir() else folder.with_name(f".{folder.name}{own}")
     try:
         beside.mkdir(parents=True)
         yield beside

@@ -6,6 +6,7 @@ brought here before is found.
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 from heedful import __version__
@@ -30,6 +31,7 @@ def fetch(name: str, revision: str | None = None) -> Path:
 
 def _fetch(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -47,11 +49,15 @@ def _fetch(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
         said = "does not know it either"
     except Exception as error:  # whatever the network, its proxies and the Hub's client come up with
         said = f"is out of reach ({type(error).__name__})"
+        if HF_HUB_OFFLINE:
+            said = "is not asked while HF_HUB_OFFLINE is set (nothing of it was brought here before)"
     raise HeedfulError(f"no folder {name} here, and the Hub {said}; check the name, or download the folder first")
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, revision: str | None = None) -> str:
     """Send a model's folder to the Hub: the files of the model, its tokenizer and its card, in one commit.
+
+    In ``heedful.json`` files and folders of this machine are called by their names alone.
 
     Args:
         folder: a model's folder; what a run keeps besides the model (folders, logs, checkpoints) stays here.
@@ -62,22 +68,17 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
     Returns:
         The address of the repository. Raises ``HeedfulError`` where the Hub does not take it.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
+    files = _sent(Path(folder).expanduser())
     api = HfApi(library_name="heedful", library_version=__version__)
     try:
         made = api.create_repo(name, private=private, exist_ok=True)
         if revision is not None:
             api.create_branch(made.repo_id, branch=revision, exist_ok=True)
-        api.upload_folder(
-            repo_id=made.repo_id,
-            folder_path=folder,
-            revision=revision,
-            commit_message="A model written by heedful",
-            allow_patterns=["*.md", *OTHERS, *SAFE],
-            ignore_patterns=["*/*", ".*"],
-        )
+        adds = [CommitOperationAdd(name, content) for name, content in files.items()]
+        api.create_commit(made.repo_id, adds, commit_message="A model written by heedful", revision=revision)
         return str(made)
     except HFValidationError:
         said = f"{name!r} is no name for a model there; take 'org/name'"
@@ -90,6 +91,20 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
     except Exception as error:  # whatever the network, its proxies and the Hub's client come up with
         said = f"it is out of reach ({type(error).__name__}); try again"
     raise HeedfulError(f"cannot send {name} to the Hub: {said}")
+
+
+def _sent(folder: Path) -> dict[str, Path | bytes]:
+    """What is sent of a folder, by name: files, and ``heedful.json`` as it may be seen."""
+    from heedful.checkpoints.card import shareable
+    from heedful.checkpoints.folder import CARD, CONFIG, read_card, read_json, to_json
+
+    read_json(folder / CONFIG)  # raises where there is no model
+    patterns = ("*.md", *OTHERS, *SAFE)
+    names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    files: dict[str, Path | bytes] = {
+        name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)
+    }
+    return files | ({CARD: to_json(shareable(read_card(folder)))} if CARD in files else {})
 
 
 def _line(text: str) -> str:

@@ -15,15 +15,33 @@ import torch
 from torch import Tensor, nn
 
 from heedful.adapters import LoraConfig, attach, fresh_head, low_rank_parts
-from heedful.checkpoints.configuration import told
-from heedful.checkpoints.families import OWN, OWN_CASE, express, family_of
+from heedful.checkpoints.configuration import config_of, told
+from heedful.checkpoints.families import OWN, family_of
 from heedful.checkpoints.family import Case, Family
-from heedful.checkpoints.folder import CONFIG, INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, label_names, multi_label, read_json
-from heedful.checkpoints.peft_config import ADAPTER_CONFIG, HEADS, covers, find_base, read_config, write_config
-from heedful.checkpoints.peft_names import CLASSIFIERS, module_of, modules, renamed, transposed, without_prefix
+from heedful.checkpoints.folder import (
+    ADAPTER_CONFIG,
+    CONFIG,
+    INDEX,
+    PICKLE,
+    PICKLE_INDEX,
+    WEIGHTS,
+    label_names,
+    multi_label,
+    read_json,
+)
+from heedful.checkpoints.peft_config import HEADS, covers, find_base, read_config, write_config
+from heedful.checkpoints.peft_names import (
+    CLASSIFIERS,
+    layout_of,
+    module_of,
+    modules,
+    renamed,
+    transposed,
+    without_prefix,
+)
 from heedful.checkpoints.rules import Tensors
 from heedful.checkpoints.weights import read_tensors
-from heedful.config import DecoderConfig
+from heedful.config import DecoderConfig, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
 
@@ -46,6 +64,7 @@ def open_adapter(
     head: str | None,
     num_labels: int | None,
     dtype: str | torch.dtype | None,
+    sizes: Mapping[str, Any],
     **options: Any,
 ) -> Model:
     """The base that an adapter's folder names, with the adapter attached.
@@ -56,6 +75,7 @@ def open_adapter(
         head: another head than the adapter was trained under; what it stores of its own is then left out.
         num_labels: another number of classes than it was trained for, likewise.
         dtype: of everything; None leaves the base's to the base, and A and B have the wider of theirs and the base's.
+        sizes: that the base is to have; images are else of the size that the adapter was trained on.
         **options: for ``opened``.
     """
     config = read_config(folder)
@@ -66,9 +86,10 @@ def open_adapter(
     kind, classes = _head(folder, config, place, rest)
     same = head in (None, kind) and num_labels in (None, classes)
     asked = {"head": head or kind, "num_labels": num_labels or (classes if same else None)}
-    model = opened(place, dtype=dtype, **asked, **options)
+    wanted = _sizes(folder) | {name: size for name, size in sizes.items() if size is not None}
+    model = opened(place, dtype=dtype, sizes=wanted, **asked, **options)
     model.source = base
-    family, case, _ = express(model.config, model.layout) or (OWN, OWN_CASE, {})
+    family, case = layout_of(model)
     try:
         pairs = _pairs(model, family, case, config, low, exact=dtype is not None)
         whole = _whole(model, family, case, rest) if same else {}
@@ -82,6 +103,30 @@ def open_adapter(
     if same:
         _tell(model, folder)
     return model
+
+
+def told_under(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What ``configuration.told`` tells of an adapter's folder without a ``config.json``: what its base says, with the
+    head that the adapter was trained under and as many classes as it stores for it.
+    """
+    config = read_config(folder)
+    _, rest = _sorted(folder, read_tensors(folder))
+    _, place = find_base(folder, config)
+    kind, classes = _head(folder, config, place, rest)
+    theirs, generation = told(place)
+    family = family_of(theirs)
+    if family is not OWN and family.case_of(theirs).fixed["head.kind"] != kind:
+        case = next(case for case in family.cases if case.fixed["head.kind"] == kind)
+        theirs = {key: value for key, value in theirs.items() if key != "heedful"} | {"architectures": [case.name]}
+    if classes is not None and classes != len(label_names(theirs)):
+        theirs = {key: value for key, value in theirs.items() if key != "id2label"} | {"num_labels": classes}
+    return theirs, generation
+
+
+def _sizes(folder: Path) -> dict[str, Any]:
+    """The size of images in an adapter's own ``config.json``: the base may have been made for another one."""
+    config = config_of(folder) if (folder / CONFIG).exists() else None
+    return {"image_size": config.patches.image_size} if isinstance(config, VisionConfig) else {}
 
 
 def _sorted(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensors]:

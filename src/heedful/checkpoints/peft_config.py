@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from heedful.adapters import Adapter
-from heedful.checkpoints.folder import find, read_json
+from heedful.checkpoints.folder import ADAPTER_CONFIG, find, read_json
 from heedful.errors import HeedfulError
 from heedful.values import describe, fits
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_PICKLE = (
-    "adapter_config.json",
-    "adapter_model.safetensors",
-    "adapter_model.bin",
-)
+ADAPTER_WEIGHTS, ADAPTER_PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 HEADS = {  # the head under which a task's adapter was trained
     "SEQ_CLS": "sequence",
     "TOKEN_CLS": "token",
@@ -72,7 +68,9 @@ def find_base(folder: Path, config: Mapping[str, Any]) -> tuple[str, Path]:
     try:
         return f"{name}@{revision or ''}".removesuffix("@"), find(name, revision)
     except HeedfulError as error:
-        raise HeedfulError(f"{folder} is an adapter of {name!r}: {error}") from None
+        remedy = f"put it back, or write its new place into {folder / ADAPTER_CONFIG} (base_model_name_or_path)"
+        said = f"no folder {name} here" if Path(name).is_absolute() else str(error).partition(";")[0]
+        raise HeedfulError(f"{folder} is an adapter of {name!r}: {said}; {remedy}") from None
 
 
 def covers(config: Mapping[str, Any], module: str) -> bool:

@@ -71,10 +71,18 @@ def transposed(path: str, family: Family, case: Case) -> bool:
     return False
 
 
+def layout_of(model: Model) -> tuple[Family, Case]:
+    """The family and class in whose layout a model is written."""
+    family, case, _ = express(model.config, model.layout) or (OWN, OWN_CASE, {})
+    return family, case
+
+
 def adaptable(model: Model) -> None:
     """Tell a model what its layout says of adapters: which maps are one, and which parameters are the classifier's."""
-    family, case, _ = express(model.config, model.layout) or (OWN, OWN_CASE, {})
-    model.fused = tuple(parts for parts in modules(model, family, case).values() if len(parts) > 1)
+    family, case = layout_of(model)
+    maps = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]
+    groups = dict.fromkeys(_parts(path, family, case) for path in maps)
+    model.fused = tuple(parts for parts in groups if len(parts) > 1)
     if model.config.head.kind in CLASSIFIERS:
         names = [name for name, _ in model.named_parameters() if name.startswith("head.")]
         own = [name for name in names if any(rule.their_name(name) for rule in case.rules)]

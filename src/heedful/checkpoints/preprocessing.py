@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from heedful.checkpoints.configuration import home
 from heedful.checkpoints.folder import CONFIG, read_json, to_json
 from heedful.errors import HeedfulError, nearest
 from heedful.files import write
@@ -151,7 +152,7 @@ class Preprocessing:
 
 def read_preprocessing(folder: str | Path) -> Preprocessing:
     """What the folder says; raises ``HeedfulError`` where it says nothing, or something that we do not do."""
-    path = Path(folder) / FILE
+    path = home(Path(folder), FILE) / FILE
     if not path.exists():
         raise HeedfulError(f"{folder} has no {FILE}, which says how images are prepared; copy the model's own there")
     said = read_json(path)

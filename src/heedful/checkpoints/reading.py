@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +18,14 @@ from heedful.checkpoints.fitting import belongs, blank, fill, fresh_head, matche
 from heedful.checkpoints.folder import CONFIG, find, label_names, multi_label
 from heedful.checkpoints.peft import is_adapter, open_adapter
 from heedful.checkpoints.peft_names import adaptable
+from heedful.checkpoints.pooling import pooled_head
 from heedful.checkpoints.resizing import resize, resized
 from heedful.checkpoints.rules import Tensors
 from heedful.checkpoints.weights import FLOATS, read_tensors
-from heedful.config import Head, ModelConfig
+from heedful.config import Head, ModelConfig, PooledHead
 from heedful.errors import HeedfulError, nearest
 from heedful.models import Model
+from heedful.models.base import device_of
 from heedful.models.create import head_config
 
 log = logging.getLogger("heedful")
@@ -53,6 +53,7 @@ def load(
         folder_or_id: a folder that exists, or else the name of one on the Hub, "org/name" or "org/name@revision".
         head: another head on the stored body (the names of ``heedful.create``). What the folder cannot fill is drawn
             anew, named in ``model.fresh`` and logged: such a head must be trained before its answers mean anything.
+            "pooled" is as a folder of sentence-transformers says, the mean where none says anything.
         revision: a branch, tag or commit of the Hub's folder; refused for one that is here.
         dtype: "float32", "bfloat16", "float16", "float64" or torch's; None is the stored one, but float32 for float16
             on a CPU, which computes it hundreds of times more slowly.
@@ -75,8 +76,9 @@ def load(
     else:
         model = _opened(folder, **options)
         model.source = _source(folder_or_id, folder, revision)
-    for what in ("the head is", "rows are"):
-        if names := [name for name in model.fresh if ("[" in name) == (what == "rows are")]:
+    rows = [name for name in model.fresh if "[" in name]
+    for what, names in (("the head is", [name for name in model.fresh if name not in rows]), ("rows are", rows)):
+        if names:
             log.warning("%s new and untrained: %s; train before trusting its answers", what, ", ".join(names))
     return model.eval()
 
@@ -92,7 +94,7 @@ def _opened(
 ) -> Model:
     """The model of a folder that holds weights."""
     theirs, generation = told(folder)
-    place = _device(device)
+    place = device_of(device or "cpu")
     stored: Tensors = {}
     try:
         family = family_of(theirs)
@@ -100,7 +102,8 @@ def _opened(
         stored = family.names(read_tensors(folder), case)
         config = family.read(theirs, case, family.told(case, stored))
         belongs(config, stored)
-        asked = _asked(family, theirs, stored, config, head, num_labels)
+        told_head = pooled_head(folder) if head == PooledHead.kind else None
+        asked = told_head or _asked(family, theirs, stored, config, head, num_labels)
         wanted = resized(replace(config, head=asked), **sizes)
         model = blank(wanted)
         other = asked.kind != config.head.kind
@@ -119,24 +122,11 @@ def _opened(
     tensors |= fresh_head(model, fresh)
     rows = [name for name in rows if name.partition("[")[0] in tensors]  # a tied one under its first name alone
     fill(model, tensors, kind, place)
-    labels = [] if asked != config.head else label_names(theirs)
-    vars(model).update(
-        layout=family.name, fresh=[*fresh, *rows], labels=labels, multi_label=multi_label(theirs), generation=generation
-    )
+    model.layout, model.fresh, model.generation = family.name, [*fresh, *rows], generation
+    model.labels = label_names(theirs) if asked == config.head else []
+    model.multi_label = multi_label(theirs)
     adaptable(model)
     return model
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No search for garbage meanwhile: of the thousands of objects that a model is made of, none is any."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _source(asked: str | Path, folder: Path, revision: str | None) -> str:
@@ -162,13 +152,6 @@ def _asked(
         plain = {k: v for k, v in theirs.items() if k not in ("id2label", "num_labels", "heedful")}
         asked = family.read(plain, case, family.told(case, stored)).head
     return head_config(replace(config, head=asked), None, num_labels)
-
-
-def _device(device: str | torch.device | None) -> torch.device:
-    try:
-        return torch.empty(0, device=device or "cpu").device
-    except (RuntimeError, AssertionError) as error:
-        raise HeedfulError(f"device {str(device)!r} is not to be had: {str(error).splitlines()[0]}") from None
 
 
 def _dtype(asked: str | torch.dtype | None, tensors: Tensors, device: torch.device) -> torch.dtype:

@@ -2,6 +2,8 @@
 
 A rule takes the tensors it knows from one mapping and puts them into another. The way out is the way in, reversed.
 Patterns hold ``{i}`` for a layer's number and ``{p}`` for "weight" or "bias"; what one side binds, the other uses.
+
+Torch is imported where tensors are joined: who reads a configuration alone does not wait for it.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from heedful.errors import HeedfulError
 
-Tensors = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = dict[str, "Tensor"]
 
 
 @cache
@@ -31,10 +34,32 @@ def bound(pattern: str, names: Iterable[str]) -> list[dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class Rename:
-    """One tensor of theirs is one of ours. The rules below differ in ``inward`` and ``outward`` alone."""
+class _OfOne:
+    """A rule for tensors of theirs with one pattern of names."""
 
     theirs: str
+
+    def claims(self, name: str) -> bool:
+        """Whether a tensor of theirs is known to the rule."""
+        return bool(bound(self.theirs, [name]))
+
+
+@dataclass(frozen=True)
+class _OfSeveral:
+    """A rule for several tensors of theirs that are one of ours."""
+
+    theirs: tuple[str, ...]
+    ours: str
+
+    def claims(self, name: str) -> bool:
+        """Whether a tensor of theirs is known to the rule."""
+        return name in self.theirs
+
+
+@dataclass(frozen=True)
+class Rename(_OfOne):
+    """One tensor of theirs is one of ours. Its kin differ in ``inward`` and ``outward``."""
+
     ours: str
 
     def inward(self, tensor: Tensor) -> Tensor:
@@ -54,10 +79,6 @@ class Rename:
         """Move what the rule knows from ``ours`` to ``written`` (theirs)."""
         for values in bound(self.ours, list(ours)):
             written[self.theirs.format(**values)] = self.outward(ours.pop(self.ours.format(**values)))
-
-    def claims(self, name: str) -> bool:
-        """Whether a tensor of theirs is known to the rule."""
-        return bool(bound(self.theirs, [name]))
 
     def their_name(self, name: str) -> str | None:
         """Their name of our tensor, where the rule knows it."""
@@ -117,13 +138,12 @@ class SqueezeUnlessZero(Squeeze):
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(_OfOne):
     """One tensor of theirs is several of ours, in equal parts along the first axis once transposed (see ``Transpose``).
 
     GPT-2's ``c_attn`` holds query, key and value.
     """
 
-    theirs: str
     ours: tuple[str, ...]
     transposed: bool = False
 
@@ -137,13 +157,11 @@ class Split:
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Join what we have."""
+        import torch
+
         for values in bound(self.ours[0], list(ours)):
             parts = [ours.pop(name.format(**values)) for name in self.ours]
             written[self.theirs.format(**values)] = self._turned(torch.cat(parts))
-
-    def claims(self, name: str) -> bool:
-        """Whether a tensor of theirs is known to the rule."""
-        return bool(bound(self.theirs, [name]))
 
     def their_name(self, name: str) -> str | None:
         """Their name of our tensor, where the rule knows it."""
@@ -155,17 +173,16 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Join:
+class Join(_OfSeveral):
     """Several tensors of theirs, each of one row, are the rows of one of ours along the second axis.
 
     DeiT keeps its class and distillation tokens apart, (1, 1, D) each.
     """
 
-    theirs: tuple[str, ...]
-    ours: str
-
     def read(self, stored: Tensors, made: Tensors) -> None:
         """Join them where all are stored; otherwise they are left, and so unexpected."""
+        import torch
+
         if all(name in stored for name in self.theirs):
             made[self.ours] = torch.cat([stored.pop(name) for name in self.theirs], dim=1)
 
@@ -175,21 +192,14 @@ class Join:
             rows = ours.pop(self.ours).split(1, dim=1)
             written.update({name: row.clone() for name, row in zip(self.theirs, rows, strict=True)})
 
-    def claims(self, name: str) -> bool:
-        """Whether a tensor of theirs is known to the rule."""
-        return name in self.theirs
-
     def their_name(self, name: str) -> str | None:
         """Their names of our tensor."""
         return " + ".join(self.theirs) if name == self.ours else None
 
 
 @dataclass(frozen=True)
-class Tie:
+class Tie(_OfSeveral):
     """Names of theirs for one and the same tensor: any of them is read, the first is written."""
-
-    theirs: tuple[str, ...]
-    ours: str
 
     def read(self, stored: Tensors, made: Tensors) -> None:
         """Take the first that is stored; copies of it must be equal."""
@@ -202,20 +212,14 @@ class Tie:
         if self.ours in ours:
             written[self.theirs[0]] = ours.pop(self.ours)
 
-    def claims(self, name: str) -> bool:
-        """Whether a tensor of theirs is known to the rule."""
-        return name in self.theirs
-
     def their_name(self, name: str) -> str | None:
         """Their first name of our tensor."""
         return self.theirs[0] if name == self.ours else None
 
 
 @dataclass(frozen=True)
-class Drop:
+class Drop(_OfOne):
     """A tensor that is computed, or belongs to a head that we have not: ignored coming in, not written."""
-
-    theirs: str
 
     def read(self, stored: Tensors, made: Tensors) -> None:
         """Forget it."""
@@ -224,10 +228,6 @@ class Drop:
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Nothing."""
-
-    def claims(self, name: str) -> bool:
-        """Whether a tensor of theirs is known to the rule."""
-        return bool(bound(self.theirs, [name]))
 
     def their_name(self, name: str) -> str | None:
         """None: it is no tensor of ours."""
@@ -241,6 +241,6 @@ def same(tensors: Tensors) -> Tensor:
     """The one tensor that all of these are; raises where two differ."""
     (first, tensor), *others = tensors.items()
     for name, other in others:
-        if other.shape != tensor.shape or not torch.equal(other, tensor):
+        if other.shape != tensor.shape or not other.equal(tensor):
             raise HeedfulError(f"{first} and {name} are one tensor in this model, but are stored with different values")
     return tensor

@@ -15,9 +15,20 @@ from heedful.checkpoints.card import card_text, is_ours
 from heedful.checkpoints.facts import label_tables
 from heedful.checkpoints.families import OWN, OWN_CASE, express
 from heedful.checkpoints.fitting import places
-from heedful.checkpoints.folder import CARD, CONFIG, GENERATION, INDEX, MULTI_LABEL, README, WEIGHTS, to_json, written
+from heedful.checkpoints.folder import (
+    ADAPTER_CONFIG,
+    CARD,
+    CONFIG,
+    GENERATION,
+    INDEX,
+    MULTI_LABEL,
+    README,
+    WEIGHTS,
+    to_json,
+    written,
+)
 from heedful.checkpoints.peft import adapter_files
-from heedful.checkpoints.peft_config import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from heedful.checkpoints.peft_config import ADAPTER_WEIGHTS
 from heedful.checkpoints.rules import Tensors
 from heedful.checkpoints.shards import divided, index_of, size_of
 from heedful.config import ImageHead, LanguageHead, SequenceHead, TokenHead, VisionConfig
@@ -103,12 +114,12 @@ def _once(model: Model) -> Tensors:
 
 def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
     head = model.config.head
-    names = extra.get("labels") or vars(model).get("labels") or []
+    names = extra.get("labels") or model.labels
     if not names or not isinstance(head, SequenceHead | TokenHead | ImageHead):
         return {}
     if len(names) != head.labels:
         raise HeedfulError(f"{len(names)} label names for a head of {head.labels} labels")
-    several = MULTI_LABEL if vars(model).get("multi_label") else {}
+    several = MULTI_LABEL if model.multi_label else {}
     return label_tables([str(name) for name in names]) | several
 
 
@@ -120,4 +131,4 @@ def _generation(model: Model) -> dict[str, Any]:
     start = "bos_token_id" if config.kind == "decoder" else "decoder_start_token_id"
     end = list(special.end) if len(special.end) > 1 else next(iter(special.end), None)
     ids = {start: special.start, "eos_token_id": end, "pad_token_id": special.pad}
-    return {key: value for key, value in ids.items() if value is not None} | vars(model).get("generation", {})
+    return {key: value for key, value in ids.items() if value is not None} | dict(model.generation)

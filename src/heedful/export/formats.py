@@ -65,7 +65,7 @@ def export(
         out: the folder to write; it appears whole, or not at all.
         dtype: of the weights ("hf"): "float32", "float16", "bfloat16", "float64"; None: as stored.
         quantization: of the weights ("ctranslate2"): "int8", "int8_float16", "float16", ...; None: as stored.
-        overwrite: replace a folder that is not empty.
+        overwrite: replace a folder that holds a model.
 
     Returns:
         ``{"format", "model", "out", "files": {name: bytes}, ...}`` and what the format has to say.
@@ -82,11 +82,15 @@ def export(
     """
     given = check(to, out, overwrite, {"dtype": dtype, "quantization": quantization})
     writer = import_module(FORMATS[to].module)
+    from heedful.checkpoints.configuration import home
     from heedful.checkpoints.folder import find
 
     source, target = find(model), Path(out)
-    if source.resolve() in (target.resolve(), *target.resolve().parents) and overwrite:
-        raise HeedfulError(f"--out {out} is the model's own folder, or inside it; name another")
+    there = target.expanduser().resolve()
+    for whose, folder in (("model's own", source), ("adapter's base", home(source))) if overwrite else ():
+        here = folder.resolve()
+        if here == there or here in there.parents or there in here.parents:
+            raise HeedfulError(f"--out {out} is the {whose} folder, inside it or around it; name another")
     with replaced(target) as place:
         told = writer.write(source, place, **given)
     files = {str(file.relative_to(target)): file.stat().st_size for file in sorted(target.rglob("*")) if file.is_file()}

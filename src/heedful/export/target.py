@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from heedful.checkpoints.configuration import home
 from heedful.errors import HeedfulError
 
 # what tells a tokenizer or a preprocessor apart from weights, configurations and a run's own files
@@ -29,6 +30,8 @@ BESIDE = (
     "chat_template.jinja",
 )
 
+WRITTEN = ("config.json", "model.bin", "model.onnx")  # one of them is in every folder that an export wrote
+
 
 def check_target(out: str | Path, overwrite: bool) -> None:
     """Raise ``HeedfulError`` where the folder is a file, holds something that is not to be replaced, or cannot be."""
@@ -37,8 +40,11 @@ def check_target(out: str | Path, overwrite: bool) -> None:
         raise HeedfulError("--out is empty; name a folder for the export")
     if path.exists() and not path.is_dir():
         raise HeedfulError(f"--out {out} is a file; name a folder")
-    if path.is_dir() and any(path.iterdir()) and not overwrite:
+    filled = path.is_dir() and any(path.iterdir())
+    if filled and not overwrite:
         raise HeedfulError(f"--out {out} is not empty; --overwrite replaces it")
+    if filled and not any((path / name).is_file() for name in WRITTEN):
+        raise HeedfulError(f"--overwrite: {out} holds no model; empty it yourself, or choose another --out")
     parent = next(folder for folder in path.absolute().parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise HeedfulError(f"--out {out}: cannot write in {parent}; choose another folder")
@@ -65,8 +71,12 @@ def replaced(out: Path) -> Iterator[Path]:
 
 
 def copy_beside(source: Path, place: Path) -> list[str]:
-    """Copy the files of tokenizer and preprocessing; those that are there already stay. Their names."""
-    found = sorted({file for pattern in BESIDE for file in source.glob(pattern) if file.is_file()})
+    """Copy the files of tokenizer and preprocessing, an adapter's base's where it has none; those that are there
+    already stay. Their names.
+    """
+    found: list[Path] = []
+    for folder in (source, home(source)):
+        found = found or sorted({file for pattern in BESIDE for file in folder.glob(pattern) if file.is_file()})
     for file in found:
         if not (place / file.name).exists():
             shutil.copyfile(file, place / file.name)

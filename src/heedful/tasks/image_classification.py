@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful import presets
 from heedful.checkpoints import load
-from heedful.checkpoints.configuration import config_of
-from heedful.checkpoints.folder import CONFIG, find, read_json
+from heedful.checkpoints.configuration import config_of, told
+from heedful.checkpoints.folder import find
 from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
@@ -29,27 +27,10 @@ from heedful.models import Model
 from heedful.settings import ImageSettings, ModelSettings, RunSettings, TrainingSettings
 from heedful.stack import initialise
 from heedful.tasks.classes import check_classifier, labels_of, names_of, numbers_of, stored, teachable
-from heedful.tasks.shared import changed, gentle
+from heedful.tasks.image_sizes import SMALL, SMALLEST, channels_of, patch_of, side_of, size_of
+from heedful.tasks.shared import changed, gentle, preset_of, reads
 from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, shown
 
-
-class Size(NamedTuple):
-    """What a number of images suggests."""
-
-    preset: str
-    side: int  # pixels, of images that are larger than SMALL or of several sizes
-    epochs: int
-    batch_size: int
-
-
-# below so many images: this
-SIZES: tuple[tuple[float, Size], ...] = (
-    (10_000, Size("vit-micro", 64, 100, 64)),
-    (200_000, Size("vit-micro", 64, 30, 64)),
-    (float("inf"), Size("deit-ti", 224, 30, 128)),
-)
-SMALL = 64  # pixels: images of one size up to it stay as they are
-LOOKED_AT = 200  # images that tell sizes and channels
 MEASURED = 1000  # images that tell mean and deviation
 TOP = 5
 Example = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's number
@@ -99,23 +80,23 @@ class ImageClassification(Task):
         asked, since the mirror image of a digit, a letter or an arrow is something else; and small images are not
         shifted, since to a patch of few pixels one pixel is much.
         """
-        size = next(size for most, size in SIZES if len(rows) < most)
+        size = size_of(len(rows))
         if asked.start_from:
-            folder = find(asked.start_from)
+            folder = reads(cls.name, find(asked.start_from), images=True)
             side = asked.image.size or read_preprocessing(folder).shape[1]
             begin, epochs = asked, 10
             lr = min(1e-4, gentle(config_of(folder)))  # what was learned is easily shaken off
         else:
             preset = asked.preset or size.preset
-            config = vision(preset)
-            own = config.patches.image_size[0] if asked.preset else _side(rows) or size.side
+            config = preset_of(preset, VisionConfig, cls.name)
+            own = config.patches.image_size[0] if asked.preset else side_of(rows) or size.side
             side = asked.image.size or own
-            patch = config.patches.patch_size if asked.preset else _patch(side) or config.patches.patch_size
+            patch = config.patches.patch_size if asked.preset else patch_of(side) or config.patches.patch_size
             epochs = size.epochs
             begin = replace(
                 asked,
                 preset=preset,
-                image=ImageSettings(size=side, channels=_channels(rows)),
+                image=ImageSettings(size=side, channels=channels_of(rows)),
                 model=ModelSettings(patch_size=patch),
             )
             lr = round(1.4e-3 * (128 / (asked.model.dim or config.encoder.dim)) ** 0.5, 6)  # wider wants smaller steps
@@ -157,7 +138,7 @@ class ImageClassification(Task):
         """The folder's model and preprocessing, for images of another size where that is asked for; a fresh linear
         head where the data has labels that the model does not know.
         """
-        folder = find(folder)
+        folder = reads(cls.name, find(folder), images=True)
         preprocessing, names, asked = read_preprocessing(folder), _names(rows), settings.image
         if asked.channels not in (None, preprocessing.channels):
             takes = f"the model in {folder} takes {preprocessing.channels}"
@@ -170,7 +151,7 @@ class ImageClassification(Task):
         config, head = model.config, model.config.head
         if not isinstance(config, VisionConfig):
             raise HeedfulError(f"{cls.name} needs a vision model; {folder} is a {config.kind}")
-        own = stored(read_json(folder / CONFIG)) if isinstance(head, ImageHead) else []
+        own = stored(told(folder)[0]) if isinstance(head, ImageHead) else []
         known = set(names) <= set(own)
         if not known:
             linear = replace(head if isinstance(head, ImageHead) else ImageHead(), labels=len(names), hidden=0)
@@ -187,10 +168,8 @@ class ImageClassification(Task):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The labels in ``config.json`` and what ``preprocessor_config.json`` says."""
-        folder = find(folder)
-        theirs = read_json(folder / CONFIG)
-        labels = stored(theirs)
-        return cls(labels, read_preprocessing(folder))
+        folder = reads(cls.name, find(folder), images=True)
+        return cls(stored(told(folder)[0]), read_preprocessing(folder))
 
     def save(self, folder: str | Path) -> None:
         """Write ``preprocessor_config.json``; the labels are the model's."""
@@ -198,7 +177,7 @@ class ImageClassification(Task):
 
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset for images of this size, cut into patches as the settings say, with an output for each label."""
-        config = vision(settings.preset or SIZES[0][1].preset)
+        config = preset_of(settings.preset or SMALLEST, VisionConfig, self.name)
         channels, height, width = self.preprocessing.shape
         patch = settings.model.patch_size or config.patches.patch_size
         try:
@@ -331,14 +310,6 @@ class ImageClassification(Task):
         return shown([f"{Path(picture.name).name} ({width} × {height})", *labels_of(row)])
 
 
-def vision(preset: str) -> VisionConfig:
-    """The configuration of a preset that sees."""
-    config = presets.get(preset)
-    if not isinstance(config, VisionConfig):
-        raise HeedfulError(f"preset {preset!r} is of the {config.kind} family; images need a vision model")
-    return config
-
-
 def _names(rows: Sequence[Row]) -> list[str]:
     """The labels of training; several for one image are an error."""
     for row in rows:
@@ -350,27 +321,6 @@ def _one(row: Row) -> None:
     labels = row.values["label"]
     if not isinstance(labels, str):
         raise HeedfulError(f"{len(labels)} labels of one image in {row.file}:{row.line}; images have one label here")
-
-
-def _side(rows: Sequence[Row]) -> int | None:
-    """The longer side of images that are small and of one size; where no patch divides it, the next multiple of 4."""
-    sizes = {row.values["image"].size for row in rows[:LOOKED_AT]}
-    side = max(max(size) for size in sizes)
-    if len(sizes) > 1 or side > SMALL:
-        return None
-    return side if _patch(side) else -(-side // 4) * 4
-
-
-def _channels(rows: Sequence[Row]) -> Literal[1, 3]:
-    """Grey where all are grey."""
-    return 3 if any(row.values["image"].pixels().shape[2] == 3 for row in rows[:LOOKED_AT]) else 1
-
-
-def _patch(side: int) -> int | None:
-    """The patch that cuts a side evenly into about four, a short one into two, a long one into patches of 8 or 16."""
-    wanted = max(2.0, min(4.0, side / 4), min(8.0, side / 8), side / 16)
-    even = [patch for patch in range(1, side) if side % patch == 0 and 2 <= side // patch <= 2 * wanted]
-    return min(even, key=lambda patch: abs(math.log(side / patch / wanted)), default=None)
 
 
 def _tensors(pixels: np.ndarray, labels: np.ndarray) -> dict[str, Tensor]:

@@ -4,16 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from heedful.config import Dropout, EmbeddingConfig, LearnedPosition, ModelConfig, RotaryPosition, StackConfig
+from heedful import presets
+from heedful.checkpoints.configuration import config_of, home
+from heedful.config import (
+    Config,
+    DecoderConfig,
+    Dropout,
+    EmbeddingConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LearnedPosition,
+    ModelConfig,
+    RotaryPosition,
+    StackConfig,
+    VisionConfig,
+)
 from heedful.errors import HeedfulError
 from heedful.settings import ModelSettings
 from heedful.text import Tokenizer
 
 IGNORED = -100  # the label of padding
+FAMILIES: dict[type[Config], str] = {
+    EncoderConfig: "an encoder",
+    DecoderConfig: "a decoder",
+    EncoderDecoderConfig: "an encoder-decoder",
+    VisionConfig: "a vision model",
+}
+C = TypeVar("C", EncoderConfig, DecoderConfig, EncoderDecoderConfig, VisionConfig)
+
+
+def preset_of(name: str, family: type[C], task: str) -> C:
+    """The configuration of a preset; one of another family than the task needs is an error."""
+    config = presets.get(name)
+    if not isinstance(config, family):
+        raise HeedfulError(f"preset {name!r} is of the {config.kind} family; {task} needs {FAMILIES[family]}")
+    return config
 
 
 def changed(stack: StackConfig, model: ModelSettings, depth: int | None) -> StackConfig:
@@ -51,6 +82,20 @@ def gentle(config: ModelConfig) -> float:
     return 5e-5 * 768 / stacks_of(config)[0].dim
 
 
+def reads(task: str, folder: Path, images: bool = False) -> Path:
+    """The folder, whose model must read texts, or ``images``."""
+    config = config_of(folder)
+    if isinstance(config, VisionConfig) != images:
+        wanted = "a vision model" if images else "a model of text"
+        raise HeedfulError(f"{task} needs {wanted}; the model in {folder} is of kind {config.kind!r}")
+    return folder
+
+
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """The tokenizer of a model's folder; an adapter that has none takes its base's."""
+    return Tokenizer.load(folder if Tokenizer.lies_in(folder) else home(folder))
+
+
 def check_vocabulary(tokenizer: Tokenizer, embedding: EmbeddingConfig, name: str = "tokenizer") -> None:
     """Raise where the embedding lacks a row for a token; rows to spare are no harm."""
     if tokenizer.vocab_size > embedding.vocab_size:
@@ -67,7 +112,26 @@ def special_id(special: int | None) -> int:
     return special
 
 
+def start_of(config: EncoderDecoderConfig) -> int:
+    """The id that the decoder begins with; none is an error."""
+    if config.special.start is None:
+        raise HeedfulError("the model does not say what its decoder begins with; give config.json a start token")
+    return config.special.start
+
+
+def check_texts(task: str, inputs: Sequence[Any]) -> None:
+    """Raise where an input is no text."""
+    for one in inputs:
+        if not isinstance(one, str):
+            raise HeedfulError(f"{task} is asked with a text, or a list of texts, not with a {type(one).__name__}")
+
+
 def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     """Rows of unequal length as one (B, longest) int64 tensor, ``value`` after their ends."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.long)
+
+
+def masked(rows: Sequence[Sequence[int]], value: int = 0) -> tuple[Tensor, Tensor]:
+    """``padded`` and its mask (B, longest), True for a real token."""
+    return padded(rows, value), padded([[1] * len(row) for row in rows], 0).bool()

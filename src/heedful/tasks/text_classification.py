@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful import presets
 from heedful.checkpoints import load, read_card
-from heedful.checkpoints.configuration import config_of
-from heedful.checkpoints.folder import CONFIG, find, multi_label, read_json
+from heedful.checkpoints.configuration import config_of, told
+from heedful.checkpoints.folder import find, multi_label
 from heedful.config import (
     EncoderConfig,
     EncoderDecoderConfig,
@@ -33,7 +32,20 @@ from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.stack import initialise
 from heedful.tasks.classes import check_classifier, labels_of, names_of, numbers_of, several, stored, teachable
-from heedful.tasks.shared import changed, check_vocabulary, gentle, padded, positions_of, special_id
+from heedful.tasks.pairs import TEXTS, Example, examples_of, sides_of
+from heedful.tasks.shared import (
+    changed,
+    check_vocabulary,
+    gentle,
+    masked,
+    padded,
+    positions_of,
+    preset_of,
+    reads,
+    special_id,
+    start_of,
+    tokenizer_of,
+)
 from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
 
@@ -59,16 +71,7 @@ LONGEST = 128  # tokens of an example in training, where nobody says
 UNTOLD = 512  # tokens that a model takes where neither it nor its tokenizer has a limit
 TUNED, BATCH = 3, 32  # passes and examples of a step in going on from a model (Devlin et al. 2019, A.3)
 LEAST_STEPS, MOST_PASSES = 300, 20  # few examples want more passes (Mosbach et al. 2021, section 6)
-TEXTS = ("text", "text_pair")
 SURE = 0.5  # the probability from which on a label is among the answer's several
-
-
-class Example(NamedTuple):
-    """Token ids with the special ones, the segment of each, and the ids of the labels."""
-
-    ids: list[int]
-    segments: list[int]
-    labels: tuple[int, ...]
 
 
 class TextClassification(Task):
@@ -172,11 +175,11 @@ class TextClassification(Task):
         """The folder's model, with a classifier where it has none; where the data has labels that it does not know,
         with a new output layer for those.
         """
-        folder = find(folder)
+        folder = reads(cls.name, find(folder))
         names = names_of(rows)
-        own = stored(read_json(folder / CONFIG)) if isinstance(config_of(folder).head, SequenceHead) else []
+        own = stored(told(folder)[0]) if isinstance(config_of(folder).head, SequenceHead) else []
         known = set(names) <= set(own)
-        tokenizer = Tokenizer.load(folder)
+        tokenizer = tokenizer_of(folder)
         task = cls(tokenizer, own if known else names, columns=_columns(rows), multi_label=several(rows))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
@@ -192,10 +195,10 @@ class TextClassification(Task):
     def load(cls, folder: str | Path) -> Self:
         """The tokenizer of a model folder, and the labels of its ``config.json``."""
         folder = Path(folder)
-        theirs = read_json(folder / CONFIG)
+        theirs, _ = told(reads(cls.name, folder))
         labels = stored(theirs)
         columns = read_card(folder).get("columns")
-        return cls(Tokenizer.load(folder), labels, columns=columns, multi_label=multi_label(theirs))
+        return cls(tokenizer_of(folder), labels, columns=columns, multi_label=multi_label(theirs))
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer; the labels are the model's."""
@@ -203,10 +206,7 @@ class TextClassification(Task):
 
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset with this vocabulary, these labels and no more positions than the longest example needs."""
-        preset = settings.preset or "bert-tiny"
-        config = presets.get(preset)
-        if not isinstance(config, EncoderConfig):
-            raise HeedfulError(f"preset {preset!r} is of the {config.kind} family; {self.name} needs an encoder")
+        config = preset_of(settings.preset or "bert-tiny", EncoderConfig, self.name)
         # BERT's own N(0, 0.02²) is for wide models: narrow ones may long see one class only
         stack = replace(changed(config.encoder, settings.model, None), init="xavier")
         if isinstance(stack.position, LearnedPosition):
@@ -236,8 +236,8 @@ class TextClassification(Task):
             raise HeedfulError("the model gives each text one number, no label; take a model of two labels or more")
         source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
         check_vocabulary(self.tokenizer, source)
-        if isinstance(config, EncoderDecoderConfig) and config.special.start is None:
-            raise HeedfulError("the model does not say what its decoder begins with; give config.json a start token")
+        if isinstance(config, EncoderDecoderConfig):
+            start_of(config)
         told = (self.tokenizer.config.get("model_max_length"), positions_of(config))
         self.tokenizer.config["model_max_length"] = min((number for number in told if number), default=UNTOLD)
 
@@ -261,7 +261,7 @@ class TextClassification(Task):
         pair the longer text first.
         """
         most = min(max_length or self.longest, self.longest)
-        examples, cut = self._examples(map(self._texts, rows), most, map(self._label_ids, rows))
+        examples, cut = examples_of(self.tokenizer, map(self._texts, rows), map(self._label_ids, rows), most)
         reason = "--data.max-length" if most == max_length else "the model takes no more"
         return Encoded(examples, rows, f"{cut:,} examples cut to {most} tokens ({reason})" if cut else "")
 
@@ -276,21 +276,6 @@ class TextClassification(Task):
             )
         return numbers_of(row, self.labels)
 
-    def _examples(
-        self, texts: Iterable[tuple[str, ...]], most: int, labels: Iterable[tuple[int, ...]]
-    ) -> tuple[list[Example], int]:
-        """The examples of texts and pairs, and how many of them were cut."""
-        texts = list(texts)
-        encoded = iter(self.tokenizer.encode([side for sides in texts for side in sides]))
-        around = {number: self.tokenizer.around(pair=number == 2) for number in set(map(len, texts))}
-        examples, cut = [], 0
-        for sides, own in zip(texts, labels, strict=True):
-            parts = [next(encoded) for _ in sides]
-            kept = _fitted(parts, most, around[len(sides)].added)
-            cut += kept != parts
-            examples.append(Example(*around[len(sides)].join(*kept), own))
-        return examples, cut
-
     def lengths(self, examples: Sequence[Example]) -> np.ndarray:
         """(N, 1): tokens, special ones counted."""
         return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
@@ -300,9 +285,8 @@ class TextClassification(Task):
 
         With ``random`` a share of the words of a model that starts anew becomes ``<unk>``, other ones each time.
         """
-        ids = padded([example.ids for example in examples], 0)
+        ids, mask = masked([example.ids for example in examples])
         segments = padded([example.segments for example in examples], 0)
-        mask = padded([[1] * len(example.ids) for example in examples], 0).bool()
         labels = torch.zeros(len(examples), len(self.labels))
         for i, example in enumerate(examples):
             labels[i, list(example.labels)] = 1
@@ -328,9 +312,8 @@ class TextClassification(Task):
     def _logits(self, model: Model, batch: Batch) -> Tensor:
         config, ids, mask = model.config, batch["ids"], batch["mask"]
         if isinstance(config, EncoderDecoderConfig):  # the decoder reads the text again, one place further right
-            assert config.special.start is not None, "check has seen to it"
             target = ids.roll(1, dims=1)
-            target[:, 0] = config.special.start
+            target[:, 0] = start_of(config)
             return model(ids, target, mask, mask).float()
         two = isinstance(config, EncoderConfig) and config.embedding.segments > 1
         return model(ids, mask, *([batch["segments"]] if two else [])).float()
@@ -389,35 +372,17 @@ class TextClassification(Task):
         A pair is ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab between them.
         """
         answers = [Answer(one, [] if self.multi_label else "", None) for one in inputs]
-        texts = {i: sides for i, one in enumerate(inputs) if (sides := self._sides(one))}
+        pair = self.columns.get("text_pair")
+        texts = {i: sides for i, one in enumerate(inputs) if (sides := sides_of(one, pair))}
         asked = list(texts)
         if not asked:
             return answers
-        examples, _ = self._examples(texts.values(), self.longest, [()] * len(texts))
+        examples, _ = examples_of(self.tokenizer, texts.values(), [()] * len(texts), self.longest)
         for places, batch in self.batches(model, examples, options.get("batch_tokens")):
             said, p = self._said(self._logits(model, batch))
             for place, row, score in zip(places, said, p.tolist(), strict=True):
                 answers[asked[place]] = Answer(inputs[asked[place]], self._output(row), score)
         return answers
-
-    def _sides(self, one: Any) -> tuple[str, ...]:
-        """The text of an input, or both texts of a pair; nothing where one is blank."""
-        kind = self.columns.get("text_pair")
-        sides: tuple[Any, ...]
-        if isinstance(one, str):
-            sides = tuple(one.split("\t", 1)) if kind else (one,)
-        elif isinstance(one, Mapping):
-            sides = tuple(one[name] for name in TEXTS if name in one)
-        else:
-            sides = tuple(one) if isinstance(one, tuple | list) else (one,)
-        texts = all(isinstance(side, str) for side in sides)
-        if texts and sides and not all(side.strip() for side in sides):
-            return ()
-        if not texts or len(sides) not in {None: (1,), "text": (2,), "text?": (1, 2)}[kind]:
-            wanted = {None: "a text", "text": "two texts", "text?": "a text, or two"}[kind]
-            pair = ": (text, pair), or one string with a tab between them" if kind else ""
-            raise HeedfulError(f"this model is asked with {wanted}{pair}; not with {short(repr(one))}")
-        return sides
 
     def sample(self, row: Row) -> str:
         """``text → label``, ``text + pair → label``."""
@@ -441,7 +406,7 @@ def _tuning(rows: Sequence[Row], asked: RunSettings, folder: str) -> RunSettings
     steps = asked.max_steps or (asked.max_epochs or passes) * each
     return replace(
         asked,
-        max_epochs=None if asked.max_steps else passes,
+        max_epochs=passes,
         data=DataSettings(max_length=LONGEST),
         training=TrainingSettings(
             lr=training.lr or gentle(config_of(find(folder))),
@@ -459,22 +424,4 @@ def _tuning(rows: Sequence[Row], asked: RunSettings, folder: str) -> RunSettings
             evaluate_every=max(50, each),
             log_every=50,
         ),
-    )
-
-
-def _fitted(parts: list[list[int]], most: int, added: int) -> list[list[int]]:
-    """One or two rows of ids, cut at their ends until they and ``added`` others are ``most``: the longer one first."""
-    room = most - added
-    if room < len(parts):
-        raise HeedfulError(f"--data.max-length {most} has no room for text; give {added + len(parts)}")
-    if sum(map(len, parts)) <= room:
-        return parts
-    if len(parts) == 1:
-        return [parts[0][:room]]
-    first, second = parts
-    least = min(len(first), len(second), room // 2)
-    return (
-        [first[:least], second[: room - least]]
-        if len(first) <= len(second)
-        else [first[: room - least], second[:least]]
     )

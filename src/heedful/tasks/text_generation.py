@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -15,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful import presets
 from heedful.checkpoints.configuration import config_of
 from heedful.checkpoints.folder import find
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
@@ -29,7 +29,17 @@ from heedful.generation.options import NAMES, resolve
 from heedful.generation.pieces import pieces
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.tasks.shared import IGNORED, changed, padded
+from heedful.tasks.shared import (
+    IGNORED,
+    changed,
+    check_texts,
+    check_vocabulary,
+    masked,
+    positions_of,
+    preset_of,
+    reads,
+    tokenizer_of,
+)
 from heedful.tasks.task import EVALUATED, Answer, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
 from heedful.text.parts import encode_parts
@@ -122,11 +132,10 @@ class TextGeneration(Task):
             context = asked.data.max_length or cls.load(asked.start_from).context or CONTEXT
         kind = asked.tokenizer.kind or size.kind
         vocabulary = size.vocabulary if kind != "character" else 4 + len(set().union(*texts))
-        limited = asked.max_steps or asked.max_epochs or asked.max_minutes
         return replace(
             asked,
             preset=None if begun else asked.preset or size.preset,
-            max_epochs=None if limited else 3 if begun else size.epochs,
+            max_epochs=3 if begun else size.epochs,
             data=DataSettings(max_length=context),
             tokenizer=TokenizerSettings() if begun else TokenizerSettings(kind=kind, size=vocabulary),  # type: ignore[arg-type]  # SIZES' words
             model=ModelSettings(dropout=None if begun or asked.preset else 0.0),
@@ -164,8 +173,8 @@ class TextGeneration(Task):
         fewer.
         """
         folder = find(folder)
-        tokenizer, config = Tokenizer.load(folder), config_of(folder)
-        named = [tokenizer.config.get("model_max_length"), _positions(config)]
+        tokenizer, config = tokenizer_of(reads(cls.name, folder)), config_of(folder)
+        named = [tokenizer.config.get("model_max_length"), positions_of(config)]
         known = [int(length) for length in named if length is not None and length < 1e9]  # a huge one stands for none
         ends = config.special.end if isinstance(config, DecoderConfig) else ()
         return cls(tokenizer, min(known, default=None), ends)
@@ -176,10 +185,7 @@ class TextGeneration(Task):
 
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset with this vocabulary, and as many learned positions as the context."""
-        preset = settings.preset or "gpt-micro"
-        config = presets.get(preset)
-        if not isinstance(config, DecoderConfig):
-            raise HeedfulError(f"preset {preset!r} is of the {config.kind} family; {self.name} needs a decoder")
+        config = preset_of(settings.preset or "gpt-micro", DecoderConfig, self.name)
         stack = changed(config.decoder, settings.model, settings.model.decoder_depth)
         if isinstance(stack.position, LearnedPosition):
             stack = replace(stack, position=replace(stack.position, length=self.context or CONTEXT))
@@ -204,11 +210,7 @@ class TextGeneration(Task):
                 f"{self.name} needs a decoder with a language-model head; this model is of kind {config.kind!r}, its "
                 f"head of kind {config.head.kind!r}"
             )
-        if self.tokenizer.vocab_size > config.embedding.vocab_size:
-            raise HeedfulError(
-                f"the tokenizer has {self.tokenizer.vocab_size} tokens, the model's embedding "
-                f"{config.embedding.vocab_size} rows; they do not belong together"
-            )
+        check_vocabulary(self.tokenizer, config.embedding)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
@@ -305,8 +307,7 @@ class TextGeneration(Task):
         answers = [Answer(text, text, None) for text in inputs]
         batches = ordered(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
         for batch in batches:
-            ids = padded([prompts[i] for i in batch], 0).to(model.device)
-            real = padded([[1] * len(prompts[i]) for i in batch], 0).bool().to(model.device)
+            ids, real = masked([prompts[i] for i in batch])
             found = decode(model, ids, real, **plan, **options)
             for i, row, length, score in zip(
                 batch, found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), strict=True
@@ -327,10 +328,12 @@ class TextGeneration(Task):
         prompt = self._prompts([text])[0]
         ids = torch.tensor([prompt], device=model.device)
         tokens = stream(model, ids, **self._plan(model, options), **options)
-        return _after(text, pieces(lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens)))
+        made = pieces(lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens), self.tokenizer.joined)
+        return chain([text] if text else [], made)
 
     def _prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids to go on from; what the vocabulary lacks is said."""
+        check_texts(self.name, texts)
         rows = self.tokenizer.encode(texts)
         for text, row in zip(texts, rows, strict=True):
             if self.tokenizer.unknown in row:
@@ -343,7 +346,7 @@ class TextGeneration(Task):
         """How much is read at a time, and the folder's ways of generating."""
         defaults = dict(model.generation)
         if resolve(options, defaults).method != "beam":
-            lengths = [length for length in (self.context, _positions(model.config)) if length]
+            lengths = [length for length in (self.context, positions_of(model.config)) if length]
             return {"context": min(lengths, default=None), "defaults": defaults}
         if isinstance(model.config, DecoderConfig) and isinstance(model.config.decoder.position, LearnedPosition):
             defaults.pop("max_new_tokens", None)  # as many as there is room for
@@ -352,14 +355,3 @@ class TextGeneration(Task):
     def sample(self, row: Row) -> str:
         """The beginning of the text."""
         return short(row.values["text"][:200])
-
-
-def _positions(config: ModelConfig) -> int | None:
-    """The number of positions that a decoder has (learned ones) or was made for."""
-    return getattr(config.decoder.position, "length", None) if isinstance(config, DecoderConfig) else None
-
-
-def _after(first: str, rest: Iterable[str]) -> Iterator[str]:
-    if first:
-        yield first
-    yield from rest

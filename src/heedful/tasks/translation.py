@@ -13,10 +13,9 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful import presets
-from heedful.checkpoints.configuration import config_of
+from heedful.checkpoints.configuration import config_of, home
 from heedful.checkpoints.folder import find
-from heedful.config import EncoderDecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
+from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.errors import HeedfulError
@@ -31,7 +30,18 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
-from heedful.tasks.shared import IGNORED, changed, padded
+from heedful.tasks.shared import (
+    IGNORED,
+    changed,
+    check_texts,
+    check_vocabulary,
+    masked,
+    padded,
+    positions_of,
+    preset_of,
+    special_id,
+    start_of,
+)
 from heedful.tasks.task import EVALUATED, Answer, Batch, Encoded, Measured, Task, shown
 from heedful.text import Tokenizer
 
@@ -93,10 +103,10 @@ class Translation(Task):
         preset = asked.preset or size.preset
         longest = LONGEST
         if asked.start_from is None:
-            dim = asked.model.dim or encoder_decoder(preset).encoder.dim
+            dim = asked.model.dim or preset_of(preset, EncoderDecoderConfig, cls.name).encoder.dim
         else:
             begun = _config(find(asked.start_from))
-            dim, longest = begun.encoder.dim, min(_positions(begun) or LONGEST, LONGEST)
+            dim, longest = begun.encoder.dim, min(positions_of(begun) or LONGEST, LONGEST)
         peak = 1e-4 if asked.start_from else 1e-3  # what was learned is easily shaken off
         return replace(
             asked,
@@ -142,10 +152,12 @@ class Translation(Task):
     def load(cls, folder: str | Path) -> Self:
         """The tokenizers of a model folder, two where source and target differ, and the ids that its model names."""
         folder = find(folder)
-        source, config = Tokenizer.load(folder), _config(folder)
+        config = _config(folder)
+        folder = folder if Tokenizer.lies_in(folder) else home(folder)
+        source = Tokenizer.load(folder)
         own = Tokenizer.lies_in(folder, "tokenizer.target")
         target = Tokenizer.load(folder, "tokenizer.target") if own else source
-        return cls(source, target, config.special, _positions(config))
+        return cls(source, target, config.special, positions_of(config))
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizers."""
@@ -155,7 +167,7 @@ class Translation(Task):
 
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset with this vocabulary; one embedding for all where the vocabulary is shared."""
-        config = encoder_decoder(settings.preset or "transformer-small")
+        config = preset_of(settings.preset or "transformer-small", EncoderDecoderConfig, self.name)
         shared = self.target is self.source
         head = config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied)
         return replace(
@@ -165,7 +177,7 @@ class Translation(Task):
             encoder=changed(config.encoder, settings.model, settings.model.encoder_depth),
             decoder=changed(config.decoder, settings.model, settings.model.decoder_depth),
             head=head,
-            special=SpecialTokens(pad=self.target.pad, start=self.target.start, end=(_id(self.target.end),)),
+            special=SpecialTokens(pad=self.target.pad, start=self.target.start, end=(special_id(self.target.end),)),
         )
 
     def check(self, model: Model) -> None:
@@ -178,28 +190,27 @@ class Translation(Task):
             )
         sides = ("source", self.source, config.source), ("target", self.target, config.target or config.source)
         for side, tokenizer, embedding in sides:
-            if tokenizer.vocab_size > embedding.vocab_size:
-                raise HeedfulError(
-                    f"the {side} tokenizer has {tokenizer.vocab_size} tokens, the model rows for "
-                    f"{embedding.vocab_size}; they do not belong together"
-                )
+            check_vocabulary(tokenizer, embedding, f"{side} tokenizer")
+        start_of(config)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Source and target ids of each row, with what their tokenizers put around them; pairs with a side longer than
-        ``max_length`` are left out.
+        ``max_length``, or than the model has positions for, are left out.
         """
-        max_length = min((most for most in (max_length, self.positions) if most is not None), default=None)
+        most = min((each for each in (max_length, self.positions) if each is not None), default=None)
         sources = whole(self.source, [row.values["source"] for row in rows])
         targets = whole(self.target, [row.values["target"] for row in rows])
         examples = list(zip(sources, targets, strict=True))
-        fits = [max_length is None or max(map(len, pair)) <= max_length for pair in examples]
-        left_out = len(fits) - sum(fits)
+        fits = [most is None or max(map(len, pair)) <= most for pair in examples]
+        left_out, asked = len(fits) - sum(fits), most == max_length
         if left_out == len(fits):
-            raise HeedfulError(f"every example is longer than {max_length} tokens; raise --data.max-length")
+            remedy = "raise --data.max-length" if asked else "the model takes no more, give shorter ones"
+            raise HeedfulError(f"every example is longer than {most} tokens; {remedy}")
         kept = Rows(compress(rows, fits), rows.skipped, rows.columns)
-        note = f"{left_out:,} examples longer than {max_length} tokens left out (--data.max-length)" if left_out else ""
+        reason = "--data.max-length" if asked else "the model takes no more"
+        note = f"{left_out:,} examples longer than {most} tokens left out ({reason})" if left_out else ""
         return Encoded(list(compress(examples, fits)), kept, note)
 
     def lengths(self, examples: Sequence[Pair]) -> np.ndarray:
@@ -210,10 +221,11 @@ class Translation(Task):
         """``source``, ``source_mask``, ``target`` (what the decoder reads) and ``labels`` (what it must say next);
         nothing in it is random.
         """
-        start = _id(self.first)
+        source, mask = masked([source for source, _ in examples], self.pad)
+        start = special_id(self.first)
         return {
-            "source": padded([source for source, _ in examples], self.pad),
-            "source_mask": padded([[1] * len(source) for source, _ in examples], 0).bool(),
+            "source": source,
+            "source_mask": mask,
             "target": padded([[start, *target[:-1]] for _, target in examples], self.pad),
             "labels": padded([target for _, target in examples], IGNORED),
         }
@@ -276,14 +288,14 @@ class Translation(Task):
         self, model: Model, inputs: Sequence[str], *, batch_tokens: int | None = None, **options: Any
     ) -> list[Answer]:
         """Decode each input, alike lengths together; an input without text gets an empty answer."""
+        check_texts(self.name, inputs)
         answers = [Answer(text, "", None) for text in inputs]
         asked = [index for index, text in enumerate(inputs) if text.strip()]
         if not asked:
             return answers
         sources = whole(self.source, [inputs[index] for index in asked])
         for batch in ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128):
-            ids = padded([sources[i] for i in batch], self.pad).to(model.device)
-            real = padded([[1] * len(sources[i]) for i in batch], 0).bool().to(model.device)
+            ids, real = masked([sources[i] for i in batch], self.pad)
             found = decode(model, ids, real, defaults=model.generation, **options)
             for i, text, score in zip(
                 batch, self.target.decode(found.ids.tolist()), found.scores.tolist(), strict=True
@@ -296,18 +308,10 @@ class Translation(Task):
         return shown([row.values[column] for column in self.columns])
 
 
-def encoder_decoder(preset: str) -> EncoderDecoderConfig:
-    """The configuration of a preset that translates."""
-    config = presets.get(preset)
-    if not isinstance(config, EncoderDecoderConfig):
-        raise HeedfulError(f"preset {preset!r} is of the {config.kind} family; translation needs an encoder-decoder")
-    return config
-
-
 def whole(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """The ids of each text with what the tokenizer puts around one; the end token where it puts nothing."""
     around = tokenizer.around()
-    after = around.after or (() if around.before else (_id(tokenizer.end),))
+    after = around.after or (() if around.before else (special_id(tokenizer.end),))
     return [[*around.before, *ids, *after] for ids in tokenizer.encode(texts)]
 
 
@@ -316,16 +320,3 @@ def _config(folder: Path) -> EncoderDecoderConfig:
     if not isinstance(config, EncoderDecoderConfig):
         raise HeedfulError(f"translation needs an encoder-decoder; the model in {folder} is of kind {config.kind!r}")
     return config
-
-
-def _positions(config: EncoderDecoderConfig) -> int | None:
-    """The fewest learned positions of the two sides, or None."""
-    stacks = (config.encoder, config.decoder)
-    lengths = [stack.position.length for stack in stacks if isinstance(stack.position, LearnedPosition)]
-    return min(lengths, default=None)
-
-
-def _id(special: int | None) -> int:
-    if special is None:
-        raise HeedfulError("the tokenizer has no start or end token; train a tokenizer, or name them in its config")
-    return special

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 MARK = "\uffff"  # no character (Unicode, 23.7): around a piece that no text may be cut into, see pieces.py
+BYTE = re.compile("<0x([0-7][0-9A-F])>")  # of byte fallback: one that is a character by itself
 
 
 def readable(token: str, decoders: set[str]) -> str:
@@ -17,6 +20,8 @@ def readable(token: str, decoders: set[str]) -> str:
             return "".join(chr(byte) if byte < 128 else f"<0x{byte:02X}>" for byte in raw)
     if "WordPiece" in decoders:
         return token[2:] if token.startswith("##") else " " + token
+    if "ByteFallback" in decoders and (byte := BYTE.fullmatch(token)):
+        return chr(int(byte[1], 16))
     if "Metaspace" in decoders or "Replace" in decoders:
         return token.replace(MARK, "").replace("▁", " ")
     return token

@@ -223,6 +223,18 @@ class Tokenizer:
         return [token if token in specials else readable(token, self._decoders) for token in tokens]
 
     @cached_property
+    def joined(self) -> frozenset[int]:
+        """The tokens of byte fallback (Llama), no ids where there is none. Their bytes, up to the next other token, are
+        decoded as one: to characters where they are UTF-8 as a whole, else each to U+FFFD. Special tokens are among
+        these ids, since they are left out when decoding and end no such run.
+        """
+        if "ByteFallback" not in self._decoders:
+            return frozenset()
+        found = (self.backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+        special = (number for number, token in self.backend.get_added_tokens_decoder().items() if token.special)
+        return frozenset([*(number for number in found if number is not None), *special])
+
+    @cached_property
     def _decoders(self) -> set[str]:
         decoder = json.loads(self.backend.decoder.__getstate__()) if self.backend.decoder else {}
         return {part["type"] for part in decoder.get("decoders", [decoder]) if part}

@@ -41,7 +41,9 @@ from heedful.training.schedule import Limits, schedule
 
 ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
 OWN = ("run.toml", "heedful.json")  # either tells a folder that a run wrote
-ADAPTERS_LR = 10  # times that of whole weights: 5e-4 where BERT-base's is 5e-5, as in Hu et al. 2022, table 9
+# Times that of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base on
+# MNLI (github.com/microsoft/LoRA, examples/NLU/roberta_base_mnli.sh).
+ADAPTERS_LR = 10
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 OPTIMISERS: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": muon}
 Draw = Callable[[Path, Measured, Rows], object]
@@ -69,7 +71,9 @@ def train(
     if settings.overwrite and out.is_dir() and any(out.iterdir()) and not any((out / own).is_file() for own in OWN):
         raise HeedfulError(f"--overwrite: {out} holds no run of heedful; empty it yourself, or choose another --out")
     if settings.resume:
-        settings = resolve(settings, read_toml(out / "run.toml"))
+        begun = read_toml(out / "run.toml")
+        _check_same(settings, begun)
+        settings = resolve(settings, begun)
     kind = tasks.get(settings.task)
     settings = _asked(kind, settings)
     rows, valid = _data(kind, settings)
@@ -81,6 +85,7 @@ def train(
     elif settings.start_from:
         task, model = kind.start(settings.start_from, rows, settings)
         _adapt(model, settings)
+        _keep_base(model, out)
     else:
         task = kind.prepare(rows, settings)
         model = create(task.config(settings), seed=settings.seed)
@@ -129,23 +134,47 @@ def train(
 # ------------------------------------------------------------------------------------------------------ data, settings
 
 
-def _asked(kind: type[Task], settings: RunSettings) -> RunSettings:
-    """What was asked for with what its recipe says; refuses what would have no effect."""
-    given = {
-        key(type(section), name): f"--{key(type(section), name).replace('_', '-')}"
+def _given(settings: RunSettings) -> dict[str, Any]:
+    """What the sections were told, by key: "model.dim", ..."""
+    return {
+        key(type(section), name): value
         for section in vars(settings).values()
         if isinstance(section, Settings)
         for name, value in section.given().items()
         if value != getattr(type(section)(), name)
     }
-    idle = [flag for name, flag in given.items() if {name, name.partition(".")[0]} & kind.without]
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _check_same(settings: RunSettings, begun: RunSettings) -> None:
+    """Refuse what a run that is resumed cannot hear any more: its model, its tokenizer and its adapter are made."""
+    if settings.task != begun.task:
+        raise HeedfulError(f"the run in {settings.out} is of {begun.task}, not of {settings.task}; resume it as that")
+    named = {"recipe": settings.recipe, "preset": settings.preset, "from": settings.start_from}
+    asked = {name: value for name, value in (named | _given(settings)).items() if value is not None}
+    its = {"recipe": begun.recipe, "preset": begun.preset, "from": begun.start_from} | _given(begun)
+    for name, value in asked.items():
+        made = name in named or name.startswith(("model.", "tokenizer.", "lora.", "image.size", "image.channels"))
+        if made and value != its.get(name):
+            was = "without it" if its.get(name) is None else f"with {its[name]}"
+            raise HeedfulError(
+                f"{_flag(name)} is {value}, but the run in {settings.out} was begun {was}; leave it out, or start a "
+                "new run"
+            )
+
+
+def _asked(kind: type[Task], settings: RunSettings) -> RunSettings:
+    """What was asked for with what its recipe says; refuses what would have no effect."""
+    given = _given(settings)
+    idle = [_flag(name) for name in given if {name, name.partition(".")[0]} & kind.without]
     if idle:
         raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
-    fixed = [flag for name, flag in given.items() if name.startswith(("model.", "tokenizer."))]
+    fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer."))]
     if settings.start_from and fixed:
         raise HeedfulError(f"--from goes on with a model as it is; leave out {', '.join(fixed)}")
-    if settings.lora.rank is not None and not settings.start_from:
-        raise HeedfulError(f"the run in {settings.out} was not begun with --from; resume it without --lora.rank")
     if settings.recipe is None:
         return settings
     recipe = recipes.get(settings.recipe)
@@ -158,8 +187,12 @@ def _asked(kind: type[Task], settings: RunSettings) -> RunSettings:
 
 
 def _suggested(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
-    """What the task suggests; for an adapter a higher learning rate, and the adapter's own defaults."""
+    """What the task suggests; for an adapter a higher learning rate, and the adapter's own defaults. A number of steps
+    that is asked for, or that a recipe tells, stands in place of the epochs that are suggested.
+    """
     suggested = kind.suggest(rows, settings)
+    if settings.max_steps is not None:
+        suggested = replace(suggested, max_epochs=None)
     rank, lr = settings.lora.rank, suggested.training.lr
     if rank is not None:
         lora = LoraSettings(rank=rank, alpha=2.0 * rank, dropout=0.05, targets=("query", "value"))
@@ -213,6 +246,12 @@ def _adapt(model: Model, settings: RunSettings) -> None:
         targets=_chosen(asked.targets),
     )
     add_adapter(model, config, seed=settings.seed)
+
+
+def _keep_base(model: Model, out: Path) -> None:
+    """Refuse to write an adapter over the model that it stands on."""
+    if model.adapter is not None and Path(model.source).is_relative_to(out.resolve()):
+        raise HeedfulError(f"--out {out} holds {model.source}, which the adapter needs; choose another --out")
 
 
 class _Validation:

@@ -23,7 +23,7 @@ def together(subject: Subject) -> Outcome:
     except HeedfulError as error:
         if told is not None:
             raise
-        raise Skipped(f"no task answers with it ({error})") from None
+        raise Skipped(f"no task answers with it ({str(error).partition(';')[0]})") from None
     inputs = _inputs(next(iter(pipe.task.columns.values())).rstrip("?"), subject)
     options = {"do_sample": False, "max_new_tokens": 12}
     given = {name: value for name, value in options.items() if name in pipe.task.options}

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.config import EncoderDecoderConfig, LanguageHead, LearnedPosition, VisionConfig
+from heedful.config import EncoderDecoderConfig, LanguageHead, VisionConfig
 from heedful.generation import generate
 from heedful.verification import theirs
-from heedful.verification.inputs import Call, draw, embedding_of, output
+from heedful.verification.inputs import Call, draw, embedding_of, output, room
 from heedful.verification.report import Outcome, Skipped
 from heedful.verification.subject import TEXTS, Subject
 
@@ -33,28 +33,14 @@ def prompts(subject: Subject) -> list[Tensor]:
         end = list(config.special.end[:1]) if isinstance(config, EncoderDecoderConfig) else []
         own = [ids + end for ids in subject.tokenizer.encode(list(subject.texts or TEXTS)) if ids]
     vocabulary = embedding_of(config).vocab_size
-    room = _room(subject)
-    kept = [torch.tensor(ids[:room]) for ids in own if max(ids) < vocabulary]
-    return [*kept, *(row.ids[: max(1, room)] for row in draw(config, (0.7, 0.2)))]
+    most = max(1, room(config, PROMPT + NEW) - new_tokens(subject))
+    kept = [torch.tensor(ids[:most]) for ids in own if max(ids) < vocabulary]
+    return [*kept, *(row.ids[:most] for row in draw(config, (0.7, 0.2)))]
 
 
 def new_tokens(subject: Subject) -> int:
     """How many tokens to generate: fewer where the learned positions end."""
-    return min(NEW, _positions(subject) // 2)
-
-
-def _positions(subject: Subject) -> int:
-    config = subject.config
-    learned = [
-        stack.position.length
-        for stack in (getattr(config, "encoder", None), getattr(config, "decoder", None))
-        if stack is not None and isinstance(stack.position, LearnedPosition)
-    ]
-    return min([PROMPT + NEW, *learned])
-
-
-def _room(subject: Subject) -> int:
-    return max(1, _positions(subject) - new_tokens(subject))
+    return min(NEW, room(subject.config, PROMPT + NEW) // 2)
 
 
 def plain(model: Any, ids: Tensor, mask: Tensor | None, count: int) -> Tensor:

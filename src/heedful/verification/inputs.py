@@ -24,10 +24,10 @@ from heedful.config import (
     NoHead,
     SequenceHead,
     SpanHead,
-    StackConfig,
     TokenHead,
     VisionConfig,
 )
+from heedful.tasks.shared import stacks_of
 
 Side = Literal["none", "left", "right", "mixed"]
 
@@ -55,20 +55,15 @@ class Call:
     segments: Tensor | None = None  # (B, T)
 
 
-def stacks(config: ModelConfig) -> list[StackConfig]:
-    """The stacks of a model, the one that reads first before the other."""
-    return [stack for name in ("encoder", "decoder") if (stack := getattr(config, name, None)) is not None]
-
-
 def embedding_of(config: EncoderConfig | DecoderConfig | EncoderDecoderConfig) -> EmbeddingConfig:
     """The embedding of what is read first."""
     return config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
 
 
-def room(config: ModelConfig) -> int:
-    """How many tokens a row may have: no more than the model has learned positions for."""
-    learned = [s.position.length for s in stacks(config) if isinstance(s.position, LearnedPosition)]
-    return min([LONGEST, *learned])
+def room(config: ModelConfig, most: int = LONGEST) -> int:
+    """How many tokens a row may have: ``most``, but no more than the model has learned positions for."""
+    learned = [s.position.length for s in stacks_of(config) if isinstance(s.position, LearnedPosition)]
+    return min([most, *learned])
 
 
 def draw(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[Row]:

@@ -10,6 +10,8 @@ import torch
 
 from heedful import tasks
 from heedful.checkpoints.folder import find
+from heedful.config import VisionConfig
+from heedful.errors import HeedfulError
 from heedful.verification.checks import CHECKS, Check
 from heedful.verification.report import Finding, Outcome, Report, Skipped
 from heedful.verification.subject import Subject
@@ -41,7 +43,7 @@ def verify(
         seconds), ``seconds``.
 
     Raises:
-        HeedfulError: for a folder that does not open at all, and an unknown task.
+        HeedfulError: for a folder that does not open at all, an unknown task, and texts for a model of images.
 
     >>> import heedful, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -55,7 +57,8 @@ def verify(
     findings = []
     with Subject(find(folder, revision), texts, task) as subject, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a state of its own: nothing of the caller's moves
-        subject.stored  # noqa: B018  # a folder that does not open is the caller's error, not a finding
+        if isinstance(subject.config, VisionConfig) and texts:  # a folder that does not open is no finding either
+            raise HeedfulError(f"{folder} is a vision model, which reads no texts; leave --text out")
         for check in CHECKS:
             if say is not None:
                 say(check.name)

@@ -17,7 +17,8 @@ from torch import Tensor
 from heedful.cache import counted
 from heedful.checkpoints.folder import CONFIG, read_json
 from heedful.config import AlibiPosition, ModelConfig, NoPosition, RelativePosition, VisionConfig
-from heedful.verification.inputs import TOKENWISE, Call, Side, stacks
+from heedful.tasks.shared import stacks_of
+from heedful.verification.inputs import TOKENWISE, Call, Side
 from heedful.verification.report import Skipped
 from heedful.verification.subject import Subject
 
@@ -95,7 +96,7 @@ def sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
     if isinstance(config, VisionConfig):
         return ["none"], ""
     told = "position_ids" in inspect.signature(model.forward).parameters
-    relative = isinstance(stacks(config)[0].position, RelativePosition | AlibiPosition | NoPosition)
+    relative = isinstance(stacks_of(config)[0].position, RelativePosition | AlibiPosition | NoPosition)
     if not told and not relative:
         return ["none", "right"], "not left-padded: transformers counts padding in its positions there"
     if not isinstance(config.head, TOKENWISE) and getattr(config.head, "pooling", "first") == "first":
@@ -113,7 +114,7 @@ def output(model: Any, call: Call, config: ModelConfig) -> Tensor:
     if call.mask is not None:
         given["attention_mask"] = call.mask.long()
         if "position_ids" in names:
-            given["position_ids"] = counted(call.mask) + getattr(stacks(config)[0].position, "offset", 0)
+            given["position_ids"] = counted(call.mask) + getattr(stacks_of(config)[0].position, "offset", 0)
     if call.segments is not None and "token_type_ids" in names:
         given["token_type_ids"] = call.segments
     if call.target is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heedful.checkpoints.facts import ACTIVATIONS, Id, Key, Labels, Stored, only
 from heedful.checkpoints.families.marian import LAYERS
 from heedful.checkpoints.family import Case, Family
+from heedful.checkpoints.family_facts import Repeated
 from heedful.checkpoints.rules import Drop, Rename, SqueezeUnlessZero, Tie
 
 BART = Family(
@@ -52,8 +53,11 @@ BART = Family(
         Id("decoder_start_token_id", "special.start", 2, needed=True),
         Id("eos_token_id", "special.end", 2, several=True),
         Id("pad_token_id", "special.pad", 1),
+        Repeated("num_attention_heads", "encoder.heads"),
         *only(
+            is_causal=True,
             is_decoder=False,
+            is_encoder_decoder=True,
             tie_word_embeddings=True,
             normalize_before=False,  # mBART's and Pegasus' variants
             normalize_embedding=True,

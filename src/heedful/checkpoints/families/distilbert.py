@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heedful.checkpoints.facts import ACTIVATIONS, Id, Key, Labels
 from heedful.checkpoints.family import Case, Family
+from heedful.checkpoints.family_facts import Repeated
 from heedful.checkpoints.rules import Drop, Rename
 
 LAYER, BLOCK = "transformer.layer.{i}", "encoder.block.{i}"
@@ -33,6 +34,7 @@ DISTILBERT = Family(
         Id("bos_token_id", "special.start", None),
         Id("eos_token_id", "special.end", None, several=True),
         Id("pad_token_id", "special.pad", 0),
+        Repeated("num_attention_heads", "encoder.heads"),
     ),
     rules=(
         Drop("embeddings.position_ids"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heedful.checkpoints.facts import ACTIVATIONS, Id, Key, Labels, only
 from heedful.checkpoints.family import Case, Family
+from heedful.checkpoints.family_facts import Repeated
 from heedful.checkpoints.rules import Drop, Rename, Split, Transpose
 
 BLOCK = "decoder.block.{i}"
@@ -33,7 +34,9 @@ GPT2 = Family(
         Id("bos_token_id", "special.start", 50256),
         Id("eos_token_id", "special.end", 50256, several=True),
         Id("pad_token_id", "special.pad", None),
-        *only(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False),
+        Repeated("num_attention_heads", "decoder.heads"),
+        *only(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False),
+        *only(add_cross_attention=False, is_causal=True),
     ),
     rules=(
         Drop("h.{i}.attn.bias"),  # the causal mask

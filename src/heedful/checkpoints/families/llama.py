@@ -6,7 +6,7 @@ Mistral (Jiang et al. 2023) has a sliding window, Qwen2 (Yang et al. 2024) biase
 
 from __future__ import annotations
 
-from heedful.checkpoints.facts import ACTIVATIONS, Id, Key, Labels, only
+from heedful.checkpoints.facts import ACTIVATIONS, Fact, Id, Key, Labels, only
 from heedful.checkpoints.family import Case, Family, called
 from heedful.checkpoints.family_facts import Rotary, Window
 from heedful.checkpoints.rules import Drop, Rename, Rule
@@ -19,8 +19,7 @@ FIXED = {
     "decoder.gated": True,
     "decoder.position.kind": "rotary",
 }
-SIZES = (
-    Key("vocab_size", "embedding.vocab_size", 32000),
+FACTS: tuple[Fact, ...] = (
     Key("hidden_size", "decoder.dim", 4096),
     Key("num_hidden_layers", "decoder.depth", 32),
     Key("num_attention_heads", "decoder.heads", 32),
@@ -30,6 +29,7 @@ SIZES = (
     Key("initializer_range", "decoder.init_std", 0.02),
     Rotary(),
     Id("pad_token_id", "special.pad", None),
+    *only(is_causal=True),  # embedding models made of a decoder that sees both ways say false
 )
 RULES: tuple[Rule, ...] = (
     Drop(LAYER + ".self_attn.rotary_emb.inv_freq"),  # computed
@@ -86,7 +86,8 @@ LLAMA = Family(
     prefix="model.",
     fixed=FIXED,
     facts=(
-        *SIZES,
+        *FACTS,
+        Key("vocab_size", "embedding.vocab_size", 32000),
         Key("max_position_embeddings", "decoder.position.length", 2048),
         Key("intermediate_size", "decoder.ff_dim", 11008),
         Key("num_key_value_heads", "decoder.kv_heads", None),
@@ -105,7 +106,8 @@ MISTRAL = Family(
     prefix="model.",
     fixed={**FIXED, "decoder.ff_bias": False, "decoder.attention_bias": "none"},
     facts=(
-        *SIZES,
+        *FACTS,
+        Key("vocab_size", "embedding.vocab_size", 32000),
         Key("max_position_embeddings", "decoder.position.length", 131072),
         Key("intermediate_size", "decoder.ff_dim", 14336),
         Key("num_key_value_heads", "decoder.kv_heads", 8, null=True),
@@ -126,7 +128,8 @@ QWEN2 = Family(
     prefix="model.",
     fixed={**FIXED, "decoder.ff_bias": False, "decoder.attention_bias": "qkv"},
     facts=(
-        *SIZES,
+        *FACTS,
+        Key("vocab_size", "embedding.vocab_size", 151936),
         Key("max_position_embeddings", "decoder.position.length", 32768),
         Key("intermediate_size", "decoder.ff_dim", 22016),
         Key("num_key_value_heads", "decoder.kv_heads", 32, null=True),
@@ -144,7 +147,8 @@ QWEN3 = Family(
     prefix="model.",
     fixed={**FIXED, "decoder.ff_bias": False, "decoder.qk_norm": "head"},
     facts=(
-        *SIZES,
+        *FACTS,
+        Key("vocab_size", "embedding.vocab_size", 151936),
         Key("max_position_embeddings", "decoder.position.length", 32768),
         Key("intermediate_size", "decoder.ff_dim", 22016),
         Key("num_key_value_heads", "decoder.kv_heads", 32, null=True),

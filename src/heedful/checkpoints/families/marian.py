@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heedful.checkpoints.facts import ACTIVATIONS, Always, Fact, Id, Key, Only, Stored, only
 from heedful.checkpoints.family import Case, Family
+from heedful.checkpoints.family_facts import Repeated
 from heedful.checkpoints.rules import Drop, Rename, Rule, SqueezeUnlessZero, Tie
 
 ENCODER, DECODER = "encoder.layers.{i}", "decoder.layers.{i}"
@@ -82,7 +83,9 @@ MARIAN = Family(
         Always("is_encoder_decoder", True),
         Always("max_position_embeddings", 1024),  # how far other programs compute the sinusoid
         Always("forced_eos_token_id", None),  # otherwise 0, whatever the end token is
-        *only(normalize_embedding=False, normalize_before=False, static_position_embeddings=True, is_decoder=False),
+        Repeated("num_attention_heads", "encoder.heads"),
+        *only(normalize_embedding=False, normalize_before=False, static_position_embeddings=True),
+        *only(is_causal=True, is_decoder=False, is_encoder_decoder=True),
     ),
     rules=(
         Drop("encoder.embed_positions.weight"),  # the sinusoid
@@ -109,7 +112,7 @@ MARIAN = Family(
             fixed={"head.kind": "language-model", "target.kind": "embedding"},
             facts=(
                 Only("share_encoder_decoder_embeddings", False, True),
-                Key("decoder_vocab_size", "target.vocab_size", 58101),
+                Key("decoder_vocab_size", "target.vocab_size", 58101, otherwise="vocab_size"),
                 Key("scale_embedding", ("source.scale", "target.scale"), False, {True: "sqrt", False: "none"}),
                 Key("tie_word_embeddings", "head.tied", True),
                 *HAS_BIAS,

@@ -9,7 +9,6 @@ from heedful.checkpoints.family_facts import Rows
 from heedful.checkpoints.rules import Drop, Rename, Tie
 
 FACTS: tuple[Fact, ...] = (
-    Key("vocab_size", "embedding.vocab_size", 50265),
     Key("type_vocab_size", "embedding.segments", 2),
     Key("hidden_size", "encoder.dim", 768),
     Key("num_hidden_layers", "encoder.depth", 12),
@@ -77,7 +76,7 @@ ROBERTA = Family(
     prefix="roberta.",
     old_names=BERT.old_names,
     fixed=BERT.fixed,
-    facts=FACTS,
+    facts=(Key("vocab_size", "embedding.vocab_size", 50265), *FACTS),
     rules=BERT.rules,
     cases=CASES,
 )
@@ -85,7 +84,7 @@ XLM_ROBERTA = Family(
     name="xlm-roberta",
     prefix="roberta.",
     fixed=BERT.fixed,
-    facts=FACTS,
+    facts=(Key("vocab_size", "embedding.vocab_size", 30522), *FACTS),
     rules=BERT.rules,
     cases=called(CASES, "Roberta", "XLMRoberta"),
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from heedful.checkpoints.facts import Always, Id, Key, Labels, Words, only
+from heedful.checkpoints.facts import ACTIVATIONS, Always, Id, Key, Labels, Words, only
 from heedful.checkpoints.family import Case, Family
-from heedful.checkpoints.family_facts import OwnHead
+from heedful.checkpoints.family_facts import OwnHead, Repeated
 from heedful.checkpoints.rules import Rename, RenameBeside, Tie
 
 ENCODER, DECODER = "encoder.block.{i}.layer", "decoder.block.{i}.layer"
@@ -49,11 +49,9 @@ T5 = Family(
         Key("d_ff", ("encoder.ff_dim", "decoder.ff_dim"), 2048),
         Words("feed_forward_proj", ("encoder.activation", "encoder.gated"), "relu", FEED_FORWARD),
         Words("feed_forward_proj", ("decoder.activation", "decoder.gated"), "relu", FEED_FORWARD),
-        Key(
-            "relative_attention_num_buckets",
-            ("encoder.position.buckets", "decoder.position.buckets"),
-            32,
-        ),
+        Repeated("dense_act_fn", "encoder.activation", words=ACTIVATIONS),
+        Repeated("is_gated_act", "encoder.gated"),
+        Key("relative_attention_num_buckets", ("encoder.position.buckets", "decoder.position.buckets"), 32),
         Key(
             "relative_attention_max_distance",
             ("encoder.position.max_distance", "decoder.position.max_distance"),
@@ -78,7 +76,7 @@ T5 = Family(
         Id("eos_token_id", "special.end", 1, several=True),
         Id("pad_token_id", "special.pad", 0),
         Always("is_encoder_decoder", True),
-        *only(is_decoder=False),
+        *only(is_causal=True, is_decoder=False, is_encoder_decoder=True),
     ),
     rules=(
         Tie(("shared.weight", "encoder.embed_tokens.weight"), "embedding.token.weight"),

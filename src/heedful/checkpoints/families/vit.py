@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from heedful.checkpoints.facts import ACTIVATIONS, Key, Labels, PatchTokens, Size, Stored, only
+from heedful.checkpoints.facts import ACTIVATIONS, Key, Labels, Size, Stored, only
 from heedful.checkpoints.family import Case, Family
+from heedful.checkpoints.family_facts import PatchTokens
 from heedful.checkpoints.rules import Rename, Rule, Squeeze
 
 LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"

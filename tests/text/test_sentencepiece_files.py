@@ -116,6 +116,7 @@ def test_llama(folder: Make, tmp_path: Path) -> None:
     assert (ours.start, ours.end, ours.unknown, ours.pad) == (1, 2, 0, None)
     assert ours.vocab_size == len(theirs)
     assert ours.pieces(ours.encode(["\U0001f600"])[0]) == [" ", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>"]
+    assert ours.pieces(ours.encode(["\n"])[0]) == [" ", "\n"]  # a byte, and a whole character
     transformers = pytest.importorskip("transformers")
     ours.save(tmp_path / "saved")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
