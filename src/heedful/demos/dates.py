@@ -15,7 +15,7 @@ from heedful.inspection.record import record
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import Measured
-from heedful.tasks.translation import Translation
+from heedful.tasks.translation import Translation, whole
 from heedful.views.attention import attention_page, attention_svg
 from heedful.views.weights import clearest, merge_words
 
@@ -84,12 +84,12 @@ def draw(pipe: Pipeline, row: Row, folder: Path) -> dict[str, Path]:
     assert isinstance(task, Translation)
     source, _ = task.encode(Rows([row])).examples[0]
     text = pipe.answers([row.values["source"]])[0].output
-    target = task.target.encode([text])[0]
+    target = whole(task.target, [text])[0]  # its end token too
     batch = task.collate([(source, target)])
     with torch.no_grad(), record(pipe.model, "cross_attention.pattern") as seen:
         pipe.model(batch["source"].to(pipe.model.device), batch["target"].to(pipe.model.device))
-    weights = torch.cat(list(seen.values())).float().cpu()  # (layers, heads, target + 1, source)
-    pieces = task.source.pieces(source), task.target.pieces([*target, *batch["labels"][0, -1:].tolist()])
+    weights = torch.cat(list(seen.values())).float().cpu()  # (layers, heads, target, source)
+    pieces = task.source.pieces(source), task.target.pieces(target)
     words, said, merged = merge_words(*pieces, weights)
     title = f"What the model looked at: {row.values['source']}"
     best = merged[clearest(merged)]
