@@ -308,3 +308,9 @@ def test_images_are_not_asked_with_texts(tmp_path: Path) -> None:
     heedful.create("vit-micro", seed=0).save_pretrained(tmp_path)
     with pytest.raises(heedful.HeedfulError, match="is a vision model, which reads no texts; leave --text out"):
         verify(tmp_path, texts=["a"])
+
+
+def test_a_task_that_the_model_cannot_serve_is_a_mistake_and_no_finding(tmp_path: Path) -> None:
+    heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path)
+    with pytest.raises(heedful.HeedfulError, match="translation"):
+        verify(tmp_path, task="translation")

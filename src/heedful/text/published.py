@@ -10,10 +10,10 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from heedful.errors import HeedfulError
-from heedful.text import pieces, vocabulary
+from heedful.text import sentencepiece, vocabulary
 from heedful.text.facts import Facts, content, plain, said
 from heedful.text.families import FAMILIES, ROLES, Family
-from heedful.text.pieces import Piece
+from heedful.text.sentencepiece import Piece
 
 Built = tuple[Tokenizer, list[AddedToken]]  # and what is found in a text before it is cut
 LANGUAGE = re.compile(r">>.+<<")  # Marian's names of target languages
@@ -89,7 +89,7 @@ def _wordpiece(files: list[Path], facts: Facts, settings: dict[str, Any], target
 
 def _pieces(files: list[Path], facts: Facts, settings: dict[str, Any], target: bool) -> Built:
     """Ids as in the SentencePiece file; T5's sentinels (Raffel et al. 2020) after its pieces, the last first."""
-    model = pieces.read(files[0])
+    model = sentencepiece.read(files[0])
     if not 0 <= settings.get("extra_ids", 0) <= MOST_EXTRA:
         raise HeedfulError(
             f"{files[0].parent} asks for {settings['extra_ids']} extra ids; at most {MOST_EXTRA} are read"
@@ -97,15 +97,15 @@ def _pieces(files: list[Path], facts: Facts, settings: dict[str, Any], target: b
     here = {piece.text for piece in model.pieces}
     extra = [f"<extra_id_{number}>" for number in reversed(range(settings.get("extra_ids", 0)))]
     order = [*model.pieces, *(Piece(name) for name in extra if name not in here)]
-    return pieces.build(model, order, settings.get("legacy", True)), pieces.added(model, order)
+    return sentencepiece.build(model, order, settings.get("legacy", True)), sentencepiece.added(model, order)
 
 
 def _fairseq(files: list[Path], facts: Facts, settings: dict[str, Any], target: bool) -> Built:
     """XLM-RoBERTa's ids (Conneau et al. 2020): fairseq's names, the pieces after the file's first three, the mask."""
-    model = pieces.read(files[0])
+    model = sentencepiece.read(files[0])
     first = [Piece("<s>"), Piece("<pad>"), Piece("</s>"), Piece("<unk>", kind="unknown")]
     order = [*first, *model.pieces[len(first) - 1 :], Piece("<mask>")]
-    return pieces.build(model, order), pieces.added(model, order)
+    return sentencepiece.build(model, order), sentencepiece.added(model, order)
 
 
 def _two_sided(files: list[Path], facts: Facts, settings: dict[str, Any], target: bool) -> Built:
@@ -120,7 +120,7 @@ def _two_sided(files: list[Path], facts: Facts, settings: dict[str, Any], target
     ids = vocabulary.table(table)
     if max(ids.values()) >= len(ids):
         raise HeedfulError(f"{table} has {len(ids)} tokens and the id {max(ids.values())}; download it again")
-    model = pieces.read(spm)
+    model = sentencepiece.read(spm)
     named = facts.named(FAMILIES["marian"], ids.__contains__)
     control = {content(named[role]) for role in ROLES if role in named}
     if "unk_token" not in named:
@@ -132,7 +132,7 @@ def _two_sided(files: list[Path], facts: Facts, settings: dict[str, Any], target
     order = [own.get(name, Piece(name, kind="unused")) for name in sorted(ids, key=ids.__getitem__)]
     # The name of a language is written into a text by the person: no control token, and it stays when decoding.
     named_languages = [AddedToken(name, special=False, normalized=False) for name in languages]
-    return pieces.build(model, order), [*named_languages, *pieces.added(model, order)]
+    return sentencepiece.build(model, order), [*named_languages, *sentencepiece.added(model, order)]
 
 
 READERS: dict[str, Callable[[list[Path], Facts, dict[str, Any], bool], Built]] = {

@@ -2,8 +2,9 @@
 
 ``loop`` the one loop, made of functions; ``schedule`` where a run ends and its learning rate; ``optimisation`` AdamW
 and the running average of the weights; ``loader`` whole steps, resumable; ``checkpoint`` the file a run is taken up
-from; ``log`` ``metrics.jsonl`` and the progress bar; ``run`` puts them together for a task. Only ``run`` imports models
-and tasks; the loop must go on knowing neither.
+from; ``log`` ``metrics.jsonl`` and the progress bar; ``run`` puts them together for a task, with the settings that
+``choices`` finds and the words of ``report``. Only these three import models and tasks; the loop must go on knowing
+neither.
 """
 
 from heedful.training.checkpoint import Checkpoints

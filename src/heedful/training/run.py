@@ -7,44 +7,37 @@ they are printed and kept in ``run.toml``, which ``--config`` reads.
 
 from __future__ import annotations
 
-import hashlib
-import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from heedful import __version__, recipes, tasks
+from heedful import tasks
 from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
 from heedful.checkpoints import load, save
-from heedful.checkpoints.folder import find
-from heedful.checkpoints.peft import is_adapter
-from heedful.data import Picture, Rows, parts, read
+from heedful.data import Rows, parts, read
 from heedful.errors import HeedfulError
 from heedful.files import write
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
-from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, read_toml, resolve, to_toml
+from heedful.settings import RunSettings, read_toml, resolve, to_toml
 from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.checkpoint import Checkpoints
+from heedful.training.choices import asked_for, check_same, settled, suggested_for
 from heedful.training.loader import Loader
 from heedful.training.log import Log
-from heedful.training.loop import Loop, Optimiser, Outcome
+from heedful.training.loop import Loop, Optimiser
 from heedful.training.muon import muon
 from heedful.training.optimisation import Average, adamw
+from heedful.training.report import card_of, described, ended, trained_parameters
 from heedful.training.schedule import Limits, schedule
 
 ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
 OWN = ("run.toml", "heedful.json")  # either tells a folder that a run wrote
-# Times that of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base on
-# MNLI (github.com/microsoft/LoRA, examples/NLU/roberta_base_mnli.sh).
-ADAPTERS_LR = 10
-NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 OPTIMISERS: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": muon}
 Draw = Callable[[Path, Measured, Rows], object]
 
@@ -72,13 +65,13 @@ def train(
         raise HeedfulError(f"--overwrite: {out} holds no run of heedful; empty it yourself, or choose another --out")
     if settings.resume:
         begun = read_toml(out / "run.toml")
-        _check_same(settings, begun)
+        check_same(settings, begun)
         settings = resolve(settings, begun)
     kind = tasks.get(settings.task)
-    settings = _asked(kind, settings)
+    settings = asked_for(kind, settings)
     rows, valid = _data(kind, settings)
     device = device_of(settings.device)
-    settings = _settled(resolve(settings, _suggested(kind, rows, settings)), device)
+    settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device)
 
     if settings.resume:
         task, model = kind.load(out / "last"), load(out / "last", dtype="float32")
@@ -92,10 +85,10 @@ def train(
     task.ready(model, settings)
     model.to(device)
     learned, held = (task.encode(part, settings.data.max_length) for part in (rows, valid))
-    for line in _described(task, learned, held, model, settings):
+    for line in described(task, learned, held, model, settings):
         say(line)
 
-    card = _card(task, learned.rows, settings)
+    card = card_of(task, learned.rows, settings)
     if not settings.resume:
         _begin(out, settings)
         _save(model, task, out / "last", card)  # a resumed run begins with it, whatever it was made from
@@ -113,7 +106,7 @@ def train(
         draw(out, validation.best, held.rows)
 
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
-    say(f"{_ended(outcome)}; the best weights are those of step {best['step']:,}")
+    say(f"{ended(outcome)}; the best weights are those of step {best['step']:,}")
     return {
         "task": task.name,
         "model": str(out),
@@ -125,81 +118,13 @@ def train(
         "best_step": best["step"],
         "stopped_because": outcome.stopped_because,
         "parameters": model.count(),
-        "trained": _trained(model),
+        "trained": trained_parameters(model),
         "settings": settings.to_dict(),
         **(validation.best.details if validation.best is not None else {}),
     }
 
 
 # ------------------------------------------------------------------------------------------------------ data, settings
-
-
-def _given(settings: RunSettings) -> dict[str, Any]:
-    """What the sections were told, by key: "model.dim", ..."""
-    return {
-        key(type(section), name): value
-        for section in vars(settings).values()
-        if isinstance(section, Settings)
-        for name, value in section.given().items()
-        if value != getattr(type(section)(), name)
-    }
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _check_same(settings: RunSettings, begun: RunSettings) -> None:
-    """Refuse what a run that is resumed cannot hear any more: its model, its tokenizer and its adapter are made."""
-    if settings.task != begun.task:
-        raise HeedfulError(f"the run in {settings.out} is of {begun.task}, not of {settings.task}; resume it as that")
-    named = {"recipe": settings.recipe, "preset": settings.preset, "from": settings.start_from}
-    asked = {name: value for name, value in (named | _given(settings)).items() if value is not None}
-    its = {"recipe": begun.recipe, "preset": begun.preset, "from": begun.start_from} | _given(begun)
-    for name, value in asked.items():
-        made = name in named or name.startswith(("model.", "tokenizer.", "lora.", "image.size", "image.channels"))
-        if made and value != its.get(name):
-            was = "without it" if its.get(name) is None else f"with {its[name]}"
-            raise HeedfulError(
-                f"{_flag(name)} is {value}, but the run in {settings.out} was begun {was}; leave it out, or start a "
-                "new run"
-            )
-
-
-def _asked(kind: type[Task], settings: RunSettings) -> RunSettings:
-    """What was asked for with what its recipe says; refuses what would have no effect."""
-    given = _given(settings)
-    idle = [_flag(name) for name in given if {name, name.partition(".")[0]} & kind.without]
-    if idle:
-        raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
-    fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer."))]
-    if settings.start_from and fixed:
-        raise HeedfulError(f"--from goes on with a model as it is; leave out {', '.join(fixed)}")
-    if settings.recipe is None:
-        return settings
-    recipe = recipes.get(settings.recipe)
-    if recipe.task != kind.name:
-        raise HeedfulError(f"the recipe {settings.recipe} is for {recipe.task}, not for {kind.name}; take another")
-    fixed_too = ("preset", "model", "tokenizer") if settings.start_from else ()
-    told = {name: value for name, value in recipe.settings.items() if name not in fixed_too}
-    told |= {"task": settings.task, "train": settings.train, "out": settings.out}
-    return resolve(settings, RunSettings.from_dict(told))
-
-
-def _suggested(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
-    """What the task suggests; for an adapter a higher learning rate, and the adapter's own defaults. A number of steps
-    that is asked for, or that a recipe tells, stands in place of the epochs that are suggested.
-    """
-    suggested = kind.suggest(rows, settings)
-    if settings.max_steps is not None:
-        suggested = replace(suggested, max_epochs=None)
-    rank, lr = settings.lora.rank, suggested.training.lr
-    if rank is not None:
-        lora = LoraSettings(rank=rank, alpha=2.0 * rank, dropout=0.05, targets=("query", "value"))
-        suggested = replace(suggested, lora=resolve(settings.lora, lora))
-    elif not settings.start_from or not is_adapter(find(settings.start_from)):
-        return suggested
-    return replace(suggested, training=replace(suggested.training, lr=None if lr is None else ADAPTERS_LR * lr))
 
 
 def _data(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
@@ -212,16 +137,6 @@ def _data(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
             raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
         return rows, take(list(settings.valid or settings.train), split="valid")
     return kind.divide(rows, data.valid_fraction, settings.seed)
-
-
-def _settled(settings: RunSettings, device: torch.device) -> RunSettings:
-    """With the choices that depend on the machine made; bf16 pays on a GPU, on a CPU only for wide models."""
-    gains = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    machine = replace(
-        settings,
-        training=TrainingSettings(precision="bf16" if gains else "fp32", optimiser="adamw"),
-    )
-    return resolve(settings, machine)
 
 
 # ------------------------------------------------------------------------------------------------------------- learning
@@ -341,67 +256,3 @@ def _finish(loop: Loop, task: Task, out: Path, card: Mapping[str, Any]) -> None:
     if loop.average is not None:
         with loop.average.swapped():
             _save(model, task, out / "average", card)
-
-
-def _card(task: Task, rows: Rows, settings: RunSettings) -> dict[str, Any]:
-    """What ``heedful.json`` says of the model."""
-    return {
-        "task": task.name,
-        "columns": dict(task.columns),
-        "data": {"train": list(settings.train), "examples": len(rows), "sha256": _digest(rows, task)},
-        "versions": {"heedful": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "settings": settings.to_dict(),
-    }
-
-
-def _digest(rows: Rows, task: Task) -> str:
-    """SHA-256 of what was learned from, in its order."""
-    digest = hashlib.sha256()
-    for row in rows:
-        for value in (row.values[column] for column in task.columns):
-            if isinstance(value, Picture):
-                digest.update(value.digest_bytes())
-            else:
-                digest.update((value if isinstance(value, str) else "\t".join(value)).encode("utf-8", "surrogatepass"))
-            digest.update(b"\0")
-    return digest.hexdigest()
-
-
-# -------------------------------------------------------------------------------------------------------- what is said
-
-
-def _trained(model: Model) -> int:
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def _described(task: Task, learned: Encoded, held: Encoded, model: Model, settings: RunSettings) -> list[str]:
-    rows, t = learned.rows, settings.training
-    means = task.lengths(learned.examples).mean(axis=0)
-    left_out = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
-    ends = [f"{name[4:]} {v:g}" for name, v in vars(settings).items() if name.startswith("max_") and v is not None]
-    begins = f"from {settings.start_from}" if settings.start_from else settings.preset
-    fresh = f", {', '.join(model.fresh)} drawn anew" if model.fresh else ""
-    trained = f", {_trained(model):,} of them trained" if model.adapter is not None else ""
-    batch = f"{t.batch_tokens:,} tokens" if t.batch_tokens else f"{t.batch_size:,} examples"
-    return [
-        f"data       {len(rows):,} examples ({', '.join(rows.columns)}){left_out}; {len(held.rows):,} for validation",
-        f"           {task.sample(rows[0])}",
-        f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
-        *(f"{where:<11}{part.note}" for where, part in (("", learned), ("validation", held)) if part.note),
-        f"model      {f'the checkpoint in {settings.out}' if settings.resume else begins}, "
-        f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {model.device}",
-        f"training   {NAMES[_chosen(t.optimiser)]}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
-        f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(ends) or 'patience'}",
-        f"out        {settings.out} (all settings: run.toml)",
-    ]
-
-
-def _ended(outcome: Outcome) -> str:
-    reasons = {
-        "max_steps": "all steps are done",
-        "max_epochs": "all epochs are done",
-        "max_minutes": "the time is over",
-        "patience": "no gain any more",
-        "already done": "this run was done already",
-    }
-    return f"{reasons[outcome.stopped_because]} after {outcome.steps:,} steps and {outcome.seconds:,.0f} s"

@@ -12,6 +12,7 @@ from heedful import tasks
 from heedful.checkpoints.folder import find
 from heedful.config import VisionConfig
 from heedful.errors import HeedfulError
+from heedful.tasks.pipeline import pipeline
 from heedful.verification.checks import CHECKS, Check
 from heedful.verification.report import Finding, Outcome, Report, Skipped
 from heedful.verification.subject import Subject
@@ -43,7 +44,8 @@ def verify(
         seconds), ``seconds``.
 
     Raises:
-        HeedfulError: for a folder that does not open at all, an unknown task, and texts for a model of images.
+        HeedfulError: for a folder that does not open at all, a task that is unknown or not the model's, and texts for a
+            model of images.
 
     >>> import heedful, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -59,6 +61,8 @@ def verify(
         torch.manual_seed(0)  # a state of its own: nothing of the caller's moves
         if isinstance(subject.config, VisionConfig) and texts:  # a folder that does not open is no finding either
             raise HeedfulError(f"{folder} is a vision model, which reads no texts; leave --text out")
+        if task is not None:
+            pipeline(task, subject.folder, device="cpu")  # one that the model cannot serve is a mistake, not a finding
         for check in CHECKS:
             if say is not None:
                 say(check.name)

@@ -1,0 +1,98 @@
+"""What a run goes by: asked for, told by a recipe, suggested by the task, settled by the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from heedful import recipes
+from heedful.checkpoints.folder import find
+from heedful.checkpoints.peft import is_adapter
+from heedful.data import Rows
+from heedful.errors import HeedfulError
+from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, resolve
+from heedful.tasks.task import Task
+
+# Times that of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base on
+# MNLI (github.com/microsoft/LoRA, examples/NLU/roberta_base_mnli.sh).
+ADAPTERS_LR = 10
+
+
+def check_same(settings: RunSettings, begun: RunSettings) -> None:
+    """Refuse what a run that is resumed cannot hear any more: its model, its tokenizer and its adapter are made."""
+    if settings.task != begun.task:
+        raise HeedfulError(f"the run in {settings.out} is of {begun.task}, not of {settings.task}; resume it as that")
+    named = {"recipe": settings.recipe, "preset": settings.preset, "from": settings.start_from}
+    asked = {name: value for name, value in (named | _given(settings)).items() if value is not None}
+    its = {"recipe": begun.recipe, "preset": begun.preset, "from": begun.start_from} | _given(begun)
+    for name, value in asked.items():
+        made = name in named or name.startswith(("model.", "tokenizer.", "lora.", "image.size", "image.channels"))
+        if made and value != its.get(name):
+            was = "without it" if its.get(name) is None else f"with {its[name]}"
+            raise HeedfulError(
+                f"{_flag(name)} is {value}, but the run in {settings.out} was begun {was}; leave it out, or start a "
+                "new run"
+            )
+
+
+def asked_for(kind: type[Task], settings: RunSettings) -> RunSettings:
+    """What was asked for with what its recipe says; refuses what would have no effect."""
+    given = _given(settings)
+    idle = [_flag(name) for name in given if {name, name.partition(".")[0]} & kind.without]
+    if idle:
+        raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
+    fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer."))]
+    if settings.start_from and fixed:
+        raise HeedfulError(f"--from goes on with a model as it is; leave out {', '.join(fixed)}")
+    if settings.recipe is None:
+        return settings
+    recipe = recipes.get(settings.recipe)
+    if recipe.task != kind.name:
+        raise HeedfulError(f"the recipe {settings.recipe} is for {recipe.task}, not for {kind.name}; take another")
+    fixed_too = ("preset", "model", "tokenizer") if settings.start_from else ()
+    told = {name: value for name, value in recipe.settings.items() if name not in fixed_too}
+    told |= {"task": settings.task, "train": settings.train, "out": settings.out}
+    return resolve(settings, RunSettings.from_dict(told))
+
+
+def suggested_for(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
+    """What the task suggests; for an adapter a higher learning rate, and the adapter's own defaults. A number of steps
+    that is asked for, or that a recipe tells, stands in place of the epochs that are suggested.
+    """
+    suggested = kind.suggest(rows, settings)
+    if settings.max_steps is not None:
+        suggested = replace(suggested, max_epochs=None)
+    rank, lr = settings.lora.rank, suggested.training.lr
+    if rank is not None:
+        lora = LoraSettings(rank=rank, alpha=2.0 * rank, dropout=0.05, targets=("query", "value"))
+        suggested = replace(suggested, lora=resolve(settings.lora, lora))
+    elif not settings.start_from or not is_adapter(find(settings.start_from)):
+        return suggested
+    return replace(suggested, training=replace(suggested.training, lr=None if lr is None else ADAPTERS_LR * lr))
+
+
+def settled(settings: RunSettings, device: torch.device) -> RunSettings:
+    """With the choices that depend on the machine made; bf16 pays on a GPU, on a CPU only for wide models."""
+    gains = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    machine = replace(
+        settings,
+        training=TrainingSettings(precision="bf16" if gains else "fp32", optimiser="adamw"),
+    )
+    return resolve(settings, machine)
+
+
+def _given(settings: RunSettings) -> dict[str, Any]:
+    """What the sections were told, by key: "model.dim", ..."""
+    return {
+        key(type(section), name): value
+        for section in vars(settings).values()
+        if isinstance(section, Settings)
+        for name, value in section.given().items()
+        if value != getattr(type(section)(), name)
+    }
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

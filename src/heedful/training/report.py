@@ -1,0 +1,82 @@
+"""What a run says of itself: lines for a person before and after, and the card of its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from typing import Any
+
+import torch
+
+from heedful import __version__
+from heedful.data import Picture, Rows
+from heedful.models import Model
+from heedful.settings import RunSettings
+from heedful.tasks.task import Encoded, Task
+from heedful.training.loop import Outcome
+
+NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
+
+
+def described(task: Task, learned: Encoded, held: Encoded, model: Model, settings: RunSettings) -> list[str]:
+    """The lines that open a run: its data, its model, how it learns, where it writes."""
+    rows, t = learned.rows, settings.training
+    means = task.lengths(learned.examples).mean(axis=0)
+    left_out = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
+    ends = [f"{name[4:]} {v:g}" for name, v in vars(settings).items() if name.startswith("max_") and v is not None]
+    begins = f"from {settings.start_from}" if settings.start_from else settings.preset
+    fresh = f", {', '.join(model.fresh)} drawn anew" if model.fresh else ""
+    trained = f", {trained_parameters(model):,} of them trained" if model.adapter is not None else ""
+    batch = f"{t.batch_tokens:,} tokens" if t.batch_tokens else f"{t.batch_size:,} examples"
+    return [
+        f"data       {len(rows):,} examples ({', '.join(rows.columns)}){left_out}; {len(held.rows):,} for validation",
+        f"           {task.sample(rows[0])}",
+        f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
+        *(f"{where:<11}{part.note}" for where, part in (("", learned), ("validation", held)) if part.note),
+        f"model      {f'the checkpoint in {settings.out}' if settings.resume else begins}, "
+        f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {model.device}",
+        f"training   {NAMES[str(t.optimiser)]}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
+        f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(ends) or 'patience'}",
+        f"out        {settings.out} (all settings: run.toml)",
+    ]
+
+
+def ended(outcome: Outcome) -> str:
+    """Why and when a run came to its end."""
+    reasons = {
+        "max_steps": "all steps are done",
+        "max_epochs": "all epochs are done",
+        "max_minutes": "the time is over",
+        "patience": "no gain any more",
+        "already done": "this run was done already",
+    }
+    return f"{reasons[outcome.stopped_because]} after {outcome.steps:,} steps and {outcome.seconds:,.0f} s"
+
+
+def trained_parameters(model: Model) -> int:
+    """How many numbers are learned; fewer than all where the model is frozen under an adapter."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def card_of(task: Task, rows: Rows, settings: RunSettings) -> dict[str, Any]:
+    """What ``heedful.json`` says of the model."""
+    return {
+        "task": task.name,
+        "columns": dict(task.columns),
+        "data": {"train": list(settings.train), "examples": len(rows), "sha256": _digest(rows, task)},
+        "versions": {"heedful": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "settings": settings.to_dict(),
+    }
+
+
+def _digest(rows: Rows, task: Task) -> str:
+    """SHA-256 of what was learned from, in its order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for value in (row.values[column] for column in task.columns):
+            if isinstance(value, Picture):
+                digest.update(value.digest_bytes())
+            else:
+                digest.update((value if isinstance(value, str) else "\t".join(value)).encode("utf-8", "surrogatepass"))
+            digest.update(b"\0")
+    return digest.hexdigest()
