@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import heedful
 from heedful.checkpoints import load, save
@@ -19,12 +21,13 @@ from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, Special
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.models import Model
-from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import Streams
 from heedful.tasks.text_generation import TextGeneration
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
+from heedful.training.run import train
 
 BOOK = "".join(f"The {n} birds sang: «é 🙂», then flew.\n" for n in ("two", "ten", "six", "one")) * 6
 CONTEXT = 16
@@ -368,3 +371,34 @@ def test_a_folder_of_others(tmp_path: Path) -> None:
 def test_a_row_as_a_line() -> None:
     task, _ = trained("character")
     assert task.sample(rows("\n\n  One\nday " + "x" * 500)[0]) == f"One day {'x' * 41}…"
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_a_resumed_run_ends_with_the_same_bits(start: bool, tmp_path: Path) -> None:
+    """GPT-2's layout stores matrices turned: what is taken up must lie in memory as it did, optimiser and all."""
+    (tmp_path / "book.txt").write_text("the cat sat on the mat, and the dog sat on the cat\n" * 40, encoding="utf-8")
+    base = RunSettings(
+        task="text-generation",
+        train=(str(tmp_path / "book.txt"),),
+        out=str(tmp_path / "base"),
+        preset="gpt-micro",
+        max_steps=2,
+        device="cpu",
+        data=DataSettings(max_length=16),
+        model=ModelSettings(dim=32, heads=4, depth=2),
+        training=TrainingSettings(batch_size=4, schedule="constant", warmup=0, average=0.0, optimiser="adamw"),
+    )
+
+    def run(asked: RunSettings) -> dict[str, torch.Tensor]:
+        train(asked, say=lambda line: None, quiet=True)
+        return load_file(Path(asked.out) / "last" / "model.safetensors")
+
+    run(base)
+    begun = replace(base, preset=None, start_from=base.out, model=ModelSettings()) if start else base
+    whole = run(replace(begun, out=str(tmp_path / "whole"), max_steps=8))
+    cut = replace(begun, out=str(tmp_path / "cut"))
+    run(replace(cut, max_steps=5))
+    resumed = run(replace(cut, max_steps=8, resume=True))
+    assert whole.keys() == resumed.keys()
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, resumed[name]), name

@@ -157,15 +157,23 @@ def _placed(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _weight(tensor: Tensor) -> nn.Parameter:
-    """A parameter. One with gaps (a part of a wider matrix) is packed when its first gradient arrives.
+    """A parameter. One stored turned, or as a part of a wider matrix, is packed when its first gradient arrives.
 
-    PyTorch's fused optimisers step over gaps as if there were none.
+    PyTorch's fused optimisers walk weight, gradient and their own state side by side through memory, whatever the order
+    of the rows: they step over gaps as if there were none, and a state that is taken up again is of packed weights.
     """
     parameter = nn.Parameter(tensor)
-    if not tensor.is_contiguous() and not tensor.mT.is_contiguous():
+    if not tensor.is_contiguous():
         parameter.register_post_accumulate_grad_hook(_packed)
     return parameter
 
 
 def _packed(parameter: Tensor) -> None:
     parameter.data = parameter.data.contiguous()
+    parameter.grad = None if parameter.grad is None else parameter.grad.contiguous()
+
+
+def pack(model: nn.Module) -> None:
+    """Give every weight memory of its own, row after row, before training: the same sums whatever the file's order."""
+    for parameter in model.parameters():
+        _packed(parameter)

@@ -142,7 +142,7 @@ class TextGeneration(Task):
             training=TrainingSettings(
                 lr=1e-4 if begun else 1e-3,
                 schedule="cosine",
-                floor=0.1,
+                floor=0.1 if asked.training.schedule in (None, "cosine", "linear") else None,
                 warmup=min(100, (asked.max_steps or 10**9) // 10 + 1),
                 batch_tokens=size.windows * context,
                 accumulate=1,

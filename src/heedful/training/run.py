@@ -18,6 +18,7 @@ import torch
 from heedful import tasks
 from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
 from heedful.checkpoints import load, save
+from heedful.checkpoints.fitting import pack
 from heedful.data import Rows, parts, read
 from heedful.errors import HeedfulError
 from heedful.files import write
@@ -83,7 +84,7 @@ def train(
         task = kind.prepare(rows, settings)
         model = create(task.config(settings), seed=settings.seed)
     task.ready(model, settings)
-    model.to(device)
+    pack(model.to(device))
     learned, held = (task.encode(part, settings.data.max_length) for part in (rows, valid))
     for line in described(task, learned, held, model, settings):
         say(line)
