@@ -203,5 +203,7 @@ def test_aren(tmp_path: Path) -> None:
         assert texts[:2] == [beam["text"] for beam in best[:2]]  # searches may differ in the last they keep
         scores = dict(zip(texts, beams.scores.tolist(), strict=True))
         for beam in best:
-            assert abs(scores.get(beam["text"], beam["sum_log_prob"]) - beam["sum_log_prob"]) <= 1e-4
+            target = torch.tensor([[1, *map(vocabularies[1].index, beam["text"]), END]])
+            said = model(ids, target[:, :-1])[0].log_softmax(-1).gather(1, target[0, 1:, None])
+            assert abs(float(said.sum()) - beam["sum_log_prob"]) <= 1e-4
         assert sum(scores.values()) >= sum(beam["sum_log_prob"] for beam in best) - 1e-4
