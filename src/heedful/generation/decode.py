@@ -101,6 +101,18 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
             module.training = True
 
 
+@contextmanager
+def _watched(source: Source) -> Iterator[None]:
+    """Those who watch the model are told that a generation begins, and that it is over, however it ends."""
+    try:
+        for watcher in source.watchers:
+            watcher.begin(source.counts, source.prompt.size(1), isinstance(source, CrossSource))
+        yield
+    finally:
+        for watcher in source.watchers:
+            watcher.over()
+
+
 @torch.inference_mode()
 def _steps(
     model: Any, ids: Tensor, mask: Tensor | None, options: Options, scored: bool, context: int | None
@@ -113,13 +125,16 @@ def _steps(
         special = model.config.special
         end = torch.tensor(special.end, dtype=torch.int64, device=limits.device)
         processors = processors_of(options, source, limits, special.end)
-        if options.method == "beam":
-            source.remember(None)
-            made, scores = beam_search(source, options, processors, limits, end)
-        else:
-            most = int(limits.max())
-            source.remember(most if context is None else min(most, context - source.prompt.size(1)))
-            made, scores = yield from one_by_one(source, options, processors, limits, end, scored, context)
+        with _watched(source):
+            if options.method == "beam":
+                source.remember(None)
+                made, scores = beam_search(source, options, processors, limits, end)
+            else:
+                most = int(limits.max())
+                source.remember(most if context is None else min(most, context - source.prompt.size(1)))
+                made, scores = yield from one_by_one(source, options, processors, limits, end, scored, context)
+            for watcher in source.watchers:
+                watcher.end(made, options.num_return_sequences)
         made, real = align(made, made != NONE, "left")
         pad = next(number for number in (special.pad, *special.end, 0) if number is not None)
         return made.masked_fill(~real, pad), real.sum(1), scores

@@ -52,6 +52,7 @@ class Source:
         self.given = self.prompt = self.ids.where(real, NONE)
         self.counts, self.origin = real.sum(1), torch.arange(len(ids), device=ids.device)
         self.usual = torch.full_like(self.counts, 50)
+        self.watchers = list(model.watchers)
 
     def remember(self, steps: int | None) -> None:
         """Make a cache: with room for ``steps`` tokens after the prompt, or growing with None.
@@ -65,10 +66,15 @@ class Source:
 
     def prefill(self) -> Tensor:
         """Logits (B, V) after the prompt."""
-        return self.logits(self.model.hidden(self.ids, self.real, cache=self.cache))
+        logits = self.logits(self.model.hidden(self.ids, self.real, cache=self.cache))
+        for watcher in self.watchers:
+            watcher.step(self.ids[:, -1])
+        return logits
 
     def reread(self, history: Tensor, begins: Tensor) -> Tensor:
         """Logits (R, V) after ``history`` (R, N), each row from its column ``begins`` (R,); the rest is forgotten."""
+        for watcher in self.watchers:
+            watcher.reread()
         first = int(begins.min())
         real = torch.arange(first, history.size(1), device=history.device) >= begins[:, None]
         self.ids, self.real = history[:, first:].clamp(min=0), None if bool(real.all()) else real
@@ -77,7 +83,10 @@ class Source:
 
     def step(self, tokens: Tensor) -> Tensor:
         """Logits (R, V) after ``tokens`` (R,)."""
-        return self.logits(self.model.hidden(tokens[:, None], None, cache=self.cache))
+        logits = self.logits(self.model.hidden(tokens[:, None], None, cache=self.cache))
+        for watcher in self.watchers:
+            watcher.step(tokens)
+        return logits
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Of the last position of ``hidden`` (R, T, D), in float32 at least: (R, V)."""
@@ -88,10 +97,14 @@ class Source:
         """Work on ``rows`` from now on: any of the present ones, any number of times."""
         self.cache.select(rows)
         self.origin = self.origin.index_select(0, rows)
+        for watcher in self.watchers:
+            watcher.select(rows)
 
     def reorder(self, rows: Tensor) -> None:
         """The same where every row takes the place of one of its own prompt: what belongs to the prompt stays."""
         self.cache.reorder(rows)
+        for watcher in self.watchers:
+            watcher.select(rows)
 
 
 class CrossSource(Source):
@@ -108,15 +121,21 @@ class CrossSource(Source):
         self.given, self.prompt = self.ids.where(real, NONE), torch.full((len(ids), 1), start, device=ids.device)
         self.counts, self.usual = torch.ones_like(real.sum(1)), 2 * real.sum(1) + 50
         self.origin = torch.arange(len(ids), device=ids.device)
+        self.watchers = list(model.watchers)
 
     def prefill(self) -> Tensor:
         """Logits (B, V) after the start token."""
         self.memory = self.model.encode(self.ids, self.real)
+        for watcher in self.watchers:
+            watcher.read()
         return self.step(self.prompt[:, 0])
 
     def step(self, tokens: Tensor) -> Tensor:
         """Logits (R, V) after ``tokens`` (R,)."""
-        return self.logits(self.model.decode(tokens[:, None], self.memory, None, self.real, cache=self.cache))
+        logits = self.logits(self.model.decode(tokens[:, None], self.memory, None, self.real, cache=self.cache))
+        for watcher in self.watchers:
+            watcher.step(tokens)
+        return logits
 
     def select(self, rows: Tensor) -> None:
         """Also of the sources; their keys and values are in the cache, so the memory itself is not read again."""

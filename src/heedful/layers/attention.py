@@ -69,10 +69,19 @@ def attention_weights(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
     >>> attention_weights(q, k, None, scale=1.0)
     tensor([[[[0.7311, 0.2689]]]])
     """
+    return weights_of(attention_scores(q, k, mask, scale))
+
+
+def attention_scores(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
+    """scale · q kᵀ where the mask allows, with a bias added, −∞ where not: (B, H, T, S)."""
     scores = scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
-    bias = float_mask(mask, scores)
-    nothing = (bias == float("-inf")).all(-1, keepdim=True)  # lifted before the softmax: its gradient would be NaN too
-    return (scores + bias.masked_fill(nothing, 0.0)).softmax(-1).masked_fill(nothing, 0.0)
+    return scores + float_mask(mask, scores)
+
+
+def weights_of(scores: Tensor) -> Tensor:
+    """softmax(scores) over the keys; zeros for a row of nothing but −∞."""
+    nothing = (scores == float("-inf")).all(-1, keepdim=True)  # lifted first: the gradient would be NaN too
+    return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
 
 
 def explicit_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:

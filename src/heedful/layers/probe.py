@@ -1,47 +1,63 @@
-"""Probes: what a layer computes, seen without changing what it computes. Knows only torch.
+"""Probes: what a layer computes, seen without changing it, or changed on purpose. Knows only torch.
 
-A probe replaces the callable that attends (``Attention.attend``) while it lasts. The fused kernel still makes the
-output; the weights are computed again, beside it, from the same q and k, and only for the heads asked for.
+A ``Tap`` is one tensor on its way: what is to change it, then who is to see it. Most tensors go in or out of a module
+and are tapped by hooks; those inside attention by an ``AttentionProbe``, which stands in for the callable that attends
+while anyone is there. Without one, nothing here runs.
+
+Shapes: B sequences, H heads, K key-value heads, T queries, S keys, E head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-Weights = Callable[[Tensor, Tensor, Any, float], Tensor]
+Edit = Callable[[Tensor], Tensor]
+Read = Callable[[Tensor], None]
+Attend = Callable[..., Tensor]
 
 
-class PatternProbe:
-    """Attends as ``attend`` does, and keeps the pattern (B, heads, T, S) of its last call, before dropout.
+class Tap:
+    """One tensor: each of ``edits`` changes it, in order, then each of ``reads`` sees a detached copy of its own."""
 
-    Args:
-        attend: the callable to stand in for.
-        weights: ``(q, k, mask, scale) -> softmax weights``.
-        heads: which heads, in this order.
-        keep: is given the detached pattern at every call.
-    """
+    def __init__(self) -> None:
+        self.edits: list[Edit] = []
+        self.reads: list[Read] = []
 
-    def __init__(
-        self,
-        attend: Callable[..., Tensor],
-        weights: Weights,
-        heads: Sequence[int],
-        keep: Callable[[Tensor], None],
-    ) -> None:
-        self.attend, self.weights, self.heads, self.keep = attend, weights, list(heads), keep
+    def __bool__(self) -> bool:
+        """Whether anyone is here."""
+        return bool(self.edits or self.reads)
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """What goes on from here."""
+        for edit in self.edits:
+            tensor = edit(tensor)
+        for read in self.reads:
+            read(tensor.detach().clone())
+        return tensor
+
+
+class AttentionProbe:
+    """Attends as ``attend`` does, with taps on queries, keys, values, and on what each head makes of them ("mixed")."""
+
+    def __init__(self, attend: Attend) -> None:
+        self.attend = attend
+        self.taps = {name: Tap() for name in ("query", "key", "value", "mixed")}
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
-        """The output of ``attend``, untouched."""
-        heads = torch.as_tensor(self.heads, device=q.device)
-        if isinstance(mask, Tensor):
-            own = mask.broadcast_to(len(q), q.size(1), q.size(2), k.size(2))[:, heads]
+        """The output of ``attend`` (B, H, T, E), untouched where nothing is to be changed."""
+        q, k, v = self.taps["query"](q), self.taps["key"](k), self.taps["value"](v)
+        return self.taps["mixed"](self.attend(q, k, v, mask, scale, dropout))
+
+
+class Hooked:
+    """A tap on what goes into a module or comes out of it, for as long as anyone is there."""
+
+    def __init__(self, part: nn.Module, side: str) -> None:
+        self.tap = Tap()
+        if side == "output":
+            self.handle = part.register_forward_hook(lambda module, given, made: self.tap(made))
         else:
-            own = mask
-        with torch.no_grad():
-            keys = k[:, heads // (q.size(1) // k.size(1))]
-            self.keep(self.weights(q[:, heads].detach(), keys.detach(), own, scale))
-        return self.attend(q, k, v, mask, scale, dropout)
+            self.handle = part.register_forward_pre_hook(lambda module, given: (self.tap(given[0]), *given[1:]))

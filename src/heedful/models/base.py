@@ -43,6 +43,7 @@ class Model(nn.Module):
     source: str = ""  # where the weights were read from: a folder's whole path, or the Hub's "org/name@revision"
     fused: Sequence[Sequence[str]] = ()  # paths of linear maps that the layout stores as one
     classifier: Sequence[str] = ()  # parameters of a head of classes or spans: an adapter trains and stores them whole
+    watchers: Sequence[Any] = ()  # who is told of each step of a generation: see heedful.inspection.record
     adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
 
     def begin(self) -> None:

@@ -1,0 +1,98 @@
+"""Putting readers and changers at a model's tensors, and taking them away again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from heedful.inspection.paths import Place
+from heedful.inspection.weights import Watched, Weights
+from heedful.layers.attention import Attention
+from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap
+
+_hooked: WeakKeyDictionary[nn.Module, dict[str, Hooked]] = WeakKeyDictionary()
+
+
+@contextmanager
+def probing(part: Attention) -> Iterator[tuple[AttentionProbe, Weights]]:
+    """What stands in for an attention's callable while anyone is there: taps around it, weights beside it."""
+    if isinstance(part.attend, AttentionProbe):
+        probe = part.attend
+    else:
+        probe = AttentionProbe(Weights(part.attend))
+        part.attend = probe
+    weights = probe.attend
+    assert isinstance(weights, Weights)
+    try:
+        yield probe, weights
+    finally:
+        if not weights and not any(probe.taps.values()):
+            part.attend = weights.attend
+
+
+@contextmanager
+def _tap(place: Place) -> Iterator[Tap]:
+    """The tap of a tensor; the same for all who ask while it lasts, so that changes come before what is seen."""
+    if place.point.side == "inside":
+        assert isinstance(place.part, Attention)
+        with probing(place.part) as (probe, weights):
+            yield (probe.taps | weights.taps)[place.point.name]
+        return
+    part, side = place.point.of(place.part), place.point.side
+    hooks = _hooked.setdefault(part, {})
+    if side not in hooks:
+        hooks[side] = Hooked(part, side)
+    try:
+        yield hooks[side].tap
+    finally:
+        if not hooks[side].tap:
+            hooks.pop(side).handle.remove()
+
+
+@contextmanager
+def reading(place: Place, read: Read) -> Iterator[None]:
+    """``read`` sees the tensor, detached, at every call."""
+    with _tap(place) as tap:
+        tap.reads.append(read)
+        try:
+            yield
+        finally:
+            tap.reads.remove(read)
+
+
+@contextmanager
+def editing(place: Place, edit: Edit) -> Iterator[None]:
+    """``edit`` changes the tensor, after those that were there before it."""
+    with _tap(place) as tap:
+        tap.edits.append(edit)
+        try:
+            yield
+        finally:
+            tap.edits.remove(edit)
+
+
+@contextmanager
+def watching(place: Place, watched: Watched) -> Iterator[None]:
+    """Weights of an attention are computed beside it, and shown."""
+    assert isinstance(place.part, Attention)
+    with probing(place.part) as (_, weights):
+        weights.watched.append(watched)
+        try:
+            yield
+        finally:
+            weights.watched.remove(watched)
+
+
+@contextmanager
+def eager(model: nn.Module) -> Iterator[None]:
+    """Compiled parts run as they are written: compiled code knows of no probe, and would pass it by in silence."""
+    compiled = any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in model.modules())
+    if not compiled:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
