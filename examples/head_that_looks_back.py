@@ -25,8 +25,7 @@ from character_model import main as train
 
 import heedful
 from heedful.data.files import whole_text
-from heedful.inspection.ablation import ablate
-from heedful.inspection.finding import find_heads
+from heedful.inspection import ablate, find_heads
 from heedful.text import Tokenizer
 
 WINDOW = 64

@@ -27,8 +27,8 @@ import torch
 import heedful
 from heedful.data import Rows, read
 from heedful.demos import demo
-from heedful.inspection import intervene
-from heedful.inspection.finding import Found, find_heads
+from heedful.inspection import find_heads, intervene
+from heedful.inspection.finding import Found
 from heedful.tasks.translation import Translation, whole
 from heedful.text import Tokenizer
 

@@ -27,8 +27,7 @@ from torch import Tensor
 
 import heedful
 from heedful.checkpoints.preprocessing import read_preprocessing
-from heedful.inspection import intervene, record
-from heedful.inspection.attention_maps import class_token_overlay
+from heedful.inspection import class_token_overlay, intervene, record
 from heedful.settings import ImageSettings, ModelSettings, RunSettings
 from heedful.training.run import train
 
