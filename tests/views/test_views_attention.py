@@ -5,6 +5,8 @@ import hashlib
 import json
 import re
 import xml.etree.ElementTree as ET
+import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views import attention_page, attention_svg
+from heedful.views.maps import Maps
 
 SVG = "{http://www.w3.org/2000/svg}"
 SOURCE = ["T", "ues", "day", ",", " March", " 4", "</s>"]
@@ -61,33 +64,47 @@ def weights(*shape, seed=0):
     return np.random.default_rng(seed).dirichlet(np.ones(shape[-1]) * 0.4, shape[:-1])
 
 
-def page(source=SOURCE, target=TARGET, layers=3, heads=4, **options):
-    return attention_page(source, target, weights(layers, heads, len(target), len(source)), title="A & B", **options)
+def maps(queries=TARGET, keys=SOURCE, layers=3, heads=4, name="cross-attention"):
+    return Maps.of(name, queries, keys, weights(layers, heads, len(queries), len(keys)))
+
+
+def page(*groups, **options):
+    return attention_page(groups or maps(), title="A & B", **options)
 
 
 def facts(text):
     return json.loads(Page(text).content["scriptapplication/json"][0])
 
 
-def test_the_page_holds_words_and_weights():
+def test_the_page_holds_pieces_and_weights():
     text = page()
     read = Page(text)
-    assert read.content["bdisource"] == ["T", "ues", "day", ",", "March", "4", "</s>"]
-    assert read.content["bditarget"] == ["mar", "di", "4", "mars"]
     assert read.content["title"] == read.content["h1"] == ["A & B"]
-    data = facts(text)
-    assert data["layers"] == ["0", "1", "2"]
-    assert data["heads"] == ["0", "1", "2", "3"]
-    stored = np.frombuffer(base64.b64decode(data["weights"]), np.uint8).reshape(3, 4, 4, 7) / 255
-    assert np.abs(stored - weights(3, 4, 4, 7)).max() <= 0.002
-    assert "within 0.2 percentage points" in text
+    [group] = facts(text)["groups"]
+    assert group["key"]["pieces"] == ["T", "ues", "day", ",", "March", "4", "</s>"]
+    assert group["key"]["starts"] == [1, 0, 0, 0, 1, 1, 1]
+    assert group["query"]["pieces"] == ["mar", "di", "4", "mars"]
+    assert group["query"]["starts"] == [1, 0, 1, 1]
+    assert (group["layers"], group["heads"]) == ([0, 1, 2], [0, 1, 2, 3])
+    assert group["bits"] == 16
+    codes = np.frombuffer(zlib.decompress(base64.b64decode(group["weights"])), "<u2").reshape(3, 4, 4, 7)
+    assert np.abs(codes / 65535 - weights(3, 4, 4, 7)).max() < 1e-5
 
 
-def test_pieces_of_a_word_stand_together():
-    kinds = [attrs["class"] for tag, attrs in Page(page()).tags if tag == "button"]
-    assert kinds[:5] == ["word open", "word inside open", "word inside open", "word inside", "word"]
-    wholes = [attrs for tag, attrs in Page(page()).tags if attrs.get("class") == "whole"]
-    assert len(wholes) == 4 + 3
+@pytest.mark.parametrize("view", ["heads", "model", "matrix"])
+def test_the_view_that_was_asked_for_comes_first(view):
+    sections = [attrs["data-view"] for tag, attrs in Page(page(view=view)).tags if tag == "section"]
+    assert sections[0] == view
+    assert sorted(sections) == ["heads", "matrix", "model"]
+    assert facts(page(view=view))["view"] == view
+
+
+def test_several_groups_share_a_page():
+    text = page(maps(), maps(SOURCE, SOURCE, 2, 4, "encoder self-attention"))
+    groups = facts(text)["groups"]
+    assert [group["name"] for group in groups] == ["cross-attention", "encoder self-attention"]
+    assert [len(group["layers"]) for group in groups] == [3, 2]
+    assert all(group["weights"] for group in groups)
 
 
 def assert_self_contained(text):
@@ -97,7 +114,7 @@ def assert_self_contained(text):
 
 def test_nothing_is_fetched():
     assert_self_contained(page())
-    assert_self_contained(attention_svg(SOURCE, TARGET, weights(4, 7), title="A"))
+    assert_self_contained(attention_svg(maps(), title="A"))
 
 
 def test_the_policy_allows_the_page_its_own_script_and_style_alone():
@@ -113,13 +130,14 @@ def test_the_policy_allows_the_page_its_own_script_and_style_alone():
 
 
 def test_text_cannot_leave_its_place_in_the_page():
-    count = len(NASTY)
-    w = weights(1, 2, count, count)
-    text = attention_page(NASTY, NASTY, w, title="</title>" + NASTY[0], layers=[NASTY[0]], heads=["<!--", "\ud800"])
+    group = Maps.of(NASTY[0], NASTY, NASTY, weights(1, 2, len(NASTY), len(NASTY)))
+    group = replace(group, note=NASTY[6] + NASTY[0])
+    text = attention_page(group, title="</title>" + NASTY[0])
     text.encode("utf-8")
     read = Page(text)
     assert [tag for tag, _ in read.tags].count("script") == 2
-    assert read.content["bdisource"] == [
+    [held] = facts(text)["groups"]
+    assert held["key"]["pieces"] == [
         "</script><script>alert(1)</script>",
         "<b>\"'&amp;",
         "\ufffd␀␉␤",
@@ -129,13 +147,14 @@ def test_text_cannot_leave_its_place_in_the_page():
         "<!--",
     ]
     assert read.content["title"] == ["</title></script><script>alert(1)</script>"]
-    assert facts(text)["layers"] == ["</script><script>alert(1)</script>"]
-    assert facts(text)["heads"] == ["<!--", "\ufffd"]
+    assert held["name"] == NASTY[0]
+    assert held["note"] == "<!--</script><script>alert(1)</script>"
 
 
 def test_text_cannot_leave_its_place_in_the_picture():
     count = len(NASTY)
-    text = attention_svg(NASTY, NASTY, weights(count, count), title=NASTY[0], note=NASTY[1])
+    group = Maps.of("cross-attention", NASTY, NASTY, weights(1, 1, count, count))
+    text = attention_svg(group, title=NASTY[0], note=NASTY[1])
     root = ET.fromstring(text.encode("utf-8"))
     assert root.find(f"{SVG}title").text == NASTY[0]
     assert {element.tag.removeprefix(SVG) for element in root} == {"title", "desc", "style", "rect", "text", "path"}
@@ -143,27 +162,62 @@ def test_text_cannot_leave_its_place_in_the_picture():
 
 
 def test_the_picture_draws_each_strong_weight_once_as_line_and_number():
-    w = np.array([[0.9, 0.06, 0.04], [0.0, 0.3, 0.7]])
-    root = ET.fromstring(attention_svg(["a", "b", "c"], ["x", "y"], w, title="t", note="n"))
+    w = [[[[0.9, 0.06, 0.04], [0.0, 0.3, 0.7]]]]
+    root = ET.fromstring(attention_svg(Maps.of("cross-attention", ["x", "y"], list("abc"), w), title="t"))
     kinds = [element.get("class") for element in root]
     assert kinds.count("line") == 4
     assert kinds.count("chip") == 6
     assert [e.get("fill-opacity") for e in root if e.get("class") == "cell"] == ["0.90", "0.06", "0.04", "0.30", "0.70"]
     assert [e.text for e in root if (e.get("class") or "").startswith("number")] == ["90", "6", "30", "70"]
-    assert root.find(f"{SVG}desc").text == "What each target word attends to most: x: a 90 %; y: c 70 %"
+    assert root.find(f"{SVG}desc").text == "What each query attends to most: x: a 90 %; y: c 70 %"
     widths = sorted(float(e.get("stroke-width")) for e in root if e.get("class") == "line")
     assert widths == pytest.approx([0.6 + 6 * x for x in (0.06, 0.3, 0.7, 0.9)], abs=0.01)
 
 
+def test_the_picture_is_of_the_layer_and_head_asked_for_and_says_so():
+    group = Maps.of("self-attention", ["a", "b"], ["a", "b"], weights(2, 3, 2, 2), layers=[5, 8], heads=[0, 1, 4])
+
+    def drawn(**options):
+        root = ET.fromstring(attention_svg(group, title="t", **options))
+        cells = [float(e.get("fill-opacity")) for e in root if e.get("class") == "cell"]
+        return cells, next(e.text for e in root if e.get("class") == "quiet")
+
+    assert drawn(layer=8, head=4)[1] == "self-attention, layer 8, head 4."
+    np.testing.assert_allclose(drawn(layer=8, head=4)[0], [w for w in group.map(8, 4).flat if w >= 0.005], atol=0.006)
+    assert drawn(layer=5)[1] == "self-attention, layer 5, mean of 3 heads."
+    np.testing.assert_allclose(drawn(layer=5)[0], group.weights[0].mean(0).ravel(), atol=0.006)
+    with pytest.raises(HeedfulError, match="no layer 6 in this self-attention; there are 5, 8"):
+        drawn(layer=6)
+
+
+def test_the_picture_of_a_window_shows_its_pieces_and_what_is_left_out():
+    whole = weights(1, 1, 2, 3)
+    window = Maps(
+        name="self-attention",
+        queries=list("abcdef"),
+        keys=list("abcdef"),
+        layers=[0],
+        heads=[0],
+        weights=whole,
+        rows=(2, 4),
+        columns=(3, 6),
+        note="Shown are queries 2:4.",
+    )
+    root = ET.fromstring(attention_svg(window, title="t"))
+    words = [e.text for e in root if e.get("class") == "word"]
+    assert sorted(words) == sorted([*"def", *"def", *"cd"])
+    assert next(e.text for e in root if e.get("class") == "quiet").endswith("Shown are queries 2:4.")
+
+
 def test_both_serve_light_and_dark():
     assert "prefers-color-scheme: dark" in page()
-    assert "prefers-color-scheme:dark" in attention_svg(SOURCE, TARGET, weights(4, 7), title="A")
+    assert "prefers-color-scheme:dark" in attention_svg(maps(), title="A")
 
 
 def test_everything_stays_within_the_picture():
     for count in (1, 5, 40):
         source, target = ["Donaudampfschifffahrtsgesellschaft" * 3] * count, ["一九九七"] * (count * 2)
-        root = ET.fromstring(attention_svg(source, target, weights(count * 2, count), title="Wide " * 10))
+        root = ET.fromstring(attention_svg(maps(target, source, 1, 1), title="Wide " * 10))
         wide, high = float(root.get("width")), float(root.get("height"))
         for element in root:
             if element.get("x") and element.tag != f"{SVG}style":
@@ -172,29 +226,42 @@ def test_everything_stays_within_the_picture():
 
 
 def test_a_page_is_bounded_whatever_the_length():
-    short = len(page())
-    assert short < 40_000
-    source = [" s"] * 300
-    text = attention_page(source, source, np.full((2, 3, 300, 300), 1 / 300), title="long", limit=10_000)
-    assert len(text) < short + 10_000 * 4 / 3 + 2 * 100 * 110
-    data = facts(text)
-    assert (data["layers"], data["heads"]) == (["average"], ["mean"])
-    assert len(Page(text).content["bdisource"]) == 100
-    assert "first 100 of 300 source and 100 of 300 target" in text
+    empty = len(page())
+    assert empty < 60_000
+    noise = np.random.default_rng(0).uniform(size=(2, 3, 300, 300)) / 300  # deflating gains little here
+    pieces = [f" word {i}" for i in range(300)]
+    group = Maps.of("self-attention", pieces, pieces, noise)
+    small = Maps.of("decoder self-attention", pieces[:9], pieces[:9], noise[:, :, :9, :9])
+    for limit in (150_000, 400_000):
+        text = attention_page([group, small], title="long", limit=limit)
+        assert 0.8 * limit < len(text.encode()) <= limit
+        long, short = facts(text)["groups"]
+        shown = long["query"]["window"][1]
+        assert len(long["query"]["pieces"]) == len(long["key"]["pieces"]) == shown < 300
+        assert f"queries 0:{shown} of 300 and keys 0:{shown} of 300" in long["note"]
+        assert long["overview"]["rows"][-1] == 300
+        assert short["note"] == ""
+        assert len(short["key"]["pieces"]) == 9
 
 
-def test_names_and_shapes_that_do_not_fit_are_refused():
-    with pytest.raises(HeedfulError, match="2 names for 3 layers"):
-        attention_page(SOURCE, TARGET, weights(3, 4, 4, 7), title="", layers=["a", "b"])
-    with pytest.raises(
-        HeedfulError, match=r"shape \(3, 4, 7, 4\) do not fit 4 target and 7 source pieces; give \(L, H, 4"
-    ):
-        attention_page(SOURCE, TARGET, weights(3, 4, 7, 4), title="")
-    with pytest.raises(HeedfulError, match="at most 120 words a side"):
-        attention_svg(["a"] * 121, ["b"], weights(1, 121), title="")
+def test_a_piece_of_any_length_takes_little_room():
+    text = attention_page(maps(["x" * 1_000_000], ["y" * 1_000_000], 1, 1), title="t")
+    assert len(text) < 60_000
+    [group] = facts(text)["groups"]
+    assert group["query"]["pieces"][0].endswith("x…")
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(HeedfulError, match="no attention maps; give at least one"):
+        attention_page([], title="")
+    with pytest.raises(HeedfulError, match=r"unknown view 'head'.*heads"):
+        page(view="head")
+    with pytest.raises(HeedfulError, match="3 layers of 4 heads do not fit a page"):
+        page(limit=1000)
+    with pytest.raises(HeedfulError, match=r"picture of 121 keys and 1 queries cannot be read.*at most 120 a side"):
+        attention_svg(maps(["b"], ["a"] * 121, 1, 1), title="")
 
 
 def test_the_direction_follows_the_script():
-    text = page(source=["יום", " שלישי"], target=["4", "月"])
-    ways = [attrs["dir"] for _, attrs in Page(text).tags if "data-side" in attrs]
-    assert ways == ["rtl", "ltr"]
+    [group] = facts(page(maps(["4", "月"], ["יום", " שלישי"])))["groups"]
+    assert (group["key"]["way"], group["query"]["way"]) == ("rtl", "ltr")

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import base64
-
 import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.weights import checked, clearest, fitted, merge_words, packed, starts
+from heedful.views.weights import checked, clearest, merge_words, starts
 
 
 def rows(rng, *shape):
@@ -48,34 +46,6 @@ def test_clearest_prefers_an_alignment_to_rows_that_are_all_alike():
     aligned = np.broadcast_to(0.8 * np.eye(4) + 0.05, (2, 4, 4))
     assert clearest(np.stack([uniform, at_the_end, aligned])) == 2
     assert clearest(np.stack([aligned, uniform, at_the_end])) == 0
-
-
-def test_stored_weights_equal_the_given_ones_to_half_a_step():
-    weights = rows(np.random.default_rng(1), 2, 2, 3, 5)
-    stored = np.frombuffer(base64.b64decode(packed(weights)), np.uint8).reshape(2, 2, 3, 5) / 255
-    assert np.abs(stored - weights).max() <= 0.5 / 255 + 1e-12
-
-
-def test_too_many_weights_are_averaged_then_cut_and_it_is_told():
-    weights = rows(np.random.default_rng(2), 3, 4, 10, 20)
-    whole, told = fitted(weights, 2400)
-    assert whole is weights
-    assert told == ""
-    by_layer, told = fitted(weights, 2399)
-    np.testing.assert_allclose(by_layer[:, 0], weights.mean(1))
-    assert "4 heads" in told
-    by_page, told = fitted(weights, 599)
-    np.testing.assert_allclose(by_page[0, 0], weights.mean((0, 1)))
-    assert "All layers" in told
-    cut, told = fitted(weights, 100)
-    assert cut.shape == (1, 1, 10, 10)
-    assert "first 10 of 20 source and 10 of 10 target" in told
-
-
-def test_a_long_and_a_narrow_sentence_are_cut_within_the_limit():
-    for shape in [(1, 1, 5000, 3), (1, 1, 3, 5000), (1, 1, 5000, 5000)]:
-        cut, _ = fitted(np.zeros(shape), 1000)
-        assert 500 < cut.size <= 1000
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import Measured
 from heedful.tasks.translation import Translation, whole
 from heedful.views.attention import attention_page, attention_svg
-from heedful.views.weights import clearest, merge_words
+from heedful.views.maps import Maps
+from heedful.views.weights import merge_words
 
 SHOWN = ("datetime-full", "date-full", "datetime-short", "date-long", "yQQQQ")  # formats of the examples, if there
 
@@ -92,8 +93,8 @@ def draw(pipe: Pipeline, row: Row, folder: Path) -> dict[str, Path]:
     pieces = task.source.pieces(source), task.target.pieces(target)
     words, said, merged = merge_words(*pieces, weights)
     title = f"What the model looked at: {row.values['source']}"
-    best = merged[clearest(merged)]
+    maps = Maps.of("cross-attention", said, words, merged)
     return {
-        "page": write(folder / "attention.html", attention_page(words, said, merged, title=title)),
-        "picture": write(folder / "attention.svg", attention_svg(words, said, best.mean(0), title=title)),
+        "page": write(folder / "attention.html", attention_page(maps, title=title)),
+        "picture": write(folder / "attention.svg", attention_svg(maps, title=title)),
     }

@@ -1,9 +1,13 @@
 """What people look at: SVG pictures and self-contained HTML pages, which need no network and no plotting library.
 
 - ``curve``: lines against steps (the loss curve of a run), as SVG;
-- ``attention``: cross-attention of one pair of sentences, as a page (HTML) and as a picture (SVG, ``picture``);
-  ``attention.css`` and ``attention.js`` are the page's looks and movements;
-- ``weights``: the numbers behind both: shapes checked, pieces merged to words, the clearest layer, 8-bit storage;
+- ``maps``: attention weights with the pieces that they lie between, for a whole text or a window of it;
+- ``attention``: what they draw, as a page (HTML) and as a picture (SVG, ``picture``); ``attention.css`` and
+  ``attention.js`` are the page's looks and movements, ``packing`` makes weights of any length fit it;
+- ``weights``: the numbers behind both: shapes checked, pieces merged to words, the clearest layer;
+- ``steps``: generated text step by step; ``lens``: the logit lens; ``image``: an image with its patches: pages (HTML)
+  with looks and movements of their own (``.css``, ``.js``) and what all pages share (``parts``); ``chips``, ``sparse``
+  and ``blocks`` make what they hold fit;
 - ``confusion``: which classes a classifier takes for which (SVG); ``mistakes``: its surest wrong answers, images as a
   picture (SVG), texts as a page (HTML); ``report``: its scores by class, as lines of text;
 - ``patches``: an image as the patches and tokens that a vision Transformer sees, and feature maps (SVG);
@@ -23,33 +27,51 @@ if TYPE_CHECKING:
     from heedful.views.attention import attention_page, attention_svg
     from heedful.views.confusion import confusion_svg
     from heedful.views.curve import loss_curve
+    from heedful.views.image import ImageMaps, image_page
+    from heedful.views.lens import Lens, lens_page
+    from heedful.views.maps import Maps
     from heedful.views.mistakes import mistakes_html, mistakes_svg
     from heedful.views.patches import feature_maps_svg, patch_grid_svg, strip_svg
+    from heedful.views.steps import Steps, steps_page
     from heedful.views.weights import merge_words
 
 __all__ = [
+    "ImageMaps",
+    "Lens",
+    "Maps",
+    "Steps",
     "attention_page",
     "attention_svg",
     "confusion_svg",
     "feature_maps_svg",
+    "image_page",
+    "lens_page",
     "loss_curve",
     "merge_words",
     "mistakes_html",
     "mistakes_svg",
     "patch_grid_svg",
+    "steps_page",
     "strip_svg",
 ]
 
 _HOME = {
+    "ImageMaps": "image",
+    "Lens": "lens",
+    "Maps": "maps",
+    "Steps": "steps",
     "attention_page": "attention",
     "attention_svg": "attention",
     "confusion_svg": "confusion",
     "feature_maps_svg": "patches",
+    "image_page": "image",
+    "lens_page": "lens",
     "loss_curve": "curve",
     "merge_words": "weights",
     "mistakes_html": "mistakes",
     "mistakes_svg": "mistakes",
     "patch_grid_svg": "patches",
+    "steps_page": "steps",
     "strip_svg": "patches",
 }
 

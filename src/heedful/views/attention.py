@@ -1,135 +1,165 @@
-"""Cross-attention of one pair of sentences: a page to explore (HTML) and a picture (SVG)."""
+"""Attention of one text, or between two: a page to explore (HTML) and a picture (SVG)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from heedful.errors import HeedfulError
+import numpy as np
+
+from heedful.errors import HeedfulError, chosen
+from heedful.views.maps import Maps
+from heedful.views.packing import SIDE, fitted, overviewed, size
 from heedful.views.page import asset, page
+from heedful.views.parts import data, piece
 from heedful.views.picture import draw
-from heedful.views.text import direction, escaped, visible
-from heedful.views.weights import checked, clearest, fitted, merge_words, packed, starts
+from heedful.views.text import direction, visible
+from heedful.views.weights import clearest, starts
 
-__all__ = ["attention_page", "attention_svg", "merge_words"]
+__all__ = ["attention_page", "attention_svg"]
 
-LIMIT = 2_000_000  # weights a page holds, a byte each: about 2.7 MB of base64, which browsers open at once
-MOST = 120  # words a side of a picture: beyond, nobody reads them
+View = Literal["heads", "model", "matrix"]
+LIMIT = 4_800_000  # bytes of a page: it opens at once, and under 5 MB it may be sent as a letter
+MOST = 120  # pieces a side of a picture: beyond, nobody reads them
+
+HEADS = """<section class="heads" data-view="heads" aria-label="heads: lines between the pieces">
+<div class="pair"><canvas aria-hidden="true"></canvas><div class="scroller"><div class="sides">
+<div class="side"><h2></h2><div class="words" data-side="key" role="group"></div></div>
+<div class="side"><h2></h2><div class="words" data-side="query" role="group"></div></div>
+</div></div></div>
+</section>"""
+MODEL = """<section class="model sheet" data-view="model" aria-label="model: every layer and head">
+<h2>every layer and head</h2><div class="scroll"><table></table></div><p class="quiet small"></p>
+</section>"""
+MATRIX = """<section class="matrix" data-view="matrix" aria-label="matrix: the weights as a heat map">
+<h2>queries down, keys across, weights in %</h2>
+<div class="scroll"><canvas tabindex="0" role="application" aria-roledescription="heat map"
+aria-label="Weights as a heat map: the arrow keys go from cell to cell, the line at the top says each."></canvas></div>
+<p class="legend quiet" aria-hidden="true"></p>
+<div class="overview" hidden><h2></h2>
+<div class="scroll"><canvas tabindex="0" role="application" aria-roledescription="overview"
+aria-label="Overview of the whole in blocks: the arrow keys go from block to block, Enter says how to show one.">
+</canvas></div><p class="show quiet" role="status"></p></div>
+</section>"""
+SECTIONS = {"heads": HEADS, "model": MODEL, "matrix": MATRIX}
 
 
-def attention_page(
-    source: Sequence[str],
-    target: Sequence[str],
-    weights: Any,
-    *,
-    title: str,
-    layers: Sequence[str] | None = None,
-    heads: Sequence[str] | None = None,
-    limit: int = LIMIT,
-) -> str:
-    """A self-contained HTML page of cross-attention, to be opened from disk.
+def attention_page(maps: Maps | Sequence[Maps], *, title: str, view: View = "heads", limit: int = LIMIT) -> str:
+    """A self-contained HTML page of attention weights, to be opened from disk.
 
-    Above stand the two sentences with a line between words for each weight, as thick as the weight; a word that is
-    pointed at, focused or chosen lights those of the other side by their weights. Below are the weights as a heat map,
-    and all layers and heads as small ones to choose from. It opens at the head average of the ``clearest`` layer, or as
-    the address says: ``page.html#layer=1&head=2&target=3`` (layer and head by name, words counted from 0).
+    It has three sections, of which ``view`` comes first: *heads*, the pieces with a line from each to what it looks at,
+    as thick as the weight (short texts as two rows, longer ones as two columns); *model*, a small map of every layer
+    and head to choose from; *matrix*, the chosen one as a heat map. Of several maps (encoder, decoder, cross) one is
+    shown at a time. It opens at the head average of the ``clearest`` layer, or as the address says:
+    ``page.html#group=cross-attention&layer=1&head=2&token=3`` (layer and head by their numbers; ``token`` a query and
+    ``key`` a key, counted from 0 over the whole text; ``view`` the section that comes first).
 
     Args:
-        source: the S source pieces or words (keys); a leading space marks the start of a word.
-        target: the T target pieces or words (queries).
-        weights: (L, H, T, S), after the softmax. They are kept in 8 bits, so within 0.2 percentage points.
+        maps: what is drawn. A window of a long text stands over its overview.
         title: the heading.
-        layers: names of the L layers; their numbers from 0 by default.
-        heads: names of the H heads; their numbers from 0 by default.
-        limit: the most weights the page may hold. Above it heads are averaged, then layers, then the sentences' ends
-            are cut off, and the page says which.
+        view: the section that is seen first.
+        limit: the most bytes of the page. Weights are kept in 16 bits, many in 8; where they still do not fit, a window
+            of the text is shown under an overview of the whole. The page says all of it.
 
     Raises:
-        HeedfulError: an empty sentence, a shape that does not fit, or weights that are not in [0, 1].
+        HeedfulError: no maps, an unknown view, or a limit that not even one weight of each head fits.
     """
-    array = checked(source, target, weights, "LHTS")
-    names = {"layers": _names("layers", layers, array.shape[0]), "heads": _names("heads", heads, array.shape[1])}
-    array, told = fitted(array, limit)
-    if array.shape[0] < len(names["layers"]):
-        names["layers"] = ["average"]
-    if array.shape[1] < len(names["heads"]):
-        names["heads"] = ["mean"]
-    facts = {**names, "layer": clearest(array), "weights": packed(array)}
-    rows, columns = array.shape[-2:]
-    note = "Weights are kept in 8 bits: each is within 0.2 percentage points of the model's."
-    many = " many" if max(rows, columns) > 24 else ""
-    body = f"""<p class="quiet">Cross-attention, <span class="where"></span>:
-the thicker a line, the more the word below attends to the word above.</p>
-<section class="pair{many}" aria-label="the two sentences">
-<canvas aria-hidden="true"></canvas>
-{_words("source", source[:columns])}
-{_words("target", target[:rows])}
-</section>
+    groups = [maps] if isinstance(maps, Maps) else list(maps)
+    if not groups:
+        raise HeedfulError("nothing to draw: no attention maps; give at least one")
+    chosen(SECTIONS, view, "view")
+    order = [view, *(name for name in SECTIONS if name != view)]
+    sections = "\n".join(SECTIONS[name] for name in order)
+    body = f"""<div class="bar">
+<div class="tools">
+<label>attention <select class="group"></select></label>
+<label>layer <select class="layer"></select></label>
+<label>head <select class="head"></select></label>
+<span class="knobs" role="group" aria-label="seen first"></span>
+</div>
 <p class="told" role="status"></p>
-<noscript><p>The lines and the map are drawn by this page's own script, which your browser does not run.</p></noscript>
-<div class="below">
-<section class="map"><h2>source words across, target words down, weights in %</h2>
-<div class="scroll"><canvas role="img" aria-label="Heat map of the weights; the words above say them one by one.">
-</canvas></div></section>
-<section class="sheet"><h2>every layer and head</h2><div class="scroll"><table></table></div></section>
+</div>
+<p class="quiet about"></p>
+<noscript><p>The lines and maps are drawn by this page's own script, which your browser does not run.</p></noscript>
+<div class="sections" aria-busy="true">
+{sections}
 </div>
 <div class="tip" hidden></div>
 <footer>
-<p><kbd>Tab</kbd> to a sentence, <kbd>←</kbd> <kbd>→</kbd> along it, <kbd>↑</kbd> <kbd>↓</kbd> to the strongest word of
-the other, <kbd>l</kbd> next layer, <kbd>h</kbd> next head (with Shift the one before), <kbd>Esc</kbd> clears.
-The address keeps the view.</p>
-<p>{note} {escaped(told) if told else ""}</p>
+<p><kbd>Tab</kbd> to the pieces and the maps, arrow keys along a text, across to the strongest piece of the other side,
+<kbd>l</kbd> next layer, <kbd>h</kbd> next head (with Shift the one before), <kbd>Esc</kbd> clears. The address keeps
+the view.</p>
+<p class="kept"></p>
 </footer>
-<script type="application/json" id="data">{_json(facts)}</script>"""
-    return page(title, body, asset("attention.css"), asset("attention.js"))
+"""
+
+    def whole(facts: Any) -> str:
+        inside = asset("parts.css") + asset("attention.css"), asset("parts.js") + asset("attention.js")
+        return page(title, body + data({"view": view, "groups": facts}), *inside)
+
+    facts = [_facts(group) for group in groups]
+    room = limit - size(whole(facts))
+    for number in sorted(range(len(groups)), key=lambda i: groups[i].weights.size):  # what the small leave, others take
+        before, waiting = size(data(facts)), sum("weights" not in each for each in facts)
+        fit, bits, weights = fitted(groups[number], room // waiting)
+        facts[number] = _facts(fit) | {"layer": clearest(fit.weights), "bits": bits, "weights": weights}
+        room -= size(data(facts)) - before
+    return whole(facts)
 
 
-def _names(what: str, given: Sequence[str] | None, count: int) -> list[str]:
-    names = [visible(str(name)) for name in (range(count) if given is None else given)]
-    if len(names) != count:
-        raise HeedfulError(f"{len(names)} names for {count} {what}; give one each, or none")
-    return names
+def _facts(maps: Maps) -> dict[str, Any]:
+    """All that the page holds of one group but its weights."""
+    (first, end), (left, right) = maps.rows, maps.columns
+    end, right = min(end, first + SIDE), min(right, left + SIDE)
+    sides = {
+        name: {
+            "pieces": [piece(text.lstrip(" ")) for text in pieces[low:high]],
+            "starts": [int(start) for start in starts(pieces[low:high])],
+            "window": (low, high),
+            "count": len(pieces),
+            "way": direction(list(pieces[low:high])),
+        }
+        for name, pieces, low, high in (("query", maps.queries, first, end), ("key", maps.keys, left, right))
+    }
+    return {
+        "name": visible(maps.name),
+        "same": maps.same,
+        "layers": maps.layers,
+        "heads": maps.heads,
+        **sides,
+        "overview": overviewed(maps),
+        "note": visible(maps.note) if maps.note else "",
+    }
 
 
-def _words(side: str, pieces: Sequence[str]) -> str:
-    """One sentence as buttons; the pieces of a word stand in one ``whole``, joined by ``inside`` and ``open``."""
-    first = [*starts(pieces), True]
-    parts = []
-    for i, piece in enumerate(pieces):
-        kinds = "word" + ("" if first[i] else " inside") + ("" if first[i + 1] else " open")
-        button = f'<button type="button" class="{kinds}"><bdi>{escaped(piece)}</bdi><i></i></button>'
-        parts.append(('<span class="whole">' if first[i] else "") + button + ("</span>" if first[i + 1] else ""))
-    way = direction(list(pieces))
-    return f'<div class="words" data-side="{side}" role="group" aria-label="{side}" dir="{way}">{"".join(parts)}</div>'
+def attention_svg(
+    maps: Maps, *, title: str, layer: int | None = None, head: int | Literal["mean"] = "mean", note: str | None = None
+) -> str:
+    """A picture of one attention pattern for a README or a paper: lines between two columns of pieces, and a heat map.
 
-
-def _json(value: Any) -> str:
-    """JSON that may stand in a script element: no ``<``, so neither ``</script>`` nor ``<!--``."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def attention_svg(source: Sequence[str], target: Sequence[str], weights: Any, *, title: str, note: str = "") -> str:
-    """A picture of one attention pattern for a README or a paper: lines between two columns of words, and a heat map.
-
-    The source runs down on the left; a line goes from each source word to each target word that attends to it, as
-    thick as the weight (none below 5 %). The target words are at the same time the rows of the heat map, whose columns
-    are the source words and whose cells hold the weight in % (from 5 % on).
+    The keys run down on the left; a line goes from each key to each query that looks at it, as thick as the weight
+    (none below 5 %). The queries are at the same time the rows of the heat map, whose columns are the keys and whose
+    cells hold the weight in % (from 5 % on). Of a window, the window alone is drawn, and a line beneath says so.
 
     Args:
-        source: the S source pieces or words (keys).
-        target: the T target pieces or words (queries).
-        weights: (T, S), after the softmax.
+        maps: where the pattern is.
         title: the heading, and the picture's accessible name.
-        note: a line beneath it, such as "layer 3, mean of 8 heads".
+        layer: a layer's number; the ``clearest`` by default.
+        head: a head's number, or "mean", the mean over the heads.
+        note: the line under the heading; by default it names what is drawn.
 
     Raises:
-        HeedfulError: an empty sentence, a shape that does not fit, weights not in [0, 1], or over 120 words a side.
+        HeedfulError: a layer or head that is not there, or over 120 pieces a side.
     """
-    array = checked(source, target, weights, "TS")
-    if max(array.shape) > MOST:
+    layer = maps.layers[clearest(maps.weights)] if layer is None else layer
+    weights = maps.map(layer, None if head == "mean" else head)
+    if max(weights.shape) > MOST:
         raise HeedfulError(
-            f"a picture of {len(source)} source and {len(target)} target words cannot be read; draw a page instead,"
-            f" or at most {MOST} words a side"
+            f"a picture of {weights.shape[1]} keys and {weights.shape[0]} queries cannot be read; draw a page instead,"
+            f" or at most {MOST} a side"
         )
-    return draw([visible(word) for word in source], [visible(word) for word in target], array, title, note)
+    if note is None:
+        which = f"head {head}" if head != "mean" else f"mean of {len(maps.heads)} heads"
+        note = f"{maps.name}, layer {layer}, {which}. {maps.note}".strip()
+    queries, keys = maps.queries[slice(*maps.rows)], maps.keys[slice(*maps.columns)]
+    return draw([visible(word) for word in keys], [visible(word) for word in queries], np.asarray(weights), title, note)

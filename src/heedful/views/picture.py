@@ -57,7 +57,7 @@ def draw(source: list[str], target: list[str], weights: Weights, title: str, not
         for s, w in enumerate(row):
             parts += _cell(grid_left + s * cell, grid_top + t * ROW, cell, w)
     size = right + EDGE, head + rise + rows * ROW + EDGE
-    return document(size, title, f"What each target word attends to most: {most}", STYLE, parts)
+    return document(size, title, f"What each query attends to most: {most}", STYLE, parts)
 
 
 def _line(x: float, y: float, u: float, v: float, w: float) -> str:

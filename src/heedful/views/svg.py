@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 
 from heedful.views.text import escaped
@@ -13,10 +14,20 @@ text{font-family:system-ui,'Segoe UI','Noto Sans','DejaVu Sans',sans-serif;font-
 """
 
 
-def document(size: tuple[float, float], title: str, description: str, style: str, parts: Iterable[str]) -> str:
+class Picture(str):
+    """The text of a whole SVG file, which a notebook shows as an image of its own: its styles act on nothing else."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        name = self.partition("<title>")[2].partition("</title>")[0]
+        return f'<img alt="{name}" src="data:image/svg+xml;base64,{base64.b64encode(self.encode()).decode()}">'
+
+
+def document(size: tuple[float, float], title: str, description: str, style: str, parts: Iterable[str]) -> Picture:
     """A whole SVG file of ``size`` (width, height), on its own ground: it can be read on a page of any colour."""
     wide, high = (f"{side:.0f}" for side in size)
-    return (
+    return Picture(
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide}" height="{high}"'
         f' viewBox="0 0 {wide} {high}">\n'
         f"<title>{escaped(title)}</title>\n<desc>{escaped(description)}</desc>\n<style>{BASE}{style}</style>\n"

@@ -1,12 +1,10 @@
-"""The numbers behind the attention views: shapes checked, pieces merged to words, the clearest layer, 8-bit storage.
+"""The numbers behind the attention views: shapes checked, pieces merged to words, the clearest layer.
 
 Letters in shapes: L layers, H heads, T target positions (queries), S source positions (keys).
 """
 
 from __future__ import annotations
 
-import base64
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +17,6 @@ Weights = np.ndarray[Any, np.dtype[np.float64]]
 
 MARK = re.compile(r"\s*(<[^<>\s]+>|\[[A-Z]+\])")  # </s>, <|endoftext|>, [SEP]: never a part of a word
 NAMES = {"L": "layers", "H": "heads", "T": "target", "S": "source"}
-STEP = 1 / 255  # of the 8-bit storage; a stored weight is within half a step of the true one
 SLACK = 0.02  # how far above 1 a weight may come: sums of pieces in bfloat16
 
 
@@ -29,7 +26,7 @@ def checked(source: Sequence[str], target: Sequence[str], weights: Any, dims: st
     Takes nested lists, arrays, tensors of any device and precision, or a sequence of these. Raises ``HeedfulError``
     where a sentence is empty, the shape is another than the sentences ask for, or a weight is no number in [0, 1].
     """
-    array = _array(weights)
+    array = as_array(weights)
     asked = {"T": len(target), "S": len(source)}
     want = "(" + ", ".join(str(asked.get(dim, dim)) for dim in dims) + ")"
     if not source or not target:
@@ -42,18 +39,26 @@ def checked(source: Sequence[str], target: Sequence[str], weights: Any, dims: st
     bad = array[~((array >= 0) & (array <= 1 + SLACK))]
     if bad.size:
         raise HeedfulError(f"attention weight {bad.flat[0]:g} is not in 0..1; give the weights after the softmax")
-    return array.clip(0, 1)
+    return array.astype(np.float64).clip(0, 1)
 
 
-def _array(weights: Any) -> Weights:
+def as_array(weights: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    """Weights as an array of single or double precision, from nested lists, arrays, tensors, or a sequence of these.
+
+    Tensors may lie on any device and have any precision; what is narrower than single becomes single.
+    """
     if hasattr(weights, "detach"):  # a tensor: numpy knows neither other devices nor bfloat16
-        weights = weights.detach().cpu().double()
+        weights = weights.detach().cpu()
+        weights = weights.float().numpy() if weights.element_size() < 4 else weights.numpy()
     elif isinstance(weights, list | tuple):
         try:
-            return np.stack([_array(part) for part in weights])
+            return np.stack([as_array(part) for part in weights])
         except ValueError as error:
             raise HeedfulError(f"attention weights are ragged ({error}); give one shape for all layers") from None
-    return np.asarray(weights, dtype=np.float64)
+    array = np.asarray(weights)
+    if array.dtype in (np.float32, np.float64):
+        return array
+    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
 
 
 def starts(pieces: Sequence[str]) -> list[bool]:
@@ -78,7 +83,7 @@ def merge_words(source: Sequence[str], target: Sequence[str], weights: Any) -> t
     array([[1. , 0. ],
            [0.4, 0.6]])
     """
-    array = _array(weights)
+    array = as_array(weights)
     array = checked(source, target, array, "LHTS"[-array.ndim :])
     first_source, first_target = np.flatnonzero(starts(source)), np.flatnonzero(starts(target))
     summed = np.add.reduceat(array, first_source, axis=-1)
@@ -103,29 +108,3 @@ def clearest(weights: Weights) -> int:
     ratio = rows / np.maximum(rows.mean(axis=1, keepdims=True), 1e-12)
     information = (rows * np.log(np.maximum(ratio, 1e-12))).sum(axis=-1).mean(axis=-1)
     return int(information.argmax())
-
-
-def fitted(weights: Weights, limit: int) -> tuple[Weights, str]:
-    """At most ``limit`` weights of (L, H, T, S), and what was given up for it, in a sentence ("" for nothing).
-
-    First heads are averaged, then layers, then the end of the sentences is cut off.
-    """
-    told = ""
-    if weights.size > limit and weights.shape[1] > 1:
-        told = f"The {weights.shape[1]} heads of a layer are averaged, to keep this page small."
-        weights = weights.mean(axis=1, keepdims=True)
-    if weights.size > limit and weights.shape[0] > 1:
-        told = "All layers and heads are averaged, to keep this page small."
-        weights = weights.mean(axis=(0, 1), keepdims=True)
-    if weights.size > limit:
-        target, source = weights.shape[-2:]
-        rows = min(target, max(limit // source, math.isqrt(limit)))
-        columns = min(source, limit // rows)
-        told += f" Shown are the first {columns} of {source} source and {rows} of {target} target pieces."
-        weights = weights[..., :rows, :columns]
-    return weights, told.strip()
-
-
-def packed(weights: Weights) -> str:
-    """Weights in [0, 1] as bytes ``round(255 w)``, in the array's order, in base64."""
-    return base64.b64encode(np.rint(weights / STEP).astype(np.uint8).tobytes()).decode("ascii")

@@ -1,0 +1,163 @@
+"""What the attention views draw: the weights of chosen layers and heads, over a whole text or a window of it.
+
+Letters in shapes: L layers, H heads, T queries, S keys, t × s the window's queries and keys, r × c blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heedful.errors import HeedfulError
+from heedful.views.weights import SLACK, as_array
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Maps:
+    """Attention weights after the softmax, with the pieces that they lie between.
+
+    ``weights[l, h, i, j]`` is what query ``rows[0] + i`` gives to key ``columns[0] + j`` in layer ``layers[l]``, head
+    ``heads[h]``. The two texts are the same exactly when ``queries == keys``.
+
+    Attributes:
+        name: what attends: "self-attention", "encoder self-attention", "decoder self-attention", "cross-attention".
+        queries: all T pieces that look; a leading space marks the start of a word.
+        keys: all S pieces that are looked at.
+        layers: the layers' numbers in the model, in the order of ``weights``.
+        heads: the heads' numbers in the model, in the order of ``weights``.
+        weights: (L, H, t, s) in [0, 1]. A row may sum to less than 1 where the window leaves keys out, and to 0 where
+            its query may attend to nothing. Tensors and nested lists are taken too.
+        rows: the window's queries, [first, end).
+        columns: the window's keys, [first, end).
+        overview: (L, H, r, c), the mean weight in each block of the whole, where the window is not the whole. The
+            blocks' limits are those of ``edges(T, r)`` and ``edges(S, c)``.
+        note: what was left out, in a sentence.
+
+    Raises:
+        HeedfulError: an empty text, numbers and shapes that do not fit, a window outside of the text, or weights that
+            are not in [0, 1].
+    """
+
+    name: str
+    queries: Sequence[str]
+    keys: Sequence[str]
+    layers: Sequence[int]
+    heads: Sequence[int]
+    weights: Array
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    overview: Array | None = None
+    note: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        queries: Sequence[str],
+        keys: Sequence[str],
+        weights: Any,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> Maps:
+        """The whole text as window; layers and heads are numbered from 0 unless given.
+
+        >>> maps = Maps.of("self-attention", ["a", " b"], ["a", " b"], [[[[1, 0], [0.25, 0.75]]]])
+        >>> maps.weights.shape, maps.rows, maps.whole, maps.same
+        ((1, 1, 2, 2), (0, 2), True, True)
+        """
+        array = as_array(weights)
+        if array.ndim != 4:
+            raise HeedfulError(f"{name} weights of shape {array.shape}; give (layers, heads, queries, keys)")
+        return cls(
+            name=name,
+            queries=queries,
+            keys=keys,
+            layers=range(array.shape[0]) if layers is None else layers,
+            heads=range(array.shape[1]) if heads is None else heads,
+            weights=array,
+            rows=(0, len(queries)),
+            columns=(0, len(keys)),
+        )
+
+    def __post_init__(self) -> None:
+        for name in ("queries", "keys", "layers", "heads"):
+            if not len(getattr(self, name)):
+                raise HeedfulError(f"nothing to draw: {self.name} without {name}; give at least one")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, (first, end), count in (
+            ("queries", self.rows, len(self.queries)),
+            ("keys", self.columns, len(self.keys)),
+        ):
+            if not 0 <= first < end <= count:
+                raise HeedfulError(f"{name} {first}:{end} of {self.name} are not within 0:{count}")
+        stack = len(self.layers), len(self.heads)
+        window = self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
+        object.__setattr__(self, "weights", self._checked("weights", self.weights, (*stack, *window)))
+        if self.overview is not None:
+            blocks = np.shape(self.overview)[2:]
+            if len(blocks) != 2 or not (0 < blocks[0] <= len(self.queries) and 0 < blocks[1] <= len(self.keys)):
+                raise HeedfulError(
+                    f"an overview of shape {np.shape(self.overview)} for {len(self.queries)} queries and"
+                    f" {len(self.keys)} keys; give (layers, heads, blocks of queries, blocks of keys)"
+                )
+            object.__setattr__(self, "overview", self._checked("overview", self.overview, (*stack, *blocks)))
+
+    def _checked(self, what: str, given: Any, shape: tuple[int, ...]) -> Array:
+        array = as_array(given)
+        if array.shape != shape:
+            raise HeedfulError(
+                f"{self.name} {what} of shape {array.shape} do not fit {len(self.layers)} layers, {len(self.heads)}"
+                f" heads, queries {self.rows[0]}:{self.rows[1]} and keys {self.columns[0]}:{self.columns[1]}; give"
+                f" {shape}"
+            )
+        low, high = array.min(), array.max()
+        if not (low >= 0 and high <= 1 + SLACK):
+            bad = high if low >= 0 or low != low else low
+            raise HeedfulError(f"{self.name} weight {bad:g} is not in 0..1; give the weights after the softmax")
+        return array.clip(0, 1) if high > 1 else array
+
+    @property
+    def same(self) -> bool:
+        """Whether the two texts are one: self-attention."""
+        return self.queries == self.keys
+
+    @property
+    def whole(self) -> bool:
+        """Whether the window is all there is."""
+        return self.rows == (0, len(self.queries)) and self.columns == (0, len(self.keys))
+
+    def map(self, layer: int, head: int | None = None) -> Array:
+        """(t, s): the window's weights of one head by its number in the model; ``None`` is the mean over the heads."""
+        for what, number, numbers in (("layer", layer, self.layers), ("head", head, self.heads)):
+            if number is not None and number not in numbers:
+                known = ", ".join(map(str, numbers))
+                raise HeedfulError(f"no {what} {number} in this {self.name}; there are {known}")
+        stack: Array = self.weights[tuple(self.layers).index(layer)]
+        one: Array = stack.mean(axis=0) if head is None else stack[tuple(self.heads).index(head)]
+        return one
+
+
+def edges(length: int, parts: int) -> list[int]:
+    """Where ``parts`` blocks of a text of ``length`` pieces begin, and its end: ``⌊i · length / parts⌋``.
+
+    >>> edges(10, 4)
+    [0, 2, 5, 7, 10]
+    """
+    return [i * length // parts for i in range(parts + 1)]
+
+
+def block_means(weights: Array, rows: int, columns: int) -> Array:
+    """The mean weight in each of ``rows`` × ``columns`` blocks of the last two axes, cut at ``edges``.
+
+    >>> block_means(np.array([[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]), 1, 2)
+    array([[0.5, 0. ]])
+    """
+    tall, wide = edges(weights.shape[-2], rows), edges(weights.shape[-1], columns)
+    sums = np.add.reduceat(np.add.reduceat(weights, tall[:-1], axis=-2), wide[:-1], axis=-1)
+    means: Array = sums / (np.diff(tall)[:, None] * np.diff(wide))
+    return means

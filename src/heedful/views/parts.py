@@ -1,0 +1,42 @@
+"""What the pages of steps, of the lens and of images share: their data as JSON, pieces of text made fit to be named."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+
+from heedful.views.text import visible
+
+LONGEST = 40  # characters of a piece: beyond, its end is left out and "…" says so
+MOST = 4_500_000  # bytes of data in a page, which itself stays under 5 MB
+
+
+def data(facts: Any) -> str:
+    """The element that holds a page's facts. Nothing in it can end it: ``<`` is written as an escape."""
+    text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    return f'<script type="application/json" id="data">{text}</script>'
+
+
+def stored(array: Any, kind: str) -> str:
+    """Numbers as bytes of a fixed type (little endian), in the array's order, in base64.
+
+    >>> stored([1, 258], "<u2")
+    'AQACAQ=='
+    """
+    return base64.b64encode(np.ascontiguousarray(array, dtype=kind).tobytes()).decode("ascii")
+
+
+def piece(text: str) -> str:
+    """A piece as it is named in a list: a space before it (``␣``) and the ends of lines (``↵``) are seen, and of a long
+    one only the beginning.
+
+    >>> piece(" Paris"), piece("\\n")
+    ('␣Paris', '↵')
+    """
+    shown = visible(text).replace("␊", "↵")
+    if text[:1] == " " and text.strip(" "):
+        shown = "␣" + shown
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"

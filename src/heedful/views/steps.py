@@ -1,0 +1,193 @@
+"""Generated text, step by step: what each token looked at, and what nearly stood in its place. A page (HTML)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heedful.errors import HeedfulError
+from heedful.views.chips import STEPS, Text, apart, texts
+from heedful.views.maps import Maps
+from heedful.views.page import asset, page
+from heedful.views.parts import MOST, data, piece, stored
+from heedful.views.sparse import cut, grouped, kept
+from heedful.views.text import escaped, visible
+from heedful.views.weights import clearest
+
+MANY = 24  # weights of a row, of which the smallest are seen by nobody
+FEW = 3  # candidates of a step that are kept when a page grows too large
+QUICK = 4_000_000  # weights, up to which the clearest layer is looked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """A generated text of M tokens, with what the model weighed at each step.
+
+    Args:
+        prompt: the pieces before the first generated one (the prompt, or the source of an encoder–decoder).
+        made: the M generated pieces, in order.
+        chosen: the probability of each generated piece at its step.
+        nearly: of each step the likeliest pieces with their probabilities, best first; the one that was chosen may
+            not be among them (sampling, beams).
+        maps: the weights of the query that chose each piece: ``queries`` are ``made``, ``keys`` are prompt and made
+            pieces, or any other text that was looked at, such as the source. None where nothing was recorded.
+        note: what was left out, in a sentence.
+
+    Raises:
+        HeedfulError: no generated piece, or lengths and probabilities that do not fit.
+    """
+
+    prompt: Sequence[str]
+    made: Sequence[str]
+    chosen: Sequence[float]
+    nearly: Sequence[Sequence[tuple[str, float]]]
+    maps: Sequence[Maps] = ()
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        count = len(self.made)
+        if not count:
+            raise HeedfulError("nothing to step through: no token was generated; allow more with max_new_tokens")
+        for name, given in (("chosen", len(self.chosen)), ("nearly", len(self.nearly))):
+            if given != count:
+                raise HeedfulError(f"{name} has {given} steps, but {count} tokens were generated; give one each")
+        values = [*self.chosen, *(p for step in self.nearly for _, p in step)]
+        bad = [value for value in values if not 0 <= value <= 1.001]
+        if bad:
+            raise HeedfulError(f"the probability {bad[0]:g} is not in 0..1; give probabilities after the softmax")
+        for maps in self.maps:
+            if len(maps.queries) != count:
+                raise HeedfulError(
+                    f"the maps of {maps.name} have {len(maps.queries)} queries, but {count} tokens were generated;"
+                    " give a query for each generated token"
+                )
+
+
+def steps_page(steps: Steps, *, title: str, most: int = MOST) -> str:
+    """A self-contained HTML page that steps through a generated text, to be opened from disk.
+
+    A generated token that is clicked, or come to with the arrow keys or the play button, shows what it looked at when
+    it was chosen (the text's tokens are shaded by their weights, in the chosen layer, by one head or the mean of
+    heads), what every head looked at most, and what else was likely, with probabilities. A strip shows how probable
+    each token was. ``page.html#step=3&layer=1&head=2`` opens at a step (steps from 0; layer and
+    head by number; ``maps=1`` where there are several).
+
+    Args:
+        steps: what to show.
+        title: the heading.
+        most: bytes of data the page may hold. Above it only the largest weights of each row are kept, then only the
+            mean of heads, then the first steps; the page says so, and what else it leaves out of long texts.
+
+    >>> maps = Maps.of("self-attention", [" mat"], [" the", " mat"], [[[[1.0, 0.0]]]])
+    >>> nearly = [[(" mat", 0.6), (" cat", 0.3)]]
+    >>> steps = Steps(prompt=[" the"], made=[" mat"], chosen=[0.6], nearly=nearly, maps=[maps])
+    >>> "what it nearly said" in steps_page(steps, title="A step")
+    True
+    """
+    chips, read = texts(steps.prompt, steps.made, steps.maps)
+    likely = _likely(steps, max(len(step) for step in steps.nearly))
+    if len(data(likely).encode()) > most // 3:
+        likely = _likely(steps, FEW)
+    room = (most - len("".join(chips).encode()) - len(data(likely).encode())) // max(1, len(steps.maps))
+    looks, told = [], []
+    for maps, text in zip(steps.maps, read, strict=True):
+        look, note = _look(maps, text, room)
+        looks += [look] if look else []
+        told += [f"{visible(maps.name).capitalize()}: {note}" if note and len(steps.maps) > 1 else note, maps.note]
+    told = [note for note in (*told, steps.note) if note]
+    if likely["count"] < max(len(step) for step in steps.nearly):
+        told.insert(0, f"To keep this page small, only {FEW} candidates a token are kept.")
+    if len(steps.made) > STEPS:
+        told.insert(0, f"Shown are the first {STEPS:,} of {len(steps.made):,} generated tokens.")
+    facts = {**likely, "maps": looks}
+    kind = "source" if apart(steps.prompt, steps.maps) else "prompt"
+    after = f" after {len(steps.prompt):,} of the {kind}" if steps.prompt else ""
+    shown = min(len(steps.made), STEPS)
+    body = f"""<p class="quiet">{shown:,} {"token was" if shown == 1 else "tokens were"} generated{after}.
+Click a token to see what the model looked at when it chose it<span class="where"></span>.</p>
+<div class="tools">
+<span class="knobs"><button type="button" data-go="first" aria-label="first token">⇤</button>
+<button type="button" data-go="back" aria-label="one token back">◂</button>
+<button type="button" class="play">▶ play</button>
+<button type="button" data-go="on" aria-label="one token on">▸</button>
+<button type="button" data-go="last" aria-label="last token">⇥</button></span>
+<label class="which">maps <select class="maps"></select></label>
+<label>layer <select class="layer"></select></label><label>head <select class="head"></select></label>
+</div>
+{"".join(chips)}
+<p class="told" role="status"></p>
+<noscript><p>Weights and candidates are drawn by this page's own script, which your browser does not run.</p></noscript>
+<section class="sure" aria-label="how probable each token was"><h2>how probable each token was</h2>
+<canvas role="slider" tabindex="0" aria-label="step" aria-valuemin="1"></canvas></section>
+<div class="cards">
+<section><h2>what it nearly said</h2><ol class="bars nearly"></ol></section>
+<section class="looked"><h2>what it looked at</h2><ol class="bars seen"></ol></section>
+</div>
+<section class="sheet"><h2>what every head looked at most, in %</h2><div class="scroll"><table></table></div></section>
+<div class="tip" hidden></div>
+<footer>
+<p><kbd>←</kbd> <kbd>→</kbd> from token to token, <kbd>Home</kbd> <kbd>End</kbd> to the first and last, <kbd>Space</kbd>
+plays, <kbd>l</kbd> next layer, <kbd>h</kbd> next head (with Shift the one before), <kbd>m</kbd> other maps. The address
+keeps the view.</p>
+<p>Weights are kept in 8 bits, within 0.2 % of the largest in their row; probabilities within 0.001 percentage points;
+␣ is the space before a word. {escaped(" ".join(told)) if told else ""}</p>
+</footer>
+{data(facts)}"""
+    style, script = (asset(f"parts.{kind}") + asset(f"steps.{kind}") for kind in ("css", "js"))
+    return page(title, body, style, script)
+
+
+def _likely(steps: Steps, most: int) -> dict[str, Any]:
+    """The at most ``most`` candidates of each step: places in a pool of pieces, and probabilities in 16 bits."""
+    nearly = [step[:most] for step in steps.nearly[:STEPS]]
+    pool: dict[str, int] = {}
+    places, shares = np.full((len(nearly), most), -1, np.int64), np.zeros((len(nearly), most))
+    for row, step in enumerate(nearly):
+        for rank, (name, share) in enumerate(step):
+            places[row, rank], shares[row, rank] = pool.setdefault(name, len(pool)), min(share, 1.0)
+    made = [pool.get(name, -1) for name in list(steps.made)[:STEPS]]
+    places[places < 0] = len(pool)
+    return {
+        "made": made,
+        "chosen": stored(np.rint(np.minimum(steps.chosen[:STEPS], 1) * 0xFFFF), "<u2"),
+        "count": most,
+        "pool": [piece(name) for name in pool],
+        "nearly": stored(places, "<u4"),
+        "shares": stored(np.rint(shares * 0xFFFF), "<u2"),
+    }
+
+
+def _look(maps: Maps, text: Text, room: int) -> tuple[dict[str, Any] | None, str]:
+    """What the page holds of one map (None where its window lies beyond the texts), and what was left out."""
+    (top, bottom), (left, right) = maps.rows, maps.columns
+    bottom, right = min(bottom, STEPS), min(right, text.count)
+    if bottom <= top or right <= left:
+        return None, "The weights belong to tokens beyond those that are shown, and are left out."
+    ends = text.ends()
+    chips = [i for i, (start, end) in enumerate(zip(text.firsts, ends, strict=True)) if start < right and end > left]
+    weights = maps.weights[:, :, : bottom - top, : right - left]
+    weights = grouped(weights, [max(text.firsts[i] - left, 0) for i in chips])
+    layers, heads, steps, keys = shape = weights.shape
+    chosen = cut(shape, room // 2)  # a small page, where that costs no head and few weights
+    if chosen.most < MANY or not chosen.alone:
+        chosen = cut(shape, room)
+    facts = {
+        "name": visible(maps.name),
+        "text": text.place,
+        "layers": [str(layer) for layer in maps.layers],
+        "heads": [str(head) for head in maps.heads],
+        "layer": clearest(np.asarray(weights, np.float64)) if weights.size <= QUICK else layers - 1,
+        "first": top,
+        "from": chips[0],
+        "keys": keys,
+        **kept(weights, chosen),
+    }
+    note = chosen.told(heads, steps, keys)
+    if (top, bottom) != (0, min(len(maps.queries), STEPS)):
+        note += f" Only tokens {top:,} to {bottom - 1:,} have weights."
+    if (left, right) != (0, min(len(maps.keys), text.count)):
+        note += f" Of what was looked at, only tokens {left:,} to {right - 1:,} have weights."
+    return facts, note.strip()

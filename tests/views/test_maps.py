@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.errors import HeedfulError
+from heedful.views.maps import Maps, block_means, edges
+
+
+def rows(*shape, seed=0):
+    return np.random.default_rng(seed).dirichlet(np.ones(shape[-1]), shape[:-1])
+
+
+def window(**changes):
+    facts = {
+        "name": "cross-attention",
+        "queries": ["a", " b", " c"],
+        "keys": ["x", " y", " z", "!"],
+        "layers": [2, 5],
+        "heads": [7],
+        "weights": rows(2, 1, 2, 3),
+        "rows": (1, 3),
+        "columns": (0, 3),
+    }
+    return Maps(**{**facts, **changes})
+
+
+def test_the_whole_text_is_the_window_and_numbers_count_from_nought():
+    weights = rows(2, 3, 4, 5)
+    maps = Maps.of("cross-attention", list("abcd"), list("vwxyz"), weights)
+    assert (maps.layers, maps.heads) == ((0, 1), (0, 1, 2))
+    assert (maps.rows, maps.columns) == ((0, 4), (0, 5))
+    assert maps.whole
+    assert not maps.same
+    assert maps.overview is None
+    assert maps.note == ""
+    np.testing.assert_array_equal(maps.weights, weights)
+
+
+def test_lists_and_tuples_of_the_same_pieces_are_one_text():
+    assert Maps.of("self-attention", ["a", "b"], ("a", "b"), rows(1, 1, 2, 2)).same
+    assert not Maps.of("self-attention", ["a", "b"], ("a", "c"), rows(1, 1, 2, 2)).same
+
+
+def test_one_map_is_found_by_the_numbers_of_the_model():
+    weights = rows(2, 3, 2, 2)
+    maps = Maps.of("self-attention", ["a", "b"], ["a", "b"], weights, layers=[4, 1], heads=[0, 9, 3])
+    np.testing.assert_array_equal(maps.map(1, 9), weights[1, 1])
+    np.testing.assert_allclose(maps.map(4), (weights[0, 0] + weights[0, 1] + weights[0, 2]) / 3)
+    with pytest.raises(HeedfulError, match="no layer 0 in this self-attention; there are 4, 1"):
+        maps.map(0)
+    with pytest.raises(HeedfulError, match="no head 1 in this self-attention; there are 0, 9, 3"):
+        maps.map(4, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_tensors_of_any_precision_are_taken(dtype):
+    weights = torch.full((1, 2, 1, 4), 0.25, dtype=dtype, requires_grad=True)
+    maps = Maps.of("self-attention", ["a"], list("wxyz"), weights)
+    assert maps.weights.dtype == (np.float64 if dtype == torch.float64 else np.float32)
+    assert (maps.weights == 0.25).all()
+
+
+def test_rows_that_look_at_nothing_and_sums_a_little_above_one_are_taken():
+    maps = Maps.of("self-attention", ["a", "b"], ["a", "b"], [[[[0, 0], [1.004, 0]]]])
+    np.testing.assert_array_equal(maps.weights, [[[[0, 0], [1, 0]]]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"queries": []}, "cross-attention without queries"),
+        ({"keys": []}, "cross-attention without keys"),
+        ({"layers": []}, "without layers"),
+        ({"heads": []}, "without heads"),
+        ({"rows": (2, 4)}, "queries 2:4 of cross-attention are not within 0:3"),
+        ({"rows": (2, 2)}, "queries 2:2"),
+        ({"columns": (-1, 2)}, "keys -1:2"),
+        ({"layers": [1]}, r"shape \(2, 1, 2, 3\) do not fit 1 layers.*give \(1, 1, 2, 3\)"),
+        ({"columns": (0, 4)}, r"keys 0:4; give \(2, 1, 2, 4\)"),
+        ({"weights": rows(2, 1, 2, 3) - 1}, r"weight -\d.* is not in 0..1; give the weights after the softmax"),
+        ({"weights": np.full((2, 1, 2, 3), 1.5)}, "weight 1.5 is not"),
+        ({"weights": np.full((2, 1, 2, 3), np.nan)}, "weight nan is not"),
+        ({"overview": np.zeros((2, 1, 4, 1))}, "overview of shape .* for 3 queries and 4 keys"),
+        ({"overview": np.zeros((2, 3))}, "overview of shape"),
+        ({"overview": np.zeros((1, 1, 2, 2))}, r"give \(2, 1, 2, 2\)"),
+    ],
+)
+def test_what_does_not_fit_is_named_in_one_line(changes, said):
+    with pytest.raises(HeedfulError, match=said) as caught:
+        window(**changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_no_stack_of_maps_are_refused():
+    with pytest.raises(HeedfulError, match=r"shape \(2, 2\); give \(layers, heads, queries, keys\)"):
+        Maps.of("self-attention", ["a", "b"], ["a", "b"], [[1, 0], [0, 1]])
+
+
+def test_blocks_cover_the_whole_and_their_means_are_those_of_a_plain_loop():
+    for length, parts in ((10, 4), (7, 7), (8192, 64), (5, 1)):
+        limits = edges(length, parts)
+        assert (limits[0], limits[-1], len(limits)) == (0, length, parts + 1)
+        assert all(low < high for low, high in pairwise(limits))
+    weights = rows(2, 2, 11, 7)
+    means, tall, wide = block_means(weights, 4, 3), edges(11, 4), edges(7, 3)
+    for i in range(4):
+        for j in range(3):
+            block = weights[:, :, tall[i] : tall[i + 1], wide[j] : wide[j + 1]]
+            np.testing.assert_allclose(means[:, :, i, j], block.mean((2, 3)))

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+
+from heedful.errors import HeedfulError
+from heedful.views.blocks import Plan, joined, kept, plan
+from heedful.views.image import ImageMaps, image_page
+
+
+def rows(*shape, seed=0):
+    drawn = np.random.default_rng(seed).random(shape, dtype=np.float32) ** 4
+    return drawn / drawn.sum(-1, keepdims=True)
+
+
+def image(grid=(3, 4), prefix=("[class]",), layers=2, heads=3, seed=0, side=8, **changes):
+    tokens = len(prefix) + grid[0] * grid[1]
+    random = np.random.default_rng(seed)
+    facts = {
+        "pixels": random.integers(0, 256, (side * grid[0], side * grid[1], 3), dtype=np.uint8),
+        "grid": grid,
+        "prefix": prefix,
+        "layers": range(layers),
+        "heads": range(heads),
+        "weights": rows(layers, heads, tokens, tokens, seed=seed),
+        "rollout": random.random(grid),
+        "classes": [("<i>cat</i>", 0.7), ("dog", 0.2)],
+        "gradient": random.normal(size=grid),
+    }
+    return ImageMaps(**(facts | changes))
+
+
+def facts(text):
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def opened(pack, *shape):
+    """What a page holds of weights, as numbers: the other way round than it was written."""
+    codes = np.frombuffer(base64.b64decode(pack["codes"]), np.uint8)
+    largest = np.frombuffer(base64.b64decode(pack["largest"]), "<f4").reshape(*shape[:-1], 1)
+    if pack["bits"] == 4:
+        halves = np.stack([codes & 15, codes >> 4], -1).ravel()[: np.prod(shape)]
+        return largest * (halves.reshape(shape) / 15) ** 2
+    return largest * codes.reshape(shape) / 255
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"weights": rows(2, 3, 12, 12)}, "weights of shape (2, 3, 12, 12) do not fit 1 prefix tokens and 3 × 4"),
+        ({"weights": rows(2, 3, 13, 13) * 9}, "an attention weight is not in 0..1"),
+        ({"weights": np.full((2, 3, 13, 13), np.nan)}, "an attention weight is not in 0..1"),
+        ({"rollout": np.ones((4, 3))}, "rollout of shape (4, 3); give finite (3, 4)"),
+        ({"rollout": -np.ones((3, 4))}, "the rollout has a negative value, -1"),
+        ({"gradient": np.full((3, 4), np.inf)}, "gradient of shape (3, 4); give finite (3, 4)"),
+        ({"pixels": np.zeros((8, 8, 3))}, "give uint8 pixels"),
+    ],
+)
+def test_what_does_not_fit_is_told(changes, told):
+    with pytest.raises(HeedfulError, match=re.escape(told)):
+        image(**changes)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_the_page_holds_the_weights_as_exactly_as_it_says(bits):
+    weights = rows(2, 3, 13, 13)
+    pack = kept(weights, 1, (3, 4), Plan(bits=bits))
+    last = weights[:, :, 1:].mean(2, keepdims=True)
+    parts = {
+        "mean": (np.concatenate([weights, last], 2).mean(1), 8),
+        "tokens": (np.concatenate([weights[:, :, :1], last], 2), 8),
+        "heads": (weights[:, :, 1:], bits),
+    }
+    for name, (true, own) in parts.items():
+        error = abs(opened(pack[name], *true.shape) - true) / true.max(-1, keepdims=True)
+        assert error.max() <= {8: 0.5 / 255 + 1e-6, 4: 0.07}[own]
+
+
+def test_blocks_sum_keys_and_average_queries():
+    weights, block, prefix, (high, wide) = rows(2, 17, 17), 2, 2, (3, 5)
+    groups = [[0], [1]]
+    for r in range(0, high, block):
+        for c in range(0, wide, block):
+            spots = [(y, x) for y in range(r, min(r + 2, high)) for x in range(c, min(c + 2, wide))]
+            groups.append([prefix + y * wide + x for y, x in spots])
+    found = joined(weights, prefix, (high, wide), block)
+    assert found.shape == (2, len(groups), len(groups))
+    for i, queries in enumerate(groups):
+        for j, keys in enumerate(groups):
+            expected = np.mean([weights[:, q, keys].sum(-1) for q in queries], axis=0)
+            np.testing.assert_allclose(found[:, i, j], expected, atol=1e-6)
+    np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
+
+
+def test_vit_base_keeps_every_head_in_a_page_under_five_megabytes():
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (224, 224, 3), dtype=np.uint8)  # noise: no image is stored in more bytes
+    text = image_page(image(grid=(14, 14), layers=12, heads=12, pixels=pixels), title="ViT-B/16")
+    assert len(text.encode()) < 5_000_000
+    assert facts(text)["heads"]["bits"] == 4
+    assert "Those of single heads from patches are kept in 4 bits, within 7 %" in text
+
+
+@pytest.mark.parametrize(
+    ("shape", "block"), [((24, 16, 1, (16, 16)), 1), ((24, 16, 2, (24, 24)), 2), ((12, 12, 1, (64, 64)), 4)]
+)
+def test_larger_models_give_up_single_heads_then_join_patches(shape, block):
+    chosen = plan(*shape, 4_600_000)
+    assert chosen.block == block
+    assert chosen.size(*shape) <= 4_600_000
+    if chosen.bits < 8:  # nothing is given up that there was room for
+        assert Plan(block=block, bits=8 if chosen.bits == 4 else 4).size(*shape) > 4_600_000
+
+
+def test_a_page_of_joined_patches_says_so():
+    text = image_page(image(grid=(6, 7), layers=4, heads=2), title="Joined", most=14_000)
+    held = facts(text)
+    assert (len(held["rows"]), len(held["columns"])) == (4, 5)
+    assert held["columns"] == [0, 2 / 7, 4 / 7, 6 / 7, 1]
+    assert "2 × 2 patches are drawn as one" in text
+
+
+def test_texts_cannot_act_on_the_page():
+    text = image_page(image(prefix=("</script><b>",), classes=[("<script>", 1.0)], note="<i>"), title="<script>")
+    assert text.count("<script") == 2  # the data, and the page's own
+    assert "img-src data:" in text
+    assert not re.search(r"https?://", text)
+
+
+# ---- in a browser ----
+
+
+def address(page):
+    return page.evaluate("() => location.hash")  # playwright's own `url` hears of a change a little later
+
+
+def told(page):
+    return page.locator(".told").inner_text()
+
+
+def best_patch(weights, grid, prefix=1):
+    r, c = divmod(int(weights[prefix:].argmax()), grid[1])
+    return f"patch ({r + 1}, {c + 1})"
+
+
+def click_patch(page, row, column, grid, button="click"):
+    box = page.locator(".frame").bounding_box()
+    x, y = (column + 0.5) / grid[1] * box["width"], (row + 0.5) / grid[0] * box["height"]
+    getattr(page.mouse, button)(box["x"] + x, box["y"] + y)
+
+
+def test_it_opens_at_the_class_token_and_the_mean_of_the_last_layer(open_page):
+    given = image()
+    page = open_page(image_page(given, title="An image"))
+    weights = given.weights[1].mean(0)[0]
+    assert told(page).startswith("[class] looks at [class]")
+    assert best_patch(weights, (3, 4)) in told(page)
+    assert page.locator(".where").inner_text() == "layer 1, mean of 3 heads"
+    assert page.locator(".sheet td button").count() == 2 * 4
+    assert page.locator(".classes .name").all_inner_texts() == ["<i>cat</i>", "dog"]
+
+
+def test_a_patch_is_clicked_hovered_and_walked_to(open_page):
+    given = image()
+    page = open_page(image_page(given, title="An image"), "#layer=0&head=2")
+    click_patch(page, 1, 2, (3, 4))
+    assert address(page).endswith("#token=7&layer=0&head=2")
+    assert told(page).startswith("patch (2, 3) looks at")
+    assert best_patch(given.weights[0, 2, 7], (3, 4)) in told(page).split("·")[1]
+    click_patch(page, 0, 0, (3, 4), "move")
+    assert told(page).startswith("patch (1, 1) looks at")
+    page.mouse.move(2, 2)
+    assert told(page).startswith("patch (2, 3) looks at")
+    page.locator(".frame").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowLeft")
+    assert address(page).endswith("#token=10&layer=0&head=2")
+    for _ in range(3):
+        page.keyboard.press("ArrowUp")
+    assert address(page).endswith("#token=0&layer=0&head=2")
+
+
+def test_layers_and_heads_are_chosen_by_sheet_list_and_key(open_page):
+    given = image()
+    page = open_page(image_page(given, title="An image"))
+    page.locator(".sheet td button[title='layer 0, head 1']").click()
+    assert address(page).endswith("#token=0&layer=0&head=1")
+    assert best_patch(given.weights[0, 1, 0], (3, 4)) in told(page).split("·")[1]
+    page.select_option("select.layer", "1")
+    page.locator("body").press("h")
+    assert address(page).endswith("layer=1&head=2")
+    page.keyboard.press("h")
+    assert address(page).endswith("layer=1")
+    page.get_by_role("button", name="every patch").click()
+    assert address(page).endswith("#token=patches&layer=1")
+    assert best_patch(given.weights[1].mean(0)[1:].mean(0), (3, 4)) in told(page).split("·")[1]
+
+
+def test_rollout_and_gradient_take_the_place_of_the_weights(open_page):
+    given = image()
+    page = open_page(image_page(given, title="An image"), "#show=rollout", dark=True)
+    r, c = np.unravel_index(given.rollout.argmax(), (3, 4))
+    assert told(page).startswith(f"Most reaches the output from patch ({r + 1}, {c + 1})")
+    assert page.locator(".sheet").is_hidden()
+    page.locator("body").press("s")
+    assert address(page).endswith("#show=gradient")
+    r, c = np.unravel_index(abs(given.gradient).argmax(), (3, 4))
+    sign = "+" if given.gradient[r, c] > 0 else "−"
+    assert f"patch ({r + 1}, {c + 1}) {sign}" in told(page).split("·")[0]
+    page.keyboard.press("s")
+    assert told(page) == ""
+    page.keyboard.press("Escape")
+    assert told(page).startswith("[class] looks at")
+
+
+def test_the_image_fades_where_it_is_not_looked_at(open_page):
+    weights = np.zeros((1, 1, 13, 13), np.float32)
+    weights[..., 6] = 1.0  # every token looks at the patch in row 2, column 2 alone
+    page = open_page(image_page(image(layers=1, heads=1, weights=weights), title="One patch"))
+    veil = page.evaluate(
+        """() => {
+          const { width, height } = document.querySelector(".frame canvas");
+          const image = document.querySelector(".frame canvas").getContext("2d").getImageData(0, 0, width, height).data;
+          const middle = (i, of, side) => Math.floor(((i + 0.5) / of) * side);
+          const spot = (i) => middle(i >> 2, 3, height) * width + middle(i & 3, 4, width);
+          return [...Array(12).keys()].map((i) => image[4 * spot(i) + 3]);
+        }"""
+    )
+    assert veil[5] == 0
+    assert min(veil[:5] + veil[6:]) > 200
+    assert page.locator(".sheet").is_hidden()  # one layer of one head
+
+
+def test_single_heads_that_were_left_out_are_said_to_be(open_page):
+    given = image(grid=(6, 7), layers=4, heads=4)
+    text = image_page(given, title="Left out", most=30_000)
+    assert facts(text)["heads"] is None
+    page = open_page(text, "#token=9&layer=2&head=1")
+    assert "Of single heads, only the tokens before the patches" in told(page)
+    page.select_option("select.head", "-1")
+    assert told(page).startswith("patch (")
+    assert "what a patch looks at is kept as the mean of 4 heads only" in page.locator("footer").inner_text()
+
+
+def test_a_model_without_class_token_opens_at_the_mean_over_patches(open_page):
+    given = image(prefix=(), gradient=None, classes=[])
+    page = open_page(image_page(given, title="No class token"))
+    assert told(page).startswith("every patch (mean) looks at")
+    assert best_patch(given.weights[1].mean((0, 1)), (3, 4), 0) in told(page).split("·")[0]
+    assert page.locator("select.show option").all_inner_texts() == [
+        "attention",
+        "rollout of all layers",
+        "the image alone",
+    ]
+    assert page.locator(".says").is_hidden()
