@@ -30,7 +30,7 @@ class Calls(dict[str, Any]):
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     seen = Calls()
 
-    def train(settings: RunSettings, say: Callable[[str], None], quiet: bool, draw: Any) -> dict[str, Any]:
+    def train(settings: RunSettings, say: Callable[[str], None], quiet: bool, **draw: Any) -> dict[str, Any]:
         seen["train"] = settings
         seen["quiet"] = quiet
         say("reading the data")
@@ -65,7 +65,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         def as_dict(self) -> dict[str, Any]:
             return {"parameters": 3, "flops": 4, "layers": []}
 
-    def summary(name: str) -> Summary:
+    def summary(name: str, **options: Any) -> Summary:
         seen["summary"] = name
         return Summary()
 

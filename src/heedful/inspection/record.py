@@ -185,7 +185,7 @@ def told(model: nn.Module, watcher: object) -> Iterator[None]:
 def observe(
     model: nn.Module,
     receive: Callable[[str, Tensor, int], None],
-    name: str = "pattern",
+    name: str | Sequence[str] = "pattern",
     *,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
@@ -197,7 +197,7 @@ def observe(
         model: as of ``record``.
         receive: called as ``receive(path, weights, first)`` with weights (B, heads, t, S) of the t queries from
             ``first`` on.
-        name: the end of a path: "pattern", "scores", or longer.
+        name: the end of a path: "pattern", "scores", or longer; or several.
         layers: only the blocks of these numbers; None: all.
         heads: only these heads, in this order; None: all.
         rows: queries at a time; 64 by default.

@@ -3,8 +3,8 @@
 ``loop`` the one loop, made of functions; ``schedule`` where a run ends and its learning rate; ``optimisation`` AdamW
 and the running average of the weights; ``loader`` whole steps, resumable; ``checkpoint`` the file a run is taken up
 from; ``log`` ``metrics.jsonl`` and the progress bar; ``run`` puts them together for a task, with the settings that
-``choices`` finds and the words of ``report``. Only these three import models and tasks; the loop must go on knowing
-neither.
+``choices`` finds and the words of ``report``; ``watch`` looks into the model at each evaluation, and ``series`` is the
+file of what it saw. Only these but ``series`` import models and tasks; the loop must go on knowing neither.
 """
 
 from heedful.training.checkpoint import Checkpoints

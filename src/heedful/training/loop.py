@@ -147,6 +147,11 @@ class Loop:
         self._saved: tuple[int, int] | None = None  # step and evaluation of the last checkpoint
         self._mark = 0.0  # when the clock was last read
 
+    @property
+    def step(self) -> int:
+        """How many steps are done."""
+        return self._numbers.step
+
     def fit(self) -> Outcome:
         """Train to the end and say how it ended. The model keeps its last weights."""
         if self.checkpoints is not None and (state := self.checkpoints.load()) is not None:

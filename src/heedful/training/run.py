@@ -36,6 +36,7 @@ from heedful.training.muon import muon
 from heedful.training.optimisation import Average, adamw
 from heedful.training.report import card_of, described, ended, trained_parameters
 from heedful.training.schedule import Limits, schedule
+from heedful.training.watch import Watch
 
 ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
 OWN = ("run.toml", "heedful.json")  # either tells a folder that a run wrote
@@ -44,7 +45,11 @@ Draw = Callable[[Path, Measured, Rows], object]
 
 
 def train(
-    settings: RunSettings, say: Callable[[str], None] = print, quiet: bool = False, draw: Draw | None = None
+    settings: RunSettings,
+    say: Callable[[str], None] = print,
+    quiet: bool = False,
+    draw: Draw | None = None,
+    watched: Callable[[Path], object] | None = None,
 ) -> dict[str, Any]:
     """Train a model for ``settings.task`` and write its folder.
 
@@ -53,6 +58,7 @@ def train(
         say: takes the lines that tell what was chosen and what came of it.
         quiet: show no progress.
         draw: given the folder, the best evaluation and the rows it was made on, when all is done.
+        watched: given the folder whenever the maps of ``--training.watch`` were kept in it.
 
     Returns:
         ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "trained",
@@ -89,12 +95,17 @@ def train(
     for line in described(task, learned, held, model, settings):
         say(line)
 
+    inputs = settings.training.watch
+    watch = Watch(task, model, inputs, out, watched) if inputs else None
     card = card_of(task, learned.rows, settings)
     if not settings.resume:
         _begin(out, settings)
         _save(model, task, out / "last", card)  # a resumed run begins with it, whatever it was made from
-    validation = _Validation(task, model, held)
+    if watch is not None:
+        watch.begin(fresh=not settings.resume)
+    validation = _Validation(task, model, held, watch)
     loop = _loop(task, model, learned.examples, validation, settings, quiet)
+    validation.step = lambda: loop.step
 
     def keep(metrics: Mapping[str, float]) -> None:
         _save(model, task, out, {**card, "metrics": dict(metrics)})
@@ -171,16 +182,21 @@ def _keep_base(model: Model, out: Path) -> None:
 
 
 class _Validation:
-    """Measures the model as it stands; ``best`` is the evaluation of the weights that were kept."""
+    """Measures the model as it stands, and watches it; ``best`` is the evaluation of the weights that were kept."""
 
-    def __init__(self, task: Task, model: Model, held: Encoded) -> None:
-        self.task, self.model, self.held = task, model, held
+    step: Callable[[], int]  # which the loop is at
+
+    def __init__(self, task: Task, model: Model, held: Encoded, watch: Watch | None = None) -> None:
+        self.task, self.model, self.held, self.watch = task, model, held, watch
         self.last: Measured | None = None
         self.best: Measured | None = None
 
     def __call__(self) -> dict[str, float]:
         self.last = self.task.measure(self.model, self.held.examples, self.held.rows, most=ANSWERED)
-        return {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
+        metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
+        if self.watch is not None:
+            self.watch.look(self.step(), metrics)
+        return metrics
 
 
 def _loop(

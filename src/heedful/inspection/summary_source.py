@@ -1,0 +1,140 @@
+"""A model to be counted: made from a preset, a configuration or a folder without its weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from heedful import presets
+from heedful.checkpoints import load
+from heedful.checkpoints.configuration import told
+from heedful.checkpoints.families import family_of
+from heedful.checkpoints.fitting import belongs, blank, matched
+from heedful.checkpoints.folder import ADAPTER_CONFIG, CONFIG, INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, find, read_json
+from heedful.checkpoints.resizing import resized
+from heedful.config import ModelConfig
+from heedful.errors import HeedfulError
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+}
+Size = int | tuple[int, int] | None
+
+
+def module_of(what: str | Path | ModelConfig | nn.Module, image_size: Size) -> tuple[nn.Module, str]:
+    """The module to be counted, and how it is called.
+
+    A preset, a configuration, a ``config.json`` and a folder with safetensors are built without weights: of the files
+    only the headers, which tell names and shapes, are read. A pickle and an adapter are opened, mapped from their
+    files.
+    """
+    if isinstance(what, nn.Module):
+        if image_size is not None:
+            raise HeedfulError("image_size makes another model, and a module is given; give input_shape instead")
+        return what, type(what).__name__
+    if isinstance(what, str) and what in presets.PRESETS:
+        return blank(resized(presets.get(what), image_size=image_size)), what
+    if not isinstance(what, str | Path):
+        return blank(resized(what, image_size=image_size)), what.kind
+    if Path(what).is_file() and Path(what).name != CONFIG:
+        return blank(resized(_told_by(Path(what)), image_size=image_size)), str(what)
+    folder = find(Path(what).parent if Path(what).is_file() else what)
+    if any((folder / name).is_file() for name in (PICKLE, PICKLE_INDEX, ADAPTER_CONFIG)) and not _headers(folder):
+        return load(folder, image_size=image_size), str(what)
+    return blank(resized(_held_by(folder), image_size=image_size)), str(what)
+
+
+def _told_by(path: Path) -> ModelConfig:
+    """The configuration that a ``config.json`` tells, but for what only tensors tell."""
+    theirs = read_json(path)
+    try:
+        family = family_of(theirs)
+        return family.read(theirs, family.case_of(theirs), {})
+    except HeedfulError as error:
+        raise HeedfulError(f"{path}: {error}") from None
+
+
+def _held_by(folder: Path) -> ModelConfig:
+    """The configuration of a folder; where there are weights, they must fit it by name, shape and type."""
+    theirs, _ = told(folder)
+    headers = _headers(folder)
+    if not headers:
+        return _told_by(folder / CONFIG)
+    files = {id(tensor): (path, name) for name, (path, tensor) in headers.items()}
+    try:
+        with _Unread(files):
+            family = family_of(theirs)
+            case = family.case_of(theirs)
+            stored = family.names({name: tensor for name, (_, tensor) in headers.items()}, case)
+            config = family.read(theirs, case, family.told(case, stored))
+            belongs(config, stored)
+            made = family.tensors_in(stored, case)
+            matched(blank(config), made, list(stored), partial(family.their_name, case=case), False)
+    except HeedfulError as error:
+        raise HeedfulError(f"{folder / CONFIG}: {error}") from None
+    return config
+
+
+class _Unread(TorchFunctionMode):
+    """Of tensors that lie in ``files``, unread: one that is asked whether it holds more than zeros is read for that;
+    two of one shape that are to be one pass for equal.
+    """
+
+    def __init__(self, files: Mapping[int, tuple[Path, str]]) -> None:
+        super().__init__()
+        self.files = files
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if function == Tensor.equal:
+            return True
+        if function == Tensor.any and id(args[0]) in self.files:
+            path, name = self.files[id(args[0])]
+            with safe_open(path, framework="pt", device="cpu") as file:
+                return file.get_tensor(name).any()
+        return function(*args, **(kwargs or {}))
+
+
+def _headers(folder: Path) -> dict[str, tuple[Path, Tensor]]:
+    """The tensors of a folder's safetensors files, on the meta device, with their files; {} where it has none."""
+    files = [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
+    if not files and (folder / INDEX).is_file():
+        places = read_json(folder / INDEX).get("weight_map")
+        names = sorted(set(places.values())) if isinstance(places, dict) else []
+        files = [folder / name for name in names if Path(name).name == name]
+    return {name: (file, tensor) for file in files for name, tensor in _header(file).items()}
+
+
+def _header(path: Path) -> dict[str, Tensor]:
+    """What the head of a safetensors file says: its length in 8 bytes, then JSON of names, types and shapes."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > path.stat().st_size:
+                raise ValueError("its head is longer than the file")
+            table = json.loads(file.read(length))
+        table.pop("__metadata__", None)
+        return {
+            name: torch.empty(entry["shape"], dtype=DTYPES[entry["dtype"]], device="meta")
+            for name, entry in table.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise HeedfulError(f"{path} is no whole safetensors file ({error}); copy or download it again") from None

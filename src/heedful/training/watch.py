@@ -1,0 +1,218 @@
+"""What a model looks at in fixed inputs while it learns: their attention maps at each evaluation."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.config import EncoderDecoderConfig, VisionConfig
+from heedful.data import Picture, Row, Rows
+from heedful.errors import HeedfulError
+from heedful.inspection.record import record
+from heedful.models import Model
+from heedful.tasks.shared import IGNORED, start_of
+from heedful.tasks.task import Task, short
+from heedful.training.series import FEWEST, ROOM, Seen, Series, fitted
+
+LONGEST = 64  # tokens of the model's own answer that are looked at
+CROSS = "cross_attention"
+
+
+class Watch:
+    """Looks at ``inputs`` through the eyes of a model, and keeps what it sees in ``out``.
+
+    A text stands for the task's first column, texts with tabs between them for its first columns; an image is a file.
+    Where a task that writes is given no target, the target is what the model writes itself, greedily, at each look.
+    Of an image the looks of the tokens before the patches are kept, or where there is none the mean over all patches.
+
+    Args:
+        task: turns inputs into batches.
+        model: what is looked into; a look draws nothing at random and changes nothing.
+        inputs: as ``--training.watch`` names them.
+        out: the folder of the run.
+        kept: called with ``out`` whenever a look was kept.
+
+    Raises:
+        HeedfulError: an input that the task cannot take.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        model: Model,
+        inputs: Sequence[str],
+        out: Path,
+        kept: Callable[[Path], object] | None = None,
+    ) -> None:
+        self.task, self.model, self.inputs, self.out, self.kept = task, model, inputs, out, kept
+        self.series: Series | None = None
+        self.images = [self._image(text) for text in inputs]
+        self.first = self.looks()  # of the untouched model: what cannot be looked at is refused before the run begins
+
+    def begin(self, *, fresh: bool) -> None:
+        """Open the series, which a resumed run goes on with; a ``fresh`` one begins with the untrained model."""
+        told = [
+            {"text": text} | ({} if image is None else {"image": image})
+            for text, image in zip(self.inputs, self.images, strict=True)
+        ]
+        self.series = Series(self.out, told)
+        if fresh:
+            self._keep(0, None, self.first)
+
+    def look(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep the maps of all inputs at ``step``, whose evaluation said ``metrics``."""
+        value = metrics.get(self.task.decides)
+        self._keep(step, value if value is not None and math.isfinite(value) else None, self.looks())
+
+    def _keep(self, step: int, value: float | None, looks: Sequence[Sequence[Seen]]) -> None:
+        assert self.series is not None, "begin() opens it"
+        self.series.add(step, self.task.decides, value, looks)
+        if self.kept is not None:
+            self.kept(self.out)
+
+    # ---------------------------------------------------------------------------------------------------------- looking
+
+    def looks(self) -> list[list[Seen]]:
+        """The maps of each input, as the model is now."""
+        training, device = self.model.training, self.model.device
+        self.model.eval()
+        try:
+            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+                return [self._maps(text) for text in self.inputs]
+        finally:
+            self.model.train(training)
+
+    def _maps(self, text: str) -> list[Seen]:
+        try:
+            return self._looked_at(text)
+        except HeedfulError as error:
+            raise HeedfulError(f"--training.watch {short(text)!r}: {error}") from None
+
+    def _looked_at(self, text: str) -> list[Seen]:
+        batch = {name: tensor.to(self.model.device) for name, tensor in self._batch(text).items()}
+        config = self.model.config
+        prefix = config.patches.prefix_tokens if isinstance(config, VisionConfig) else 0
+        with record(self.model, "pattern", queries=range(prefix) if prefix else None) as seen:
+            self.task.objective(self.model, batch)
+        groups: dict[tuple[str, str], list[Tensor]] = {}
+        for path, weights in seen.items():
+            stack, *_, part, _ = path.split(".")
+            groups.setdefault((stack, part), []).append(weights[0])
+        named = self._pieces(batch)
+        maps = [self._seen(*place, torch.stack(weights), named) for place, weights in groups.items()]
+        return fitted(maps, ROOM // FEWEST // len(self.inputs))
+
+    def _seen(self, stack: str, part: str, weights: Tensor, named: Mapping[str, list[str]]) -> Seen:
+        """One stack's own attention, or its look at the other's: (L, H, T, S) with the names of both sides."""
+        config = self.model.config
+        name, note = "cross-attention" if part == CROSS else "self-attention", ""
+        queries, keys = named[stack], named["encoder" if part == CROSS else stack]
+        if part == CROSS:
+            queries = named["written"]
+        elif isinstance(config, EncoderDecoderConfig):
+            name = f"{stack} {name}"
+        if isinstance(config, VisionConfig):
+            queries = queries[: config.patches.prefix_tokens]
+            if not queries:
+                queries, note, weights = ["[patches]"], "the mean over all patches", weights.mean(2, keepdim=True)
+        return Seen(
+            name=name,
+            queries=queries,
+            keys=keys,
+            layers=range(weights.size(0)),
+            heads=range(weights.size(1)),
+            weights=weights.float().clamp(0, 1).cpu().numpy(),
+            note=note,
+        )
+
+    # ------------------------------------------------------------------------------------------ inputs and their names
+
+    def _batch(self, text: str) -> dict[str, Tensor]:
+        """The input as a batch of one."""
+        examples, _, note = self.task.encode(Rows([self._row(text)]))
+        kind = next(iter(self.task.columns.values()))
+        if len(examples) != 1 or (kind == "text" and note):
+            raise HeedfulError("longer than the model reads; give a shorter one")
+        batch = self.task.collate(examples)
+        if kind == "document":
+            last = batch["labels"][:, -1:]
+            if int(last) != self.task.end:  # type: ignore[attr-defined]  # tasks of documents have an end
+                batch["ids"] = torch.cat((batch["ids"], last), 1)  # it is only predicted there, and is to be seen here
+                batch["labels"] = torch.cat((batch["labels"], torch.full_like(last, IGNORED)), 1)
+        return batch
+
+    def _row(self, text: str) -> Row:
+        """A row of the task's columns: the texts one after the other, any label where there must be one."""
+        columns = self.task.columns
+        texts = [name for name, kind in columns.items() if kind in ("text", "text?")]
+        parts = text.split("\t") if texts else []
+        if not all(part.strip() for part in parts):
+            raise HeedfulError("a text is blank; give a word at least")
+        if len(parts) > max(1, len(texts)):
+            raise HeedfulError(
+                f"{len(parts)} texts with tabs between them; {self.task.name} takes {max(1, len(texts))}"
+            )
+        values: dict[str, Any] = dict(zip(texts, parts, strict=False))
+        for name, kind in columns.items():
+            if kind == "image":
+                values[name] = Picture.of(text)
+            elif kind == "document":
+                values[name] = text
+            elif kind == "label":
+                values[name] = self.task.labels[0]  # type: ignore[attr-defined]  # tasks that have the column have labels
+            elif kind == "text" and name not in values:
+                values[name] = self._own(parts[0])
+        return Row(values, "--training.watch", 1)
+
+    def _own(self, source: str) -> str:
+        """What the model makes of ``source`` itself, word by word the likeliest."""
+        if "max_new_tokens" not in self.task.options:
+            raise HeedfulError("two texts are wanted, with a tab between them")
+        least = int(self.model.generation.get("min_new_tokens") or 0)
+        options = {"num_beams": 1, "do_sample": False, "max_new_tokens": max(LONGEST, least)}
+        return str(self.task.answer(self.model, [source], **options)[0].output)
+
+    def _pieces(self, batch: Mapping[str, Tensor]) -> dict[str, list[str]]:
+        """What stands at each place that a stack reads, and what a decoder with an encoder writes at each."""
+        task: Any = self.task  # tasks of one kind of batch have tokenizers of one name
+        if "pixels" in batch:
+            return {"encoder": _patches(self.model.config)}
+        if "source" in batch:
+            return {
+                "encoder": task.source.pieces(batch["source"][0].tolist()),
+                "decoder": task.target.pieces(batch["target"][0].tolist()),
+                "written": task.target.pieces(batch["labels"][0].tolist()),
+            }
+        config, ids = self.model.config, batch["ids"][0].tolist()
+        pieces = task.tokenizer.pieces(ids)
+        if isinstance(config, EncoderDecoderConfig):  # the decoder of a classifier reads the text again, one place on
+            again = task.tokenizer.pieces([start_of(config), *ids[:-1]])
+            return {"encoder": pieces, "decoder": again, "written": pieces}
+        return {"encoder": pieces, "decoder": pieces}
+
+    def _image(self, text: str) -> dict[str, Any] | None:
+        """The pixels that the model is given of an image, (H, W, C) in base64; None of a text."""
+        if not isinstance(self.model.config, VisionConfig):
+            return None
+        how: Any = self.task
+        pixels = how.preprocessing.fitted(Picture.of(text).pixels(how.preprocessing.channels)).transpose(1, 2, 0)
+        coded = base64.b64encode(pixels.tobytes()).decode("ascii")
+        return {"shape": list(pixels.shape), "pixels": coded, "grid": _grid(self.model.config)}
+
+
+def _grid(config: VisionConfig) -> list[int]:
+    return [side // config.patches.patch_size for side in config.patches.image_size]
+
+
+def _patches(config: Any) -> list[str]:
+    """The tokens of an image: those before the patches, then rows and columns of patches."""
+    before = {"none": [], "class": ["[class]"], "class+distillation": ["[class]", "[distillation]"]}
+    rows, columns = _grid(config)
+    names = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    return [*before[config.patches.prefix], *names]
