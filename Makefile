@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: install demo test lint clean
+.PHONY: install demo test lint docs clean
 
 install: $(VENV)/.installed
 
@@ -22,6 +22,10 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: install
+	$(BIN)/python -W error::SyntaxWarning -m sphinx -q -W -b html docs build/site
+	@echo build/site/index.html
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

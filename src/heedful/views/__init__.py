@@ -11,6 +11,8 @@
 - ``confusion``: which classes a classifier takes for which (SVG); ``mistakes``: its surest wrong answers, images as a
   picture (SVG), texts as a page (HTML); ``report``: its scores by class, as lines of text;
 - ``patches``: an image as the patches and tokens that a vision Transformer sees, and feature maps (SVG);
+- ``figures``: pictures for papers and lessons (SVG); ``convert`` makes PNG and PDF of any SVG, with ``lowered`` (its
+  style applied), ``pdf`` and ``fonts``;
 - ``draw``: what of these a run's folder or an evaluation gives, written to files;
 - ``svg``, ``page``, ``raster``, ``text``: what the pictures, the pages, the images in them and the texts share.
 

@@ -1,0 +1,238 @@
+"""One head's attention as a picture: a heat map, or lines from the queries to the keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heedful.errors import HeedfulError
+from heedful.views.figures.parts import (
+    Values,
+    along,
+    down,
+    figure,
+    number,
+    overhang,
+    rise,
+    scale,
+    shaded,
+    widest,
+)
+from heedful.views.svg import label
+from heedful.views.text import cut, visible, width
+
+if TYPE_CHECKING:
+    from heedful.views.maps import Maps
+
+NAMED = 100  # pieces a side that are drawn one by one; of more, block means
+BLOCKS = 128  # a side
+LINED = 60  # pieces a side between which lines are drawn
+FAINT = 0.05  # weights below draw no line
+ROW = 25  # from one piece to the next below, beside lines
+
+LINES = """
+.line{stroke:#3a3fb0;fill:none;stroke-linecap:round}
+@media(prefers-color-scheme:dark){.line{stroke:#ffc35c}}
+"""
+
+
+def matrix(maps: Maps, layer: int, head: int | None = None, title: str = "") -> str:
+    """One head's weights as a heat map: a row a query, a column a key, the weight as shade and, where it fits, in %.
+
+    Of more than 100 pieces a side the means over blocks are drawn, against positions. Where ``maps`` is a window of a
+    longer text, its overview stands beside, with the window framed.
+
+    Args:
+        maps: the weights.
+        layer: by its number in the model.
+        head: by its number in the model; ``None`` is the mean over the heads given.
+        title: the heading; by default the name of the maps.
+
+    Raises:
+        HeedfulError: a layer or a head that is not there.
+    """
+    weights, where = np.asarray(maps.map(layer, head), dtype=np.float64), _where(maps, layer, head)
+    sums = "; each row sums to 1" if np.allclose(weights.sum(axis=1), 1, atol=1e-3) else ""
+    notes = [f"{where}; {span(maps)}queries down, keys across{sums}", maps.note]
+    rows, columns = weights.shape
+    if max(rows, columns) <= NAMED:
+        parts, size, noted = _named_cells(maps, weights)
+    else:
+        parts, size, noted = _block_cells(weights, maps.rows[0], maps.columns[0])
+    notes[1:1] = [noted]
+    if maps.overview is not None and not maps.whole:
+        stack = np.asarray(maps.overview[maps.layers.index(layer)], dtype=np.float64)
+        whole = stack.mean(axis=0) if head is None else stack[maps.heads.index(head)]
+        more, beside = _beside(maps, whole, size[0] + 40)
+        parts, size = parts + more, (size[0] + 40 + beside[0], max(size[1], beside[1]))
+    return figure(title or visible(maps.name), notes, size, parts, _most(maps, weights))
+
+
+def _named_cells(maps: Maps, weights: Values) -> tuple[list[str], tuple[float, float], str]:
+    queries, keys = _pieces(maps)
+    rows, columns = weights.shape
+    most = max(rows, columns)
+    side = 34 if most <= 12 else 28 if most <= 24 else 19 if most <= 60 else 14
+    wide = 90 if most > 24 else 160
+    left, top = widest(queries, wide) + 10, rise(keys, side, wide)
+    middles = [left + (c + 0.5) * side for c in range(columns)]
+    tops = [top + (r + 0.5) * side for r in range(rows)]
+    parts = along(keys, middles, top, side, wide) + down(queries, left - 8, tops, wide)
+    written = side >= 28
+    shares, peak = (weights, 1.0) if written else _lifted(weights)
+    parts += shaded(shares, (left, top), (side, side))
+    if written:
+        parts += [
+            number(f"{100 * w:.0f}", w, middles[c], tops[r])
+            for r, row in enumerate(weights)
+            for c, w in enumerate(row)
+            if w >= 0.01
+        ]
+    bottom = top + rows * side
+    parts += scale("0", "1" if written else f"{100 * peak:.2g} %", left, bottom + 12)
+    size = max(left + columns * side, overhang(keys, middles, side, wide), left + 160), bottom + 26
+    return parts, size, "numbers are weights in %, from 1 % on" if written else f"the darkest is {100 * peak:.2g} %"
+
+
+def _block_cells(weights: Values, first_row: int, first_column: int) -> tuple[list[str], tuple[float, float], str]:
+    from heedful.views.maps import block_means
+
+    rows, columns = weights.shape
+    tall, broad = min(rows, BLOCKS), min(columns, BLOCKS)
+    means, peak = _lifted(block_means(weights, tall, broad))
+    side = max(3, round(480 / max(tall, broad)))
+    left, top = 14 + width(f"{first_row + rows:,}", 11), 22
+    parts = shaded(means, (left, top), (side, side), gap=0)
+    parts += _positions(first_row, rows, first_column, columns, (left, top), (broad * side, tall * side))
+    parts += scale("0", f"{100 * peak:.2g} %", left, top + tall * side + 12)
+    note = (
+        f"{rows:,} × {columns:,} weights as the means of {tall} × {broad} blocks, against positions; the darkest is"
+        f" {100 * peak:.2g} %"
+    )
+    return parts, (max(left + broad * side + 8, left + 190), top + tall * side + 26), note
+
+
+def _positions(
+    row: int, rows: int, column: int, columns: int, at: tuple[float, float], size: tuple[float, float]
+) -> list[str]:
+    """The first and last positions, and three between, along both sides of a map of blocks."""
+    (left, top), (wide, high) = at, size
+    parts = []
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        y, x = top + share * high, left + share * wide
+        parts.append(
+            label(f"{row + round(share * (rows - 1)):,}", left - 8, y + (9 if share == 0 else 0), "small", "end")
+        )
+        anchor = "start" if share == 0 else "end" if share == 1 else "middle"
+        parts.append(label(f"{column + round(share * (columns - 1)):,}", x, top - 8, "small", anchor))
+    return parts
+
+
+def _beside(maps: Maps, whole: Values, x: float) -> tuple[list[str], tuple[float, float]]:
+    """The overview at ``x``, with the window framed."""
+    total, across = len(maps.queries), len(maps.keys)
+    means, peak = _lifted(whole)
+    side = max(2, round(220 / max(whole.shape)))
+    wide, high = whole.shape[1] * side, whole.shape[0] * side
+    left, top = x + 14 + width(f"{total:,}", 11), 44
+    frame = [
+        left + wide * maps.columns[0] / across,
+        top + high * maps.rows[0] / total,
+        wide * (maps.columns[1] - maps.columns[0]) / across,
+        high * (maps.rows[1] - maps.rows[0]) / total,
+    ]
+    fx, fy, fw, fh = frame[0], frame[1], max(4.0, frame[2]), max(4.0, frame[3])
+    parts = [
+        label("the whole, as block means; the frame is the window", x, 12, "small"),
+        *shaded(means, (left, top), (side, side), gap=0),
+        *_positions(0, total, 0, across, (left, top), (wide, high)),
+        f'<rect class="frame" x="{fx:.1f}" y="{fy:.1f}" width="{fw:.1f}" height="{fh:.1f}"/>',
+        *scale("0", f"{100 * peak:.2g} %", left, top + high + 12, wide=80),
+    ]
+    return parts, (
+        max(left - x + wide + 8, width("the whole, as block means; the frame is the window", 11)),
+        top + high + 26,
+    )
+
+
+def heads(maps: Maps, layer: int, head: int | None = None, title: str = "") -> str:
+    """One head's weights as lines from the queries on the left to the keys on the right, as thick as the weight.
+
+    Weights below 5 % draw no line; where a query has no line, none of its weights reaches that. Arguments as of
+    ``matrix``.
+
+    Raises:
+        HeedfulError: a layer or a head that is not there, or over 60 pieces a side.
+    """
+    weights = np.asarray(maps.map(layer, head), dtype=np.float64)
+    if max(weights.shape) > LINED:
+        raise HeedfulError(
+            f"lines between {weights.shape[0]} queries and {weights.shape[1]} keys cannot be read; draw the matrix,"
+            f" or at most {LINED} of each"
+        )
+    queries, keys = _pieces(maps)
+    most = max(weights.shape)
+    steps = [ROW * min(1.6, max(1.0, most / size)) for size in weights.shape]
+    tops = [22 + (ROW * most - step * size) / 2 for step, size in zip(steps, weights.shape, strict=True)]
+    left = max(widest(queries), width("query", 11)) + 8
+    right = left + 190
+    starts, ends = (
+        [top + (i + 0.5) * step for i in range(size)]
+        for top, step, size in zip(tops, steps, weights.shape, strict=True)
+    )
+    parts = [label("query", left - 8, 8, "small", "end"), label("key", right + 8, 8, "small")]
+    for t, s in sorted(zip(*(weights >= FAINT).nonzero(), strict=True), key=lambda at: weights[at]):
+        parts.append(_line(left, starts[t], right, ends[s], weights[t, s]))
+    parts += down(queries, left - 8, starts)
+    parts += [label(cut(key, 160, 13), right + 8, y + 4.5, "piece") for key, y in zip(keys, ends, strict=True)]
+    left_out = f"; weights below {100 * FAINT:.0f} % are not drawn"
+    notes = [
+        f"{_where(maps, layer, head)}; {span(maps)}the thicker a line, the larger the weight{left_out}",
+        maps.note,
+    ]
+    size = right + 8 + max(widest(keys), width("key", 11)), 22 + ROW * most
+    return figure(title or visible(maps.name), notes, size, parts, _most(maps, weights), LINES)
+
+
+def _line(x: float, y: float, u: float, v: float, w: float) -> str:
+    bend = 0.45 * (u - x)
+    path = f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {u - bend:.1f} {v:.1f} {u:.1f} {v:.1f}"
+    return f'<path class="line" d="{path}" stroke-width="{0.6 + 6 * w:.2f}" stroke-opacity="{0.15 + 0.7 * w:.2f}"/>'
+
+
+def _lifted(means: Values) -> tuple[Values, float]:
+    """Weights as shares of the largest, and that: among many keys, and as means of blocks, they are small."""
+    peak = float(means.max())
+    return means / max(peak, 1e-12), peak
+
+
+def _pieces(maps: Maps) -> tuple[list[str], list[str]]:
+    """The window's queries and keys as they are shown."""
+    return [visible(p) for p in maps.queries[slice(*maps.rows)]], [visible(p) for p in maps.keys[slice(*maps.columns)]]
+
+
+def _where(maps: Maps, layer: int, head: int | None) -> str:
+    who = (
+        f"head {head}" if head is not None else f"mean of {len(maps.heads)} heads" if len(maps.heads) > 1 else "1 head"
+    )
+    return f"{visible(maps.name)}, layer {layer}, {who}"
+
+
+def span(maps: Maps) -> str:
+    """Which window is drawn, where it is not the whole."""
+    if maps.whole:
+        return ""
+    (top, bottom), (left, right) = maps.rows, maps.columns
+    return f"queries {top}–{bottom - 1} of {len(maps.queries):,}, keys {left}–{right - 1} of {len(maps.keys):,}; "
+
+
+def _most(maps: Maps, weights: Values) -> str:
+    """What each query attends to most, of the first forty."""
+    queries, keys = _pieces(maps)
+    told = [
+        f"{query}: {keys[int(row.argmax())]} {100 * row.max():.0f} %"
+        for query, row in zip(queries, weights, strict=True)
+    ]
+    rest = f"; and {len(told) - 40} more" if len(told) > 40 else ""
+    return "Attends to most: " + "; ".join(told[:40]) + rest
