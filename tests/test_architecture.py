@@ -50,6 +50,7 @@ ROOMS = {
     "export": 7,
     "serving": 7,
     "demos": 8,
+    "looking": 8,
     "options": 8,
     "terminal": 8,
     "cli": 9,

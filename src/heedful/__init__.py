@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from heedful.errors import HeedfulError
     from heedful.inspection.record import record
     from heedful.inspection.summary import summary
+    from heedful.looking.inspect import inspect
     from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
     from heedful.models.create import create
     from heedful.stack import Block, Stack
@@ -31,6 +32,7 @@ __all__ = [
     "VisionTransformer",
     "create",
     "from_pretrained",
+    "inspect",
     "pipeline",
     "record",
     "summary",
@@ -47,6 +49,7 @@ _HOMES = {
     "VisionTransformer": "heedful.models",
     "create": "heedful.models.create",
     "from_pretrained": "heedful.checkpoints:load",
+    "inspect": "heedful.looking.inspect",
     "pipeline": "heedful.tasks.pipeline",
     "record": "heedful.inspection.record",
     "summary": "heedful.inspection.summary",

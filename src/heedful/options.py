@@ -72,12 +72,12 @@ def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 
 def join_dashes(tokens: Iterable[str]) -> list[str]:
-    """``--train -`` as ``--train=-``, and ``predict MODEL -`` as ``predict MODEL -- -``: the parser takes a lone hyphen
-    for an option, here it is standard input.
+    """``--train -`` as ``--train=-``, and ``predict MODEL -`` (``inspect MODEL -``) as ``predict MODEL -- -``: the parser
+    takes a lone hyphen for an option, here it is standard input.
     """
     tokens = list(tokens)
     before = tokens[: [*tokens, "--"].index("--")]
-    if tokens[:1] == ["predict"] and "-" in before:  # none of its options takes a file
+    if tokens[:1] in (["predict"], ["inspect"]) and "-" in before:  # none of their options takes a file to read
         texts = tokens[len(before) + 1 :]
         return [*(token for token in before if token != "-"), "--", *["-"] * before.count("-"), *texts]
     joined: list[str] = []

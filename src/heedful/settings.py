@@ -217,6 +217,12 @@ class TrainingSettings(Settings):
     evaluate_every: int | None = _option("steps between evaluations", least=1)
     save_every: int | None = _option("steps between checkpoints", least=1)
     log_every: int | None = _option("steps between lines of the log", least=1)
+    watch: tuple[str, ...] | None = _option("texts (source, tab, target) or images whose attention is followed")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.watch is not None and not all(text.strip() for text in self.watch):
+            raise HeedfulError("--training.watch is empty; give a text, or leave it out")
 
 
 LORA_TARGETS = ("query", "key", "value", "out", "up", "down", "gate")  # the maps of a block that may have an adapter
@@ -258,11 +264,16 @@ class DecodingSettings(Settings):
     min_length: int | None = _option("the same, with the prompt's tokens", least=0)
     no_repeat_ngram_size: int | None = _option("so many tokens in a row come only once; 0 for no rule", least=0)
     repetition_penalty: float | None = _option("above 1 what was said already is less likely", above=0)
+    presence_penalty: float | None = _option("taken from the score of what was generated already")
+    frequency_penalty: float | None = _option("the same, as often as it was")
     do_sample: bool | None = _option("draw tokens instead of taking the likeliest (=false for those)")
     temperature: float | None = _option("below 1 safer, above 1 wilder", above=0)
     top_k: int | None = _option("draw from so many likeliest tokens", least=1)
     top_p: float | None = _option("draw from the likeliest tokens of this probability together", above=0, most=1)
     min_p: float | None = _option("draw from tokens at least this share as likely as the likeliest", least=0, most=1)
+    typical_p: float | None = _option(
+        "draw from tokens of usual surprise, of this probability together", above=0, most=1
+    )
     seed: int | None = _option("of what is drawn", least=0)
     batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
 
@@ -309,12 +320,22 @@ def to_toml(settings: RunSettings) -> str:
 
     def lines(section: Settings) -> list[str]:
         found = {key(type(section), name).rpartition(".")[2]: value for name, value in section.to_dict().items()}
-        return [f"{name} = {json.dumps(v)}" for name, v in found.items() if v is not None and not isinstance(v, dict)]
+        return [f"{name} = {_toml(v)}" for name, v in found.items() if v is not None and not isinstance(v, dict)]
 
     parts = [line for line in lines(settings) if not line.startswith(("resume", "overwrite"))]
     for section in (value for value in vars(settings).values() if isinstance(value, Settings)):
         parts += ["", f"[{section.section}]", *lines(section)] if lines(section) else []
     return "\n".join(parts) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """JSON, with letters as they are: TOML knows no letter of two escapes. What it does not take bare is escaped."""
+
+    def bare(letter: str) -> bool:
+        return letter != "\x7f" and not "\ud800" <= letter <= "\udfff"
+
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(letter if bare(letter) else f"\\u{ord(letter):04x}" for letter in text)
 
 
 def read_toml(path: Path) -> RunSettings:

@@ -1,0 +1,192 @@
+"""What a person asks to see, checked against what the model is before torch is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from heedful.config import ModelConfig
+from heedful.errors import HeedfulError, chosen
+from heedful.looking.catalogue import OPTIONS, VIEWS, View, classifies, sees, stacks_of, translates, writes
+
+FORMATS = (".html", ".svg", ".png", ".pdf")
+Span = tuple[int, int | None]  # from the first place to before the second; None: to the end
+
+
+# -------------------------------------------------------------------------------------------------------- what is asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What a person asks to see, checked: see ``heedful.inspect`` for the fields' meanings."""
+
+    view: str = ""  # nothing: what suits the model
+    inputs: tuple[Any, ...] = ()
+    target: str | None = None
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    queries: Span | None = None
+    keys: Span | None = None
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        given: Any,
+        view: str | None = None,
+        *,
+        layers: int | Sequence[int] | None = None,
+        heads: int | Sequence[int] | None = None,
+        queries: str | Sequence[int] | None = None,
+        keys: str | Sequence[int] | None = None,
+        **others: Any,
+    ) -> Ask:
+        """What was asked for, before it is known of which model. Of a list each is an input, of anything else it."""
+        if view is not None:
+            check_view(view)
+        inputs = tuple(given) if isinstance(given, list) else () if given is None else (given,)
+        return cls(
+            view=view or "",
+            inputs=inputs,
+            layers=_numbers(layers),
+            heads=_numbers(heads),
+            queries=span(queries, "queries"),
+            keys=span(keys, "keys"),
+            **others,
+        )
+
+    def checked(self, folder: str | Path) -> Ask:
+        """The same, known to suit the model in ``folder``; nothing but its configuration is read."""
+        from heedful.checkpoints.configuration import config_of
+
+        return asked(config_of(Path(folder)), called(folder), self)
+
+    def given(self) -> list[str]:
+        """The names of the options that were given."""
+        return [name for name in OPTIONS if getattr(self, name) not in (None, {})]
+
+
+def _numbers(given: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    return (given,) if isinstance(given, int) else None if given is None else tuple(given)
+
+
+def called(model: str | PathLike[str]) -> str:
+    """What a folder, or a model of the Hub, is called in headings and names of files.
+
+    >>> called("org/name@main")
+    'name'
+    """
+    path = Path(model)
+    return path.resolve().name if path.is_dir() else Path(fspath(model).partition("@")[0]).name
+
+
+def check_view(name: str) -> View:
+    """The view of a name; raises ``HeedfulError``, naming the nearest, where there is none."""
+    return chosen(VIEWS, name, "view")
+
+
+def check_format(path: str) -> str:
+    """The suffix of a file to write, in lower case; raises ``HeedfulError`` for one that is not written."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise HeedfulError(f"{path} ends in {suffix or 'no suffix'}; give it one of {', '.join(FORMATS)}")
+    if Path(path).is_dir():
+        raise HeedfulError(f"{path} is a folder; name a file in it")
+    return suffix
+
+
+def span(given: str | Sequence[int] | None, what: str) -> Span | None:
+    """``"START:END"``, or two numbers, as a span; raises ``HeedfulError`` where it is none.
+
+    >>> span("128:256", "queries"), span(":64", "keys"), span("7:", "keys")
+    ((128, 256), (0, 64), (7, None))
+    """
+    if given is None:
+        return None
+    if isinstance(given, str):
+        found = re.fullmatch(r"(\d*):(\d*)", given)
+        first, end = (int(found[1] or 0), int(found[2]) if found[2] else None) if found else (1, 0)
+    else:
+        whole = len(given) == 2 and all(isinstance(number, int) and number >= 0 for number in given)
+        first, end = (given[0], given[1]) if whole else (1, 0)
+    if end is not None and first >= end:
+        raise HeedfulError(f"{what} {given!r} are no places; give START:END, counted from 0, such as 128:256")
+    return first, end
+
+
+def within(span: Span | None, length: int, what: str) -> tuple[int, int] | None:
+    """A span of ``length`` places; raises ``HeedfulError`` where it begins after their end."""
+    if span is None:
+        return None
+    first, end = span
+    if first >= length:
+        raise HeedfulError(f"{what} begin at {first}, but there are {length}, counted from 0; give smaller numbers")
+    return first, length if end is None else min(end, length)
+
+
+def asked(config: ModelConfig, name: str, ask: Ask) -> Ask:
+    """The same where a model of ``config``, called ``name``, can show it; else a ``HeedfulError`` says what it can."""
+    ask = ask if ask.view else replace(ask, view=default_view(config))
+    view = check_view(ask.view)
+    if not view.has(config):
+        there = ", ".join(known for known, other in VIEWS.items() if other.has(config))
+        raise HeedfulError(f"view {ask.view!r} is for {view.whose}; {name} ({config.kind}) has {there}")
+    _check_inputs(config, ask, view)
+    for option in ask.given():
+        if option not in view.takes:
+            raise HeedfulError(f"{option} has no effect on view {ask.view!r}; leave it out")
+    if ask.target is not None:
+        _check_target(config, ask, name)
+    elif ask.decoding and not writes(config):
+        raise HeedfulError(f"{', '.join(ask.decoding)}: {name} ({config.kind}) generates nothing; leave it out")
+    elif ask.decoding and not translates(config) and ask.view != "steps":
+        raise HeedfulError(f"{', '.join(ask.decoding)}: view {ask.view!r} generates nothing here; leave it out")
+    elif "target" in view.takes and translates(config) and not writes(config):
+        raise HeedfulError(f"{name} has no head to write with; say what its decoder is to read with --target TEXT")
+    for what, most in (("layer", "depth"), ("head", "heads")):
+        _check_numbers(getattr(ask, f"{what}s"), what, max(getattr(s, most) for s in stacks_of(config).values()))
+    return ask
+
+
+def _check_inputs(config: ModelConfig, ask: Ask, view: View) -> None:
+    what, number = "an image" if sees(config) else "a text", len(ask.inputs)
+    if number < view.least:
+        wanted = what if view.least == 1 else f"{view.least} inputs or more"
+        raise HeedfulError(f"view {ask.view!r} shows {view.shows}; give {wanted}, not {number or 'nothing'}")
+    if view.most is not None and number > view.most:
+        wanted = what if view.most else "no input"
+        raise HeedfulError(f"view {ask.view!r} takes {wanted}, not {number} inputs; leave the others out")
+    if any(one == "" for one in ask.inputs if isinstance(one, str)):
+        raise HeedfulError(f"the input is empty; give {what}")
+
+
+def _check_target(config: ModelConfig, ask: Ask, name: str) -> None:
+    explains = ask.view in ("gradient", "importance") and classifies(config)
+    goes_on = ask.view == "gradient" and writes(config)
+    if not (translates(config) or explains or goes_on):
+        raise HeedfulError(f"{name} ({config.kind}) has no target to be told here; leave target out")
+    if ask.decoding:
+        raise HeedfulError(f"{', '.join(ask.decoding)}: with a target nothing is generated; leave one out")
+    if translates(config) and len(ask.inputs) > 1:
+        raise HeedfulError(f"one target for {len(ask.inputs)} inputs; leave it out, or give one input")
+    if not ask.target:
+        raise HeedfulError("the target is empty; give its text, or leave it out")
+
+
+def _check_numbers(given: Sequence[int] | None, what: str, most: int) -> None:
+    for number in given or ():
+        if not 0 <= number < most:
+            raise HeedfulError(f"{what} {number} is not there: the model's {what}s are 0 to {most - 1}")
+    if given is not None and not given:
+        raise HeedfulError(f"{what}s is empty; give numbers from 0 to {most - 1}, or leave it out")
+    if given and len(set(given)) < len(given):
+        raise HeedfulError(f"{what}s {', '.join(map(str, given))} name one twice; give each once")
+
+
+def default_view(config: ModelConfig) -> str:
+    """The view of a model where nobody says: images for image classifiers, heads for all others."""
+    return "image" if VIEWS["image"].has(config) else "heads"

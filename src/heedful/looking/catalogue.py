@@ -1,0 +1,171 @@
+"""Which views there are, what a model must be to have them, and which options and inputs each takes. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heedful.config import (
+    DecoderConfig,
+    EncoderDecoderConfig,
+    ImageHead,
+    LanguageHead,
+    MaskedHead,
+    ModelConfig,
+    NoPosition,
+    SequenceHead,
+    SpanHead,
+    StackConfig,
+    VisionConfig,
+)
+
+# --------------------------------------------------------------------------------------------- what a model is, briefly
+
+
+def stacks_of(config: ModelConfig) -> dict[str, StackConfig]:
+    """The stacks of a model by name, the encoder first."""
+    return {name: stack for name, stack in vars(config).items() if isinstance(stack, StackConfig)}
+
+
+def writes(config: ModelConfig) -> bool:
+    """Whether the model generates text."""
+    return isinstance(config, DecoderConfig | EncoderDecoderConfig) and isinstance(config.head, LanguageHead)
+
+
+def speaks(config: ModelConfig) -> bool:
+    """Whether the model's head gives a probability to each token of the vocabulary, at each place."""
+    return isinstance(config.head, LanguageHead | MaskedHead)
+
+
+def translates(config: ModelConfig) -> bool:
+    """Whether the model reads one text and writes another."""
+    return isinstance(config, EncoderDecoderConfig) and not isinstance(config.head, SequenceHead)
+
+
+def classifies(config: ModelConfig) -> bool:
+    """Whether the model's answer is a class."""
+    return isinstance(config.head, SequenceHead | ImageHead)
+
+
+def sees(config: ModelConfig) -> bool:
+    """Whether the model looks at images."""
+    return isinstance(config, VisionConfig)
+
+
+def reads(config: ModelConfig) -> bool:
+    """Whether the model reads text."""
+    return not sees(config)
+
+
+def _explains(config: ModelConfig) -> bool:
+    return writes(config) or classifies(config) or isinstance(config.head, MaskedHead | SpanHead)
+
+
+def _has_places(config: ModelConfig) -> bool:
+    return not all(isinstance(stack.position, NoPosition) for stack in stacks_of(config).values())
+
+
+# ------------------------------------------------------------------------------------------------------------ the views
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A view: where it lives, which models have it, and what it takes.
+
+    Attributes:
+        home: the module with its ``look``.
+        shows: what is to be seen, in a few words.
+        has: whether a model of a configuration has it.
+        whose: those models, in words.
+        takes: the options that have an effect, of ``OPTIONS``.
+        least, most: how many inputs; None: any number.
+    """
+
+    home: str
+    shows: str
+    has: Callable[[ModelConfig], bool]
+    whose: str
+    takes: frozenset[str] = frozenset()
+    least: int = 1
+    most: int | None = 1
+
+
+OPTIONS = ("target", "layers", "heads", "queries", "keys", "decoding")
+_MAPS = frozenset(OPTIONS)
+
+
+def _attention(shows: str) -> View:
+    return View(home="heedful.looking.attention", shows=shows, has=lambda c: True, whose="any model", takes=_MAPS)
+
+
+VIEWS: dict[str, View] = {
+    "heads": _attention("who attends to whom, as lines"),
+    "model": _attention("every layer and head at a glance"),
+    "matrix": _attention("one head as a heat map"),
+    "steps": View(
+        home="heedful.looking.steps",
+        shows="generated text token by token",
+        has=writes,
+        whose="models that write text",
+        takes=frozenset({"layers", "heads", "decoding"}),
+    ),
+    "lens": View(
+        home="heedful.looking.lens",
+        shows="what every layer would say",
+        has=speaks,
+        whose="language models",
+        takes=frozenset({"target", "layers", "queries", "decoding"}),
+    ),
+    "image": View(
+        home="heedful.looking.image",
+        shows="an image's patches and what looks at them",
+        has=lambda config: sees(config) and isinstance(config.head, ImageHead),
+        whose="image classifiers",
+        takes=frozenset({"layers", "heads"}),
+    ),
+    "gradient": View(
+        home="heedful.looking.gradient",
+        shows="which parts of the input the answer hangs on",
+        has=_explains,
+        whose="models that write, classify or fill in",
+        takes=frozenset({"target", "decoding"}),
+    ),
+    "embeddings": View(
+        home="heedful.looking.embeddings",
+        shows="the tokens' embeddings and their neighbours",
+        has=reads,
+        whose="models of text",
+    ),
+    "similarity": View(
+        home="heedful.looking.similarity",
+        shows="how alike several inputs are to the model",
+        has=lambda config: True,
+        whose="any model",
+        least=2,
+        most=None,
+    ),
+    "positions": View(
+        home="heedful.looking.positions",
+        shows="how alike the positions are",
+        has=_has_places,
+        whose="models that know positions",
+        least=0,
+        most=0,
+    ),
+    "filters": View(
+        home="heedful.looking.filters",
+        shows="what the patch projection looks for",
+        has=sees,
+        whose="models of images",
+        least=0,
+        most=0,
+    ),
+    "importance": View(
+        home="heedful.looking.importance",
+        shows="which heads the loss hangs on",
+        has=lambda config: writes(config) or classifies(config),
+        whose="models that write text or classify",
+        takes=frozenset({"target", "decoding"}),
+        most=None,
+    ),
+}

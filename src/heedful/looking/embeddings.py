@@ -1,0 +1,60 @@
+"""The embeddings of a text's tokens: a picture in two dimensions, and the tokens of the vocabulary next to each."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from heedful.errors import HeedfulError
+from heedful.inspection.embeddings import neighbours, picture, tables
+from heedful.looking.ask import Ask
+from heedful.looking.look import Look
+from heedful.looking.reading import Array, pieces_of, read_source
+from heedful.looking.subject import Subject
+from heedful.views.text import visible
+
+NEAR = 8  # neighbours of each token
+
+
+def look(subject: Subject, ask: Ask) -> Look:
+    """Each token of one text once, in the order in which it comes; of an encoder-decoder its source."""
+    name, ids = read_source(subject, ask.inputs[0])
+    ids = list(dict.fromkeys(ids))
+    if len(ids) < 3:
+        raise HeedfulError(f"{name!r} has {len(ids)} different tokens, too few for a picture; give a longer text")
+    table = tables(subject.model)["embedding.token"]
+    seen = picture(table[ids])
+    near, cosines = neighbours(table, ids, k=min(NEAR, len(table) - 1))
+    pieces = pieces_of(subject.source, ids)
+    around = [
+        list(zip(pieces_of(subject.source, row), values, strict=True))
+        for row, values in zip(near.tolist(), cosines.tolist(), strict=True)
+    ]
+    first, second = (f"{100 * share:.0f} %" for share in seen.explained.tolist())
+    note = (
+        f"The two axes along which these {len(ids)} embeddings differ most hold {first} and {second} of their "
+        "variance; the rest is left out."
+    )
+    points = seen.points.float().cpu().numpy()
+    data: dict[str, Any] = {
+        "input": name,
+        "pieces": pieces,
+        "points": points,
+        "explained": seen.explained.tolist(),
+        "neighbours": [[list(one) for one in row] for row in around],
+        "note": note,
+    }
+    title = f"{subject.name}: {name}"
+    lines: list[list[str | float]] = [["token", "x", "y", "nearest in the whole vocabulary, by cosine"]]
+    for piece, point, row in zip(pieces, points.tolist(), around, strict=True):
+        lines.append([piece, *point, ", ".join(f"{visible(one)} {cosine:.2f}" for one, cosine in row)])
+    axes = f"{first} of the variance", f"{second} of the variance"
+    caption = "the tokens' embeddings in two dimensions"
+    draw = partial(_svg, points, pieces, axes)
+    return Look.drawn(title, ask.view, data, caption=caption, draw=draw, table=lines)
+
+
+def _svg(points: Array, pieces: list[str], axes: tuple[str, str], *, title: str, note: str) -> str:
+    from heedful.views.figures import scatter
+
+    return scatter(points, pieces, title, axes=axes, note=note)

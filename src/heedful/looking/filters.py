@@ -1,0 +1,38 @@
+"""What the patch projection of a vision Transformer looks for."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from heedful.inspection.images import filters, patch_filters
+from heedful.looking.ask import Ask
+from heedful.looking.look import Look
+from heedful.looking.reading import Array
+from heedful.looking.subject import Subject
+
+SHOWN = 28  # components, as in Dosovitskiy et al. 2021, figure 7
+
+
+def look(subject: Subject, ask: Ask) -> Look:
+    """The principal components of the patch filters, those of most variance first."""
+    weights = filters(subject.model)
+    count = min(SHOWN, len(weights), weights[0].numel())
+    found = patch_filters(subject.model, count)
+    images, shares = found.images.cpu().numpy(), found.explained.tolist()
+    note = (
+        f"The first {count} principal components of {len(weights)} patch filters (Dosovitskiy et al. 2021, figure 7), "
+        f"row by row; they hold {100 * sum(shares):.0f} % of the filters' variance."
+    )
+    title = f"{subject.name}: patch filters"
+    data: dict[str, Any] = {"filters": images, "explained": shares, "note": note}
+    table: list[list[str | float]] = [["component", "share of variance"]]
+    table += [[str(number), share] for number, share in enumerate(shares)]
+    draw = partial(_svg, images)
+    return Look.drawn(title, ask.view, data, caption="principal components", draw=draw, table=table)
+
+
+def _svg(images: Array, *, title: str, note: str) -> str:
+    from heedful.views.figures import filters as draw
+
+    return draw(images, title, note=note)

@@ -1,0 +1,92 @@
+"""An image with its patches: what each looks at, rollout, gradient × input, and what the model says."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from heedful.config import VisionConfig
+from heedful.errors import HeedfulError
+from heedful.inspection import record
+from heedful.inspection.attention_maps import class_token_overlay, rollout
+from heedful.inspection.gradients import gradient_x_input
+from heedful.inspection.images import grid
+from heedful.looking.ask import Ask
+from heedful.looking.look import Look
+from heedful.looking.reading import PREFIX, read
+from heedful.looking.subject import Subject
+from heedful.views.image import ImageMaps, image_page
+
+CLASSES = 5  # likeliest, told
+MOST = 64_000_000  # weights held at once: 256 MB
+
+
+def look(subject: Subject, ask: Ask) -> Look:
+    """One image."""
+    reading = read(subject, ask.inputs[0], ask)
+    assert reading.pixels is not None
+    image = image_of(subject, reading.arguments[0], reading.pixels, ask)
+    title = f"{subject.name}: {reading.name}"
+    data: dict[str, Any] = {
+        "input": reading.name,
+        "grid": list(image.grid),
+        "prefix": list(image.prefix),
+        "layers": list(image.layers),
+        "heads": list(image.heads),
+        "classes": [list(one) for one in image.classes],
+        "rollout": image.rollout,
+        "gradient": image.gradient,
+        "weights": image.weights,
+        "note": image.note,
+    }
+    return Look(
+        title=title,
+        view=ask.view,
+        data=data,
+        page=partial(image_page, image, title=title),
+        picture=partial(_svg, image, title),
+    )
+
+
+def image_of(subject: Subject, pixels: torch.Tensor, shown: Any, ask: Ask) -> ImageMaps:
+    """All that the page shows; rollout is through every layer and head, whichever are shown."""
+    model, config = subject.model, subject.model.config
+    assert isinstance(config, VisionConfig)
+    stack, cells, prefix = config.encoder, grid(model), PREFIX[config.patches.prefix]
+    tokens = config.patches.tokens
+    if (held := stack.depth * stack.heads * tokens**2) > MOST:
+        what = f"{held:,} weights of {tokens:,} tokens do not fit one page"
+        raise HeedfulError(f"{what}; take --view matrix with --layers and --heads")
+    with torch.no_grad(), record(model, "attention.pattern") as seen:
+        chances = model(pixels).float().softmax(-1)[0]
+    patterns = [seen[f"encoder.block.{layer}.attention.pattern"] for layer in range(stack.depth)]
+    layers, heads = list(ask.layers or range(stack.depth)), list(ask.heads or range(stack.heads))
+    best = chances.topk(min(CLASSES, len(chances)))
+    slopes = gradient_x_input(model, pixels, label=int(best.indices[0])).input[0, len(prefix) :]
+    return ImageMaps(
+        pixels=shown,
+        grid=cells,
+        prefix=prefix,
+        layers=layers,
+        heads=heads,
+        weights=torch.stack([patterns[layer][0, heads] for layer in layers]).float().cpu().numpy(),
+        rollout=class_token_overlay(rollout(patterns), cells)[0].cpu().numpy(),
+        classes=[
+            (subject.labels[number], chance)
+            for number, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ],
+        gradient=slopes.float().reshape(cells).cpu().numpy(),
+        note=subject.untrained,
+    )
+
+
+def _svg(image: ImageMaps, title: str) -> str:
+    """The rollout over the image."""
+    from heedful.views.figures import overlay
+
+    said = ", ".join(f"{name} {100 * chance:.0f} %" for name, chance in image.classes[:1])
+    note = f"Rollout: how much of each patch reaches the class token. {image.note}"
+    return overlay(np.asarray(image.pixels), np.asarray(image.rollout), f"{title} · {said}", note=note.strip())

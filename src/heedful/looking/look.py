@@ -1,0 +1,128 @@
+"""What comes out of a look: a page, a picture, and the numbers behind both."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Self
+
+from heedful.files import write
+from heedful.looking.ask import check_format
+from heedful.views.page import page
+from heedful.views.text import escaped
+
+HIGH = 640  # pixels of a page within a notebook
+MOST = 500  # rows of a table
+STYLE = """
+img { max-width: 100%; height: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .86rem; }
+th, td { padding: .15rem .6rem; text-align: right; border-bottom: 1px solid var(--edge); }
+th { font-weight: 500; }
+th:first-child { text-align: left; }
+summary { cursor: pointer; }
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What ``heedful.inspect`` returns: ``save`` it, show it in a notebook, or take its numbers from ``data``.
+
+    Attributes:
+        title: the heading.
+        view: its name.
+        data: what is shown, as dictionaries, lists, texts, numbers and numpy arrays.
+        page: makes the HTML page.
+        picture: makes the SVG picture.
+    """
+
+    title: str
+    view: str
+    data: dict[str, Any]
+    page: Callable[[], str]
+    picture: Callable[[], str]
+
+    @classmethod
+    def drawn(
+        cls,
+        title: str,
+        view: str,
+        data: dict[str, Any],
+        *,
+        caption: str,
+        draw: Callable[..., str],
+        table: Sequence[Sequence[str | float]],
+    ) -> Self:
+        """One whose page is its picture, with the numbers as a ``table`` below, names in its first row and column.
+
+        ``draw`` is called with a ``title`` and a ``note``, which is ``data["note"]``: under the page's heading the
+        ``caption`` alone is the picture's title.
+        """
+        draw = partial(draw, note=data["note"])
+        return cls(
+            title=title,
+            view=view,
+            data=data,
+            page=lambda: _around(title, draw(title=caption), f"{caption}. {data['note']}", table),
+            picture=lambda: draw(title=f"{title} · {caption}"),
+        )
+
+    def html(self) -> str:
+        """A self-contained page, which opens from disk and needs no network."""
+        return self.page()
+
+    def svg(self) -> str:
+        """A picture for a paper or a README."""
+        return self.picture()
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write it: a page where the name ends in .html, a picture for .svg, .png or .pdf.
+
+        A file that is there is replaced as a whole. Raises ``HeedfulError`` for another suffix, and for .png and .pdf
+        without ``pip install 'heedful[figures]'``.
+        """
+        suffix = check_format(fspath(path))
+        if suffix == ".html":
+            return write(path, self.html())
+        from heedful.views import convert
+
+        return convert.write(self.svg(), path)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, as notebooks show it."""
+        return (
+            f'<iframe srcdoc="{html.escape(self.html(), quote=True)}" title="{html.escape(self.title, quote=True)}"'
+            f' style="width:100%;height:{HIGH}px;border:0"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"Look({self.title!r}, view={self.view!r})"
+
+
+def _around(title: str, picture: str, said: str, table: Sequence[Sequence[str | float]]) -> str:
+    """A page of one picture, which is an image of its own, so that its looks and the page's stay apart."""
+    head, *rows = [[_cell(one) for one in row] for row in table[: MOST + 1]]
+    left_out = f"These are the first {MOST} of {len(table) - 1:,} rows." if len(table) > MOST + 1 else ""
+    names = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    sides = (
+        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in others) + "</tr>"
+        for first, *others in rows
+    )
+    lines = "\n".join(sides)
+    source = base64.b64encode(picture.encode()).decode("ascii")
+    body = f"""<p><img alt="{escaped(said)}" src="data:image/svg+xml;base64,{source}"></p>
+<details><summary>the numbers</summary>
+<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>
+{lines}
+</tbody></table></div>
+<p class="quiet">{left_out}</p></details>"""
+    return page(title, body, STYLE, images=True)
+
+
+def _cell(value: str | float) -> str:
+    return escaped(value) if isinstance(value, str) else f"{value:.4g}"

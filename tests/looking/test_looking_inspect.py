@@ -1,0 +1,125 @@
+"""`heedful.inspect`: what it takes, what it returns, and that it leaves things as they were."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import heedful
+from heedful.looking.ask import Ask, asked, within
+from heedful.looking.catalogue import VIEWS
+from heedful.looking.look import Look
+from heedful.presets import get
+
+Make = Callable[[str], Path]
+TEXT = "a small dog sees"
+
+
+def weights(look: Look) -> np.ndarray:
+    return look.data["maps"][0]["weights"]
+
+
+def test_a_folder_a_model_and_both(made: Make) -> None:
+    folder = made("decoder")
+    model = heedful.from_pretrained(folder)
+    wanted = weights(heedful.inspect(folder, TEXT))
+    for subject in (str(folder), model, (model, folder), (model, str(folder))):
+        np.testing.assert_array_equal(weights(heedful.inspect(subject, TEXT)), wanted)
+    with pytest.raises(heedful.HeedfulError, match="a model without a folder has no tokenizer"):
+        heedful.inspect(heedful.create("gpt-micro"), TEXT)
+    with pytest.raises(heedful.HeedfulError, match="move the model itself"):
+        heedful.inspect(model, TEXT, device="cpu")
+
+
+@pytest.mark.parametrize("view", ["heads", "steps", "lens", "gradient", "importance", "similarity"])
+def test_a_model_is_left_as_it_was(made: Make, view: str) -> None:
+    """Its mode, its weights and their gradients, what it computes, and no reader left behind."""
+    model = heedful.from_pretrained(made("decoder")).train()
+    attends = [part.attend for part in model.modules() if hasattr(part, "attend")]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    heedful.inspect(model, [TEXT, "two cats"] if view == "similarity" else TEXT, view=view)
+    assert all(part.training for part in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all((value == before[name]).all() for name, value in model.state_dict().items())
+    assert [part.attend for part in model.modules() if hasattr(part, "attend")] == attends
+
+
+def test_in_half_precision(made: Make) -> None:
+    model = heedful.from_pretrained(made("decoder"), dtype="bfloat16")
+    exact = weights(heedful.inspect(made("decoder"), TEXT))
+    half = weights(heedful.inspect((model, made("decoder")), TEXT))
+    assert half.dtype == np.float32
+    np.testing.assert_allclose(half, exact, atol=0.05)
+    for view in ("steps", "lens", "gradient", "importance"):
+        heedful.inspect((model, made("decoder")), TEXT, view=view)
+
+
+def test_a_notebook_shows_the_page(made: Make) -> None:
+    look = heedful.inspect(made("decoder"), "<script>alert(1)</script>")
+    frame = look._repr_html_()
+    assert re.fullmatch(r'<iframe srcdoc="[^"]+" title="decoder: &lt;script[^"]+" style="[^"]+"></iframe>', frame, re.S)
+    assert "<script>alert" not in look.html()
+    assert repr(look) == "Look('decoder: <script>alert(1)</script>', view='heads')"
+
+
+def test_words_of_decoding(made: Make) -> None:
+    with pytest.raises(heedful.HeedfulError, match="unknown option 'layer'; did you mean 'layers'"):
+        heedful.inspect(made("encoder"), TEXT, layer=[1])
+    with pytest.raises(heedful.HeedfulError, match="unknown option 'num_beam'; did you mean 'num_beams'"):
+        heedful.inspect(made("decoder"), TEXT, view="steps", num_beam=2)
+    with pytest.raises(heedful.HeedfulError, match="num_return_sequences: one text is looked at"):
+        heedful.inspect(made("decoder"), TEXT, view="steps", num_beams=2, num_return_sequences=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"queries": (5, 2)}, "queries (5, 2) are no places"),
+        ({"keys": (-3, 2)}, "keys (-3, 2) are no places"),
+        ({"keys": [1, 2, 3]}, "keys [1, 2, 3] are no places"),
+        ({"layers": []}, "layers is empty; give numbers from 0 to 1"),
+        ({"heads": [-1]}, "head -1 is not there: the model's heads are 0 to 3"),
+    ],
+)
+def test_wrong_places(made: Make, options: dict[str, object], said: str) -> None:
+    with pytest.raises(heedful.HeedfulError, match=re.escape(said)):
+        heedful.inspect(made("decoder"), TEXT, **options)
+
+
+@pytest.mark.parametrize("one", [7, None, ["a"], {"words": "a"}, b"a"])
+def test_what_is_no_text(made: Make, one: object) -> None:
+    for kind in ("encoder", "decoder", "pair"):
+        if one == ["a"]:
+            continue  # a list of one input is that input
+        with pytest.raises(heedful.HeedfulError):
+            heedful.inspect(made(kind), one)
+
+
+def test_who_has_which_view() -> None:
+    """The views of every kind of model, by their presets."""
+
+    def views(name: str) -> set[str]:
+        return {view for view in VIEWS if VIEWS[view].has(get(name))}
+
+    maps = {"heads", "model", "matrix", "similarity"}
+    text = {*maps, "embeddings", "positions"}
+    writes = {*text, "steps", "lens", "gradient", "importance"}
+    assert views("gpt2") == writes
+    assert views("t5-small") == writes
+    assert views("bert-base") == text  # a pooler and no head
+    assert views("vit-b/16") == {*maps, "positions", "image", "gradient", "importance", "filters"}
+
+
+def test_the_default_view_suits_the_model() -> None:
+    assert asked(get("vit-b/16"), "vit", Ask.of("a.png")).view == "image"
+    assert asked(get("gpt2"), "gpt2", Ask.of("a")).view == "heads"
+
+
+def test_places_within() -> None:
+    assert within((3, None), 8, "keys") == (3, 8)
+    assert within((3, 99), 8, "keys") == (3, 8)
+    assert within(None, 8, "keys") is None
