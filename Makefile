@@ -28,4 +28,4 @@ docs: install
 	@echo build/site/index.html
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/transformer .pytest_cache .mypy_cache .ruff_cache

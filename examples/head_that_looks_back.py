@@ -11,7 +11,7 @@ model. To expect (other figures on another machine, the same story):
     loss on the last 6,400 characters: 1.88
     looks back best: block 0, head 3, weight on the letter before 0.84 (a head that looks everywhere: 0.06)
     without it: loss 2.71
-    without one of the other fifteen: loss 2.00 at worst
+    without one of the other 15: loss 2.00 at worst
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(text: str, folder: str) -> None:
         f"(a head that looks everywhere: {best.even:.2f})"
     )
     for name in ("head.html", "head.svg"):
-        look = heedful.inspect(folder, end[:24], view="heads", layers=[best.layer], heads=[best.head])
+        look = heedful.inspect(folder, end.splitlines()[1][:24], view="heads", layers=[best.layer], heads=[best.head])
         look.save(Path(folder) / name)
 
     # broken: each head silent in turn

@@ -85,9 +85,9 @@ def main(folder: str) -> None:
     )
 
     # shown: one date, that head
-    text = rows[0].values["source"]
+    text, target = rows[0].values["source"], rows[0].values["target"]
     for name in ("head.html", "head.svg"):
-        look = heedful.inspect(folder, text, view="heads", layers=[best.layer], heads=[best.head])
+        look = heedful.inspect(folder, text, target=target, view="heads", layers=[best.layer], heads=[best.head])
         look.save(Path(folder) / name)
 
     # broken: heads that say nothing, in every step of the decoding

@@ -92,8 +92,8 @@ def main(out: Path, times: int = 12, epochs: int = 5) -> None:
     peak = float(touched.gather(1, strongest).float().mean())
     print(f"its strongest patch is on the digit in {100 * peak:.0f} % of the pictures")
 
-    # shown: one picture
-    Image.fromarray(tests[0]).save(out / "picture.png")
+    # shown: one of the pictures
+    Image.fromarray(tests[2]).save(out / "picture.png")
     look = heedful.inspect(out / "model", str(out / "picture.png"), view="image")
     for name in ("look.html", "look.svg"):
         look.save(out / name)

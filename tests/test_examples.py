@@ -11,9 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import heedful
+from heedful.settings import ModelSettings, RunSettings, TokenizerSettings
+from heedful.training.run import train
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -112,3 +115,78 @@ def test_character_model(printed: Printed, tmp_path: Path, monkeypatch: pytest.M
     assert re.sub(r"[\d.]+", "", measured) == re.sub(r"[\d.]+", "", loss)
     assert float(measured.split()[2].rstrip(",")) < 5  # ln 69 = 4.2: next to nothing is known yet
     assert any(line.startswith("ROMEO:") for line in said)
+
+
+def shape(line: str) -> str:
+    """A printed line without its numbers."""
+    return re.sub(r"-?\d[\d,.]*", "#", line)
+
+
+def test_the_head_that_reorders(printed: Printed, tmp_path: Path) -> None:
+    """After twenty steps: every line but what only training brings."""
+    result = train(
+        RunSettings(
+            task="translation",
+            train=("builtin:cldr-dates/en-fr:valid",),
+            out=str(tmp_path / "dates"),
+            preset="transformer-tiny",
+            max_steps=20,
+            model=ModelSettings(depth=2, dim=32, heads=4),
+            tokenizer=TokenizerSettings(size=512),
+        ),
+        quiet=True,
+        say=lambda line: None,
+    )
+    assert result["task"] == "translation"
+    module = loaded("head_that_reorders")
+    lines = printed(module.main, str(tmp_path / "dates"))
+    assert [shape(line) for line in lines] == [shape(line) for line in promised(module)]
+    assert (tmp_path / "dates" / "head.html").stat().st_size > 10_000
+    assert ElementTree.parse(tmp_path / "dates" / "head.svg").getroot().tag.endswith("svg")
+
+
+def test_links_of_a_date() -> None:
+    """By hand: vendredi ← Friday, 19 ← 19, septembre ← September, 1902 ← 1902; commas and end marks say nothing."""
+    module = loaded("head_that_reorders")
+    source, target = [0, 0, 1, 2, 2, 2, 3, -1], [0, 1, 1, 2, 3, -1]
+    assert set(module.links(source, target)) == {
+        *((0, 1), (1, 1)),
+        *((3, 2), (4, 2), (5, 2), (3, 3), (4, 3), (5, 3)),
+        (2, 4),
+        (6, 5),
+    }
+
+
+def test_the_head_that_looks_back(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After three steps, on a text of as many characters as it needs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    alphabet = string.ascii_letters + string.digits + " ."
+    (tmp_path / "input.txt").write_text("\n".join(alphabet[i:] + alphabet[:i] for i in range(64)) * 2, encoding="utf-8")
+    module = loaded("head_that_looks_back")
+    printed(module.train, "input.txt", 3)
+    lines = printed(module.main, "input.txt", "shakespeare")
+    assert [shape(line) for line in lines] == [shape(line) for line in promised(module)]
+    assert (tmp_path / "shakespeare" / "head.html").stat().st_size > 10_000
+
+
+def test_the_patches_that_matter(printed: Printed, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    module = loaded("patches_that_matter")
+    lines = [
+        line for line in printed(module.main, tmp_path / "placed", 1, 1) if re.match("300 |the class|its st|kept", line)
+    ]
+    assert [shape(line) for line in lines] == [shape(line) for line in promised(module)]
+    assert (tmp_path / "placed" / "look.html").stat().st_size > 10_000
+
+
+def test_where_a_digit_was_placed_is_known() -> None:
+    """The ground is darker than the digit's brightest pixels, which lie where it says."""
+    module = loaded("patches_that_matter")
+    image = np.full((1, 8, 8), 16.0)
+    pictures, where = module.placed(image, 5, np.random.default_rng(1))
+    assert where.sum((1, 2)).tolist() == [64] * 5
+    assert len({tuple(np.argwhere(one)[0]) for one in where}) > 1
+    assert all(
+        picture[here].mean() > picture[~here].mean() + 100 for picture, here in zip(pictures, where, strict=True)
+    )

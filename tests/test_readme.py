@@ -13,7 +13,7 @@ from PIL import Image
 from heedful import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/tasks.md", "docs/checkpoints.md")
+PAGES = ("README.md", "docs/tasks.md", "docs/checkpoints.md", "docs/inside.md")
 README, *OTHERS = ((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
@@ -51,7 +51,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_commands_and_the_python_face(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train, ask, published = (blocks("")[i].strip().splitlines() for i in (1, 2, 4))
+    train, ask, published, inside = (blocks("")[i].strip().splitlines() for i in (1, 2, 4, 5))
     for line in train:
         words = shlex.split(line)[1:]
         assert cli.main([*words, "--max-steps", "3", *SMALL[words[1]]]) == 0, line
@@ -68,6 +68,12 @@ def test_the_commands_and_the_python_face(desk: Path, capsys: pytest.CaptureFixt
         assert cli.main([*words, *(["--max-steps", "3"] if "train" in words else [])]) == 0, line
         assert capsys.readouterr().out.strip(), line
     assert (desk / "runs" / "adapter" / "adapter_model.safetensors").is_file()
+    for line in inside:
+        capsys.readouterr()
+        assert cli.main(shlex.split(line)[1:]) == 0, line
+        assert capsys.readouterr().out.strip(), line
+    for made in ("model.html", "look.html", "steps.html", "lens.svg", "image.html"):
+        assert (desk / made).stat().st_size > 2000
     first, second = blocks("python")
     names: dict[str, object] = {}
     capsys.readouterr()
@@ -89,7 +95,7 @@ def test_every_command_that_is_named_exists() -> None:
 
 def test_every_option_that_is_named_exists(capsys: pytest.CaptureFixture[str]) -> None:
     known = ""
-    for command in ("train", "predict", "evaluate", "demo", "verify", "export"):
+    for command in ("train", "predict", "evaluate", "demo", "verify", "export", "inspect", "summary"):
         cli.main([command, "--help"])
         known += capsys.readouterr().out
     for option in set(re.findall(r"(?<![\w-])--[a-z][\w.-]+", " ".join((README, *OTHERS)))) - {"--help"}:

@@ -1,0 +1,57 @@
+"""Our SVG pictures in the pages of sphinx-gallery: the value of a block's last line, written to a file.
+
+A page whose first text holds ``.. lead::`` opens with its first picture, which then is not shown again below the code
+that makes it.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from heedful.views.svg import Picture
+
+
+def scrape(block: Any, variables: dict[str, Any], conf: dict[str, Any]) -> str:
+    """The picture that the block ends with, as reStructuredText; nothing where it ends with none."""
+    picture = variables["example_globals"].get("___")
+    if not isinstance(picture, Picture) or picture is variables.get("picture"):
+        return ""
+    variables["picture"] = picture  # the name of the last value stays when the next block has none
+    path = Path(next(variables["image_path_iterator"])).with_suffix(".svg")
+    path.write_text(picture, encoding="utf-8")
+    first = path.stem.endswith("_001")
+    if first and ".. lead::" in Path(variables["src_file"]).read_text(encoding="utf-8"):
+        return ""
+    where = path.relative_to(conf["src_dir"]).as_posix()
+    return f"\n.. image:: /{where}\n   :alt: {_said(picture)}\n   :class: picture\n"
+
+
+def _said(picture: str) -> str:
+    """What the picture says of itself for people who do not see it, its title and its description, as one line."""
+    return html.unescape(". ".join(re.findall(r"<(?:title|desc)>(.*?)</(?:title|desc)>\n", picture)[:2]))
+
+
+class Lead(SphinxDirective):
+    """The page's first picture."""
+
+    def run(self) -> list[nodes.Node]:
+        """An image node."""
+        folder, _, name = self.env.docname.rpartition("/")
+        where = f"/{folder}/images/sphx_glr_{name}_001.svg"
+        text = Path(self.env.srcdir, where[1:]).read_text(encoding="utf-8")
+        image = nodes.image(uri=where, alt=_said(text), classes=["picture"])
+        self.set_source_info(image)
+        return [image]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Teach Sphinx the directive; ``scrape`` is named in the gallery's configuration."""
+    app.add_directive("lead", Lead)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

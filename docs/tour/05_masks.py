@@ -1,0 +1,184 @@
+r"""
+Who may look at whom
+====================
+
+.. lead::
+
+A mask is a table of yes and no: row by row, which keys this query may attend to. In the picture, a
+text of four words with one place of padding after them, in a model that may not look ahead.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+
+import heedful
+from heedful.config import LanguageHead, LearnedPosition
+from heedful.layers import (
+    attention_weights,
+    causal_mask,
+    combine,
+    explicit_attention,
+    fused_attention,
+    padding_mask,
+)
+from heedful.presets import transformer
+from heedful.stack import everything
+from heedful.views.figures import functions, masks
+
+target = torch.tensor([[1, 2, 3, 4, 0]])  # 0 is padding
+real = target != 0
+both = combine("causal", padding_mask(real))
+masks(
+    {
+        "may not look ahead": causal_mask(5).numpy(),
+        "only real words": real.expand(5, 5).numpy(),
+        "both": both[0, 0].numpy(),
+    },
+    "True means: may attend",
+    queries=["1", "2", "3", "4", "pad"],
+    keys=["1", "2", "3", "4", "pad"],
+)
+
+# %%
+# One convention, everywhere in this library: **True means may attend.** Two masks are joined by
+# *and*.
+#
+# .. ours:: heedful.layers.mask.causal_mask
+#
+# .. ours:: heedful.layers.mask.padding_mask
+#
+# .. ours:: heedful.layers.mask.combine
+#    :mark: joined & mask
+#
+# Worth checking in any code that you meet: for the words 1, 2, 3, 4 and one padding, the rows are
+# the lower triangle with the last column off.
+
+assert both[0, 0].int().tolist() == [
+    [1, 0, 0, 0, 0],
+    [1, 1, 0, 0, 0],
+    [1, 1, 1, 0, 0],
+    [1, 1, 1, 1, 0],
+    [1, 1, 1, 1, 0],
+]
+
+# %%
+# What "no" does to a score
+# -------------------------
+#
+# .. math:: w_{ij} = \frac{e^{s_{ij}} M_{ij}}{\sum_{j'} e^{s_{ij'}} M_{ij'}}
+#
+# It becomes :math:`-\infty`, whose softmax is exactly nothing.
+#
+# .. ours:: heedful.layers.attention.float_mask
+#    :mark: inf
+#
+# Copies that add −1,000,000,000 instead work until a query may look at nothing at all. Then softmax
+# sees equal numbers, and the query looks at everything, the padding included; in half precision the
+# number is beyond what can be written, and the row is NaN. Here such a row is zeros.
+
+torch.manual_seed(0)
+q, k, v = torch.randn(3, 1, 1, 2, 4)
+nothing = torch.zeros(1, 1, 2, 2, dtype=torch.bool)
+assert (q @ k.mT - 1e9).softmax(-1).eq(0.5).all()  # uniform
+assert (
+    torch.full((1, 2), -1e9).half().add(torch.tensor([1.0, 2.0]).half()).softmax(-1).isnan().all()
+)
+assert attention_weights(q, k, nothing, 0.5).eq(0).all()
+for attend in (explicit_attention, fused_attention):
+    assert attend(q, k, v, nothing, 0.5).eq(0).all()
+
+# %%
+# Two tests of any decoder
+# ------------------------
+#
+# **The future moves nothing.** Change word 4: the answers at places 0 to 3 stay what they were.
+#
+# **Padding moves nothing.** Pad the source: the answers stay what they were. Forget the mask in
+# cross-attention alone, and they move.
+
+config = transformer(dim=32, depth=1, heads=4, ff_dim=64, vocab=18)
+config = replace(config, head=LanguageHead(tied=False))
+model = heedful.create(config, seed=0).eval()
+for weight in model.parameters():
+    torch.nn.init.normal_(weight, std=0.4)  # loud weights: nothing is too small to be seen
+
+source, words = torch.randint(1, 18, (1, 6)), torch.tensor([[5, 6, 7, 8, 9]])
+other = words.clone()
+other[0, 4] = 4
+with torch.no_grad():
+    moved = (model(source, words) - model(source, other)).abs().amax(-1)[0]
+    print("how far the answers moved:", [f"{m:.1e}" for m in moved.tolist()])
+    assert moved[:4].max() < 1e-5
+    assert moved[4] > 0.1
+
+    padded = torch.cat((source, torch.zeros(1, 3, dtype=torch.long)), 1)
+    expected = model(source, words)
+    assert torch.allclose(model(padded, words, padded != 0), expected, atol=1e-4)
+    memory = model.encode(padded, padded != 0)
+    forgotten = model.head(model.decode(words, memory))
+    assert (forgotten - expected).abs().max() > 0.1
+
+# %%
+# A decoder that cheats
+# ---------------------
+#
+# A mask in which 1 means "may attend" and another in which 1 means "masked", joined by a maximum:
+# everything is allowed, and nothing says so. The loss even looks better. Here is how to see it:
+# train on *random* targets over 17 symbols. Nobody can do better than :math:`\ln 17 = 2.833`; who
+# does has seen the answer.
+
+
+def trained(broken: bool) -> list[float]:
+    """The loss on new random targets, every five steps."""
+    learner = replace(config, decoder=replace(config.decoder, position=LearnedPosition(length=10)))
+    model = heedful.create(learner, seed=1)
+    if broken:
+        model.decoder.visible = everything  # what the wrong join comes to
+    optimiser = torch.optim.Adam(model.parameters(), lr=6e-3)
+    losses = []
+    for _ in range(151):
+        source, target = torch.randint(1, 18, (2, 64, 8))
+        given = F.pad(target[:, :-1], (1, 0))  # the decoder's input: one place later
+        loss = F.cross_entropy(model(source, given).flatten(0, 1), target.flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses
+
+
+torch.manual_seed(1)
+honest, cheat = trained(broken=False), trained(broken=True)
+floor = math.log(17)
+assert 2.833 < floor < 2.834
+print(
+    f"after 150 steps: {honest[-1]:.3f} with the mask, {cheat[-1]:.3f} without; floor {floor:.3f}"
+)
+assert sum(honest[-20:]) / 20 > floor - 0.02
+assert sum(cheat[-20:]) / 20 < floor - 0.5
+functions(
+    range(151),
+    {"with the mask": honest, "without": cheat, "ln 17": [floor] * 151},
+    "The loss on random targets",
+    x_label="step",
+)
+
+# %%
+# Masks belong to the decoder's *input*
+# -------------------------------------
+#
+# The decoder reads ``target[:, :-1]`` and is asked for ``target[:, 1:]``. Its mask is that of what
+# it reads; a mask built from the whole target is one column too wide.
+
+target = torch.tensor([[1, 5, 6, 7, 2], [1, 5, 2, 0, 0]])
+given = target[:, :-1]
+assert model(source.expand(2, -1), given, target_mask=given != 0).shape == (2, 4, 18)
+try:
+    model(source.expand(2, -1), given, target_mask=target != 0)
+except RuntimeError as error:
+    print("refused:", str(error).splitlines()[0])
+else:
+    raise AssertionError("a mask that does not fit was taken")
