@@ -275,6 +275,7 @@ class DecodingSettings(Settings):
         "draw from tokens of usual surprise, of this probability together", above=0, most=1
     )
     seed: int | None = _option("of what is drawn", least=0)
+    stop_strings: tuple[str, ...] | None = _option("end an answer right after one of these; inputs come first")
     batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
 
 

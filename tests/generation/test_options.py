@@ -98,6 +98,13 @@ def test_lengths_that_cannot_be():
     assert model.generate(ids, max_new_tokens=4, num_beams=2).shape == (1, 7)
 
 
+def test_stop_strings_are_one_or_several():
+    assert resolve({"stop_strings": "\n"}).stop_strings == ("\n",)
+    assert resolve({}, {"stop_strings": ["a", "b"]}).stop_strings == ("a", "b")
+    assert resolve({"stop_strings": []}, {"stop_strings": ["a"]}).stop_strings == ()
+    assert resolve({"stop_strings": None}, {"stop_strings": None}).stop_strings == ()
+
+
 def test_what_transformers_writes_for_itself_is_no_option():
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)
@@ -109,7 +116,7 @@ def test_what_transformers_writes_for_itself_is_no_option():
 
 
 def test_a_folder_without_a_generation_config_is_asked_for_all_that_is_obeyed_or_refused():
-    assert {*GENERATES} == {*NAMES, *NEUTRAL} - {"seed"}
+    assert {*GENERATES} == {*NAMES, *NEUTRAL} - {"seed", "presence_penalty", "frequency_penalty"}
 
 
 def test_every_default_of_transformers_is_understood():
@@ -125,13 +132,12 @@ def test_every_default_of_transformers_is_understood():
     ("key", "value"),
     [
         ("exponential_decay_length_penalty", [10, 1.2]),
-        ("typical_p", 0.9),
+        ("epsilon_cutoff", 0.1),
         ("num_beam_groups", 2),
         ("diversity_penalty", 0.5),
         ("remove_invalid_values", True),
         ("encoder_repetition_penalty", 1.1),
         ("sequence_bias", [[[4], -1.0]]),
-        ("stop_strings", ["\n"]),
         ("penalty_alpha", 0.6),
         ("guidance_scale", 1.5),
     ],

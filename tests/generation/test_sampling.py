@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import heedful
+from heedful.errors import HeedfulError
 from heedful.generation import decode, generate
 from heedful.generation import processors as ours
 from heedful.generation.sampling import choose, draws, top
@@ -15,7 +16,9 @@ def chi_square(counts, expected):
     return ((counts - expected) ** 2 / expected).sum().item()
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.7}, {"top_k": 6}, {"top_p": 0.8}, {"min_p": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0.7}, {"top_k": 6}, {"top_p": 0.8}, {"min_p": 0.1}, {"typical_p": 0.7}], ids=str
+)
 @pytest.mark.parametrize("way", ["copies", "rows"])
 def test_tokens_come_as_often_as_they_are_probable(pairs, options, way):
     model, n = pairs["gpt2"](0).ours.eval(), 8000
@@ -23,6 +26,7 @@ def test_tokens_come_as_often_as_they_are_probable(pairs, options, way):
     with torch.no_grad():
         scores = model(prompt)[:, -1]
     wanted = {"temperature": ours.Temperature, "top_k": ours.TopK, "top_p": ours.TopP, "min_p": ours.MinP}
+    wanted["typical_p"] = ours.TypicalP
     for name, value in options.items():
         scores = wanted[name](value)(prompt, scores)
     p = scores.softmax(1)[0]
@@ -139,6 +143,9 @@ CASES = [
     (ours.TopP(0.01), "TopPLogitsWarper", {"top_p": 0.01}),
     (ours.MinP(0.3), "MinPLogitsWarper", {"min_p": 0.3}),
     (ours.MinP(1.0), "MinPLogitsWarper", {"min_p": 1.0}),
+    (ours.TypicalP(0.2), "TypicalLogitsWarper", {"mass": 0.2}),
+    (ours.TypicalP(0.6), "TypicalLogitsWarper", {"mass": 0.6}),
+    (ours.TypicalP(0.999), "TypicalLogitsWarper", {"mass": 0.999}),
 ]
 
 
@@ -149,6 +156,27 @@ def test_processors_are_those_of_transformers(mine, name, arguments):
     before = scores.clone()
     assert torch.equal(mine(HISTORY, scores), theirs(HISTORY, scores.clone()))
     assert torch.equal(scores, before)
+
+
+def test_penalties_count_what_was_generated():
+    """By hand: the prompt counts nothing, nor does padding; every time counts for the frequency, once for presence."""
+    history = torch.tensor([[-1, 4, 2, 2, 5, 2], [1, 4, 3, 3, 4, 4]])
+    scores = torch.randn(2, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    expected = scores.clone()
+    for row, made in enumerate(([2, 2, 5, 2], [3, 3, 4, 4])):
+        for token in set(made):
+            expected[row, token] -= 0.5 + 0.25 * made.count(token)
+    torch.testing.assert_close(ours.CountPenalty(2, 0.5, 0.25)(history, scores), expected)
+
+
+@pytest.mark.parametrize("options", [{"presence_penalty": 50.0}, {"frequency_penalty": 50.0}], ids=str)
+@pytest.mark.parametrize("search", [{}, {"num_beams": 3}], ids=str)
+def test_a_strong_penalty_lets_no_token_come_twice(pairs, options, search):
+    model, prompt = pairs["gpt2"](0).ours, torch.tensor([[9, 9, 9, 30]])
+    made = generate(model, prompt, max_new_tokens=12, suppress_tokens=[5, 11, 20], **search, **options)[0, 4:].tolist()
+    assert len(made) == len(set(made)) == 12
+    plain = generate(model, prompt, max_new_tokens=12, suppress_tokens=[5, 11, 20], **search)[0, 4:].tolist()
+    assert len(plain) > len(set(plain))
 
 
 def test_padding_is_no_token_to_processors():
@@ -165,3 +193,35 @@ def test_a_sampled_row_scores_the_model_s_own_probability(pairs):
     with torch.no_grad():
         log_p = model(tokens[:, :-1])[0, 2:].log_softmax(-1).gather(1, tokens[0, 3:, None])
     assert made.scores.item() == pytest.approx(log_p.mean().item(), abs=1e-10)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "marian"])
+def test_each_prompt_may_have_its_own_seed(pairs, prompts, plain, family):
+    model = pairs[family](0).ours
+    ids, mask = prompts([6, 3, 6, 1, 4])
+    ids[2], mask[2] = ids[0], mask[0]  # the same prompt twice
+    options = {"max_new_tokens": 12, "do_sample": True, "num_return_sequences": 2}
+
+    def made(ids, mask, seed):
+        found = decode(model, ids, mask, seed=seed, **options)
+        return plain(found.ids, found.lengths)
+
+    seeds = [5, 7, 11, 5, 7]
+    together = made(ids, mask, seeds)
+    for i, seed in enumerate(seeds):
+        alone = made(ids[i : i + 1], mask[i : i + 1], seed)
+        assert together[2 * i : 2 * i + 2] == alone == made(ids[i : i + 1], mask[i : i + 1], [seed])
+    assert together[:2] != together[4:6]
+    order = [3, 1, 4, 0, 2]
+    turned = made(ids[order], mask[order], [seeds[i] for i in order])
+    assert turned == [together[2 * i + copy] for i in order for copy in range(2)]
+    assert made(ids, mask, [5] * 5) == made(ids, mask, 5)  # and of one prompt given twice the second draws anew
+    with pytest.raises(HeedfulError, match="seed has 2 numbers, but there are 5 prompts; give one for each"):
+        made(ids, mask, [1, 2])
+
+
+@pytest.mark.parametrize("seed", [[], [1, -1], [True], "one", 2**64, [1.5]])
+def test_a_seed_is_a_whole_number_or_several(seed):
+    model = heedful.create("gpt-micro", seed=0)
+    with pytest.raises(HeedfulError, match=r"seed is .*; give a whole number from 0 below"):
+        decode(model, torch.tensor([[1]]), do_sample=True, seed=seed)

@@ -98,7 +98,7 @@ def test_one_beam_is_greedy(pairs, prompts, family):
         source = source_of(model, ids, mask)
         source.remember(None)
         limits, end = torch.full((4,), 12), torch.tensor(model.config.special.end)
-        found, scores = beam_search(source, Options(), [], limits, end)
+        found, scores, _ = beam_search(source, Options(), [], limits, end)
     assert (found >= 0).sum(1).tolist() == greedy.lengths.tolist()
     for row, mine in zip(found, greedy.ids, strict=True):
         tokens = row[row >= 0].tolist()

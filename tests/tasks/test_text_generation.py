@@ -246,6 +246,20 @@ def test_answers_go_on_from_the_prompt_in_order() -> None:
     assert task.answer(model, []) == []
 
 
+def test_a_seed_for_each_prompt() -> None:
+    task, model = trained("character")
+    prompts, seeds = ["The ten", "", "The two birds", "The ten", "s"], [9, 8, 7, 6, 9]
+    options: dict[str, Any] = {"max_new_tokens": 10, "temperature": 2.0}
+    for tokens in (None, 8):  # in one batch, and in several
+        made = task.answer(model, prompts, seed=seeds, batch_tokens=tokens, **options)
+        for prompt, seed, answer in zip(prompts, seeds, made, strict=True):
+            assert task.answer(model, [prompt], seed=seed, **options)[0].output == answer.output
+            assert "".join(task.stream(model, prompt, seed=[seed], **options)) == answer.output
+        assert made[0].output != made[3].output
+    with pytest.raises(HeedfulError, match="seed has 1 numbers, but there are 5 prompts"):
+        task.answer(model, prompts, seed=[1], **options)
+
+
 def test_the_score_is_the_mean_log_probability() -> None:
     task, model = trained("character")
     answer = task.answer(model, ["The two"], max_new_tokens=6, do_sample=False)[0]
@@ -301,6 +315,99 @@ def test_the_stream_joined_is_the_answer(kind: str, prompt: str) -> None:
         assert len(made) > 10
     with pytest.raises(HeedfulError, match="num_beams=2"):
         task.stream(model, prompt, num_beams=2)
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe", "unigram", "wordpiece"])
+def test_an_answer_ends_right_after_a_stop_string(kind: str) -> None:
+    task, model = trained(kind)
+    prompts = ["The two birds sang: «é", "", "six birds"]
+    options: dict[str, Any] = {"max_new_tokens": 40, "min_new_tokens": 40, "seed": 1}
+    free = task.answer(model, prompts, **options)
+    for strings in (["bir"], ["g: ", "ew."], "d", ["zzz"]):
+        made = task.answer(model, prompts, stop_strings=strings, **options)
+        for prompt, whole, answer in zip(prompts, free, made, strict=True):
+            new = whole.output[len(prompt) :]
+            ends = [
+                new.find(one) + len(one) for one in ([strings] if isinstance(strings, str) else strings) if one in new
+            ]
+            assert answer.output == prompt + new[: min(ends, default=len(new))]
+            streamed = "".join(task.stream(model, prompt, stop_strings=strings, **options))
+            assert streamed == task.answer(model, [prompt], stop_strings=strings, **options)[0].output == answer.output
+    assert task.answer(model, ["The"], stop_strings=["d"], num_beams=2)[0].output.count("d") <= 1
+
+
+def test_a_folder_may_ask_for_stop_strings() -> None:
+    task, trained_model = trained("character")
+    model = heedful.create(trained_model.config, seed=0).eval()
+    model.load_state_dict(trained_model.state_dict())
+    model.generation = {"max_new_tokens": 60, "stop_strings": ["s"]}
+    answer = task.answer(model, ["The ten bird"])[0].output
+    assert answer.index("s", 12) == len(answer) - 1
+    assert "".join(task.stream(model, "The ten bird")) == answer
+    assert len(task.answer(model, ["The ten bird"], stop_strings=[])[0].output) > len(answer)
+
+
+# ---------------------------------------------------------------------------------------------------------------- chats
+
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+TALK = [{"role": "user", "content": "The two birds?"}]
+
+
+@pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json"])
+def test_messages_are_answered_as_by_transformers(file: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = Tokenizer.train([BOOK], 300, "bpe", template="none")
+    tokenizer.backend.add_special_tokens(["<|user|>", "<|assistant|>", "<|end|>"])
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend, bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE
+    )
+    theirs.save_pretrained(tmp_path, save_jinja_files=file.endswith("jinja"))
+    assert (tmp_path / "chat_template.jinja").exists() is file.endswith("jinja")
+    config = transformers.GPT2Config(
+        vocab_size=len(theirs), n_embd=16, n_layer=1, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=2
+    )
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    model.save_pretrained(tmp_path)
+
+    pipe = heedful.pipeline("text-generation", tmp_path, device="cpu")
+    encoded = theirs.apply_chat_template(TALK, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    assert pipe.task._prompts([TALK]) == encoded["input_ids"].tolist()
+    made = model.generate(**encoded, max_new_tokens=20, do_sample=False, pad_token_id=0)[0]
+    expected = theirs.decode(made[encoded["input_ids"].size(1) :], skip_special_tokens=True)
+    answer = pipe(TALK, max_new_tokens=20, do_sample=False)
+    assert answer["input"] is TALK
+    assert answer["output"] == expected != ""
+    assert "".join(pipe.stream(TALK, max_new_tokens=20, do_sample=False)) == expected
+    string = expected[2:5]
+    cut = expected[: expected.index(string) + 3]
+    assert pipe(TALK, max_new_tokens=20, do_sample=False, stop_strings=string)["output"] == cut
+
+    several = pipe([TALK, "The two", [*TALK, *TALK]], max_new_tokens=20, do_sample=False)
+    assert several[0]["output"] == expected
+    assert several[1]["output"] == pipe("The two", max_new_tokens=20, do_sample=False)["output"]
+    assert several[1]["output"].startswith("The two")
+    with pytest.raises(HeedfulError, match="refuses the messages: no system here"):
+        pipe([{"role": "system", "content": "x"}, *TALK])
+
+    task, _ = TextGeneration.start(tmp_path, rows(BOOK), settings())
+    task.save(tmp_path / "kept")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "kept")
+    assert again.chat_template == TEMPLATE
+
+
+def test_messages_without_a_template_or_for_another_task() -> None:
+    task, model = trained("character")
+    with pytest.raises(HeedfulError, match="the model has no chat template"):
+        Pipeline(task, model)(TALK)
+    with pytest.raises(HeedfulError, match="is asked with a text, or a list of texts, not with a dict"):
+        Pipeline(task, model)([{"text": "The"}])
 
 
 # -------------------------------------------------------------------------------------------------------------- folders

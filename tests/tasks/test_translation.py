@@ -136,6 +136,34 @@ def test_answers_keep_the_order_and_blanks_stay_blank(task: Translation) -> None
         pipe("a", num_beam=3)
 
 
+def test_an_answer_ends_right_after_a_stop_string(task: Translation) -> None:
+    model = heedful.create(task.config(settings(dim=16, heads=2, depth=1)), seed=0).eval()
+    pipe = Pipeline(task, model)
+    texts = ["one two three", "", "a b"]
+    for options in ({"do_sample": True, "seed": 3}, {"num_beams": 2}):
+        free = [answer["output"] for answer in pipe(texts, max_new_tokens=30, min_new_tokens=30, **options)]
+        strings = [free[0][5:8], free[2][3:4]]
+        made = [a["output"] for a in pipe(texts, max_new_tokens=30, min_new_tokens=30, stop_strings=strings, **options)]
+        assert made[1] == ""
+        for whole, text in zip(free, made, strict=True):
+            assert text == "" or text.endswith(tuple(strings))
+            if "seed" in options:
+                ends = [whole.find(one) + len(one) for one in strings if one in whole]
+                assert text == whole[: min(ends, default=len(whole))]
+
+
+def test_a_seed_for_each_text(task: Translation) -> None:
+    model = heedful.create(task.config(settings(dim=16, heads=2, depth=1)), seed=0).eval()
+    pipe, texts, seeds = Pipeline(task, model), ["one two three", "", "a b", "one two three"], [3, 4, 5, 6]
+    options = {"max_new_tokens": 12, "do_sample": True}
+    made = pipe(texts, seed=seeds, **options)
+    assert made[0]["output"] != made[3]["output"]
+    for text, seed, answer in zip(texts, seeds, made, strict=True):
+        assert pipe(text, seed=seed, **options)["output"] == answer["output"]
+    with pytest.raises(HeedfulError, match="seed has 2 numbers, but there are 4 prompts"):
+        pipe(texts, seed=[1, 2], **options)
+
+
 def test_the_list_of_tasks() -> None:
     listed = [entry["name"] for entry in names()]
     assert listed == ["translation", "text-generation", "text-classification", "image-classification"]

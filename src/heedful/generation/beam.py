@@ -17,6 +17,7 @@ from heedful.generation.options import Options
 from heedful.generation.processors import Processor, process
 from heedful.generation.sampling import log_sums, top
 from heedful.generation.source import NONE, Source
+from heedful.generation.stopping import StopStrings
 
 NEVER = float("-inf")
 
@@ -39,8 +40,14 @@ def _pick(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def beam_search(
-    source: Source, options: Options, processors: Sequence[Processor], limits: Tensor, end: Tensor
-) -> tuple[Tensor, Tensor]:
+    source: Source,
+    options: Options,
+    processors: Sequence[Processor],
+    limits: Tensor,
+    end: Tensor,
+    stops: StopStrings | None = None,
+    logprobs: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
     """The best ``num_return_sequences`` finished beams of each prompt.
 
     A step takes the (1 + end tokens) · K best continuations of a sentence, so that K unfinished ones are always among
@@ -53,39 +60,48 @@ def beam_search(
         processors: called with log-probabilities.
         limits: (B,) new tokens each prompt may have.
         end: ids that end a sentence.
+        stops: texts that end one, too. More continuations than end tokens may complete one, so that fewer than K
+            unfinished ones are among the best: then fewer run on, as in transformers.
+        logprobs: keep the model's own log p of each token.
 
     Returns:
-        ids (B · n, N) with what stood before, −1 for none; scores (B · n,). Where fewer beams than n exist at all, the
-        rest score −∞.
+        ids (B · n, N) with what stood before, −1 for none; scores (B · n,); log p of each new token (B · n, N), without
+        ``logprobs`` (B · n, 0). Where fewer beams than n exist at all, the rest score −∞.
     """
     width, beams, penalty = source.prompt.size(1), options.num_beams, options.length_penalty
     logits, steps = source.prefill(), int(limits.max())
     history = source.prompt.new_full((len(limits), 1, width + steps), NONE)
     history[:, 0, :width] = source.prompt
     running = logits.new_zeros(len(limits), 1)
-    found = history.repeat(1, beams, 1)
+    said = logits.new_zeros(len(limits), 1, width + steps if logprobs else 0)
+    found, found_said = history.repeat(1, beams, 1), said.repeat(1, beams, 1)
     scores = logits.new_full((len(limits), beams), NEVER)
     done = torch.zeros_like(limits, dtype=torch.bool)
     at_work, nearest = torch.arange(len(limits), device=limits.device), int(limits.min())
-    results = (found.clone(), scores.clone())
+    results = (found.clone(), scores.clone(), found_said.clone())
 
     for step in range(1, steps + 1):
-        log_p = logits.sub_(log_sums(logits))
-        log_p = process(processors, history[:, :, : width + step - 1].flatten(0, 1), log_p)
+        own = logits.sub_(log_sums(logits))
+        log_p = process(processors, history[:, :, : width + step - 1].flatten(0, 1), own)
         sums, parents, tokens = candidates(log_p, running, (1 + max(1, len(end))) * beams)
-        made = _pick(history, parents)
+        made, told = _pick(history, parents), _pick(said, parents)
         made[:, :, width + step - 1] = tokens
+        if logprobs:
+            sentences = torch.arange(len(tokens), device=tokens.device)[:, None]
+            told[:, :, width + step - 1] = own.unflatten(0, (len(tokens), -1))[sentences, parents, tokens]
         stopping = torch.isin(tokens, end) | (limits == step)[:, None]
+        if stops is not None:
+            stopping |= stops.ended(made[:, :, : width + step].flatten(0, 1)).view_as(stopping)
 
         # finished: those among the first K continuations, joined with what was found before
         ripe = stopping & (torch.arange(stopping.size(1), device=end.device) < beams) & ~done[:, None]
         scores, place = torch.cat((scores, (sums / step**penalty).masked_fill(~ripe, NEVER)), 1).topk(beams)
-        found = _pick(torch.cat((found, made), 1), place)
+        found, found_said = _pick(torch.cat((found, made), 1), place), _pick(torch.cat((found_said, told), 1), place)
 
         # running: the first K others
         before = running.size(1)
         running, place = sums.masked_fill(stopping, NEVER).topk(min(beams, sums.size(1)))
-        history, parents = _pick(made, place), parents.gather(1, place)
+        history, said, parents = _pick(made, place), _pick(told, place), parents.gather(1, place)
 
         worst = scores.amin(1)  # −∞ until K are found
         if options.early_stopping is True:
@@ -100,18 +116,20 @@ def beam_search(
             break
         kept = None
         if 2 * alive <= len(done) or step == nearest:
-            results[0][at_work], results[1][at_work] = found, scores
+            results[0][at_work], results[1][at_work], results[2][at_work] = found, scores, found_said
             kept = (~done).nonzero()[:, 0]
         rows = parents + before * torch.arange(len(parents), device=parents.device)[:, None]
         if kept is not None:
-            rows, running, history, found, scores, limits, done, at_work = (
-                state[kept] for state in (rows, running, history, found, scores, limits, done, at_work)
+            rows, running, history, said, found, found_said, scores, limits, done, at_work = (
+                state[kept]
+                for state in (rows, running, history, said, found, found_said, scores, limits, done, at_work)
             )
             nearest = int(limits.min())
         stays = kept is None and running.size(1) == before
         (source.reorder if stays else source.select)(rows.flatten())
         logits = source.step(history[:, :, width + step - 1].flatten())
 
-    results[0][at_work], results[1][at_work] = found, scores
+    results[0][at_work], results[1][at_work], results[2][at_work] = found, scores, found_said
     best = options.num_return_sequences
-    return results[0][:, :best].flatten(0, 1), results[1][:, :best].flatten()
+    ids, scores, said = (result[:, :best].flatten(0, 1) for result in results)
+    return ids, scores, said

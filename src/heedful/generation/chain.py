@@ -1,4 +1,4 @@
-"""The processors that the options ask for, in transformers' order."""
+"""The processors that the options ask for, in transformers' order; penalties of counts, which it lacks, second."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ def processors_of(options: Options, source: Source, limits: Tensor, end: Sequenc
     begin = options.begin_suppress_tokens
     wanted: list[tuple[object, Processor]] = [
         (options.repetition_penalty != 1, processors.RepetitionPenalty(options.repetition_penalty)),
+        (
+            options.presence_penalty or options.frequency_penalty,
+            processors.CountPenalty(prompt, options.presence_penalty, options.frequency_penalty),
+        ),
         (options.no_repeat_ngram_size, processors.NoRepeatNGram(options.no_repeat_ngram_size)),
         (
             options.encoder_no_repeat_ngram_size,
@@ -37,6 +41,7 @@ def processors_of(options: Options, source: Source, limits: Tensor, end: Sequenc
         (options.top_k, processors.TopK(options.top_k)),
         (options.top_p < 1, processors.TopP(options.top_p)),
         (options.min_p, processors.MinP(options.min_p)),
+        (options.typical_p < 1, processors.TypicalP(options.typical_p)),
         (options.renormalize_logits, processors.LogitNormalization()),
     ]
     return [processor for wanting, processor in wanted if wanting]

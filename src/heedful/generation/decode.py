@@ -16,6 +16,7 @@ from heedful.generation.chain import processors_of
 from heedful.generation.one_by_one import one_by_one
 from heedful.generation.options import Options, resolve
 from heedful.generation.source import NONE, CrossSource, Source, align, source_of
+from heedful.generation.stopping import Decodes, StopStrings
 
 
 class Generated(NamedTuple):
@@ -28,11 +29,15 @@ class Generated(NamedTuple):
         scores: (rows,) of a beam Σ log p / length^length_penalty; otherwise the model's own Σ log p / length, before
             any penalty, temperature or cut. Length counts new tokens, the end token too. Float32, or the model's
             float64.
+        logprobs: (rows, N) where asked for: log p of each new token as the model itself says it, before any penalty,
+            temperature, cut or force, given all that stood before it (with ``context``: what was read of it); 0 where
+            ``ids`` has the prompt, a start token or padding. None otherwise.
     """
 
     ids: Tensor
     lengths: Tensor
     scores: Tensor
+    logprobs: Tensor | None = None
 
 
 def learned(stack: StackConfig) -> int | None:
@@ -104,20 +109,29 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 @contextmanager
 def _watched(source: Source) -> Iterator[None]:
     """Those who watch the model are told that a generation begins, and that it is over, however it ends."""
+    begun = []
     try:
         for watcher in source.watchers:
             watcher.begin(source.counts, source.prompt.size(1), isinstance(source, CrossSource))
+            begun.append(watcher)
         yield
     finally:
-        for watcher in source.watchers:
+        for watcher in begun:
             watcher.over()
 
 
 @torch.inference_mode()
 def _steps(
-    model: Any, ids: Tensor, mask: Tensor | None, options: Options, scored: bool, context: int | None
-) -> Generator[Tensor, None, tuple[Tensor, Tensor, Tensor]]:
-    """The tokens of each step; then ids, lengths and scores. While others are at work, inference mode is off."""
+    model: Any,
+    ids: Tensor,
+    mask: Tensor | None,
+    options: Options,
+    scored: bool,
+    context: int | None,
+    tokenizer: Decodes | None,
+    logprobs: bool = False,
+) -> Generator[Tensor, None, Generated]:
+    """The tokens of each step; then all that was made. While others are at work, inference mode is off."""
     with _evaluating(model):
         source = source_of(model, ids, mask)
         check_context(source, options, context)
@@ -125,19 +139,25 @@ def _steps(
         special = model.config.special
         end = torch.tensor(special.end, dtype=torch.int64, device=limits.device)
         processors = processors_of(options, source, limits, special.end)
+        texts, width = options.stop_strings, source.prompt.size(1)
+        stops = StopStrings(texts, tokenizer, width) if texts else None
         with _watched(source):
             if options.method == "beam":
                 source.remember(None)
-                made, scores = beam_search(source, options, processors, limits, end)
+                made, scores, log_p = beam_search(source, options, processors, limits, end, stops, logprobs)
             else:
                 most = int(limits.max())
-                source.remember(most if context is None else min(most, context - source.prompt.size(1)))
-                made, scores = yield from one_by_one(source, options, processors, limits, end, scored, context)
+                source.remember(most if context is None else min(most, context - width))
+                made, scores, log_p = yield from one_by_one(
+                    source, options, processors, limits, end, scored, context, stops
+                )
             for watcher in source.watchers:
                 watcher.end(made, options.num_return_sequences)
-        made, real = align(made, made != NONE, "left")
+        there = made != NONE
+        made, real = align(made, there, "left")
         pad = next(number for number in (special.pad, *special.end, 0) if number is not None)
-        return made.masked_fill(~real, pad), real.sum(1), scores
+        said = align(log_p, there, "left")[0].masked_fill(~real, 0.0) if logprobs else None
+        return Generated(made.masked_fill(~real, pad), real.sum(1), scores, said)
 
 
 def _decode(
@@ -147,15 +167,19 @@ def _decode(
     defaults: Mapping[str, Any] | None,
     scored: bool,
     context: int | None,
+    tokenizer: Decodes | None,
+    logprobs: bool,
     call: dict[str, Any],
 ) -> Generated:
-    steps = _steps(model, ids, mask, resolve(call, defaults), scored, context)
+    steps = _steps(model, ids, mask, resolve(call, defaults), scored, context, tokenizer, logprobs)
     while True:
         try:
             next(steps)
         except StopIteration as ended:
             # copies made out here may be used in training; what inference mode made may not
-            return Generated(*(tensor.clone() for tensor in ended.value))
+            made: Generated = ended.value
+            said = None if made.logprobs is None else made.logprobs.clone()
+            return Generated(made.ids.clone(), made.lengths.clone(), made.scores.clone(), said)
 
 
 def decode(
@@ -165,17 +189,22 @@ def decode(
     *,
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
+    tokenizer: Decodes | None = None,
+    logprobs: bool = False,
     **options: Any,
 ) -> Generated:
-    """``generate`` with lengths and scores: see there, and ``Generated``.
+    """``generate`` with lengths and scores, and where asked for ``logprobs`` of the tokens: see ``Generated``.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)
     >>> made = decode(model, torch.tensor([[1, 2, 3]]), num_beams=4, num_return_sequences=2, max_new_tokens=5)
     >>> made.ids.shape, made.lengths.tolist(), made.scores.shape
     (torch.Size([2, 8]), [8, 8], torch.Size([2]))
+    >>> made = decode(model, torch.tensor([[1, 2, 3]]), logprobs=True, max_new_tokens=2)
+    >>> (made.logprobs < 0).tolist()
+    [[False, False, False, True, True]]
     """
-    return _decode(model, ids, mask, defaults, True, context, options)
+    return _decode(model, ids, mask, defaults, True, context, tokenizer, logprobs, options)
 
 
 def generate(
@@ -185,6 +214,7 @@ def generate(
     *,
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
+    tokenizer: Decodes | None = None,
     **options: Any,
 ) -> Tensor:
     """Token ids that follow ``ids``, by greedy decoding, sampling or beam search.
@@ -202,6 +232,8 @@ def generate(
             until ``context`` is full again. A longer prompt begins so. None: all tokens are read, and learned positions
             end a row.
         defaults: the folder's generation config; the call's options go before it.
+        tokenizer: the model's, with ``decode(rows of ids) -> texts`` (an encoder-decoder's for its target), for
+            ``stop_strings``; they alone need it.
         **options: ``max_new_tokens=50``, ``num_beams=4``, ``temperature=0.8``, ``seed=0``, ...
 
     Returns:
@@ -209,9 +241,9 @@ def generate(
         decoder's with the prompt's real tokens first, an encoder-decoder's with the start token.
 
     Raises:
-        HeedfulError: for an unknown option, one without effect or out of range; a model that cannot generate; a prompt
-            without tokens, or, without ``context``, longer than the model's learned positions; ``context`` for another
-            model than a decoder, or in a beam search.
+        HeedfulError: for an unknown option, one without effect or out of range; stop strings without a tokenizer; a
+            model that cannot generate; a prompt without tokens, or, without ``context``, longer than the model's
+            learned positions; ``context`` for another model than a decoder, or in a beam search.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)  # 64 positions
@@ -220,7 +252,7 @@ def generate(
     >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=100, context=64).shape
     torch.Size([1, 103])
     """
-    return _decode(model, ids, mask, defaults, False, context, options).ids
+    return _decode(model, ids, mask, defaults, False, context, tokenizer, False, options).ids
 
 
 def stream(
@@ -230,6 +262,7 @@ def stream(
     *,
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
+    tokenizer: Decodes | None = None,
     **options: Any,
 ) -> Iterator[Tensor]:
     """The tokens that ``generate`` would give, as they are made: at each step (B · num_return_sequences,) int64.
@@ -248,4 +281,4 @@ def stream(
         raise HeedfulError(
             f"num_beams={plan.num_beams}: a search knows no token before its end; leave it out to stream"
         )
-    return (tokens.clone() for tokens in _steps(model, ids, mask, plan, False, context))
+    return (tokens.clone() for tokens in _steps(model, ids, mask, plan, False, context, tokenizer))

@@ -14,8 +14,9 @@ from heedful.generation.options import Options
 from heedful.generation.processors import Processor, process
 from heedful.generation.sampling import choose, draws, log_sums
 from heedful.generation.source import NONE, Source
+from heedful.generation.stopping import StopStrings
 
-Steps = Generator[Tensor, None, tuple[Tensor, Tensor]]
+Steps = Generator[Tensor, None, tuple[Tensor, Tensor, Tensor]]
 
 
 def one_by_one(
@@ -26,8 +27,9 @@ def one_by_one(
     end: Tensor,
     scored: bool,
     context: int | None = None,
+    stops: StopStrings | None = None,
 ) -> Steps:
-    """Greedy decoding and sampling: a token a row a step, each row until its end token or its limit.
+    """Greedy decoding and sampling: a token a row a step, each row until its end token, a stop string or its limit.
 
     Finished rows leave the batch when the live ones fall to half of it, or at their limit. A row that has more than
     ``context`` tokens goes on from the last half of them, read anew.
@@ -36,7 +38,8 @@ def one_by_one(
         (B · n,) each row's token of the step, −1 for none.
 
     Returns:
-        ids (B · n, N) with what stood before, −1 for none; scores (B · n,), zeros unless ``scored``.
+        ids (B · n, N) with what stood before, −1 for none; scores (B · n,) and log p of each new token (B · n, N), both
+        zeros unless ``scored``.
     """
     width, copies, steps = source.prompt.size(1), options.num_return_sequences, int(limits.max())
     context = context or width + steps
@@ -53,6 +56,7 @@ def one_by_one(
     ids = prompt.new_full((len(rows), width + steps), NONE)
     ids[:, :width] = prompt
     sums, lengths, nearest = logits.new_zeros(len(rows)), limits.clone(), int(limits.min())
+    said = logits.new_zeros(ids.shape)
     done = torch.zeros_like(limits, dtype=torch.bool)
     full = context + int(begins.min())  # so many columns, and the row that reads the most can read no more
 
@@ -64,8 +68,12 @@ def one_by_one(
         yield ids[:, last - 1]
         if scored:
             log_p = logits.gather(1, tokens[:, None]) - log_sums(logits)
-            sums[rows] += torch.where(done, 0.0, log_p[:, 0])
-        ended = (torch.isin(tokens, end) | (limits[rows] == step)) & ~done
+            said[rows, last - 1] = torch.where(done, 0.0, log_p[:, 0])
+            sums[rows] += said[rows, last - 1]
+        ended = torch.isin(tokens, end) | (limits[rows] == step)
+        if stops is not None:
+            ended |= stops.ended(ids[rows, :last])
+        ended &= ~done
         lengths[rows] = torch.where(ended, step, lengths[rows])
         done = done | ended
         alive = len(done) - int(done.sum())
@@ -82,7 +90,7 @@ def one_by_one(
             begins[rows] = shortened(begins[rows], last, context)
             logits = source.reread(ids[rows, :last], begins[rows])
             full = context + int(begins[rows].min())
-    return ids, sums / lengths
+    return ids, sums / lengths, said
 
 
 def shortened(begins: Tensor, end: int, context: int) -> Tensor:

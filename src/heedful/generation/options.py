@@ -6,7 +6,7 @@ does not use is an error; one of the folder's is not, since a folder speaks for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from heedful.errors import HeedfulError, nearest
 
 Method = Literal["greedy", "sampling", "beam"]
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 LENGTHS = (
     ("max_length", "max_new_tokens"),
     ("min_length", "min_new_tokens"),
@@ -41,19 +41,25 @@ class Options:
         min_new_tokens: no end token before so many.
         min_length: the same counted with the row's prompt; a row's limit goes before it. Give one of the two.
         do_sample: draw tokens by their probability. Unset: drawn where the call gives ``temperature``, ``top_k``,
-            ``top_p`` or ``min_p``, or where the folder's generation config says ``do_sample``.
+            ``top_p``, ``min_p`` or ``typical_p``, or where the folder's generation config says ``do_sample``.
         seed: makes sampling repeatable. A row draws the same alone and in any batch; the same prompt given twice, or
-            ``num_return_sequences`` > 1, draws anew each time. Unset: from torch's own random state.
+            ``num_return_sequences`` > 1, draws anew each time. A list has one for each prompt: a prompt draws what it
+            would draw alone under its own. Unset: from torch's own random state.
         temperature: logits are divided by it; below 1 sharper, above 1 flatter.
         top_k: only the k most probable tokens; 0 keeps all (so does leaving it unset).
         top_p: only the most probable tokens whose probabilities reach p together (Holtzman et al. 2020).
         min_p: only tokens at least min_p times as probable as the most probable one (Nguyen et al. 2024).
+        typical_p: only the tokens whose −log p is nearest to its mean, the entropy, as many as it takes to reach
+            probability typical_p together (Meister et al. 2023).
         num_beams: beams of the search; 1 is no search.
         num_return_sequences: so many rows a prompt: samples, or the best of the beams.
         length_penalty: a beam's score is Σ log p / length^length_penalty, the end token counted; above 0 favours long.
         early_stopping: when a sentence is done once it has ``num_beams`` finished ones: True, at once; False, when the
             best running beam, as long as it is now, could not enter; "never", when it could not at the best length.
         repetition_penalty: logits of tokens already there are divided by it (multiplied where negative); 1 is none.
+        presence_penalty: is taken from the logits of tokens that were generated already, once; 0 is none. Unlike
+            ``repetition_penalty`` it does not look at the prompt.
+        frequency_penalty: is taken from them as often as they were generated; 0 is none.
         no_repeat_ngram_size: no n-gram of this size twice; 0 is no rule.
         encoder_no_repeat_ngram_size: no n-gram of this size that stands in the source (a decoder's prompt).
         bad_words_ids: rows of ids, none of which may come.
@@ -62,6 +68,11 @@ class Options:
         forced_bos_token_id: the id that must follow a single token: an encoder-decoder's start token.
         forced_eos_token_id: the id, or ids, one of which must be the last token of a row that reaches its limit.
         renormalize_logits: a beam sums log-probabilities of what the other options left, not the model's own.
+        stop_strings: a row is over with the token that completes one of these texts, whatever ``min_new_tokens`` says;
+            in a beam search it counts as an end token. One string or several. Only generated text counts
+            (transformers: also where it begins in the prompt), as the tokenizer shows it, special tokens left out
+            (there: by their names); a stop string that names a special token is met as that token. A list without any
+            takes back what a folder says.
     """
 
     max_new_tokens: int | None = None
@@ -69,16 +80,19 @@ class Options:
     min_new_tokens: int = 0
     min_length: int = 0
     do_sample: bool = False
-    seed: int | None = None
+    seed: int | Sequence[int] | None = None
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
     num_beams: int = 1
     num_return_sequences: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | str = False
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     no_repeat_ngram_size: int = 0
     encoder_no_repeat_ngram_size: int = 0
     bad_words_ids: Sequence[Sequence[int]] = ()
@@ -87,6 +101,7 @@ class Options:
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | Sequence[int] | None = None
     renormalize_logits: bool = False
+    stop_strings: Sequence[str] = ()
 
     @property
     def method(self) -> Method:
@@ -105,11 +120,11 @@ OTHERS = (
 )
 # ... and those that we do not speak, with the value that changes nothing
 NEUTRAL = {
-    **dict.fromkeys(("typical_p", "encoder_repetition_penalty", "guidance_scale", "num_beam_groups"), 1),
+    **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale", "num_beam_groups"), 1),
     **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "diversity_penalty", "penalty_alpha"), 0),
     **dict.fromkeys(("remove_invalid_values", "token_healing"), False),
     **dict.fromkeys(("exponential_decay_length_penalty", "sequence_bias", "constraints", "force_words_ids"), None),
-    **dict.fromkeys(("stop_strings", "max_time", "top_h", "dola_layers", "watermarking_config"), None),
+    **dict.fromkeys(("max_time", "top_h", "dola_layers", "watermarking_config"), None),
 }
 
 
@@ -129,22 +144,32 @@ def _ids(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(map(_id, value))
 
 
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_new_tokens": _whole(1),
     "max_length": _whole(1),
     "min_new_tokens": _whole(0),
     "min_length": _whole(0),
     "do_sample": (lambda v: isinstance(v, bool), "True or False"),
-    "seed": _whole(0),
+    "seed": (
+        lambda v: all(_id(one) and one < 2**64 for one in _list(v)) and v not in ([], ()),
+        "a whole number from 0 below 2**64, or a list of them, one a prompt",
+    ),
     "temperature": _number(lambda v: v > 0, "above 0 (the most probable token each time is do_sample=False)"),
     "top_k": _whole(0),
     "top_p": _number(lambda v: 0 < v <= 1, "above 0 and at most 1"),
     "min_p": _number(lambda v: 0 <= v <= 1, "from 0 to 1"),
+    "typical_p": _number(lambda v: 0 < v <= 1, "above 0 and at most 1"),
     "num_beams": _whole(1),
     "num_return_sequences": _whole(1),
     "length_penalty": _number(lambda v: True, "a number"),
     "early_stopping": (lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"'),
     "repetition_penalty": _number(lambda v: v > 0, "above 0"),
+    "presence_penalty": _number(lambda v: True, "a number"),
+    "frequency_penalty": _number(lambda v: True, "a number"),
     "no_repeat_ngram_size": _whole(0),
     "encoder_no_repeat_ngram_size": _whole(0),
     "bad_words_ids": (
@@ -156,6 +181,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "forced_bos_token_id": (_id, "a token id"),
     "forced_eos_token_id": (lambda v: _id(v) or (_ids(v) and v), "a token id or a list of them"),
     "renormalize_logits": (lambda v: isinstance(v, bool), "True or False"),
+    "stop_strings": (lambda v: all(isinstance(one, str) and one for one in _list(v)), "texts, none empty"),
 }
 
 
@@ -166,7 +192,10 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
         test, words = _CHECKS[name]
         if value is not None and not test(value):
             raise HeedfulError(f"{name} is {value!r}; give {words}")
-    return {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
+    if "stop_strings" in given:
+        given["stop_strings"] = tuple(_list(given["stop_strings"]))
+    return given
 
 
 def _told(folder: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,6 +210,20 @@ def _told(folder: Mapping[str, Any]) -> dict[str, Any]:
             what = "it is not supported, take it out there" if name in NEUTRAL else nearest(name, NAMES)
             raise HeedfulError(f"the folder's generation config says {name}={value!r}; {what}")
     return _given(told)
+
+
+def part(options: Mapping[str, Any], rows: Iterable[int], count: int) -> dict[str, Any]:
+    """The options of a call for ``rows`` of its ``count`` prompts: of seeds, one a prompt, theirs.
+
+    >>> part({"seed": [5, 6, 7], "top_k": 9}, [2, 0], 3)
+    {'seed': [7, 5], 'top_k': 9}
+    """
+    seeds = options.get("seed")
+    if not isinstance(seeds, list | tuple):
+        return dict(options)
+    if len(seeds) != count:
+        raise HeedfulError(f"seed has {len(seeds)} numbers, but there are {count} prompts; give one for each")
+    return {**options, "seed": [seeds[row] for row in rows]}
 
 
 def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Options:

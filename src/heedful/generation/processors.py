@@ -43,6 +43,26 @@ class RepetitionPenalty:
 
 
 @dataclass(frozen=True)
+class CountPenalty:
+    """s − presence · [n > 0] − frequency · n, with n how often a token stands after the ``prompt`` (its width).
+
+    As in OpenAI's interface, and in the servers that follow it: what was generated counts, the prompt does not.
+    """
+
+    prompt: int
+    presence: float
+    frequency: float
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        made, size = history[:, self.prompt :], scores.size(1)
+        counts = scores.new_zeros(len(scores), size + 1)
+        counts.scatter_add_(1, made.where((made >= 0) & (made < size), size), scores.new_ones(made.shape))
+        counts = counts[:, :size]
+        return scores - self.presence * (counts > 0) - self.frequency * counts
+
+
+@dataclass(frozen=True)
 class NoRepeatNGram:
     """No token that would complete an n-gram already there (Paulus et al. 2017)."""
 
@@ -118,6 +138,24 @@ class MinP:
         """Scores (R, V)."""
         probabilities = scores.softmax(1)
         return scores.masked_fill(probabilities < self.p * probabilities.amax(1, keepdim=True), NEVER)
+
+
+@dataclass(frozen=True)
+class TypicalP:
+    """Only tokens of typical surprise: those with the smallest |−log q − H|, H = −Σ q log q, as many as it takes to
+    reach probability ``p`` (Meister et al. 2023, section 4).
+    """
+
+    p: float
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        log_q = scores - log_sums(scores)
+        q = log_q.exp()
+        odd = (log_q - (q * log_q).nansum(1, keepdim=True)).abs()
+        ranked, order = odd.sort(1)
+        last = (q.gather(1, order).cumsum(1) < self.p).sum(1, keepdim=True).clamp(max=scores.size(1) - 1)
+        return scores.masked_fill(odd > ranked.gather(1, last), NEVER)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from heedful.errors import HeedfulError
 
 BLOCK = 128
 
@@ -56,21 +59,24 @@ def choose(scores: Tensor, draw: Tensor | None = None) -> Tensor:
     return torch.searchsorted(reached, aim, right=True)[:, 0].clamp(max=scores.size(1) - 1)
 
 
-def draws(given: Tensor, copies: int, steps: int, seed: int | None) -> Tensor:
+def draws(given: Tensor, copies: int, steps: int, seed: int | Sequence[int] | None) -> Tensor:
     """Uniform numbers for ``copies`` samples of ``steps`` tokens from each prompt (or source): (B · copies, steps).
 
-    A row's numbers depend on the seed, its own real tokens, and on how many rows before it have the same: not on its
-    place, its padding or its neighbours. ``given`` is (B, T) with −1 for padding.
+    A row's numbers depend on the seed (its own of a list of B), its own real tokens, and on how many rows before it
+    have the same of both: not on its place, its padding or its neighbours. ``given`` is (B, T) with −1 for padding.
     """
-    base = int(torch.randint(2**63 - 1, ())) if seed is None else seed
-    met: Counter[bytes] = Counter()
+    drawn = int(torch.randint(2**63 - 1, ())) if seed is None else seed
+    bases = [drawn] * len(given) if isinstance(drawn, int) else drawn
+    if len(bases) != len(given):
+        raise HeedfulError(f"seed has {len(bases)} numbers, but there are {len(given)} prompts; give one for each")
+    met: Counter[tuple[bytes, int]] = Counter()
     rows = []
-    for tokens in given.cpu().unbind(0):
+    for tokens, base in zip(given.cpu().unbind(0), bases, strict=True):
         key = tokens[tokens >= 0].numpy().tobytes()
         for _ in range(copies):
-            digest = hashlib.blake2b(key, digest_size=8, person=b"draw", salt=met[key].to_bytes(8, "little"))
+            digest = hashlib.blake2b(key, digest_size=8, person=b"draw", salt=met[key, base].to_bytes(8, "little"))
             digest.update(base.to_bytes(8, "little", signed=False))
-            met[key] += 1
+            met[key, base] += 1
             own = torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little"))
             rows.append(torch.rand(steps, generator=own, dtype=torch.float64))
     return torch.stack(rows).to(given.device)

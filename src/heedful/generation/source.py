@@ -52,7 +52,12 @@ class Source:
         self.given = self.prompt = self.ids.where(real, NONE)
         self.counts, self.origin = real.sum(1), torch.arange(len(ids), device=ids.device)
         self.usual = torch.full_like(self.counts, 50)
-        self.watchers = list(model.watchers)
+        self.told = tuple(model.watchers)
+
+    @property
+    def watchers(self) -> list[Any]:
+        """Those who have been told of this generation since it began, and still watch."""
+        return [one for one in self.told if one in self.model.watchers]
 
     def remember(self, steps: int | None) -> None:
         """Make a cache: with room for ``steps`` tokens after the prompt, or growing with None.
@@ -121,7 +126,7 @@ class CrossSource(Source):
         self.given, self.prompt = self.ids.where(real, NONE), torch.full((len(ids), 1), start, device=ids.device)
         self.counts, self.usual = torch.ones_like(real.sum(1)), 2 * real.sum(1) + 50
         self.origin = torch.arange(len(ids), device=ids.device)
-        self.watchers = list(model.watchers)
+        self.told = tuple(model.watchers)
 
     def prefill(self) -> Tensor:
         """Logits (B, V) after the start token."""

@@ -17,7 +17,7 @@ from heedful.config import EncoderConfig, EncoderDecoderConfig, LearnedPosition,
 from heedful.data import Picture
 from heedful.errors import HeedfulError
 from heedful.generation import decode
-from heedful.inspection.images import grid
+from heedful.inspection.images import tokens
 from heedful.looking.ask import Ask
 from heedful.looking.catalogue import stacks_of, translates, writes
 from heedful.looking.subject import Subject
@@ -28,7 +28,6 @@ from heedful.tasks.translation import whole
 from heedful.text import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
-PREFIX = {"none": (), "class": ("[class]",), "class+distillation": ("[class]", "[distillation]")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,16 +93,14 @@ def read_source(subject: Subject, one: Any) -> tuple[str, list[int]]:
 
 
 def _image(subject: Subject, config: VisionConfig, one: Any) -> Reading:
-    how, patches = subject.preprocessing, config.patches
+    how = subject.preprocessing
     assert how is not None
     picture = Picture.of(one)
     pixels = how.fitted(picture.pixels(how.channels))
-    rows, columns = grid(subject.model)
-    names = [f"{row},{column}" for row in range(rows) for column in range(columns)]
     return Reading(
         name=short(picture.name.rpartition("/")[2]),
         arguments=(on_device(subject, torch.from_numpy(how.normalised(pixels[None])).to(subject.model.dtype)),),
-        read={"encoder": [*PREFIX[patches.prefix], *names]},
+        read={"encoder": tokens(subject.model)},
         pixels=np.ascontiguousarray(pixels.transpose(1, 2, 0)),
     )
 
@@ -120,7 +117,7 @@ def _sentence(subject: Subject, one: Any) -> Reading:
         again = [start_of(config), *ids[:-1]]
         arguments = (row_of(subject, ids), row_of(subject, again))
         read = {"encoder": pieces, "decoder": tokenizer.pieces(again)}
-        return Reading(name=name, arguments=arguments, ids=ids, read=read, written=pieces)
+        return Reading(name=name, arguments=arguments, ids=ids, read=read)
     if isinstance(config, EncoderConfig):
         two = (None, row_of(subject, segments)) if config.embedding.segments > 1 else ()
         return Reading(name=name, arguments=(row_of(subject, ids), *two), ids=ids, read={"encoder": pieces})
@@ -175,7 +172,8 @@ def _target(subject: Subject, ids: Sequence[int], ask: Ask) -> tuple[list[int], 
     if ask.target is not None:
         _something(subject.target.encode([ask.target]), "the target")
         return whole(subject.target, [ask.target])[0], "The target was given."
-    found = decode(subject.model, row_of(subject, ids), defaults=subject.model.generation, **one_answer(ask))
+    options = {"defaults": subject.model.generation, "tokenizer": subject.target, **one_answer(ask)}
+    found = decode(subject.model, row_of(subject, ids), **options)
     return found.ids[0, 1 : int(found.lengths[0])].tolist(), "The target is what the model itself wrote."
 
 

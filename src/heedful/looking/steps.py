@@ -23,6 +23,7 @@ from heedful.looking.look import Look
 from heedful.looking.reading import one_answer, pieces_of, read_source, row_of
 from heedful.looking.subject import Subject
 from heedful.tasks.task import short
+from heedful.views import figures
 from heedful.views.maps import Maps
 from heedful.views.steps import Steps, steps_page
 
@@ -74,7 +75,7 @@ def steps_of(subject: Subject, text: str, ask: Ask) -> Steps:
         options |= _room(model.config, ids)
     every = [path for own in paths.values() for path in own]
     with record(model, every, heads=heads) as seen:
-        found = decode(model, row_of(subject, ids), defaults=model.generation, **options)
+        found = decode(model, row_of(subject, ids), defaults=model.generation, tokenizer=subject.target, **options)
     row = found.ids[0, : int(found.lengths[0])].tolist()
     begin = 1 if two else len(ids)  # of what was made: after the start token, or after the prompt
     made = row[begin:]
@@ -131,6 +132,6 @@ def _said(subject: Subject, ids: list[int], row: list[int], begin: int, two: boo
 
 def _svg(steps: Steps, title: str) -> str:
     """How sure it was of each token."""
-    from heedful.views.figures import saliency
-
-    return saliency(list(steps.made), list(steps.chosen), f"{title} · how probable each token was", note=steps.note)
+    return figures.saliency(
+        list(steps.made), list(steps.chosen), f"{title} · how probable each token was", note=steps.note
+    )

@@ -25,6 +25,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.tasks.task import Answer, Streams, Task
+from heedful.text.chat import is_conversation
 
 # a model of this family with this head: this task
 HEADS: tuple[tuple[type[Config], type[Config], str], ...] = (
@@ -56,15 +57,19 @@ class Pipeline:
         """The answer to each input, in order; the options are the task's."""
         return self.task.answer(self.model, inputs, **self.checked(options))
 
-    def stream(self, text: str, **options: Any) -> Iterator[str]:
-        """The answer to one text, in pieces as they are made; an error where the task makes its answers whole."""
+    def stream(self, text: Any, **options: Any) -> Iterator[str]:
+        """The answer to one text, or to one list of messages, in pieces as they are made; an error where the task makes
+        its answers whole.
+        """
         if not isinstance(self.task, Streams):
             raise HeedfulError(f"{self.task.name} answers as a whole; call the pipeline instead of stream")
         return self.task.stream(self.model, text, **self.checked(options))
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
-        """``{"input", "output", "score"}`` for one input, a list of them for a list."""
-        if isinstance(inputs, list):
+        """``{"input", "output", "score"}`` for one input, a list of them for a list; a list of messages, each with its
+        ``"role"``, is one input.
+        """
+        if isinstance(inputs, list) and not is_conversation(inputs):
             return [answer.as_dict() for answer in self.answers(inputs, **options)]
         return self.answers([inputs], **options)[0].as_dict()
 
@@ -98,6 +103,9 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     >>> translate = heedful.pipeline("translation", "runs/en-fr")  # doctest: +SKIP
     >>> translate("How are you?")["output"]  # doctest: +SKIP
     'Comment allez-vous ?'
+    >>> talk = heedful.pipeline("text-generation", "runs/assistant")  # doctest: +SKIP
+    >>> talk([{"role": "user", "content": "How are you?"}])["output"]  # doctest: +SKIP
+    'Well, thank you.'
     """
     if task is not None:
         tasks.check(task)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints.configuration import config_of
+from heedful.checkpoints.configuration import config_of, home
 from heedful.checkpoints.folder import find
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
@@ -25,8 +25,9 @@ from heedful.data.split import divide_text
 from heedful.data.windows import Stream, Window, read
 from heedful.errors import HeedfulError
 from heedful.generation import decode, stream
-from heedful.generation.options import NAMES, resolve
+from heedful.generation.options import NAMES, part, resolve
 from heedful.generation.pieces import pieces
+from heedful.generation.stopping import cut, until
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.shared import (
@@ -41,7 +42,7 @@ from heedful.tasks.shared import (
     tokenizer_of,
 )
 from heedful.tasks.task import EVALUATED, Answer, Batch, Encoded, Measured, Task, short
-from heedful.text import Tokenizer
+from heedful.text import Tokenizer, chat
 from heedful.text.parts import encode_parts
 
 log = logging.getLogger("heedful")
@@ -174,6 +175,8 @@ class TextGeneration(Task):
         """
         folder = find(folder)
         tokenizer, config = tokenizer_of(reads(cls.name, folder)), config_of(folder)
+        if template := chat.read(folder) or chat.read(home(folder)):
+            tokenizer.config["chat_template"] = template
         named = [tokenizer.config.get("model_max_length"), positions_of(config)]
         known = [int(length) for length in named if length is not None and length < 1e9]  # a huge one stands for none
         ends = config.special.end if isinstance(config, DecoderConfig) else ()
@@ -294,30 +297,36 @@ class TextGeneration(Task):
         return Measured(metrics, {"tokens": count, "bytes": size})
 
     def answer(
-        self, model: Model, inputs: Sequence[str], *, batch_tokens: int | None = None, **options: Any
+        self, model: Model, inputs: Sequence[Any], *, batch_tokens: int | None = None, **options: Any
     ) -> list[Answer]:
         """Each prompt and how it goes on; the score is of the new tokens, the mean log-probability or the beam's.
+
+        A list of messages (``{"role": "user", "content": "..."}``) is put in the words of the folder's chat template;
+        its output is what the assistant answers, alone.
 
         An empty prompt begins a document. When the context is full its last half is read again and the text goes on
         (``heedful.generation.generate``: ``context``), to any length; of a prompt longer than the context only that
         half is read. A beam search cannot do so: prompt and continuation must fit the model's positions.
+
+        With ``stop_strings`` a continuation ends right after the first of them, which is shown.
         """
         prompts = self._prompts(inputs)
-        plan = self._plan(model, options)
+        plan, strings = self._plan(model, options), resolve(options, model.generation).stop_strings
         answers = [Answer(text, text, None) for text in inputs]
         batches = ordered(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
         for batch in batches:
             ids, real = masked([prompts[i] for i in batch])
-            found = decode(model, ids, real, **plan, **options)
+            found = decode(model, ids, real, **plan, **part(options, batch, len(inputs)))
             for i, row, length, score in zip(
                 batch, found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), strict=True
             ):
                 before, text = self.tokenizer.decode([prompts[i], row[:length]])
-                answers[i] = Answer(inputs[i], inputs[i] + text[len(before) :], score)
+                shown = inputs[i] if isinstance(inputs[i], str) else ""
+                answers[i] = Answer(inputs[i], shown + cut(text[len(before) :], strings), score)
         return answers
 
-    def stream(self, model: Model, text: str, *, batch_tokens: int | None = None, **options: Any) -> Iterator[str]:
-        """The prompt, then its continuation as it is made, never a part of a character.
+    def stream(self, model: Model, text: Any, *, batch_tokens: int | None = None, **options: Any) -> Iterator[str]:
+        """The prompt, then its continuation as it is made, never a part of a character; of messages the answer alone.
 
         Joined, the pieces are the ``output`` of ``answer`` with the same options and seed; ``batch_tokens`` is for many
         prompts, and has nothing to do here. A beam search is an error where it is asked for; where the folder asks for
@@ -329,28 +338,34 @@ class TextGeneration(Task):
         ids = torch.tensor([prompt], device=model.device)
         tokens = stream(model, ids, **self._plan(model, options), **options)
         made = pieces(lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens), self.tokenizer.joined)
-        return chain([text] if text else [], made)
+        return chain(
+            [text] if isinstance(text, str) and text else [],
+            until(made, resolve(options, model.generation).stop_strings),
+        )
 
-    def _prompts(self, texts: Sequence[str]) -> list[list[int]]:
+    def _prompts(self, inputs: Sequence[Any]) -> list[list[int]]:
         """Ids to go on from; what the vocabulary lacks is said."""
-        check_texts(self.name, texts)
+        talks = [chat.is_conversation(one) for one in inputs]
+        check_texts(self.name, [one for one, talk in zip(inputs, talks, strict=True) if not talk])
+        texts = [chat.rendered(self.tokenizer, one) if talk else one for one, talk in zip(inputs, talks, strict=True)]
         rows = self.tokenizer.encode(texts)
         for text, row in zip(texts, rows, strict=True):
             if self.tokenizer.unknown in row:
                 log.warning(
                     "the model does not know every character of %r; it reads the unknown token there", short(text)
                 )
-        return [[*self.before, *row] or [self.end] for row in rows]
+        befores = [[] if talk else self.before for talk in talks]  # a template says itself what begins it
+        return [[*before, *row] or [self.end] for before, row in zip(befores, rows, strict=True)]
 
     def _plan(self, model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
         """How much is read at a time, and the folder's ways of generating."""
         defaults = dict(model.generation)
         if resolve(options, defaults).method != "beam":
             lengths = [length for length in (self.context, positions_of(model.config)) if length]
-            return {"context": min(lengths, default=None), "defaults": defaults}
+            return {"context": min(lengths, default=None), "defaults": defaults, "tokenizer": self.tokenizer}
         if isinstance(model.config, DecoderConfig) and isinstance(model.config.decoder.position, LearnedPosition):
             defaults.pop("max_new_tokens", None)  # as many as there is room for
-        return {"defaults": defaults}
+        return {"defaults": defaults, "tokenizer": self.tokenizer}
 
     def sample(self, row: Row) -> str:
         """The beginning of the text."""

@@ -21,7 +21,8 @@ from heedful.data.batching import ordered
 from heedful.errors import HeedfulError
 from heedful.evaluation.metrics import exact_match, translation_metrics
 from heedful.generation import decode
-from heedful.generation.options import NAMES
+from heedful.generation.options import NAMES, part, resolve
+from heedful.generation.stopping import cut
 from heedful.models import Model
 from heedful.settings import (
     DataSettings,
@@ -287,20 +288,25 @@ class Translation(Task):
     def answer(
         self, model: Model, inputs: Sequence[str], *, batch_tokens: int | None = None, **options: Any
     ) -> list[Answer]:
-        """Decode each input, alike lengths together; an input without text gets an empty answer."""
+        """Decode each input, alike lengths together; an input without text gets an empty answer.
+
+        With ``stop_strings`` an answer ends right after the first of them, which is shown.
+        """
         check_texts(self.name, inputs)
         answers = [Answer(text, "", None) for text in inputs]
         asked = [index for index, text in enumerate(inputs) if text.strip()]
         if not asked:
             return answers
         sources = whole(self.source, [inputs[index] for index in asked])
+        strings = resolve(options, model.generation).stop_strings
         for batch in ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128):
             ids, real = masked([sources[i] for i in batch], self.pad)
-            found = decode(model, ids, real, defaults=model.generation, **options)
+            own = part(options, [asked[i] for i in batch], len(inputs))
+            found = decode(model, ids, real, defaults=model.generation, tokenizer=self.target, **own)
             for i, text, score in zip(
                 batch, self.target.decode(found.ids.tolist()), found.scores.tolist(), strict=True
             ):
-                answers[asked[i]] = Answer(inputs[asked[i]], text, score)
+                answers[asked[i]] = Answer(inputs[asked[i]], cut(text, strings), score)
         return answers
 
     def sample(self, row: Row) -> str:

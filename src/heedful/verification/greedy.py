@@ -44,8 +44,9 @@ def new_tokens(subject: Subject) -> int:
 
 
 def plain(model: Any, ids: Tensor, mask: Tensor | None, count: int) -> Tensor:
-    """Greedy ids, with the folder's other settings."""
-    return generate(model, ids, mask, defaults=model.generation, do_sample=False, num_beams=1, max_new_tokens=count)
+    """Greedy ids, with the folder's other settings but its stop strings, which end texts and not ids."""
+    fixed = {"do_sample": False, "num_beams": 1, "stop_strings": []}
+    return generate(model, ids, mask, defaults=model.generation, max_new_tokens=count, **fixed)
 
 
 def against_transformers(subject: Subject) -> Outcome:
@@ -57,6 +58,7 @@ def against_transformers(subject: Subject) -> Outcome:
     with theirs.quiet() as transformers:
         for dtype in (torch.float32, torch.float64):
             ours, other = subject.model(dtype), theirs.reference(transformers, subject, dtype)
+            other.generation_config.stop_strings = None
             pairs = []
             for row in rows:
                 ids = row[None]

@@ -1,0 +1,152 @@
+"""Conversations as text: the chat template that a published folder brings, filled in.
+
+A template is a small program of strangers. It runs in Jinja's sandbox, sees plain data alone (strings, numbers, lists
+and mappings), and can change none of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heedful.errors import HeedfulError
+from heedful.text.families import ROLES
+from heedful.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+FILE = "chat_template.jinja"  # beside tokenizer_config.json, whose "chat_template" is the older place
+JINJA = (3, 1, 6)  # the sandbox of older ones has known holes
+
+
+def is_conversation(one: Any) -> bool:
+    """Whether this is a list of messages, ``{"role": ..., "content": ...}`` each.
+
+    >>> is_conversation([{"role": "user", "content": "Hello"}]), is_conversation(["Hello"])
+    (True, False)
+    """
+    return isinstance(one, list | tuple) and any(isinstance(message, Mapping) and "role" in message for message in one)
+
+
+def read(folder: Path) -> str | None:
+    """The template in a folder's ``chat_template.jinja``, or None; transformers, too, prefers it to the older place."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise HeedfulError(f"cannot read {path} ({error}); save or download it again") from None
+
+
+def rendered(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]]) -> str:
+    """The messages in the template's words, up to where the assistant's answer begins.
+
+    Equal to transformers' ``apply_chat_template(messages, tokenize=False, add_generation_prompt=True)``. Special tokens
+    are in the text; what else the tokenizer puts around a text must not be added again.
+
+    Raises:
+        HeedfulError: where the tokenizer has no template, the template is broken or refuses the messages, a message is
+            no plain data with a role, or the last is the assistant's.
+
+    >>> tokenizer = Tokenizer.train(["some text"], size=300)
+    >>> tokenizer.config["chat_template"] = "[{{ messages[0].role }}] {{ messages[0].content }}{{ eos_token }}"
+    >>> rendered(tokenizer, [{"role": "user", "content": "Hello"}])
+    '[user] Hello</s>'
+    """
+    template = _template(_told(tokenizer))
+    names = {role: name for role in ROLES if isinstance(name := tokenizer.config.get(role), str)}
+    given = {"messages": _plain(messages), "tools": None, "documents": None, "add_generation_prompt": True}
+    import jinja2
+
+    try:
+        return template.render(**names, **given)
+    except jinja2.TemplateError as error:
+        raise HeedfulError(f"the model's chat template refuses the messages: {_line(error)}; change them") from None
+    except Exception as error:  # whatever the program does with data that it does not expect
+        raise HeedfulError(
+            f"the model's chat template cannot be filled with these messages ({type(error).__name__}: {_line(error)}); "
+            "look at their contents"
+        ) from None
+
+
+def _told(tokenizer: Tokenizer) -> str:
+    """The template of a tokenizer, of several the one for plain conversations."""
+    found = tokenizer.config.get("chat_template")
+    if isinstance(found, list):  # [{"name": "default", "template": ...}, {"name": "tool_use", ...}]
+        found = {one["name"]: one.get("template") for one in found if isinstance(one, dict) and "name" in one}
+    if isinstance(found, dict):
+        found = found.get("default")
+    if not isinstance(found, str):
+        raise HeedfulError(
+            f"the model has no chat template (no {FILE}, no chat_template in tokenizer_config.json); give it a text "
+            "instead of messages"
+        )
+    return found
+
+
+def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages as JSON has them, checked."""
+    for number, message in enumerate(messages, start=1):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            shown = f"{str(message)[:40]!r}"
+            raise HeedfulError(f'message {number} is {shown}; give {{"role": "user", "content": "..."}}')
+    if messages[-1]["role"] == "assistant":
+        raise HeedfulError("the last message is the assistant's, who is to answer; end with another's")
+    try:
+        plain: list[dict[str, Any]] = json.loads(json.dumps([dict(message) for message in messages]))
+    except (TypeError, ValueError) as error:
+        raise HeedfulError(f"a message holds more than text, numbers and lists of them ({_line(error)})") from None
+    return plain
+
+
+@lru_cache(maxsize=8)
+def _template(text: str) -> Template:
+    """The program of a template: Jinja with the settings and names that templates are written for."""
+    try:
+        import jinja2
+        from jinja2 import nodes
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        raise HeedfulError("chat templates need Jinja: pip install 'heedful[chat]'") from None
+    version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
+    if version < JINJA:
+        raise HeedfulError(
+            f"chat templates need Jinja 3.1.6, this is {jinja2.__version__}: pip install 'heedful[chat]'"
+        )
+
+    class Generation(Extension):
+        """``{% generation %}``: what the assistant says, marked for training; here it is text as any other."""
+
+        tags = {"generation"}  # noqa: RUF012 (Jinja's own form)
+
+        def parse(self, parser: Any) -> list[nodes.Node]:
+            next(parser.stream)
+            body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return body
+
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    def as_json(value: Any, ensure_ascii: bool = False, **how: Any) -> str:  # Jinja's own is made for HTML
+        return json.dumps(value, ensure_ascii=ensure_ascii, **how)
+
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    made.filters["tojson"] = as_json
+    made.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.now().strftime(form))
+    try:
+        return made.from_string(text)
+    except jinja2.TemplateSyntaxError as error:
+        raise HeedfulError(
+            f"the model's chat template is broken in line {error.lineno} ({_line(error)}); download it again"
+        ) from None
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,222 @@
+"""Chat templates, of the shapes that published folders have, against transformers' ``apply_chat_template``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heedful.errors import HeedfulError
+from heedful.text import Tokenizer
+from heedful.text.chat import is_conversation, read, rendered
+
+NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+
+CHATML = """\
+{%- if messages[0]['role'] != 'system' %}
+    {{- '<|im_start|>system\\nBe helpful.<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] | trim + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+LLAMA_3 = """\
+{% set loop_messages = messages %}{% for message in loop_messages %}\
+{% set head = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' %}\
+{% set content = head + message['content'] | trim + '<|eot_id|>' %}\
+{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
+MISTRAL = """\
+{%- if messages[0].role == 'system' %}
+    {%- set system = messages[0].content %}
+    {%- set rest = messages[1:] %}
+{%- else %}
+    {%- set rest = messages %}
+{%- endif %}
+{{- bos_token }}
+{%- for message in rest %}
+    {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('user and assistant must take turns') }}
+    {%- endif %}
+    {%- if message.role == 'user' %}
+        {{- '[INST] ' + (system + '\\n\\n' if loop.last and system is defined else '') + message.content + ' [/INST]' }}
+    {%- elif message.role == 'assistant' %}
+        {{- ' ' + message.content + eos_token }}
+    {%- else %}
+        {{- raise_exception('only user, assistant and system, not ' + message.role) }}
+    {%- endif %}
+{%- endfor %}
+"""
+GEMMA = """\
+{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}
+{% for message in messages %}
+    {% set role = 'model' if message['role'] == 'assistant' else message['role'] %}
+{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim }}<end_of_turn>
+{% endfor %}
+{% if add_generation_prompt %}<start_of_turn>model
+{% endif %}"""
+TOOLS = """\
+{% macro block(name, value) %}<{{ name }}>{{ value | tojson(indent=2) }}</{{ name }}>{% endmacro %}
+{% set ns = namespace(last=-1) %}
+{% for message in messages %}{% if message.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{% if tools %}{{ tools | tojson }}{% endif %}{% if documents is not none %}none{% endif %}
+{% for message in messages %}
+  {% if message.content is string %}
+    {{ message.role }}: {{ message.content }}{% if loop.index0 == ns.last %} (last){% endif %}
+  {% else %}
+    {% for part in message.content %}{% if part.type != 'text' %}{% continue %}{% endif %}{{ part.text }}{% endfor %}
+  {% endif %}
+  {% if message.tool_calls is defined %}{{ block('calls', message.tool_calls) }}{% endif %}
+  {% if message.stop %}{% break %}{% endif %}
+{% endfor %}
+{{ {'é <': ["'", true, none]} | tojson }} {{ cls_token }}|{{ dict(a=1).a }}"""
+TRAINED = """\
+{% for message in messages %}
+{% if message.role == 'assistant' %}{% generation %}{{ message.content }}{{ eos_token }}{% endgeneration %}
+{% else %}### {{ message.role | title }}:
+{{ message.content.split('</think>')[-1] }}
+{% endif %}
+{% endfor %}{{ strftime_now('%Y') }}
+"""
+TEMPLATES = {
+    "ChatML": CHATML,
+    "Llama 3": LLAMA_3,
+    "Mistral": MISTRAL,
+    "Gemma": GEMMA,
+    "tools": TOOLS,
+    "trained": TRAINED,
+}
+
+TALKS: dict[str, list[dict[str, Any]]] = {
+    "one": [{"role": "user", "content": "Who are you?"}],
+    "system": [{"role": "system", "content": "Be brief. "}, {"role": "user", "content": " Hi <b> & 'you' é🙂\n"}],
+    "turns": [
+        {"role": "user", "content": "One?"},
+        {"role": "assistant", "content": "Two."},
+        {"role": "user", "content": "Three?</think>{{ 7 * 7 }}"},
+    ],
+    "out of turn": [{"role": "user", "content": "One?"}, {"role": "user", "content": "Two?"}],
+    "tool": [
+        {"role": "user", "content": "One?"},
+        {"role": "tool", "content": "4", "tool_calls": [{"a": "é", "b": 1.5}]},
+    ],
+    "parts": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What?"}], "stop": True}],
+}
+
+
+def tokenizer_with(template: Any) -> Tokenizer:
+    tokenizer = Tokenizer.train(["some text"], 300)
+    tokenizer.config = {**NAMES, "chat_template": template}
+    return tokenizer
+
+
+@pytest.mark.parametrize("talk", TALKS.values(), ids=TALKS)
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_as_transformers(template: str, talk: list[dict[str, Any]]) -> None:
+    transformers = pytest.importorskip("transformers")
+    ours = tokenizer_with(template)
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=ours.backend, chat_template=template, **NAMES)
+    refusal, expected = "", ""
+    try:
+        expected = theirs.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    except Exception as error:
+        refusal = str(error)
+    if refusal:
+        with pytest.raises(HeedfulError) as caught:
+            rendered(ours, talk)
+        assert refusal in str(caught.value)
+        assert "\n" not in str(caught.value)
+    else:
+        assert rendered(ours, talk) == expected
+        assert len(expected) > 10
+
+
+def test_a_refusal_is_the_template_s_own_words() -> None:
+    with pytest.raises(HeedfulError, match="chat template refuses the messages: user and assistant must take turns; "):
+        rendered(tokenizer_with(MISTRAL), TALKS["out of turn"])
+    with pytest.raises(HeedfulError, match="cannot be filled with these messages"):
+        rendered(tokenizer_with(MISTRAL), [{"role": "user", "content": None}])
+    with pytest.raises(HeedfulError, match="refuses the messages: 'dict object' has no attribute 'content'"):
+        rendered(tokenizer_with(MISTRAL), [{"role": "user"}])
+
+
+def test_what_is_no_template_or_no_message() -> None:
+    one = TALKS["one"]
+    with pytest.raises(HeedfulError, match=r"no chat template \(.*give it a text instead of messages"):
+        rendered(Tokenizer.train(["some text"], 300), one)
+    with pytest.raises(HeedfulError, match=r"broken in line 2 \(.*\); download it again"):
+        rendered(tokenizer_with("a\n{% for %}"), one)
+    with pytest.raises(HeedfulError, match="message 2 is 'hello'; give"):
+        rendered(tokenizer_with(CHATML), [*one, "hello"])  # type: ignore[list-item]
+    with pytest.raises(HeedfulError, match=r"message 1 is .*; give"):
+        rendered(tokenizer_with(CHATML), [{"content": "x"}, *one])
+    with pytest.raises(HeedfulError, match="the last message is the assistant's"):
+        rendered(tokenizer_with(CHATML), [*one, {"role": "assistant", "content": "I"}])
+    with pytest.raises(HeedfulError, match="a message holds more than text"):
+        rendered(tokenizer_with(CHATML), [{"role": "user", "content": object()}])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ raise_exception.__globals__.keys() }}",
+        "{% for i in range(10 ** 9) %}{% endfor %}",
+        "{{ cycler.__init__.__globals__.os.system('true') }}",
+    ],
+)
+def test_a_template_reaches_nothing_but_the_messages(template: str) -> None:
+    with pytest.raises(HeedfulError, match="the model's chat template"):
+        rendered(tokenizer_with(template), TALKS["one"])
+
+
+def test_of_several_templates_the_default_is_taken() -> None:
+    several = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "{{ messages[0].content }}"}]
+    assert rendered(tokenizer_with(several), TALKS["one"]) == "Who are you?"
+    assert rendered(tokenizer_with({one["name"]: one["template"] for one in several}), TALKS["one"]) == "Who are you?"
+    with pytest.raises(HeedfulError, match="no chat template"):
+        rendered(tokenizer_with(several[:1]), TALKS["one"])
+
+
+def test_a_conversation_is_known_by_its_roles() -> None:
+    assert is_conversation(TALKS["turns"])
+    assert is_conversation([{"content": "x"}, {"role": "user"}])  # one message is wrong, and will be named
+    for other in ("text", [], ["a", "b"], {"role": "user"}, [{"text": "a", "text_pair": "b"}], [TALKS["one"]], [3]):
+        assert not is_conversation(other)
+
+
+def test_the_file_goes_before_the_configuration(tmp_path: Path) -> None:
+    assert read(tmp_path) is None
+    (tmp_path / "chat_template.jinja").write_text("é {{ messages }}\n", "utf-8")
+    assert read(tmp_path) == "é {{ messages }}\n"
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(HeedfulError, match=r"cannot read .*chat_template\.jinja"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [(None, "need Jinja: pip install"), ("3.1.2", "need Jinja 3.1.6, this is")]
+)
+def test_without_jinja_it_is_one_line(monkeypatch: pytest.MonkeyPatch, version: str | None, said: str) -> None:
+    if version is None:
+        monkeypatch.setitem(sys.modules, "jinja2", None)
+    else:
+        monkeypatch.setattr(sys.modules.get("jinja2") or pytest.importorskip("jinja2"), "__version__", version)
+    with pytest.raises(HeedfulError, match=rf"{said}.*heedful\[chat\]"):
+        rendered(tokenizer_with(f"{said}{{{{ messages }}}}"), TALKS["one"])
+
+
+def test_it_is_kept_with_the_tokenizer(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer_with(CHATML).save(tmp_path)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))["chat_template"] == CHATML
+    back = Tokenizer.load(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    expected = theirs.apply_chat_template(TALKS["turns"], tokenize=False, add_generation_prompt=True)
+    assert rendered(back, TALKS["turns"]) == expected
