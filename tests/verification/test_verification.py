@@ -63,6 +63,17 @@ def test_published_models_hold(published: Published, family: str) -> None:
     assert report.ok
 
 
+def test_a_folder_with_stop_strings_holds(published: Published) -> None:
+    """They end texts, and need a tokenizer on both sides; ids are compared without them."""
+    folder = published("gpt2")
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "stop_strings": ["\n", "the"]}))
+    assert load(folder).generation["stop_strings"] == ["\n", "the"]
+    report = verify(folder)
+    assert {"greedy text", "batched text"} <= verdicts(report, "ok")
+    assert report.ok
+
+
 def test_older_files_hold_and_what_differs_is_told(published: Published) -> None:
     """A pickle with names of before, a computed buffer, and a copy of the tied table."""
     folder = published("gpt2")
