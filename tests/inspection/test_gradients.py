@@ -199,6 +199,12 @@ def test_where_gradients_are_off(around: Callable[[], Any]) -> None:
         parameter.requires_grad_(False)
     with around():
         assert torch.equal(gradient_x_input(model, IDS).input, expected)
+    for parameter in model.parameters():
+        parameter.requires_grad_()
+    with around():
+        made = IDS.clone(), torch.ones_like(IDS).bool()
+        assert torch.equal(gradient_x_input(model, made[0], mask=made[1]).input, expected)
+        assert torch.equal(gradient_x_input(model, made[0], None).input, expected)
 
 
 @pytest.mark.parametrize(

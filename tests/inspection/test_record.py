@@ -150,3 +150,18 @@ def test_wrappers_leave_no_trace_in_paths() -> None:
 def test_what_is_not_there_raises(options: dict[str, object], said: str) -> None:
     with pytest.raises(HeedfulError, match=said), heedful.record(heedful.create("gpt-micro", seed=0), **options):
         pass
+
+
+def test_a_shared_embedding_speaks_for_both_sides() -> None:
+    model = noisy(heedful.create("transformer-tiny", seed=0))
+    assert model.embedding is model.target_embedding
+    source, target = torch.tensor([[5, 7, 9]]), torch.tensor([[1, 4]])
+    with torch.no_grad(), heedful.record(model, "embedded") as seen:
+        plain = model(source, target)
+    assert torch.equal(seen["embedding.embedded"], model.embedding(source))
+    assert torch.equal(seen["target_embedding.embedded"], model.embedding(target))
+    with torch.no_grad(), heedful.inspection.intervene(model, "embedding.embedded", model.embedding(source.flip(1))):
+        changed = model(source, target)
+    with torch.no_grad():
+        torch.testing.assert_close(changed, model(source.flip(1), target))
+    assert not torch.allclose(changed, plain)

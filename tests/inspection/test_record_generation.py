@@ -152,10 +152,10 @@ def test_the_rows_of_an_encoder_decoder(way: str) -> None:
         with torch.no_grad(), heedful.record(model, NAMES) as alone:
             model(source, torch.tensor([ids]))
         for path, single in alone.items():
-            if path.startswith("encoder."):
+            if path.startswith(("encoder.", "embedding.")):
                 count = source.size(1)
                 one = seen[path][row][..., :count, :count] if "pattern" in path else seen[path][row]
-                if path.endswith(("pattern", "stream", "activation", "attention.output")):
+                if path.endswith(("pattern", "stream", "activation", "attention.output", "embedded")):
                     one = one if "pattern" in path else one[:count]
                     torch.testing.assert_close(one, single[0], atol=1e-10, rtol=1e-10)
             else:
@@ -225,3 +225,34 @@ def test_an_intervention_lasts_through_a_generation() -> None:
         heedful.inspection.intervene(model, "mixed", 0.0, queries=[0]),
     ):
         model.generate(PROMPTS, MASK, max_new_tokens=2)
+
+
+def test_a_record_is_left_before_its_stream_has_ended() -> None:
+    model = decoder(position=RotaryPosition())
+    plain = list(stream(model, PROMPTS, MASK, max_new_tokens=6))
+    with heedful.record(model) as seen:
+        tokens = stream(model, PROMPTS, MASK, max_new_tokens=6)
+        made = [next(tokens), next(tokens)]
+    made += tokens
+    assert len(plain) == len(made)
+    assert all(torch.equal(a, b) for a, b in zip(made, plain, strict=True))
+    assert not seen
+
+
+def test_one_generation_at_a_time() -> None:
+    """The second is refused and the first goes on; a stream that is dropped makes room."""
+    model = decoder(position=RotaryPosition())
+    with heedful.record(model) as alone:
+        list(stream(model, PROMPTS, MASK, max_new_tokens=6))
+    with heedful.record(model) as seen:
+        first = stream(model, PROMPTS, MASK, max_new_tokens=6)
+        next(first)
+        with pytest.raises(HeedfulError, match="while another is recorded"):
+            model.generate(PROMPTS, MASK, max_new_tokens=2)
+        list(first)
+        assert all(torch.equal(seen[path], alone[path]) for path in alone)
+        dropped = stream(model, PROMPTS, MASK, max_new_tokens=6)
+        next(dropped)
+        del dropped
+        model(PROMPTS[:1])
+    assert seen["decoder.block.0.attention.pattern"].shape == (1, 4, 5, 5)

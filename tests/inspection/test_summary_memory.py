@@ -17,6 +17,7 @@ from heedful import presets
 from heedful.cache import Cache
 from heedful.config import AlibiPosition, DecoderConfig, Dropout, ModelConfig, RelativePosition, StackConfig
 from heedful.errors import HeedfulError
+from heedful.inspection.summary.table import Summary
 from heedful.models import Model
 
 
@@ -41,7 +42,7 @@ CONFIGS = {
 }
 
 
-def real(config: ModelConfig, info: heedful.inspection.summary_table.Summary, dtype: torch.dtype):
+def real(config: ModelConfig, info: Summary, dtype: torch.dtype):
     model = heedful.create(config, seed=0).to(dtype)
     kind = dtype if len(info.input[0]) == 4 else torch.long
     return model, [torch.zeros(shape, dtype=kind) for shape in info.input[:1]] * len(info.input)

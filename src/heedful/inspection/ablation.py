@@ -163,7 +163,7 @@ def _changed(model: Model, place: Place, change: Callable[[Tensor], Tensor]) -> 
 
     hook = place.part.register_forward_hook(passed)
     try:
-        with eager(model):
+        with eager():
             yield
     finally:
         hook.remove()

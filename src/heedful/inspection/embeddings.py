@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, chosen
+from heedful.inspection.attention_maps import precise
 
 
 def tables(model: nn.Module) -> dict[str, Tensor]:
@@ -32,7 +33,7 @@ def _unit(vectors: Tensor, what: str = "vectors") -> Tensor:
     """Each row divided by its length, in float32 at least; a row of zeros stays one, and is like nothing."""
     if vectors.dim() != 2 or not len(vectors):
         raise HeedfulError(f"{what} of shape {tuple(vectors.shape)}; give one row a vector, (N, D)")
-    rows = vectors.detach().to(torch.promote_types(vectors.dtype, torch.float32))
+    rows = precise(vectors.detach())
     return rows / torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
 
 
@@ -72,7 +73,7 @@ def _cosine(table: Tensor, rows: Tensor) -> Tensor:
 
 
 def _distance(table: Tensor, rows: Tensor) -> Tensor:
-    exact = table.detach().to(torch.promote_types(table.dtype, torch.float32))
+    exact = precise(table.detach())
     mode = "donot_use_mm_for_euclid_dist"  # the product would lose the digits of what is near
     return -torch.cdist(exact[rows], exact, compute_mode=mode)
 

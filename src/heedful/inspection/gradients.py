@@ -76,6 +76,8 @@ def gradient_x_input(
 
     real = real_of(model, *inputs, **named)
     with evaluating(model), torch.inference_mode(False), torch.enable_grad():
+        inputs = tuple(map(_usable, inputs))
+        named = {name: _usable(given) for name, given in named.items()}
         with intervene(model, "embedded", leaf):
             output = model(*inputs, **named)
         number = _explained(model, output, real, label, query) if of is None else of(output)
@@ -90,6 +92,11 @@ def gradient_x_input(
         target=products[1] if len(products) > 1 else None,
         output=number.detach(),
     )
+
+
+def _usable(given: Any) -> Any:
+    """An input for autograd, which takes none that was made in inference mode."""
+    return given.clone() if isinstance(given, Tensor) else given
 
 
 def _explained(model: Model, output: Tensor, real: Tensor | None, label: Place | None, query: Place | None) -> Tensor:

@@ -43,6 +43,19 @@ def grid(model: nn.Module) -> tuple[int, int]:
     return height // patches.patch_size, width // patches.patch_size
 
 
+def tokens(model: nn.Module) -> list[str]:
+    """What the tokens of an image are called: those before the patches, then each patch by row and column, from 0.
+
+    >>> import heedful
+    >>> tokens(heedful.create("vit-micro"))[:3]
+    ['[class]', '0,0', '0,1']
+    """
+    rows, columns = grid(model)
+    before = {"none": [], "class": ["[class]"], "class+distillation": ["[class]", "[distillation]"]}
+    patches = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    return before[_vision(model).config.patches.prefix] + patches
+
+
 def filters(model: nn.Module) -> Tensor:
     """The patch projection itself: for each of the D features, the picture (P, P, C) that it answers to.
 

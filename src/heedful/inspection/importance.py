@@ -54,20 +54,20 @@ def head_importance(
         gates[path].append(mixed.new_ones(*mixed.shape[:2], 1, 1, requires_grad=True))  # (B, H, 1, 1)
         return mixed * gates[path][-1]
 
-    with evaluating(model), torch.enable_grad(), ExitStack() as stack:
+    with evaluating(model), torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
         for place in places:
             stack.enter_context(intervene(model, place.path, partial(gated, place.path)))
         total = loss()
-        flat = [gate for own in gates.values() for gate in own]
+        flat = [(path, gate) for path, own in gates.items() for gate in own]
         if not isinstance(total, Tensor) or total.numel() != 1 or not total.requires_grad:
             raise HeedfulError("importance is a gradient: the loss must return one tensor that carries gradients")
-        found = iter(torch.autograd.grad(total, flat, allow_unused=True, materialize_grads=True))
+        listed = [gate for _, gate in flat]  # before the backward pass, where checkpointed parts run again
+        slopes = torch.autograd.grad(total, listed, allow_unused=True, materialize_grads=True)
     importance = {}
-    for path, own in gates.items():
-        rows = [next(found).double().flatten(1) for _ in own]  # of each call
-        each = torch.cat(
-            rows or [torch.zeros(1, heads[path], dtype=torch.float64)]
-        )  # (sequences, H); what never ran is worth nothing
+    for path in gates:
+        rows = [slope.double().flatten(1) for (own, _), slope in zip(flat, slopes, strict=True) if own == path]
+        nothing = torch.zeros(1, heads[path], dtype=torch.float64)  # what never ran is worth nothing
+        each = torch.cat(rows or [nothing])  # (sequences of all calls, H)
         value = -each.sum(0) if signed else each.abs().mean(0)
         length = torch.linalg.vector_norm(value) if normalise else value.new_ones(())
         importance[path.removesuffix(".mixed")] = value / length.where(length > 0, 1.0)

@@ -30,20 +30,22 @@ def intervene(
     """Change what chosen parts of a model compute, while it lasts.
 
     Several interventions on one tensor work in the order in which they were entered; what is recorded is what the model
-    went on with. Gradients flow through a change. Where ``pattern`` or ``scores`` are changed, the output of that
-    attention is computed from the changed weights.
+    went on with. Gradients flow through a change; where checkpointed parts run again for the backward pass, it belongs
+    inside. Where ``pattern`` or ``scores`` are changed, the output of that attention is computed from the changed
+    weights, in float32 at least.
 
     Args:
         model: any model of heedful, or a part of one.
         name: what to change: the end of a path, or several, as of ``heedful.record``.
-        change: a number or a tensor, which stands in for the values, or a function of them.
+        change: a number or a tensor, which stands in for the values, or a function of them (of a copy, so that it may
+            work in place).
         layers: only the blocks of these numbers; None: all.
         heads: only these heads; ``change`` then sees (B, heads, ...). None: all.
         queries: only these positions, from the end where negative; None: all.
 
     Raises:
-        HeedfulError: when nothing in the model is called so; when a change gives another shape than it got; when the
-            model generates while ``queries`` are chosen, whose numbers mean something else at each step.
+        HeedfulError: when nothing in the model is called so; when a change gives nothing, or another shape than it got;
+            when the model generates while ``queries`` are chosen, whose numbers mean something else at each step.
 
     Mask a head: ``intervene(model, "mixed", 0.0, layers=[3], heads=[2])``. Put one input's activations into the run of
     another (patching): record ``seen`` on the one, then ``intervene(model, path, seen[path], queries=[4])`` with the
@@ -63,7 +65,7 @@ def intervene(
             stack.enter_context(editing(place, _editor(place, change, heads, queries)))
         if queries is not None:
             stack.enter_context(told(model, _Refuses()))
-        stack.enter_context(eager(model))
+        stack.enter_context(eager())
         yield
 
 
@@ -81,7 +83,9 @@ def _editor(
         if heads is not None and queries is not None:  # both lists: every pair of them
             where[1] = torch.as_tensor(where[1])[:, None]
         old = tensor[tuple(where)]
-        new = change(old) if callable(change) else change
+        new = change(old.clone()) if callable(change) else change  # which may work in place: on no cache, on no input
+        if new is None:
+            raise HeedfulError(f"the change of {place.path} returned nothing; return the new tensor")
         new = torch.as_tensor(new, dtype=tensor.dtype, device=tensor.device)
         if not callable(change) or new.shape != old.shape:
             new = _fitted(new, old, place.path)
@@ -108,6 +112,3 @@ class _Refuses:
     def begin(self, counts: Tensor, width: int, reading: bool) -> None:
         """Never more than this."""
         raise HeedfulError("queries are numbered anew at each step of a generation; intervene on all of them")
-
-    def over(self) -> None:
-        """Nothing was begun."""

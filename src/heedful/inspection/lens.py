@@ -15,6 +15,7 @@ from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.heads import ImageClassifier, LanguageModel, MaskedLanguageModel, SequenceClassifier, TokenClassifier
+from heedful.inspection.attention_maps import precise
 from heedful.inspection.evaluating import evaluating, plain
 from heedful.inspection.record import record
 from heedful.models.base import Model
@@ -152,8 +153,7 @@ def _read(
     mask = None if real is None else real[:, part]
 
     def say(stream: Tensor) -> Tensor:
-        logits = lens_logits(model, stream[:, part], mask)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+        return precise(lens_logits(model, stream[:, part], mask)).log_softmax(-1)
 
     final = say(streams[-1])
     if not 1 <= top <= final.size(-1):

@@ -7,7 +7,7 @@ width, C classes or vocabulary, h and w the rows and columns of patches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -16,9 +16,10 @@ from heedful.errors import HeedfulError, nearest
 from heedful.layers.attention import Attention
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FeedForward
+from heedful.models.encoder_decoder import EncoderDecoder
 from heedful.stack import Block, Residual, Stack
 
-WRAPPERS = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,19 @@ class Place:
 
 def clean(path: str) -> str:
     """A module's path without what wrappers (compile, data parallel) put into it."""
-    for wrapper in WRAPPERS:
-        path = path.replace(wrapper, "")
-    return path
+    return ".".join(word for word in path.split(".") if word not in WRAPPERS)
 
 
 def places(model: nn.Module) -> Iterator[Place]:
     """Every tensor of ``model`` that can be seen and changed, in the order of its modules."""
+    pairs = [(path, part) for path, part in model.named_modules() if isinstance(part, EncoderDecoder)]
+    shared = {part.embedding: (path, part) for path, part in pairs if part.embedding is part.target_embedding}
     for path, part in model.named_modules():
+        if part in shared:  # it runs twice, and only the stacks know for whom
+            path, pair = shared[part]
+            for name, stack in (("embedding", pair.encoder), ("target_embedding", pair.decoder)):
+                yield Place(clean(f"{path}.{name}.embedded").removeprefix("."), replace(EMBEDDED, side="input"), stack)
+            continue
         kind = next((kind for kind in type(part).__mro__ if kind in POINTS), nn.Module)
         for point in POINTS.get(kind, ()):
             yield Place(f"{clean(path)}.{point.name}".removeprefix("."), point, part)
@@ -144,8 +150,14 @@ def chosen_places(
 ) -> list[Place]:
     """The places whose path ends in ``name`` (or one of several), of the blocks ``layers`` alone.
 
-    Raises ``HeedfulError`` where a name, layer or head is not there, or where a tensor has no heads or queries.
+    Raises ``HeedfulError`` where a name, layer or head is not there, where a tensor has no heads or queries, or where
+    nothing is asked for.
     """
+    for what, given in (("name", name), ("layers", layers), ("heads", heads), ("queries", queries)):
+        if isinstance(given, int):
+            raise HeedfulError(f"{what} is {given}, but a list is wanted; give [{given}]")
+        if given is not None and not len(given):
+            raise HeedfulError(f"{what} is empty, which asks for nothing; give one at least, or leave it out")
     every = list(places(model))
     found: dict[str, Place] = {}
     for one in [name] if isinstance(name, str) else name:

@@ -51,6 +51,8 @@ class Recorder:
         """A generation begins, of prompts of ``counts`` (B,) tokens, right-aligned in ``width`` columns; ``reading``:
         an encoder reads sources first.
         """
+        if self.tape is not None:
+            raise HeedfulError("a generation begins while another is recorded; end that first, or drop its stream")
         self.seen.clear()
         self.tape = Tape(counts, width, reading)
 
@@ -110,8 +112,8 @@ def record(
 ) -> Iterator[dict[str, Tensor]]:
     """Keep what chosen parts of a model compute while it runs; its output stays the same, bit for bit.
 
-    Works in prediction, in training, and in ``generate`` with beams or without. A compiled model runs as it is written
-    while it lasts.
+    Works in prediction, in training, and in ``generate`` with beams or without. While it lasts, all compiled code runs
+    as it is written. A copy of the model, or one that is pickled, is not recorded.
 
     Args:
         model: any model of heedful, or a part of one.
@@ -123,13 +125,16 @@ def record(
         queries: only these positions of the tokens that look, in this order, from the end where negative; None: all.
 
     Yields:
-        A dictionary that fills as the model runs: full path → detached tensor, patterns (B, heads, T, S), before
+        A dictionary that fills as the model runs: full path → a detached copy, patterns (B, heads, T, S), before
         dropout and in float32 at least. A later call replaces an earlier one. Of a generation: (returned rows, heads,
         generated tokens, keys), row t being the query that chose token t, keys in the columns of the returned ids (of
-        the sources for cross-attention), along the beam that is returned, zero-padded.
+        the sources for cross-attention), along the beam that is returned, zero-padded; ``queries`` then number the
+        generated tokens, and leave the encoder's tensors whole. A stream is recorded when it has ended; until then no
+        other call is.
 
     Raises:
-        HeedfulError: when nothing in the model is called so, or has no such layer, head or query.
+        HeedfulError: when nothing in the model is called so, or has no such layer, head or query; when a generation
+            begins before the one that is recorded has ended, or reads a text anew in a shorter context.
 
     >>> import heedful, torch
     >>> model = heedful.create("gpt-micro", seed=0)
@@ -147,7 +152,7 @@ def record(
         for place in recorder.places.values():
             stack.enter_context(_kept(recorder, place))
         stack.enter_context(told(model, recorder))
-        stack.enter_context(eager(model))
+        stack.enter_context(eager())
         yield recorder.seen
 
 
@@ -217,7 +222,7 @@ def observe(
         for place in places:
             take = _taker(receive, place.path)
             stack.enter_context(watching(place, Watched(place.point.name, heads, None, rows or 64, take)))
-        stack.enter_context(eager(model))
+        stack.enter_context(eager())
         yield
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,6 +16,8 @@ from heedful.layers.attention import Attention
 from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap
 
 _hooked: WeakKeyDictionary[nn.Module, dict[str, Hooked]] = WeakKeyDictionary()
+_looking: list[object] = []  # who wants compiled code to run as it is written
+_stance = ExitStack()  # the compiler's, until the last of them has left
 
 
 @contextmanager
@@ -30,7 +33,7 @@ def probing(part: Attention) -> Iterator[tuple[AttentionProbe, Weights]]:
     try:
         yield probe, weights
     finally:
-        if not weights and not any(probe.taps.values()):
+        if not weights and not any(probe.taps.values()) and part.attend is probe:  # or another was put there meanwhile
             part.attend = weights.attend
 
 
@@ -88,11 +91,18 @@ def watching(place: Place, watched: Watched) -> Iterator[None]:
 
 
 @contextmanager
-def eager(model: nn.Module) -> Iterator[None]:
-    """Compiled parts run as they are written: compiled code knows of no probe, and would pass it by in silence."""
-    compiled = any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in model.modules())
-    if not compiled:
+def eager() -> Iterator[None]:
+    """Compiled code runs as it is written: it knows of no probe, and would pass it by in silence."""
+    if "torch._dynamo" not in sys.modules:  # nothing was ever compiled, and it takes a second to import
         yield
         return
-    with torch.compiler.set_stance("force_eager"):
+    here = object()
+    if not _looking:
+        _stance.enter_context(torch.compiler.set_stance("force_eager"))
+    _looking.append(here)
+    try:
         yield
+    finally:
+        _looking.remove(here)
+        if not _looking:
+            _stance.close()

@@ -1,7 +1,8 @@
 """The weights of an attention: computed beside it for who watches, or changed, so that the output is made of them.
 
 The fused kernel makes the output and keeps no weights. They are computed again from the same q and k, only for the
-heads and queries asked for; where they are to be changed, the output is computed from what they became.
+heads and queries asked for; where they are to be changed, the output is computed from what they became. Weights are in
+float32 at least, as they are inside the kernel, whatever the model or autocast computes in.
 
 Shapes: B sequences, H heads, K key-value heads, T queries, S keys, E head size.
 """
@@ -15,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.inspection.attention_maps import precise
 from heedful.layers.attention import Attend, attention_scores, weights_of
-from heedful.layers.probe import Tap
+from heedful.layers.probe import Tap, itself
 
 
 class Watched(NamedTuple):
@@ -62,23 +64,33 @@ class Weights:
             for one in self.watched:
                 _computed(one, q.detach(), k.detach(), mask, scale)
             return self.attend(q, k, v, mask, scale, dropout)
-        scores = self.taps["scores"](attention_scores(q, k, mask, scale))
+        scores = self.taps["scores"](_precise_scores(q, k, mask, scale))
         pattern = self.taps["pattern"](weights_of(scores))
         for one in self.watched:
             _shown(one, (scores if one.kind == "scores" else pattern).detach())
-        return F.dropout(pattern, dropout) @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
+        mixed = F.dropout(pattern, dropout) @ precise(v).repeat_interleave(q.size(1) // v.size(1), dim=1)
+        return mixed.to(v.dtype)
+
+    def __reduce__(self) -> tuple[Callable[[Attend], Attend], tuple[Attend]]:
+        """Its copy is what it stands in for."""
+        return itself, (self.attend,)
 
 
+def _precise_scores(q: Tensor, k: Tensor, mask: Any, scale: float) -> Tensor:
+    with torch.autocast(q.device.type, enabled=False):
+        return attention_scores(precise(q), precise(k), mask, scale)
+
+
+@torch.inference_mode(False)  # what is shown may be used in autograd
 @torch.no_grad()
 def _computed(one: Watched, q: Tensor, k: Tensor, mask: Any, scale: float) -> None:
-    """What one watches, and no more; in float32 at least."""
-    wide = torch.promote_types(q.dtype, torch.float32)
+    """What one watches, and no more."""
     heads = torch.as_tensor(range(q.size(1)) if one.heads is None else one.heads, device=q.device)
-    keys = k[:, heads // (q.size(1) // k.size(1))].to(wide)
+    keys = precise(k[:, heads // (q.size(1) // k.size(1))])
     for first, queries in one.parts(q.size(2)):
         queries = queries.to(q.device)
         allowed = _rows(mask, heads, queries, q.size(2), k.size(2))
-        scores = attention_scores(q[:, heads[:, None], queries].to(wide), keys, allowed, scale)
+        scores = _precise_scores(q[:, heads[:, None], queries], keys, allowed, scale)
         one.receive(scores if one.kind == "scores" else weights_of(scores), first)
 
 
@@ -96,5 +108,5 @@ def _rows(mask: Any, heads: Tensor, queries: Tensor, length: int, keys: int) -> 
     if mask is None:
         return None
     mask = mask.reshape(*(1,) * (4 - mask.dim()), *mask.shape)
-    mask = mask if mask.size(1) == 1 else mask[:, heads]
-    return mask if mask.size(2) == 1 else mask[:, :, queries]
+    mask = mask if mask.size(2) == 1 else mask[:, :, queries]  # first: a bias of all heads and queries is large
+    return mask if mask.size(1) == 1 else mask[:, heads]

@@ -2,7 +2,7 @@
 
 A ``Tap`` is one tensor on its way: what is to change it, then who is to see it. Most tensors go in or out of a module
 and are tapped by hooks; those inside attention by an ``AttentionProbe``, which stands in for the callable that attends
-while anyone is there. Without one, nothing here runs.
+while anyone is there. Without one, nothing here runs. Nobody looks at a copy of a model, nor at one that was pickled.
 
 Shapes: B sequences, H heads, K key-value heads, T queries, S keys, E head size.
 """
@@ -10,8 +10,10 @@ Shapes: B sequences, H heads, K key-value heads, T queries, S keys, E head size.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 Edit = Callable[[Tensor], Tensor]
@@ -20,7 +22,10 @@ Attend = Callable[..., Tensor]
 
 
 class Tap:
-    """One tensor: each of ``edits`` changes it, in order, then each of ``reads`` sees a detached copy of its own."""
+    """One tensor: each of ``edits`` changes it, in order, then each of ``reads`` sees a detached copy of its own.
+
+    The copy may be used in autograd, in whichever mode the model runs.
+    """
 
     def __init__(self) -> None:
         self.edits: list[Edit] = []
@@ -35,8 +40,13 @@ class Tap:
         for edit in self.edits:
             tensor = edit(tensor)
         for read in self.reads:
-            read(tensor.detach().clone())
+            with torch.inference_mode(False):
+                read(tensor.detach().clone())
         return tensor
+
+    def __reduce__(self) -> tuple[type[Tap], tuple[()]]:
+        """Its copy is a tap with nobody there."""
+        return Tap, ()
 
 
 class AttentionProbe:
@@ -51,6 +61,15 @@ class AttentionProbe:
         q, k, v = self.taps["query"](q), self.taps["key"](k), self.taps["value"](v)
         return self.taps["mixed"](self.attend(q, k, v, mask, scale, dropout))
 
+    def __reduce__(self) -> tuple[Callable[[Attend], Attend], tuple[Attend]]:
+        """Its copy is what it stands in for."""
+        return itself, (self.attend,)
+
+
+def itself(attend: Attend) -> Attend:
+    """What a probe stood in for."""
+    return attend
+
 
 class Hooked:
     """A tap on what goes into a module or comes out of it, for as long as anyone is there."""
@@ -58,6 +77,14 @@ class Hooked:
     def __init__(self, part: nn.Module, side: str) -> None:
         self.tap = Tap()
         if side == "output":
-            self.handle = part.register_forward_hook(lambda module, given, made: self.tap(made))
+            self.handle = part.register_forward_hook(partial(_made, self.tap))
         else:
-            self.handle = part.register_forward_pre_hook(lambda module, given: (self.tap(given[0]), *given[1:]))
+            self.handle = part.register_forward_pre_hook(partial(_given, self.tap))
+
+
+def _made(tap: Tap, module: nn.Module, given: tuple[Any, ...], made: Tensor) -> Tensor:
+    return tap(made)
+
+
+def _given(tap: Tap, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tap(given[0]), *given[1:]

@@ -51,6 +51,10 @@ class Model(nn.Module):
         if self.device.type != "meta":
             initialise(self, self.main)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: all but who watches."""
+        return {name: value for name, value in self.__dict__.items() if name != "watchers"}
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""

@@ -45,8 +45,8 @@ def new_tokens(subject: Subject) -> int:
 
 def plain(model: Any, ids: Tensor, mask: Tensor | None, count: int) -> Tensor:
     """Greedy ids, with the folder's other settings but its stop strings, which end texts and not ids."""
-    fixed = {"do_sample": False, "num_beams": 1, "stop_strings": []}
-    return generate(model, ids, mask, defaults=model.generation, max_new_tokens=count, **fixed)
+    defaults = {**model.generation, "stop_strings": None}
+    return generate(model, ids, mask, defaults=defaults, do_sample=False, num_beams=1, max_new_tokens=count)
 
 
 def against_transformers(subject: Subject) -> Outcome:

@@ -14,10 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.config import EncoderDecoderConfig, LearnedPosition, ModelConfig, VisionConfig
 from heedful.errors import HeedfulError
-from heedful.inspection.summary_layers import Watch
-from heedful.inspection.summary_memory import measured
-from heedful.inspection.summary_source import Size, module_of
-from heedful.inspection.summary_table import Memory, Summary, Unfused
+from heedful.inspection.summary.layers import Watch
+from heedful.inspection.summary.memory import measured
+from heedful.inspection.summary.source import Size, module_of
+from heedful.inspection.summary.table import Memory, Summary, Unfused
 from heedful.models import Model
 
 LENGTH = 128  # tokens of the default input

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from heedful.config import EncoderDecoderConfig, ModelConfig, StackConfig, VisionConfig
-from heedful.inspection.summary_kernels import fused, reason
-from heedful.inspection.summary_table import CacheBytes, Memory, Unfused
+from heedful.inspection.summary.kernels import fused, reason
+from heedful.inspection.summary.table import CacheBytes, Memory, Unfused
 
 Storage = torch.UntypedStorage
 ATTEND = F.scaled_dot_product_attention

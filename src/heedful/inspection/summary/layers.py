@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from heedful.inspection.summary_table import Layer
+from heedful.inspection.summary.table import Layer
 
 
 class Watch:
