@@ -9,18 +9,18 @@ from pathlib import Path
 from heedful.errors import HeedfulError
 
 
-def write(path: str | os.PathLike[str], text: str) -> Path:
-    """Write ``text`` as UTF-8 to ``path``, beside it first and renamed then, so that a reader never finds half of it.
+def write(path: str | os.PathLike[str], content: str | bytes) -> Path:
+    """Write ``content``, text as UTF-8, to ``path``: beside it first and renamed then, so that nobody reads half of it.
 
     The folder is made where it is missing. Raises ``HeedfulError`` where it may not be written, or the disk is full.
     """
-    path = Path(path)
+    path, data = Path(path), content.encode() if isinstance(content, str) else content
     beside: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         os.chmod(beside, 0o666 & ~_umask())
         os.replace(beside, path)
     except OSError as error:

@@ -72,7 +72,7 @@ def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 
 def join_dashes(tokens: Iterable[str]) -> list[str]:
-    """``--train -`` as ``--train=-``, and ``predict MODEL -`` (``inspect MODEL -``) as ``predict MODEL -- -``: the parser
+    """``--train -`` as ``--train=-``, and ``predict MODEL -`` (``inspect`` too) as ``predict MODEL -- -``: the parser
     takes a lone hyphen for an option, here it is standard input.
     """
     tokens = list(tokens)

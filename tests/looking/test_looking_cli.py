@@ -195,6 +195,11 @@ ENCODER = "heads, model, matrix, gradient, embeddings, similarity, positions, im
         ("decoder", ["a", "--view", "gradient", "--target", ""], "the target is empty"),
         ("encoder", ["a", "--view", "gradient", "--target", "maybe"], "no label 'maybe' among the model's"),
         ("decoder", ["a", "--view", "importance"], "is one token, which nothing predicts"),
+        ("decoder", ["a", "--view", "embeddings"], "a picture needs 3 different tokens, 'a' has 1; give a longer text"),
+        ("decoder", ["a " * 40, "--view", "steps"], "tokens, decoder takes 32; give a shorter one"),
+        ("encoder", ["caf\udce9"], "'caf\\udce9' is not UTF-8; convert it first"),  # as a shell's bytes come
+        ("pair", ["a", "--target", "caf\udce9"], "is not UTF-8; convert it first"),
+        ("encoder", ["a", "b"], "or give a pair of texts as one input with a tab between"),
     ],
 )
 def test_every_wrong_option_is_one_line(

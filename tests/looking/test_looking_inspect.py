@@ -31,6 +31,9 @@ def test_a_folder_a_model_and_both(made: Make) -> None:
         np.testing.assert_array_equal(weights(heedful.inspect(subject, TEXT)), wanted)
     with pytest.raises(heedful.HeedfulError, match="a model without a folder has no tokenizer"):
         heedful.inspect(heedful.create("gpt-micro"), TEXT)
+    for alone in ((model,), (folder, model)):
+        with pytest.raises(heedful.HeedfulError, match=r"\(model, folder\)"):
+            heedful.inspect(alone, TEXT)  # type: ignore[arg-type]
     with pytest.raises(heedful.HeedfulError, match="move the model itself"):
         heedful.inspect(model, TEXT, device="cpu")
 

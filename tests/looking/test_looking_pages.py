@@ -43,6 +43,19 @@ def test_a_picture_and_its_numbers(
     assert seen in numbers.inner_text()
 
 
+def test_a_narrow_screen_scrolls_what_would_be_too_small(made: Make, open_page: Opened) -> None:
+    """The picture keeps a size that can be read, words stand from the left, and the page itself does not scroll."""
+    wide = open_page(inspect(made("decoder"), " ".join([TEXT] * 2), view="gradient").html(), width=360)
+    image = wide.locator("main img")
+    assert image.evaluate("image => image.decode().then(() => image.clientWidth)") >= 640
+    assert wide.evaluate("document.documentElement.scrollWidth <= 360")
+    words = open_page(inspect(made("decoder"), TEXT, view="embeddings").html(), width=360)
+    words.locator("summary").click()
+    cell = words.locator("tbody td").last
+    assert cell.evaluate("cell => getComputedStyle(cell).textAlign") == "left"
+    assert cell.bounding_box()["width"] > 250
+
+
 def test_an_encoder_decoder_opens_at_its_cross_attention(made: Make, open_page: Opened) -> None:
     page = open_page(inspect(made("pair"), "two cats", target="les chats").html())
     choice = page.locator("select.group")

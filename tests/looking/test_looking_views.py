@@ -25,6 +25,14 @@ IMAGE = np.arange(0, 288, 2, dtype=np.int64).clip(0, 255).astype(np.uint8).resha
 # ---------------------------------------------------------------------------------------------------------------- steps
 
 
+def test_numbers_of_any_kind_choose(made: Make) -> None:
+    for given in (1, np.int64(1), [np.int64(1)], range(1, 2)):
+        assert inspect(made("encoder"), "a dog", layers=given).data["maps"][0]["layers"] == [1]
+    for wrong in ("1", [0.5], 1.0):
+        with pytest.raises(heedful.HeedfulError, match="are no whole numbers"):
+            inspect(made("encoder"), "a dog", layers=wrong)  # type: ignore[arg-type]
+
+
 def test_steps_say_what_generation_saw(made: Make) -> None:
     """The mean log-probability of the chosen tokens is the score that greedy decoding gives."""
     folder = made("decoder")
@@ -175,6 +183,19 @@ def test_the_gradient_of_the_next_token(made: Make) -> None:
     np.testing.assert_allclose(data["values"], wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_the_gradient_of_a_text_too_long_to_be_drawn(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page has the last pieces, next to the answer, and says so; the numbers are of all."""
+    whole = inspect(made("decoder"), "two cats see a dog", view="gradient")
+    monkeypatch.setattr("heedful.looking.gradient.DRAWN", 2)
+    cut = inspect(made("decoder"), "two cats see a dog", view="gradient")
+    count = len(whole.data["pieces"])
+    assert count > 2
+    assert cut.data["pieces"] == whole.data["pieces"]
+    np.testing.assert_array_equal(cut.data["values"], whole.data["values"])
+    assert f"Drawn are the last 2 of {count} pieces" in cut.svg()
+    assert cut.html().count('<th scope="row">') == 2
+
+
 def test_the_gradient_of_each_target_token(made: Make) -> None:
     folder = made("pair")
     data = inspect(folder, "two cats", view="gradient", target="les chats").data
@@ -319,6 +340,16 @@ def test_similarity_is_that_of_sentence_vectors(shared_data: Callable[[str], Pat
     np.testing.assert_allclose(found, (unit @ unit.T).numpy(), atol=1e-5)
     np.testing.assert_allclose(inspect((model, folder), texts, view="similarity").data["similarity"], found, atol=1e-5)
     assert found[0, 1] > found[0, 2]
+
+
+def test_similarity_is_of_the_row_that_the_head_reads(made: Make) -> None:
+    folder, texts = made("encoder"), [TEXT, "the cats"]
+    model, tokenizer = heedful.from_pretrained(folder), Tokenizer.load(folder)
+    with torch.no_grad():
+        first = [model.hidden(torch.tensor([[1, *ids, 2]]))[0, 0] for ids in tokenizer.encode(texts)]
+    found = inspect(folder, texts, view="similarity").data
+    assert "the first token" in found["note"]
+    assert found["similarity"][0, 1] == pytest.approx(float(F.cosine_similarity(*first, dim=0)), abs=1e-5)
 
 
 def test_the_nearest_embeddings(shared_data: Callable[[str], Path]) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
@@ -63,6 +65,22 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def shades() -> Callable[[Any], NDArray[np.float64]]:
+    """Reads a small map in light: each pixel's share of the way from the colour of nothing (white) to that of all."""
+
+    def read(canvas: Any) -> NDArray[np.float64]:
+        high, wide, red = canvas.evaluate(
+            """canvas => {
+                const { width, height } = canvas, data = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+                return [height, width, [...Array(width * height).keys()].map(i => data[4 * i])];
+            }"""
+        )
+        return (255 - np.array(red, dtype=np.float64).reshape(high, wide)) / (255 - 0x3A)
+
+    return read
 
 
 @pytest.fixture

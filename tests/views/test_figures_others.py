@@ -163,6 +163,9 @@ def test_bars_begin_at_zero():
     np.testing.assert_allclose([wide for _, _, wide in boxes], np.abs(values) * 360 / 0.4, atol=0.01)
     np.testing.assert_allclose([x + wide if kind == "minus" else x for kind, x, wide in boxes], zero, atol=0.02)
     assert texts(root, "number") == ["0.3", "−0.1", "0", "0.2"]
+    (axis,) = of(root, "path", "axis")
+    assert float(axis.get("d")[1:].split()[0]) == pytest.approx(zero, abs=0.1)
+    assert min(x for _, x, _ in boxes) > 13  # beside the names
 
 
 def test_masks_are_full_where_a_query_may_look():

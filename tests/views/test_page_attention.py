@@ -256,17 +256,12 @@ def test_right_to_left_texts_run_from_the_right(shown):
 # ---------------------------------------------------------------------------------------------------------------- model
 
 
-def test_every_layer_and_head_is_a_small_map_to_choose(shown):
+def test_every_layer_and_head_is_a_small_map_to_choose(shown, shades):
     page = shown(CROSS, "#layer=0&token=3", view="model")
     assert page.get_attribute(".sections > section >> nth=0", "data-view") == "model"
-    pixels = """canvas => {
-        const { width, height } = canvas, data = canvas.getContext("2d").getImageData(0, 0, width, height).data;
-        return [...Array(width * height).keys()].map(i => data[4 * i]);
-    }"""
-    light, accent = 255, 0x3A  # the red of --chip and of --accent
     for number, (layer, head) in enumerate((layer, head) for layer in (0, 2, 5) for head in (None, 0, 1, 2, 3)):
-        red = np.array(page.locator(".sheet canvas").nth(number).evaluate(pixels)).reshape(4, 6)
-        np.testing.assert_allclose((light - red) / (light - accent), CROSS.map(layer, head), atol=0.01)
+        small = shades(page.locator(".sheet canvas").nth(number))
+        np.testing.assert_allclose(small, CROSS.map(layer, head), atol=0.01)
     page.click("[title='layer 5, head 2']")
     assert lit(page, "key") == rounded(CROSS.map(5, 2)[3])
     assert page.get_attribute(".sheet [aria-pressed=true]", "title") == "layer 5, head 2"
@@ -313,12 +308,33 @@ def test_a_cell_says_its_weight_to_the_pointer_and_to_the_keyboard(shown):
     assert lit(page, "key") == rounded(CROSS.map(2, 0)[3])
     page.mouse.move(5, 5)
     assert page.locator(".tip").is_hidden()
+    page.hover(HEAT, position={**cell(page, 3, 4), "y": 3})  # where the names are
+    assert page.locator(".tip").is_hidden()
     page.focus(HEAT)
     for press in ("ArrowDown", "ArrowRight", "ArrowRight"):
         page.keyboard.press(press)
     assert told(page).startswith("Layer 2, head 0: “dredi” → “,”  ")
     assert abs(float(told(page).split()[-2]) - 100 * CROSS.map(2, 0)[1, 2]) <= 0.006
     assert hash_of(page)["token"] == "1"
+
+
+def test_the_heat_map_names_its_rows_and_columns(shown):
+    page = shown(CROSS, view="matrix")
+    inked = """canvas => {
+        const { width, height } = canvas, data = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+        return [height, width, [...Array(width * height).keys()].filter(i => data[4 * i + 3] > 128)];
+    }"""
+    grid = page.evaluate("({ ...grid })")  # the script's own name
+    rows, columns, places = page.eval_on_selector(HEAT, inked)
+    pixels = np.isin(np.arange(rows * columns), places).reshape(rows, columns)
+
+    def ink(x, y, across, down):
+        return pixels[int(y) : int(y + down), int(x) : int(x + across)].any()
+
+    left, top, wide, high = (grid[side] for side in ("left", "top", "wide", "high"))
+    assert all(ink(left - 16, top + t * high + 2, 10, high - 4) for t in range(4))
+    assert all(ink(left + (s + 0.5) * wide - 4, top - 16, 12, 14) for s in range(6))
+    assert not ink(0, 0, 8, top - 10)
 
 
 def test_colours_follow_the_system(shown, until):

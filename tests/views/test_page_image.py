@@ -127,8 +127,9 @@ def test_a_page_of_joined_patches_says_so():
 
 
 def test_texts_cannot_act_on_the_page():
-    text = image_page(image(prefix=("</script><b>",), classes=[("<script>", 1.0)], note="<i>"), title="<script>")
+    text = image_page(image(prefix=("</script><b>",), classes=[("<script>", 1.0)], note="<u>"), title="<script>")
     assert text.count("<script") == 2  # the data, and the page's own
+    assert not re.search("<[bu]>", text)
     assert "img-src data:" in text
     assert not re.search(r"https?://", text)
 
@@ -246,6 +247,30 @@ def test_single_heads_that_were_left_out_are_said_to_be(open_page):
     page.select_option("select.head", "-1")
     assert told(page).startswith("patch (")
     assert "what a patch looks at is kept as the mean of 4 heads only" in page.locator("footer").inner_text()
+
+
+def test_small_maps_are_each_to_its_own_scale(open_page, shades):
+    given = image()
+    page = open_page(image_page(given, title="All heads"), "#token=5")
+    page.locator(".sheet td button:not([disabled])").first.wait_for()
+    for number, (layer, head) in enumerate((layer, head) for layer in range(2) for head in (None, 0, 1, 2)):
+        heads = given.weights[layer]
+        weights = (heads.mean(0) if head is None else heads[head])[5, 1:].reshape(3, 4)
+        scaled = (weights - weights.min()) / (weights.max() - weights.min())
+        np.testing.assert_allclose(shades(page.locator(".sheet canvas").nth(number)), scaled, atol=0.01)
+
+
+def test_weights_of_four_bits_are_told_as_exactly_as_the_page_says(open_page):
+    given = image(grid=(6, 7), layers=4, heads=4)
+    text = image_page(given, title="Four bits", most=50_000)
+    assert facts(text)["heads"]["bits"] == 4
+    page = open_page(text, "#token=9&layer=2&head=1")
+    assert "roughly" in page.locator(".scale").inner_text()
+    weights = given.weights[2, 1, 9]
+    shown = [float(share) / 100 for share in re.findall(r"([\d.]+) %", told(page))]
+    places = [1 + 7 * (int(r) - 1) + int(c) - 1 for r, c in re.findall(r"patch \((\d+), (\d+)\) [\d.]+ %", told(page))]
+    assert len(places) == 5
+    np.testing.assert_allclose(shown, weights[[0, *places]], atol=0.07 * weights.max() + 0.005)
 
 
 def test_a_model_without_class_token_opens_at_the_mean_over_patches(open_page):

@@ -206,6 +206,7 @@ def test_a_token_tells_what_it_looked_at_and_what_nearly_stood_there(open_page):
     assert page.locator(".made.later").count() == 3
     # the chosen one was not among the likeliest two
     assert page.locator(".nearly .name").all_inner_texts() == ["␣other", "<b>", "down", "all others"]
+    assert page.locator(".nearly .share").all_inner_texts() == ["5.0 %", "1.0 %", "70 %", "24 %"]
     assert page.locator(".nearly .chosen .share").inner_text() == "70 %"
     assert told(page).startswith("Token 3 of 6: “\u2068down\u2069” with 70 %, nearly “\u2068other\u2069” 5.0 %")
 

@@ -174,6 +174,19 @@ def test_an_image_is_lit_where_it_is_looked_at(open_page: Callable[..., Any]) ->
     assert cell(page, 1, 1)[0] < lit[0]
 
 
+def test_every_layer_and_head_of_a_step_is_a_small_map(
+    open_page: Callable[..., Any], shades: Callable[..., Any]
+) -> None:
+    look = watched().looks[2]
+    page = open_page(watch_page(watched(), title="A run"), "#step=200&map=1")
+    canvases = page.locator(".sheet canvas")
+    for number, (layer, head) in enumerate((layer, head) for layer in range(2) for head in (None, 0, 1, 2)):
+        np.testing.assert_allclose(shades(canvases.nth(number)), look.maps[0][1].map(layer, head), atol=0.01)
+    page = open_page(watch_page(pictured(), title="A run"), "#step=10")
+    weights = pictured().looks[1].maps[0][0].map(1, 0)[0, 1:].reshape(4, 4)
+    np.testing.assert_allclose(shades(page.locator(".sheet canvas").nth(4)), weights / weights.max(), atol=0.01)
+
+
 def test_it_fits_a_narrow_screen(open_page: Callable[..., Any]) -> None:
     page = open_page(watch_page(watched(), title="A run"), width=420)
     assert page.evaluate("document.documentElement.scrollWidth") <= 420

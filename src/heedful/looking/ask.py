@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import index
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from heedful.errors import HeedfulError, chosen
 from heedful.looking.catalogue import OPTIONS, VIEWS, View, classifies, sees, stacks_of, translates, writes
 
 FORMATS = (".html", ".svg", ".png", ".pdf")
+BROKEN = re.compile("[\ud800-\udfff]")  # half characters: what bytes that are not UTF-8 come as
 Span = tuple[int, int | None]  # from the first place to before the second; None: to the end
 
 
@@ -52,8 +54,8 @@ class Ask:
         return cls(
             view=view or "",
             inputs=inputs,
-            layers=_numbers(layers),
-            heads=_numbers(heads),
+            layers=_numbers(layers, "layers"),
+            heads=_numbers(heads, "heads"),
             queries=span(queries, "queries"),
             keys=span(keys, "keys"),
             **others,
@@ -70,8 +72,13 @@ class Ask:
         return [name for name in OPTIONS if getattr(self, name) not in (None, {})]
 
 
-def _numbers(given: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    return (given,) if isinstance(given, int) else None if given is None else tuple(given)
+def _numbers(given: int | Sequence[int] | None, what: str) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    try:
+        return tuple(index(number) for number in (given if isinstance(given, Iterable) else (given,)))
+    except TypeError:
+        raise HeedfulError(f"{what} {given!r} are no whole numbers; give one, or a list of them") from None
 
 
 def called(model: str | PathLike[str]) -> str:
@@ -159,9 +166,16 @@ def _check_inputs(config: ModelConfig, ask: Ask, view: View) -> None:
         raise HeedfulError(f"view {ask.view!r} shows {view.shows}; give {wanted}, not {number or 'nothing'}")
     if view.most is not None and number > view.most:
         wanted = what if view.most else "no input"
-        raise HeedfulError(f"view {ask.view!r} takes {wanted}, not {number} inputs; leave the others out")
+        takes_pairs = view.most and not sees(config) and not writes(config)
+        pair = ", or give a pair of texts as one input with a tab between" if takes_pairs else ""
+        raise HeedfulError(f"view {ask.view!r} takes {wanted}, not {number} inputs; leave the others out{pair}")
     if any(one == "" for one in ask.inputs if isinstance(one, str)):
         raise HeedfulError(f"the input is empty; give {what}")
+    if not sees(config):  # whose inputs are names of files, in any bytes
+        texts = [text for one in ask.inputs for text in (one if isinstance(one, tuple) else (one,))]
+        for text in (*texts, ask.target):
+            if isinstance(text, str) and BROKEN.search(text):
+                raise HeedfulError(f"{text!r:.60} is not UTF-8; convert it first")
 
 
 def _check_target(config: ModelConfig, ask: Ask, name: str) -> None:

@@ -23,6 +23,7 @@ from heedful.looking.catalogue import stacks_of, translates
 from heedful.looking.look import Look
 from heedful.looking.reading import Reading, read
 from heedful.looking.subject import Subject
+from heedful.views import figures
 from heedful.views.attention import View, attention_page
 from heedful.views.maps import Maps, edges
 from heedful.views.weights import clearest
@@ -246,11 +247,9 @@ def _svg(maps: Sequence[Maps], title: str, ask: Ask) -> str:
     """Of the first kind of attention: all heads for the view of the model; for the others the first layer and head that
     were asked for, or else the clearest layer and the mean of its heads, where the page opens too.
     """
-    from heedful.views.figures import heads, matrix, model
-
     first = maps[0]
     if ask.view == "model":
-        return model(first, title)
+        return figures.model(first, title)
     layer = first.layers[0 if ask.layers is not None else clearest(first.weights)]
-    draw = {"heads": heads, "matrix": matrix}[ask.view]
+    draw = {"heads": figures.heads, "matrix": figures.matrix}[ask.view]
     return draw(first, layer, None if ask.heads is None else first.heads[0], title)

@@ -9,8 +9,9 @@ from heedful.errors import HeedfulError
 from heedful.inspection.embeddings import neighbours, picture, tables
 from heedful.looking.ask import Ask
 from heedful.looking.look import Look
-from heedful.looking.reading import Array, pieces_of, read_source
+from heedful.looking.reading import pieces_of, read_source
 from heedful.looking.subject import Subject
+from heedful.views import figures
 from heedful.views.text import visible
 
 NEAR = 8  # neighbours of each token
@@ -21,7 +22,7 @@ def look(subject: Subject, ask: Ask) -> Look:
     name, ids = read_source(subject, ask.inputs[0])
     ids = list(dict.fromkeys(ids))
     if len(ids) < 3:
-        raise HeedfulError(f"{name!r} has {len(ids)} different tokens, too few for a picture; give a longer text")
+        raise HeedfulError(f"a picture needs 3 different tokens, {name!r} has {len(ids)}; give a longer text")
     table = tables(subject.model)["embedding.token"]
     seen = picture(table[ids])
     near, cosines = neighbours(table, ids, k=min(NEAR, len(table) - 1))
@@ -50,11 +51,5 @@ def look(subject: Subject, ask: Ask) -> Look:
         lines.append([piece, *point, ", ".join(f"{visible(one)} {cosine:.2f}" for one, cosine in row)])
     axes = f"{first} of the variance", f"{second} of the variance"
     caption = "the tokens' embeddings in two dimensions"
-    draw = partial(_svg, points, pieces, axes)
+    draw = partial(figures.scatter, points, pieces, axes=axes)
     return Look.drawn(title, ask.view, data, caption=caption, draw=draw, table=lines)
-
-
-def _svg(points: Array, pieces: list[str], axes: tuple[str, str], *, title: str, note: str) -> str:
-    from heedful.views.figures import scatter
-
-    return scatter(points, pieces, title, axes=axes, note=note)

@@ -8,8 +8,8 @@ from typing import Any
 from heedful.inspection.images import filters, patch_filters
 from heedful.looking.ask import Ask
 from heedful.looking.look import Look
-from heedful.looking.reading import Array
 from heedful.looking.subject import Subject
+from heedful.views import figures
 
 SHOWN = 28  # components, as in Dosovitskiy et al. 2021, figure 7
 
@@ -28,11 +28,5 @@ def look(subject: Subject, ask: Ask) -> Look:
     data: dict[str, Any] = {"filters": images, "explained": shares, "note": note}
     table: list[list[str | float]] = [["component", "share of variance"]]
     table += [[str(number), share] for number, share in enumerate(shares)]
-    draw = partial(_svg, images)
+    draw = partial(figures.filters, images)
     return Look.drawn(title, ask.view, data, caption="principal components", draw=draw, table=table)
-
-
-def _svg(images: Array, *, title: str, note: str) -> str:
-    from heedful.views.figures import filters as draw
-
-    return draw(images, title, note=note)

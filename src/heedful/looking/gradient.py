@@ -7,7 +7,7 @@ encoder-decoder writes is explained token by token: a table of target pieces by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,10 @@ from heedful.looking.catalogue import classifies, sees, translates
 from heedful.looking.look import Look
 from heedful.looking.reading import Array, Reading, pieces_of, read
 from heedful.looking.subject import Subject
+from heedful.views import figures
 
 MOST = 48  # target tokens that are explained: each is a forward and a backward of its own
+DRAWN = 500  # pieces of one picture, and of its table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,11 @@ class Explained:
 def look(subject: Subject, ask: Ask) -> Look:
     """One input and the answer in question."""
     reading = read(subject, ask.inputs[0], ask)
-    found = explained(subject, reading, ask)
+    found = shown = explained(subject, reading, ask)
+    if found.values.ndim == 1 and len(found.pieces) > DRAWN:
+        said = f"Drawn are the last {DRAWN:,} of {len(found.pieces):,} pieces; --json has all."
+        found = replace(found, note=f"{found.note} {said}".strip())
+        shown = replace(found, pieces=found.pieces[-DRAWN:], values=found.values[-DRAWN:])
     title = f"{subject.name}: {reading.name}"
     data: dict[str, Any] = {
         "input": reading.name,
@@ -54,7 +60,7 @@ def look(subject: Subject, ask: Ask) -> Look:
         "note": found.note,
     }
     caption = "gradient × input" + (f" → {found.answer[0].strip()}" if len(found.answer) == 1 else "")
-    return Look.drawn(title, ask.view, data, caption=caption, draw=partial(_svg, found), table=_table(found))
+    return Look.drawn(title, ask.view, data, caption=caption, draw=partial(_svg, shown), table=_table(shown))
 
 
 def explained(subject: Subject, reading: Reading, ask: Ask) -> Explained:
@@ -152,10 +158,8 @@ def _table(found: Explained) -> list[list[str | float]]:
 
 
 def _svg(found: Explained, *, title: str, note: str) -> str:
-    from heedful.views.figures import heat, overlay, saliency
-
     if found.pixels is not None:
-        return overlay(found.pixels, found.values, title, note=note)
+        return figures.overlay(found.pixels, found.values, title, note=note)
     if found.values.ndim == 2:
-        return heat(found.values, list(found.answer), list(found.pieces), title, signed=True, note=note)
-    return saliency(list(found.pieces), found.values, title, note=note)
+        return figures.heat(found.values, list(found.answer), list(found.pieces), title, signed=True, note=note)
+    return figures.saliency(list(found.pieces), found.values, title, note=note)

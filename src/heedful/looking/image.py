@@ -13,11 +13,12 @@ from heedful.errors import HeedfulError
 from heedful.inspection import record
 from heedful.inspection.attention_maps import class_token_overlay, rollout
 from heedful.inspection.gradients import gradient_x_input
-from heedful.inspection.images import grid
+from heedful.inspection.images import grid, tokens
 from heedful.looking.ask import Ask
 from heedful.looking.look import Look
-from heedful.looking.reading import PREFIX, read
+from heedful.looking.reading import read
 from heedful.looking.subject import Subject
+from heedful.views import figures
 from heedful.views.image import ImageMaps, image_page
 
 CLASSES = 5  # likeliest, told
@@ -55,10 +56,9 @@ def image_of(subject: Subject, pixels: torch.Tensor, shown: Any, ask: Ask) -> Im
     """All that the page shows; rollout is through every layer and head, whichever are shown."""
     model, config = subject.model, subject.model.config
     assert isinstance(config, VisionConfig)
-    stack, cells, prefix = config.encoder, grid(model), PREFIX[config.patches.prefix]
-    tokens = config.patches.tokens
-    if (held := stack.depth * stack.heads * tokens**2) > MOST:
-        what = f"{held:,} weights of {tokens:,} tokens do not fit one page"
+    stack, cells, prefix = config.encoder, grid(model), tokens(model)[: config.patches.prefix_tokens]
+    if (held := stack.depth * stack.heads * config.patches.tokens**2) > MOST:
+        what = f"{held:,} weights of {config.patches.tokens:,} tokens do not fit one page"
         raise HeedfulError(f"{what}; take --view matrix with --layers and --heads")
     with torch.no_grad(), record(model, "attention.pattern") as seen:
         chances = model(pixels).float().softmax(-1)[0]
@@ -85,8 +85,6 @@ def image_of(subject: Subject, pixels: torch.Tensor, shown: Any, ask: Ask) -> Im
 
 def _svg(image: ImageMaps, title: str) -> str:
     """The rollout over the image."""
-    from heedful.views.figures import overlay
-
     said = ", ".join(f"{name} {100 * chance:.0f} %" for name, chance in image.classes[:1])
     note = f"Rollout: how much of each patch reaches the class token. {image.note}"
-    return overlay(np.asarray(image.pixels), np.asarray(image.rollout), f"{title} · {said}", note=note.strip())
+    return figures.overlay(np.asarray(image.pixels), np.asarray(image.rollout), f"{title} · {said}", note=note.strip())

@@ -17,6 +17,7 @@ from heedful.looking.gradient import label_of
 from heedful.looking.look import Look
 from heedful.looking.reading import Array, Reading, read
 from heedful.looking.subject import Subject
+from heedful.views import figures
 
 NAMES = {
     "encoder.attention": "encoder self-attention",
@@ -79,12 +80,10 @@ def _table(kinds: dict[str, Array]) -> list[list[str | float]]:
 
 def _svg(kinds: dict[str, Array], *, title: str, note: str) -> str:
     """One kind as a grid; several below one another, where they have as many heads; otherwise the first of them."""
-    from heedful.views.figures import grid, heat
-
     name, values = next(iter(kinds.items()))
     if len(kinds) == 1:
-        return grid(values, title, note=note)
+        return figures.grid(values, title, note=note)
     if len({one.shape[1] for one in kinds.values()}) > 1:
-        return grid(values, f"{title}: {name}", note=f"{note} Drawn is {name}; the numbers are of all kinds.")
+        return figures.grid(values, f"{title}: {name}", note=f"{note} Drawn is {name}; the numbers are of all kinds.")
     rows = [f"{kind} {layer}" for kind, one in kinds.items() for layer in range(len(one))]
-    return heat(np.concatenate(list(kinds.values())), rows, None, title, note=note, column_label="head")
+    return figures.heat(np.concatenate(list(kinds.values())), rows, None, title, note=note, column_label="head")

@@ -10,6 +10,7 @@ from heedful.looking.ask import Ask, within
 from heedful.looking.look import Look
 from heedful.looking.reading import Reading, pieces_of, read
 from heedful.looking.subject import Subject
+from heedful.views import figures
 from heedful.views.lens import Lens, lens_page
 
 MOST = 256  # positions of which it is asked where nobody says: each costs the head's work at every layer
@@ -34,7 +35,7 @@ def look(subject: Subject, ask: Ask) -> Look:
         view=ask.view,
         data=data,
         page=partial(lens_page, lens, title=title),
-        picture=partial(_svg, lens, title),
+        picture=partial(figures.lens, lens, title),
     )
 
 
@@ -65,9 +66,3 @@ def lens_of(subject: Subject, reading: Reading, ask: Ask) -> Lens:
         note=" ".join(filter(None, notes)),
         name=side if len(reading.read) == 2 else "",
     )
-
-
-def _svg(lens: Lens, title: str) -> str:
-    from heedful.views.figures import lens as draw
-
-    return draw(lens, title)

@@ -19,12 +19,13 @@ from heedful.views.text import escaped
 HIGH = 640  # pixels of a page within a notebook
 MOST = 500  # rows of a table
 STYLE = """
-img { max-width: 100%; height: auto; }
+img { max-width: max(100%, 40rem); height: auto; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .86rem; }
 th, td { padding: .15rem .6rem; text-align: right; border-bottom: 1px solid var(--edge); }
 th { font-weight: 500; }
-th:first-child { text-align: left; }
+th:first-child, td.words { text-align: left; }
+td.words { min-width: 18rem; }
 summary { cursor: pointer; }
 """
 
@@ -106,22 +107,24 @@ class Look:
 
 def _around(title: str, picture: str, said: str, table: Sequence[Sequence[str | float]]) -> str:
     """A page of one picture, which is an image of its own, so that its looks and the page's stay apart."""
-    head, *rows = [[_cell(one) for one in row] for row in table[: MOST + 1]]
+    head = [_cell(one) for one in table[0]]
+    rows = [[_cell(first), *map(_data, others)] for first, *others in table[1 : MOST + 1]]
     left_out = f"These are the first {MOST} of {len(table) - 1:,} rows." if len(table) > MOST + 1 else ""
     names = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    sides = (
-        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in others) + "</tr>"
-        for first, *others in rows
-    )
+    sides = (f'<tr><th scope="row">{first}</th>' + "".join(others) + "</tr>" for first, *others in rows)
     lines = "\n".join(sides)
     source = base64.b64encode(picture.encode()).decode("ascii")
-    body = f"""<p><img alt="{escaped(said)}" src="data:image/svg+xml;base64,{source}"></p>
+    body = f"""<p class="scroll"><img alt="{escaped(said)}" src="data:image/svg+xml;base64,{source}"></p>
 <details><summary>the numbers</summary>
 <div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>
 {lines}
 </tbody></table></div>
 <p class="quiet">{left_out}</p></details>"""
     return page(title, body, STYLE, images=True)
+
+
+def _data(value: str | float) -> str:
+    return f'<td class="words">{escaped(value)}</td>' if isinstance(value, str) else f"<td>{_cell(value)}</td>"
 
 
 def _cell(value: str | float) -> str:

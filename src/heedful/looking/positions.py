@@ -12,6 +12,7 @@ from heedful.looking.catalogue import stacks_of
 from heedful.looking.look import Look
 from heedful.looking.reading import Array
 from heedful.looking.subject import Subject
+from heedful.views import figures
 
 USUAL = 64  # positions of schemes without a length of their own
 MOST = 64  # positions a side of a picture
@@ -47,12 +48,6 @@ def look(subject: Subject, ask: Ask) -> Look:
     drawn, names = values[places][:, places], [str(place) for place in places]
     table: list[list[str | float]] = [["position", *names]]
     table += [[name, *row] for name, row in zip(names, drawn.tolist(), strict=True)]
-    draw = partial(_svg, drawn, names)
+    draw = partial(figures.heat, drawn, names, names, row_label="position", column_label="position")
     caption = f"positions of the {first}" if len(shown) > 1 else "each position against each other"
     return Look.drawn(title, ask.view, data, caption=caption, draw=draw, table=table)
-
-
-def _svg(values: Array, names: list[str], *, title: str, note: str) -> str:
-    from heedful.views.figures import heat
-
-    return heat(values, names, names, title, note=note, row_label="position", column_label="position")

@@ -71,11 +71,12 @@ def read(subject: Subject, one: Any, ask: Ask) -> Reading:
     else:
         reading = _sentence(subject, one)
     for stack, pieces in reading.read.items():
-        _fits(subject, stack, len(pieces), "the target" if stack == "decoder" and translates(config) else "the text")
+        fits(subject, stack, len(pieces), "the target" if stack == "decoder" and translates(config) else "the text")
     return reading
 
 
-def _fits(subject: Subject, stack: str, length: int, what: str = "the text") -> None:
+def fits(subject: Subject, stack: str, length: int, what: str = "the text") -> None:
+    """Raise where a stack has fewer positions than ``length``."""
     scheme = stacks_of(subject.model.config)[stack].position
     if isinstance(scheme, LearnedPosition) and length > scheme.length:
         raise HeedfulError(f"{what} has {length:,} tokens, {subject.name} takes {scheme.length:,}; give a shorter one")
@@ -163,7 +164,7 @@ def _source(subject: Subject, one: Any) -> list[int]:
     check_texts("this model", [one])
     _something(subject.source.encode([one]))
     ids = whole(subject.source, [one])[0]
-    _fits(subject, "encoder", len(ids))  # before anything is generated
+    fits(subject, "encoder", len(ids))  # before anything is generated
     return ids
 
 

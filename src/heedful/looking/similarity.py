@@ -13,8 +13,9 @@ from heedful.heads import pool
 from heedful.inspection.embeddings import similarity
 from heedful.looking.ask import Ask
 from heedful.looking.look import Look
-from heedful.looking.reading import Array, read, read_source, row_of
+from heedful.looking.reading import read, read_source, row_of
 from heedful.looking.subject import Subject
+from heedful.views import figures
 
 ROWS = {
     "first": "the first token",
@@ -34,7 +35,7 @@ def look(subject: Subject, ask: Ask) -> Look:
     data: dict[str, Any] = {"inputs": list(names), "similarity": cosines, "note": note}
     table: list[list[str | float]] = [["cosine", *names]]
     table += [[name, *row] for name, row in zip(names, cosines.tolist(), strict=True)]
-    draw = partial(_svg, cosines, list(names))
+    draw = partial(figures.heat, cosines, names, names)
     return Look.drawn(title, ask.view, data, caption="cosines", draw=draw, table=table)
 
 
@@ -65,9 +66,3 @@ def _vector(subject: Subject, one: Any, pooling: str, ask: Ask) -> tuple[str, Te
             return reading.name, model(*reading.arguments)[0].float()
         name, stream = reading.name, model.hidden(*reading.arguments)  # type: ignore[operator]  # every model's
     return name, pool(stream, None, pooling)[0].float()
-
-
-def _svg(cosines: Array, names: list[str], *, title: str, note: str) -> str:
-    from heedful.views.figures import heat
-
-    return heat(cosines, names, names, title, note=note)

@@ -20,7 +20,7 @@ from heedful.looking.ask import Ask
 from heedful.looking.attention import numbers
 from heedful.looking.catalogue import stacks_of
 from heedful.looking.look import Look
-from heedful.looking.reading import one_answer, pieces_of, read_source, row_of
+from heedful.looking.reading import fits, one_answer, pieces_of, read_source, row_of
 from heedful.looking.subject import Subject
 from heedful.tasks.task import short
 from heedful.views import figures
@@ -60,6 +60,7 @@ def steps_of(subject: Subject, text: str, ask: Ask) -> Steps:
     model, tokenizer, target = subject.model, subject.source, subject.target
     two = isinstance(model.config, EncoderDecoderConfig)
     _, ids = read_source(subject, text)
+    fits(subject, "encoder" if two else "decoder", len(ids))
     stack = stacks_of(model.config)["decoder"]
     layers, heads = list(ask.layers or range(stack.depth)), list(ask.heads or range(stack.heads))
     _there("layer", layers, stack.depth)

@@ -79,6 +79,8 @@ def opened(model: Named, ask: Ask, device: str | None = None) -> tuple[Subject, 
 
 def _parts(model: Named) -> tuple[Model | None, str | PathLike[str]]:
     if isinstance(model, tuple):
+        if len(model) != 2 or not isinstance(model[0], Model):
+            raise HeedfulError("a model and the folder of its tokenizer go together: (model, folder)")
         return model
     if not isinstance(model, Model):
         return None, model

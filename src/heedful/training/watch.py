@@ -14,6 +14,7 @@ from torch import Tensor
 from heedful.config import EncoderDecoderConfig, VisionConfig
 from heedful.data import Picture, Row, Rows
 from heedful.errors import HeedfulError
+from heedful.inspection.images import grid, tokens
 from heedful.inspection.record import record
 from heedful.models import Model
 from heedful.tasks.shared import IGNORED, start_of
@@ -182,7 +183,7 @@ class Watch:
         """What stands at each place that a stack reads, and what a decoder with an encoder writes at each."""
         task: Any = self.task  # tasks of one kind of batch have tokenizers of one name
         if "pixels" in batch:
-            return {"encoder": _patches(self.model.config)}
+            return {"encoder": tokens(self.model)}
         if "source" in batch:
             return {
                 "encoder": task.source.pieces(batch["source"][0].tolist()),
@@ -203,16 +204,4 @@ class Watch:
         how: Any = self.task
         pixels = how.preprocessing.fitted(Picture.of(text).pixels(how.preprocessing.channels)).transpose(1, 2, 0)
         coded = base64.b64encode(pixels.tobytes()).decode("ascii")
-        return {"shape": list(pixels.shape), "pixels": coded, "grid": _grid(self.model.config)}
-
-
-def _grid(config: VisionConfig) -> list[int]:
-    return [side // config.patches.patch_size for side in config.patches.image_size]
-
-
-def _patches(config: Any) -> list[str]:
-    """The tokens of an image: those before the patches, then rows and columns of patches."""
-    before = {"none": [], "class": ["[class]"], "class+distillation": ["[class]", "[distillation]"]}
-    rows, columns = _grid(config)
-    names = [f"{row},{column}" for row in range(rows) for column in range(columns)]
-    return [*before[config.patches.prefix], *names]
+        return {"shape": list(pixels.shape), "pixels": coded, "grid": list(grid(self.model))}

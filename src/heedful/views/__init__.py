@@ -3,11 +3,12 @@
 - ``curve``: lines against steps (the loss curve of a run), as SVG;
 - ``maps``: attention weights with the pieces that they lie between, for a whole text or a window of it;
 - ``attention``: what they draw, as a page (HTML) and as a picture (SVG, ``picture``); ``attention.css`` and
-  ``attention.js`` are the page's looks and movements, ``packing`` makes weights of any length fit it;
+  ``attention.js`` are the page's looks and movements (those of each of its sections in ``attention_*.js``), ``packing``
+  makes weights of any length fit it;
 - ``weights``: the numbers behind both: shapes checked, pieces merged to words, the clearest layer;
-- ``steps``: generated text step by step; ``lens``: the logit lens; ``image``: an image with its patches: pages (HTML)
-  with looks and movements of their own (``.css``, ``.js``) and what all pages share (``parts``); ``chips``, ``sparse``
-  and ``blocks`` make what they hold fit;
+- ``steps``: generated text step by step; ``lens``: the logit lens; ``image``: an image with its patches; ``watch``: a
+  run's attention over its steps: pages (HTML) with looks and movements of their own (``.css``, ``.js``) and what all
+  pages that move share (``parts``); ``chips``, ``sparse`` and ``blocks`` make what they hold fit;
 - ``confusion``: which classes a classifier takes for which (SVG); ``mistakes``: its surest wrong answers, images as a
   picture (SVG), texts as a page (HTML); ``report``: its scores by class, as lines of text;
 - ``patches``: an image as the patches and tokens that a vision Transformer sees, and feature maps (SVG);

@@ -9,9 +9,9 @@ import numpy as np
 
 from heedful.errors import HeedfulError, chosen
 from heedful.views.maps import Maps
-from heedful.views.packing import SIDE, fitted, overviewed, size
+from heedful.views.packing import SIDE, fitted, overviewed
 from heedful.views.page import asset, page
-from heedful.views.parts import data, piece
+from heedful.views.parts import data, piece, size
 from heedful.views.picture import draw
 from heedful.views.text import direction, visible
 from heedful.views.weights import clearest, starts
@@ -19,6 +19,7 @@ from heedful.views.weights import clearest, starts
 __all__ = ["attention_page", "attention_svg"]
 
 View = Literal["heads", "model", "matrix"]
+SCRIPTS = ("parts", "attention_heads", "attention_matrix", "attention_overview", "attention_model", "attention")
 LIMIT = 4_800_000  # bytes of a page: it opens at once, and under 5 MB it may be sent as a letter
 MOST = 120  # pieces a side of a picture: beyond, nobody reads them
 
@@ -94,7 +95,7 @@ the view.</p>
 """
 
     def whole(facts: Any) -> str:
-        inside = asset("parts.css") + asset("attention.css"), asset("parts.js") + asset("attention.js")
+        inside = asset("parts.css") + asset("attention.css"), "".join(asset(f"{name}.js") for name in SCRIPTS)
         return page(title, body + data({"view": view, "groups": facts}), *inside)
 
     facts = [_facts(group) for group in groups]

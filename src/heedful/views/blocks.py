@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.views.parts import stored
+from heedful.views.parts import scaled
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -81,23 +81,8 @@ def membership(prefix: int, grid: tuple[int, int], block: int) -> Array:
     return np.eye(int(patches[-1]) + 1)[np.concatenate([np.arange(prefix), patches])]
 
 
-def packed(rows: Array, bits: int) -> dict[str, Any]:
-    """Rows (..., N) as codes of ``bits`` with the row's largest weight beside them, in base64.
-
-    A weight w of a row with the largest m is ``round(255 w / m)`` in 8 bits and ``round(15 √(w / m))`` in 4, where two
-    weights share a byte, the first in its low half.
-    """
-    largest = rows.max(axis=-1, keepdims=True)
-    shares = rows / np.where(largest > 0, largest, 1)
-    codes = (np.rint(shares * 255) if bits == 8 else np.rint(np.sqrt(shares) * 15)).astype(np.uint8).ravel()
-    if bits == 4:
-        codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
-        codes = codes[::2] | codes[1::2] << 4
-    return {"bits": bits, "largest": stored(largest, "<f4"), "codes": stored(codes, "u1")}
-
-
 def kept(weights: Array, prefix: int, grid: tuple[int, int], chosen: Plan) -> dict[str, Any]:
-    """What the page holds of (L, H, N, N) weights, each part as ``packed``.
+    """What the page holds of (L, H, N, N) weights, each part as ``scaled``.
 
     ``mean`` is the mean of heads, with a last row for the mean over patches (L, N + 1, N); ``tokens`` are single heads'
     rows of the tokens before the patches, and that last row (L, H, P + 1, N); ``heads`` their rows of patches
@@ -107,7 +92,7 @@ def kept(weights: Array, prefix: int, grid: tuple[int, int], chosen: Plan) -> di
     patches = weights[..., prefix:, :]
     last = patches.mean(axis=-2, keepdims=True)
     return {
-        "mean": packed(np.concatenate([weights, last], axis=-2).mean(axis=1), 8),
-        "tokens": packed(np.concatenate([weights[..., :prefix, :], last], axis=-2), 8),
-        "heads": packed(patches, chosen.bits) if chosen.bits else None,
+        "mean": scaled(np.concatenate([weights, last], axis=-2).mean(axis=1)),
+        "tokens": scaled(np.concatenate([weights[..., :prefix, :], last], axis=-2)),
+        "heads": scaled(patches, chosen.bits) if chosen.bits else None,
     }

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
-from heedful.views.svg import document, label, titled
+from heedful.views.svg import document, ink, label, titled
 from heedful.views.text import cut, visible, width
 
 Counts = NDArray[np.int64]
@@ -22,8 +22,6 @@ WIDEST = 150  # pixels of a class's name: a longer one is cut off, and whole in 
 DIGITS = 11  # size of the counts, in pixels
 SIDES = ((6, 64), (12, 44), (20, 34), (MOST, 30))  # up to so many classes: pixels of a cell's side
 LEGEND = (0.01, 0.05, 0.2, 0.5, 1.0)
-INKS = {"right": ((0.68, " deep"), (0.48, " half")), "wrong": ((0.81, " deep"), (0.6, " half"))}
-# from which shade on the other ink reads better: in light and in dark, in dark alone
 TOLD = 8  # confusions in the description
 
 STYLE = """
@@ -141,8 +139,7 @@ def _cell(x: float, y: float, side: float, count: int, row: int, own: bool) -> s
     if own:
         parts.append(f'<rect class="own" {box}/>')
     if count and width(f"{count:,}", DIGITS) <= side - 3:
-        ink = next((ink for least, ink in INKS[kind] if shade > least), "")
-        parts.append(label(f"{count:,}", x + side / 2, y + side / 2 + 4, "count" + ink, "middle"))
+        parts.append(label(f"{count:,}", x + side / 2, y + side / 2 + 4, "count" + ink(shade, not own), "middle"))
     return "".join(parts)
 
 

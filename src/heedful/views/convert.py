@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import tempfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -34,22 +33,7 @@ def write(svg: str, path: str | os.PathLike[str], *, scale: float = SCALE) -> Pa
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise HeedfulError(f"cannot write a picture as {path.name!r}; name a file that ends in {', '.join(SUFFIXES)}")
-    if suffix == ".svg":
-        return files.write(path, svg)
-    data = png(svg, scale=scale) if suffix == ".png" else pdf(svg)
-    beside: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(beside).chmod(0o644)
-        Path(beside).replace(path)
-    except OSError as error:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
-        raise HeedfulError(f"cannot write {path}: {error.strerror}; make room, or choose another place") from None
-    return path
+    return files.write(path, svg if suffix == ".svg" else png(svg, scale=scale) if suffix == ".png" else pdf(svg))
 
 
 def png(svg: str, *, scale: float = SCALE) -> bytes:

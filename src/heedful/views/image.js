@@ -65,16 +65,6 @@ function box(patch) {              // left, top, width, height
   return [x, y, Math.round(data.columns[c + 1] * wide) - x, Math.round(data.rows[r + 1] * high) - y];
 }
 
-function outline(pen, patch, dashed = false) {   // seen on any ground: a light line on a dark one
-  const [x, y, w, h] = box(patch);
-  for (const [colour, width] of [["#000", 5], ["#fff", 2]]) {
-    pen.strokeStyle = colour; pen.lineWidth = width;
-    pen.setLineDash(dashed ? [4, 3] : []);
-    pen.strokeRect(x + 1, y + 1, w - 2, h - 2);
-  }
-  pen.setLineDash([]);
-}
-
 function paintPictures(all) {
   const veil = sharp(find(".frame canvas"), wide, high), heat = sharp(find(".heat"), wide, high), { share } = all ? scaled(all) : {};
   const cell = box(0)[2], numbers = cell >= 30, signs = state.show === "gradient" && cell >= 9;
@@ -88,7 +78,7 @@ function paintPictures(all) {
     heat.fillRect(x, y, w, h);
     heat.fillStyle = ink(s > colours.flip ? "on-accent" : "text");
     heat.textAlign = "center"; heat.textBaseline = "middle";
-    heat.font = `${numbers ? 11 : Math.min(12, cell)}px system-ui, sans-serif`;
+    heat.font = font(numbers ? 11 : Math.min(12, cell));
     const words = state.show === "gradient" ? (signs && s >= 0.01 ? signed(all[i], numbers ? Math.round(100 * s) : "") : "") : numbers && all[i] > 0 ? percent(all[i]) : "";
     if (words) heat.fillText(words, x + w / 2, y + h / 2 + 0.5);
   }
@@ -96,8 +86,8 @@ function paintPictures(all) {
   heat.strokeRect(0.5, 0.5, wide - 1, high - 1);
   const token = looking();
   if (token < P || token >= PATCHES || ["rollout", "gradient"].includes(state.show)) return;
-  outline(veil, token - P);
-  if (all) outline(heat, token - P, true);
+  outlined(veil, ...box(token - P));
+  if (all) outlined(heat, ...box(token - P), [4, 3]);
 }
 
 function paintTold(all) {
@@ -142,23 +132,20 @@ function paintTokens() {
 const sheet = [];                  // {layer, head, button, canvas}
 
 function buildSheet() {
-  const choices = H > 1 ? [MEAN, ...data.numbers.keys()] : [0], table = find(".sheet table");
+  const choices = H > 1 ? [MEAN, ...data.numbers.keys()] : [0];
   const size = between(22, Math.floor((find("main").clientWidth - 130) / choices.length) - 10, 60);
-  const row = (cells) => { const tr = table.insertRow(); cells.forEach((cell) => tr.append(cell)); };
-  row([make("th", "", "layer"), ...choices.map((head) => make("th", "", head === MEAN ? "mean" : H > 1 ? data.numbers[head] : ""))]);
-  data.layers.forEach((name, layer) => row([make("th", "", name), ...choices.map((head) => {
-    const button = make("button"), canvas = make("canvas"), cell = make("td", "", button);
+  fillSheet(data.layers, choices.map((head) => (head === MEAN ? "mean" : H > 1 ? data.numbers[head] : "")), (layer, at) => {
+    const button = make("button"), canvas = make("canvas"), head = choices[at];
     button.type = "button";
-    button.title = `layer ${name}` + (head === MEAN ? ", mean of heads" : H > 1 ? `, head ${data.numbers[head]}` : "");
+    button.title = `layer ${data.layers[layer]}` + (head === MEAN ? ", mean of heads" : H > 1 ? `, head ${data.numbers[head]}` : "");
     button.setAttribute("aria-label", button.title);
     button.addEventListener("click", () => change({ layer, head: H > 1 ? head : MEAN, show: "attention" }));
-    canvas.width = C; canvas.height = R;
     canvas.style.width = `${size}px`;
     canvas.style.height = `${between(size / 2, (size * data.size[1]) / data.size[0], 2 * size)}px`;
     button.append(canvas);
     sheet.push({ layer, head: H > 1 ? head : MEAN, button, canvas });
-    return cell;
-  })]));
+    return button;
+  });
 }
 
 function paintSheet() {
@@ -166,12 +153,8 @@ function paintSheet() {
   find(".sheet").hidden = !attends || sheet.length < 2;
   if (!attends) return;
   for (const { layer, head, button, canvas } of sheet) {
-    const all = values(layer, head), pen = canvas.getContext("2d"), image = pen.createImageData(C, R), { share } = all ? scaled(all) : {};
-    for (let i = 0; i < R * C; i++) {
-      for (let c = 0; c < 3; c++) image.data[4 * i + c] = colours.chip[c] + (all ? share(i) : 0) * (colours.accent[c] - colours.chip[c]);
-      image.data[4 * i + 3] = 255;
-    }
-    pen.putImageData(image, 0, 0);
+    const all = values(layer, head);
+    shadedPixels(canvas, C, R, all ? scaled(all).share : () => 0);
     button.setAttribute("aria-pressed", layer === state.layer && head === state.head);
     button.disabled = !all;
   }
@@ -244,12 +227,12 @@ for (const name of ["layer", "head", "show"]) {
 }
 document.addEventListener("keydown", (event) => {
   if (typing(event)) return;
-  const shows = [...find("select.show").options].map((option) => option.value);
+  const shows = [...find("select.show").options].map((option) => option.value), by = event.shiftKey ? -1 : 1, key = event.key.toLowerCase();
   if (event.key === "Escape") change({ ...START, hover: null });
-  if (event.key === "c") change({ token: START.token, hover: null });
-  if (event.key === "s") change({ show: shows[(shows.indexOf(state.show) + 1) % shows.length], hover: null });
-  if (event.key === "l" || event.key === "L") change({ layer: turned(state.layer, event.key === "l" ? 1 : -1, 0, L) });
-  if ((event.key === "h" || event.key === "H") && H > 1) change({ head: turned(state.head, event.key === "h" ? 1 : -1, MEAN, H + 1) });
+  if (key === "c") change({ token: START.token, hover: null });
+  if (key === "s") change({ show: shows[turned(shows.indexOf(state.show), by, 0, shows.length)], hover: null });
+  if (key === "l") change({ layer: turned(state.layer, by, 0, L) });
+  if (key === "h" && H > 1) change({ head: turned(state.head, by, MEAN, H + 1) });
 });
 const repaint = () => { readColours(); measure(); paint(); };
 window.addEventListener("hashchange", readHash);

@@ -82,16 +82,9 @@ function placed(position, piece) { // where the last layer ranks a piece
 
 function paintOverview() {
   if (T <= WINDOW) return;
-  const canvas = find(".overview canvas"), wide = canvas.clientWidth, pen = sharp(canvas, wide, 64), map = document.createElement("canvas");
+  const canvas = find(".overview canvas"), wide = canvas.clientWidth, pen = sharp(canvas, wide, 64);
+  const map = shadedPixels(make("canvas"), T, L, (i) => share(Math.floor(i / T), i % T));
   canvas.style.width = "";
-  map.width = T; map.height = L;
-  const brush = map.getContext("2d"), image = brush.createImageData(T, L);
-  for (let layer = 0; layer < L; layer++) for (let position = 0; position < T; position++) {
-    const p = share(layer, position), spot = 4 * (layer * T + position);
-    for (let c = 0; c < 3; c++) image.data[spot + c] = colours.chip[c] + p * (colours.accent[c] - colours.chip[c]);
-    image.data[spot + 3] = 255;
-  }
-  brush.putImageData(image, 0, 0);
   pen.imageSmoothingEnabled = T > wide;
   pen.drawImage(map, 0, 0, wide, 64);
   pen.strokeStyle = ink("text"); pen.lineWidth = 2;

@@ -10,7 +10,7 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views.page import asset, page
-from heedful.views.parts import MOST, data, piece, stored
+from heedful.views.parts import MOST, data, piece, size, stored
 from heedful.views.text import escaped, visible
 
 FEW = 3  # candidates of a cell that are kept when a page grows too large
@@ -117,13 +117,13 @@ def _fitted(lens: Lens, most: int) -> tuple[dict[str, Any], str]:
     told = ""
     while True:
         facts = _facts(lens, positions, candidates)
-        size = len(data(facts).encode())
-        if size <= most or (positions == 1 and candidates <= FEW):
+        taken = size(data(facts))
+        if taken <= most or (positions == 1 and candidates <= FEW):
             return facts, told
         if candidates > FEW:
             candidates = FEW
         else:
-            positions = max(1, min(positions - 1, int(0.97 * positions * most / size)))
+            positions = max(1, min(positions - 1, int(0.97 * positions * most / taken)))
         told = f"To keep this page small, only {candidates} candidates a cell"
         told += (
             f" and the first {positions:,} of {len(lens.pieces):,} positions" if positions < len(lens.pieces) else ""

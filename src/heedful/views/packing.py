@@ -12,7 +12,7 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views.maps import Array, Maps, block_means, edges
-from heedful.views.parts import data, piece
+from heedful.views.parts import data, piece, size
 
 FINE = 500_000  # up to so many weights each takes 16 bits, beyond 8
 SIDE = 1024  # pieces a side of a window: beyond, a page's text is slow to lay out
@@ -61,11 +61,6 @@ def fitted(maps: Maps, room: int) -> tuple[Maps, int, str]:
                 f"{len(maps.layers)} layers of {len(maps.heads)} heads do not fit a page; choose fewer layers or heads"
             )
         rows, columns = _smaller(rows, columns, int(rows * columns * 0.95 * left / len(text)))
-
-
-def size(text: str) -> int:
-    """Bytes of UTF-8."""
-    return len(text.encode())
 
 
 def _smaller(rows: int, columns: int, area: int) -> tuple[int, int]:

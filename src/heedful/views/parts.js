@@ -1,6 +1,6 @@
 "use strict";
-// What the pages of steps, of the lens and of images share: finding and making elements, the numbers and colours of the
-// page, lists of bars, and the address that keeps the view. A page's own script follows in the same element.
+// What all pages that move share: finding and making elements, the numbers and colours of the page, drawing, lists of bars,
+// the sheet of layers and heads, and the address that keeps the view. A page's own script follows in the same element.
 
 const find = (query) => document.querySelector(query);
 const data = JSON.parse(find("#data").textContent);
@@ -56,6 +56,60 @@ function sharp(canvas, width, height) {          // a canvas of so many CSS pixe
   return pen;
 }
 
+// ---- drawing ----
+
+const SLOPE = Math.PI / 4;         // of the names of columns
+const font = (size) => `${size}px system-ui, 'Noto Sans', sans-serif`;
+
+function shadedPixels(canvas, wide, high, share) {         // a pixel each, from the colour of nothing to that of all
+  canvas.width = wide; canvas.height = high;
+  const pen = canvas.getContext("2d"), image = pen.createImageData(wide, high);
+  for (let i = 0; i < wide * high; i++) {
+    const s = share(i);
+    for (let c = 0; c < 3; c++) image.data[4 * i + c] = colours.chip[c] + s * (colours.accent[c] - colours.chip[c]);
+    image.data[4 * i + 3] = 255;
+  }
+  pen.putImageData(image, 0, 0);
+  return canvas;
+}
+
+function clipped(pen, name) {
+  if (pen.measureText(name).width <= 150) return name;
+  const letters = [...name.replace(/…$/, "")];
+  while (letters.length > 1 && pen.measureText(`${letters.join("")}…`).width > 150) letters.pop();
+  return `${letters.join("")}…`;
+}
+
+function namesOf(canvas, rows, columns) {        // of a heat map, with the room they take: left, above, and beyond the last column
+  const pen = canvas.getContext("2d");
+  pen.font = font(13);
+  const [down, along] = [rows, columns].map((names) => names.map((name) => clipped(pen, name))), width = (name) => pen.measureText(name).width;
+  const widest = (names) => names.reduce((most, name) => Math.max(most, width(name)), 0);
+  return { down, along, left: Math.ceil(widest(down)) + 10, rise: Math.ceil(widest(along) * Math.sin(SLOPE)) + 16, lean: Math.ceil(width(along.at(-1) ?? "") * Math.cos(SLOPE)) + 8 };
+}
+
+function paintNames(pen, { down, along }, { left, top, wide, high }, size = 13) {        // the columns' turned
+  pen.font = font(size); pen.fillStyle = ink("text"); pen.textBaseline = "middle"; pen.textAlign = "right";
+  down.forEach((name, t) => pen.fillText(name, left - 8, top + (t + 0.5) * high));
+  pen.textAlign = "left";
+  along.forEach((name, s) => {
+    pen.save();
+    pen.translate(left + (s + 0.5) * wide, top - 6);
+    pen.rotate(-SLOPE);
+    pen.fillText(name, 0, 0);
+    pen.restore();
+  });
+}
+
+function outlined(pen, x, y, wide, high, dash = []) {      // seen on any ground: a light line on a dark one
+  pen.setLineDash(dash);
+  for (const [colour, width] of [["#000", 5], ["#fff", 2]]) {
+    pen.strokeStyle = colour; pen.lineWidth = width;
+    pen.strokeRect(x + 1, y + 1, wide - 2, high - 2);
+  }
+  pen.setLineDash([]);
+}
+
 // ---- parts ----
 
 function fillBars(list, rows) {    // rows: {name, share, kind, said}; a bar is as long as its share of 1
@@ -73,6 +127,13 @@ function fillSelect(select, names, values) {
     option.value = values[i];
     return option;
   }));
+}
+
+function fillSheet(layers, heads, button) {       // a row a layer, a column a name of `heads`, in each cell button(layer, column)
+  const table = find(".sheet table"), row = (cells) => table.insertRow().append(...cells);
+  table.replaceChildren();
+  row(["layer", ...heads].map((name) => make("th", "", name)));
+  layers.forEach((name, layer) => row([make("th", "", String(name)), ...heads.map((_, at) => make("td", "", button(layer, at)))]));
 }
 
 function showTip(event, words) {

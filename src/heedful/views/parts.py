@@ -1,4 +1,4 @@
-"""What the pages of steps, of the lens and of images share: their data as JSON, pieces of text made fit to be named."""
+"""What all pages that move share: their data as JSON, numbers as base64, pieces of text made fit to be named."""
 
 from __future__ import annotations
 
@@ -27,6 +27,26 @@ def stored(array: Any, kind: str) -> str:
     'AQACAQ=='
     """
     return base64.b64encode(np.ascontiguousarray(array, dtype=kind).tobytes()).decode("ascii")
+
+
+def scaled(rows: Any, bits: int = 8) -> dict[str, Any]:
+    """Weights (..., N) as codes of ``bits``, 8 or 4, with each row's largest beside them, in base64.
+
+    A weight w of a row with the largest m is ``round(255 w / m)`` in 8 bits and ``round(15 √(w / m))`` in 4, where two
+    weights share a byte, the first in its low half.
+    """
+    largest = rows.max(axis=-1, keepdims=True)
+    shares = rows / np.where(largest > 0, largest, 1)
+    codes = (np.rint(shares * 255) if bits == 8 else np.rint(np.sqrt(shares) * 15)).astype(np.uint8).ravel()
+    if bits == 4:
+        codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
+        codes = codes[::2] | codes[1::2] << 4
+    return {"bits": bits, "largest": stored(largest, "<f4"), "codes": stored(codes, "u1")}
+
+
+def size(text: str) -> int:
+    """Bytes of UTF-8."""
+    return len(text.encode())
 
 
 def piece(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heedful.views.svg import document, label
+from heedful.views.svg import LINE, document, ink, label, thread
 from heedful.views.text import cut, width
 from heedful.views.weights import Weights
 
@@ -13,11 +13,14 @@ EDGE = 24  # free around everything
 WIDEST = 160  # a longer word is cut off
 FAINT = 0.05  # weights below draw no line and no number
 
-STYLE = """
-.word{font-size:14px}.line{stroke:#3a3fb0;fill:none;stroke-linecap:round}
+STYLE = (
+    LINE
+    + """
+.word{font-size:14px}
 .chip{fill:#f0eee8}.cell{fill:#3a3fb0}.number{font-size:11px}.deep{fill:#fff}
-@media(prefers-color-scheme:dark){.line{stroke:#ffc35c}.chip{fill:#22242b}.cell{fill:#ffc35c}.deep,.half{fill:#16171b}}
+@media(prefers-color-scheme:dark){.chip{fill:#22242b}.cell{fill:#ffc35c}.deep,.half{fill:#16171b}}
 """
+)
 
 
 def draw(source: list[str], target: list[str], weights: Weights, title: str, note: str) -> str:
@@ -47,7 +50,7 @@ def draw(source: list[str], target: list[str], weights: Weights, title: str, not
     target_y = [grid_top + (t + 0.5) * ROW for t in range(len(target))]
     parts = [label(note, EDGE, EDGE + 33, "quiet")] if note else []
     for t, s in sorted(zip(*(weights >= FAINT).nonzero(), strict=True), key=lambda at: weights[at]):
-        parts.append(_line(line_left, source_y[s], line_right, target_y[t], weights[t, s]))
+        parts.append(thread(line_left, source_y[s], line_right, target_y[t], weights[t, s]))
     parts += [label(word, line_left - 8, y + 5, "word", "end") for word, y in zip(source, source_y, strict=True)]
     parts += [label(word, line_right + 8, y + 5, "word") for word, y in zip(target, target_y, strict=True)]
     for s, word in enumerate(source):
@@ -60,13 +63,6 @@ def draw(source: list[str], target: list[str], weights: Weights, title: str, not
     return document(size, title, f"What each query attends to most: {most}", STYLE, parts)
 
 
-def _line(x: float, y: float, u: float, v: float, w: float) -> str:
-    """From a source word at (x, y) to a target word at (u, v): level at both ends, as thick as the weight."""
-    bend = 0.45 * (u - x)
-    path = f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {u - bend:.1f} {v:.1f} {u:.1f} {v:.1f}"
-    return f'<path class="line" d="{path}" stroke-width="{0.6 + 6 * w:.2f}" stroke-opacity="{0.15 + 0.7 * w:.2f}"/>'
-
-
 def _cell(x: float, y: float, wide: float, w: float) -> list[str]:
     """One weight of the heat map: an empty box, the weight as its shade, and from ``FAINT`` on its number."""
     box = f'x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{wide - 1}" height="{ROW - 1}" rx="2"'
@@ -74,6 +70,5 @@ def _cell(x: float, y: float, wide: float, w: float) -> list[str]:
     if w >= 0.005:
         parts.append(f'<rect class="cell" {box} fill-opacity="{w:.2f}"/>')
     if w >= FAINT:
-        ink = " deep" if w > 0.72 else " half" if w > 0.5 else ""  # where the other ink reads better: in light, in dark
-        parts.append(label(f"{100 * w:.0f}", x + wide / 2, y + ROW / 2 + 4, "number" + ink, "middle"))
+        parts.append(label(f"{100 * w:.0f}", x + wide / 2, y + ROW / 2 + 4, "number" + ink(w), "middle"))
     return parts

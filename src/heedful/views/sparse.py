@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.views.parts import stored
+from heedful.views.parts import scaled, stored
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FEW = 6  # weights of a row, below which single heads are left out rather than more of their weights
@@ -71,8 +71,7 @@ def grouped(weights: Array, starts: Sequence[int]) -> Array:
 def kept(weights: Array, chosen: Cut) -> dict[str, Any]:
     """The rows that the page holds: (L, H + 1, t, s), the last "head" the mean; or (L, 1, t, s), the mean alone.
 
-    A weight w of a row with the largest m is the byte ``round(255 w / m)``. Where not all weights of a row are kept,
-    ``places`` says which keys they belong to.
+    Weights are as ``scaled``. Where not all of a row are kept, ``places`` says which keys they belong to.
     """
     rows = weights[:, :, : chosen.steps].mean(axis=1, keepdims=True)
     if chosen.alone:
@@ -81,13 +80,10 @@ def kept(weights: Array, chosen: Cut) -> dict[str, Any]:
     if chosen.most < rows.shape[-1]:
         places = np.argpartition(rows, -chosen.most, axis=-1)[..., -chosen.most :]
         rows = np.take_along_axis(rows, places, axis=-1)
-    largest = rows.max(axis=-1, keepdims=True)
-    codes = np.rint(rows / np.where(largest > 0, largest, 1) * 255)
     return {
         "steps": chosen.steps,
         "alone": chosen.alone,
         "most": chosen.most,
-        "largest": stored(largest, "<f4"),
-        "codes": stored(codes, "u1"),
+        **scaled(rows),
         "places": None if places is None else stored(places, "<u2"),
     }

@@ -102,22 +102,19 @@ function paintSure() {
 let sheet = [];                    // {layer, head, button}
 
 function buildSheet() {
-  const table = find(".sheet table"), maps = here();
+  const maps = here();
   sheet = [];
-  table.replaceChildren();
   find(".sheet").hidden = !maps;
   find(".which").hidden = data.maps.length < 2;
   if (!maps) return;
   const choices = maps.alone && maps.heads.length > 1 ? [MEAN, ...maps.heads.keys()] : [MEAN];
-  const row = (cells) => { const tr = table.insertRow(); cells.forEach((cell) => tr.append(cell)); };
-  row([make("th", "", "layer"), ...choices.map((head) => make("th", "", head === MEAN ? (maps.heads.length > 1 ? "mean" : "") : `head ${maps.heads[head]}`))]);
-  maps.layers.forEach((name, layer) => row([make("th", "", name), ...choices.map((head) => {
-    const button = make("button");
+  fillSheet(maps.layers, choices.map((head) => (head === MEAN ? (maps.heads.length > 1 ? "mean" : "") : `head ${maps.heads[head]}`)), (layer, at) => {
+    const button = make("button"), head = choices[at];
     button.type = "button";
     button.addEventListener("click", () => change({ layer, head }));
     sheet.push({ layer, head, button });
-    return make("td", "", button);
-  })]));
+    return button;
+  });
   fillSelect(find("select.layer"), maps.layers, [...maps.layers.keys()]);
   fillSelect(find("select.head"), choices.map((head) => (head === MEAN ? (maps.heads.length > 1 ? "mean" : maps.heads[0]) : maps.heads[head])), choices);
 }
@@ -220,11 +217,11 @@ document.addEventListener("keydown", (event) => {
   if (goal) { event.preventDefault(); play(false); go(goal()); }
   if (event.key === " " && !event.target.closest(".tools button, .sheet button")) { event.preventDefault(); play(!state.playing); }
   if (event.key === "Escape") play(false);
-  const maps = here(), by = event.key === event.key.toLowerCase() ? 1 : -1;
+  const maps = here(), by = event.shiftKey ? -1 : 1, key = event.key.toLowerCase();
   if (!maps) return;
-  if (event.key.toLowerCase() === "l") change({ layer: turned(state.layer, by, 0, maps.layers.length) });
-  if (event.key.toLowerCase() === "h" && maps.alone && maps.heads.length > 1) change({ head: turned(state.head, by, MEAN, maps.heads.length + 1) });
-  if (event.key.toLowerCase() === "m" && data.maps.length > 1) change({ maps: turned(state.maps, by, 0, data.maps.length) });
+  if (key === "l") change({ layer: turned(state.layer, by, 0, maps.layers.length) });
+  if (key === "h" && maps.alone && maps.heads.length > 1) change({ head: turned(state.head, by, MEAN, maps.heads.length + 1) });
+  if (key === "m" && data.maps.length > 1) change({ maps: turned(state.maps, by, 0, data.maps.length) });
 });
 window.addEventListener("hashchange", readHash);
 window.addEventListener("resize", paintSure);

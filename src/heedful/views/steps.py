@@ -12,7 +12,7 @@ from heedful.errors import HeedfulError
 from heedful.views.chips import STEPS, Text, apart, texts
 from heedful.views.maps import Maps
 from heedful.views.page import asset, page
-from heedful.views.parts import MOST, data, piece, stored
+from heedful.views.parts import MOST, data, piece, size, stored
 from heedful.views.sparse import cut, grouped, kept
 from heedful.views.text import escaped, visible
 from heedful.views.weights import clearest
@@ -89,9 +89,9 @@ def steps_page(steps: Steps, *, title: str, most: int = MOST) -> str:
     """
     chips, read = texts(steps.prompt, steps.made, steps.maps)
     likely = _likely(steps, max(len(step) for step in steps.nearly))
-    if len(data(likely).encode()) > most // 3:
+    if size(data(likely)) > most // 3:
         likely = _likely(steps, FEW)
-    room = (most - len("".join(chips).encode()) - len(data(likely).encode())) // max(1, len(steps.maps))
+    room = (most - size("".join(chips)) - size(data(likely))) // max(1, len(steps.maps))
     looks, told = [], []
     for maps, text in zip(steps.maps, read, strict=True):
         look, note = _look(maps, text, room)

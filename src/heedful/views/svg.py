@@ -13,6 +13,12 @@ text{font-family:system-ui,'Segoe UI','Noto Sans','DejaVu Sans',sans-serif;font-
 @media(prefers-color-scheme:dark){text{fill:#ecebe7}.ground{fill:#16171b}.quiet{fill:#a09c94}}
 """
 
+# of ``thread``
+LINE = """
+.line{stroke:#3a3fb0;fill:none;stroke-linecap:round}
+@media(prefers-color-scheme:dark){.line{stroke:#ffc35c}}
+"""
+
 
 class Picture(str):
     """The text of a whole SVG file, which a notebook shows as an image of its own: its styles act on nothing else."""
@@ -39,6 +45,22 @@ def document(size: tuple[float, float], title: str, description: str, style: str
 def label(text: str, x: float, y: float, kind: str, anchor: str = "start", more: str = "") -> str:
     """A text whose baseline begins (or with ``anchor`` is centred, or ends) at (x, y)."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escaped(text)}</text>'
+
+
+def thread(x: float, y: float, u: float, v: float, w: float) -> str:
+    """A line from (x, y) in one column to (u, v) in another: level at both ends, as thick as the weight ``w``."""
+    bend = 0.45 * (u - x)
+    path = f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {u - bend:.1f} {v:.1f} {u:.1f} {v:.1f}"
+    return f'<path class="line" d="{path}" stroke-width="{0.6 + 6 * w:.2f}" stroke-opacity="{0.15 + 0.7 * w:.2f}"/>'
+
+
+def ink(share: float, negative: bool = False) -> str:
+    """The class more of a text that stands on a shade of ``share``: the other ink reads better there in light and in
+    dark (``deep``), in dark alone (``half``), or not at all. Such contrasts are those of the shades' own colours, of
+    which ``negative`` is the second.
+    """
+    deep, half = (0.81, 0.6) if negative else (0.68, 0.48)
+    return " deep" if share > deep else " half" if share > half else ""
 
 
 def titled(title: str, part: str) -> str:

@@ -72,26 +72,13 @@ function paintCurve() {
 // ---- one map ----
 
 let grid = null;                   // {left, top, wide, high}: where its cells are
-const FONT = (size) => `${size}px system-ui, 'Noto Sans', sans-serif`;
-
-function clipped(pen, label, most) {
-  if (pen.measureText(label).width <= most) return label;
-  const letters = [...label];
-  while (letters.length > 1 && pen.measureText(letters.join("") + "…").width > most) letters.pop();
-  return letters.join("") + "…";
-}
 
 function paintMap() {
   const map = mapAt(), values = table(state.look), canvas = find(".one canvas");
   const whose = image() ? ` of ${map.queries[state.query]}` : "";
   find(".which").textContent = `${map.name}${whose}, layer ${map.layers[state.layer]}, ${headName(state.head)}` + (map.note ? ` (${map.note})` : "");
   if (image()) return paintImage(map, values, canvas);
-  const T = map.queries.length, S = map.keys.length, measure = canvas.getContext("2d");
-  measure.font = FONT(13);
-  const rows = map.queries.map((label) => clipped(measure, label, 140)), columns = map.keys.map((label) => clipped(measure, label, 140));
-  const widest = (labels) => Math.max(...labels.map((label) => measure.measureText(label).width));
-  const slope = Math.PI / 4, left = Math.ceil(widest(rows)) + 10, rise = Math.ceil(widest(columns) * Math.sin(slope)) + 16;
-  const lean = Math.ceil(measure.measureText(columns[S - 1]).width * Math.cos(slope)) + 10;
+  const T = map.queries.length, S = map.keys.length, names = namesOf(canvas, map.queries, map.keys), { left, rise, lean } = names;
   const wide = between(13, Math.floor((find(".one").clientWidth - left - lean) / S), 60), high = between(13, wide, 34);
   grid = { left, top: rise, wide, high, T, S };
   const pen = sharp(canvas, left + S * wide + lean, rise + T * high + 2);
@@ -101,16 +88,10 @@ function paintMap() {
     pen.fillStyle = shade(w);
     pen.fillRect(left + s * wide, rise + t * high, wide - 1, high - 1);
     if (wide < 24 || w < 0.05) continue;
-    pen.font = FONT(11); pen.textAlign = "center"; pen.fillStyle = ink(w > colours.flip ? "on-accent" : "text");
+    pen.font = font(11); pen.textAlign = "center"; pen.fillStyle = ink(w > colours.flip ? "on-accent" : "text");
     pen.fillText(Math.round(w * 100), left + (s + 0.5) * wide, rise + (t + 0.5) * high);
   }
-  pen.font = FONT(13); pen.fillStyle = ink("text");
-  rows.forEach((label, t) => { pen.textAlign = "right"; pen.fillText(label, left - 8, rise + (t + 0.5) * high); });
-  columns.forEach((label, s) => {
-    pen.save();
-    pen.translate(left + (s + 0.5) * wide, rise - 6); pen.rotate(-slope); pen.textAlign = "left"; pen.fillText(label, 0, 0);
-    pen.restore();
-  });
+  paintNames(pen, names, grid);
   if (!state.spot) return;
   pen.strokeStyle = ink("text"); pen.lineWidth = 2;
   pen.strokeRect(left + state.spot[1] * wide, rise + state.spot[0] * high, wide - 1, high - 1);
@@ -140,10 +121,7 @@ function paintImage(map, values, canvas) {       // light on the patches by thei
   });
   if (!state.spot) return;
   const at = state.spot[1] - P;
-  for (const [colour, thick] of [["#000", 5], ["#fff", 2]]) {
-    pen.strokeStyle = colour; pen.lineWidth = thick;
-    if (at >= 0) pen.strokeRect((at % C) * grid.wide + 1, Math.floor(at / C) * grid.high + 1, grid.wide - 2, grid.high - 2);
-  }
+  if (at >= 0) outlined(pen, (at % C) * grid.wide, Math.floor(at / C) * grid.high, grid.wide, grid.high);
 }
 
 function spotAt(event) {
@@ -158,23 +136,21 @@ function spotAt(event) {
 let sheet = [];                    // {layer, head, button, canvas}
 
 function buildSheet() {
-  const map = mapAt(), heads = [...map.heads.keys()], choices = heads.length > 1 ? [MEAN, ...heads] : [0], body = find(".sheet table");
+  const map = mapAt(), heads = [...map.heads.keys()], choices = heads.length > 1 ? [MEAN, ...heads] : [0];
   find(".sheet").hidden = map.layers.length * choices.length < 2;
   const size = between(30, Math.floor((find(".sheet").clientWidth - 56) / choices.length) - 8, 72);
-  body.replaceChildren(); sheet = [];
-  const row = (cells) => { const tr = body.insertRow(); cells.forEach((cell) => tr.append(cell)); };
-  row([make("th", "", "layer"), ...choices.map((head) => make("th", "", head === MEAN || averaged() ? "mean" : `${map.heads[head]}`))]);
-  map.layers.forEach((name, layer) => row([make("th", "", `${name}`), ...choices.map((head) => {
-    const cell = make("td"), button = make("button"), canvas = make("canvas"), own = heads.length > 1 ? head : MEAN;
+  sheet = [];
+  fillSheet(map.layers, choices.map((head) => (head === MEAN || averaged() ? "mean" : `${map.heads[head]}`)), (layer, at) => {
+    const button = make("button"), canvas = make("canvas"), own = heads.length > 1 ? choices[at] : MEAN;
     button.type = "button";
-    button.title = `layer ${name}, ${headName(own)}`;
+    button.title = `layer ${map.layers[layer]}, ${headName(own)}`;
     button.setAttribute("aria-label", button.title);
     button.addEventListener("click", () => change({ layer, head: own }));
     canvas.style.width = canvas.style.height = `${size}px`;
-    button.append(canvas); cell.append(button);
+    button.append(canvas);
     sheet.push({ layer, head: own, button, canvas });
-    return cell;
-  })]));
+    return button;
+  });
 }
 
 function paintSheet() {
@@ -183,13 +159,7 @@ function paintSheet() {
   for (const { layer, head, button, canvas } of sheet) {
     const values = table(state.look, layer, head).subarray(picture ? row * all + skipped : 0);
     const most = picture ? values.subarray(0, T * S).reduce((a, b) => Math.max(a, b), 1e-9) : 1;
-    canvas.width = S; canvas.height = T;
-    const pen = canvas.getContext("2d"), drawn = pen.createImageData(S, T);
-    for (let i = 0; i < T * S; i++) {
-      for (let c = 0; c < 3; c++) drawn.data[4 * i + c] = colours.chip[c] + (values[i] / most) * (colours.accent[c] - colours.chip[c]);
-      drawn.data[4 * i + 3] = 255;
-    }
-    pen.putImageData(drawn, 0, 0);
+    shadedPixels(canvas, S, T, (i) => values[i] / most);
     button.setAttribute("aria-pressed", layer === state.layer && head === state.head);
   }
 }

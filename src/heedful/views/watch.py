@@ -175,7 +175,9 @@ def read_watch(path: Path) -> Watched:
             images=[_pixels(one["image"]) if "image" in one else None for one in head["inputs"]],
             metric=lines[-1]["metric"],
             looks=[
-                Look(step=one["step"], value=one["value"], maps=[[_maps(m) for m in maps] for maps in one["looks"]])
+                Look(
+                    step=int(one["step"]), value=one["value"], maps=[[_maps(m) for m in maps] for maps in one["looks"]]
+                )
                 for one in lines
             ],
             left_out=len(head["steps"]) - len(lines),

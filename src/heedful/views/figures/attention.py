@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from heedful.errors import HeedfulError
@@ -19,22 +17,15 @@ from heedful.views.figures.parts import (
     shaded,
     widest,
 )
-from heedful.views.svg import label
+from heedful.views.maps import Maps, block_means
+from heedful.views.svg import LINE, label, thread
 from heedful.views.text import cut, visible, width
-
-if TYPE_CHECKING:
-    from heedful.views.maps import Maps
 
 NAMED = 100  # pieces a side that are drawn one by one; of more, block means
 BLOCKS = 128  # a side
 LINED = 60  # pieces a side between which lines are drawn
 FAINT = 0.05  # weights below draw no line
 ROW = 25  # from one piece to the next below, beside lines
-
-LINES = """
-.line{stroke:#3a3fb0;fill:none;stroke-linecap:round}
-@media(prefers-color-scheme:dark){.line{stroke:#ffc35c}}
-"""
 
 
 def matrix(maps: Maps, layer: int, head: int | None = None, title: str = "") -> str:
@@ -96,8 +87,6 @@ def _named_cells(maps: Maps, weights: Values) -> tuple[list[str], tuple[float, f
 
 
 def _block_cells(weights: Values, first_row: int, first_column: int) -> tuple[list[str], tuple[float, float], str]:
-    from heedful.views.maps import block_means
-
     rows, columns = weights.shape
     tall, broad = min(rows, BLOCKS), min(columns, BLOCKS)
     means, peak = _lifted(block_means(weights, tall, broad))
@@ -169,7 +158,7 @@ def heads(maps: Maps, layer: int, head: int | None = None, title: str = "") -> s
     if max(weights.shape) > LINED:
         raise HeedfulError(
             f"lines between {weights.shape[0]} queries and {weights.shape[1]} keys cannot be read; draw the matrix,"
-            f" or at most {LINED} of each"
+            f" or choose at most {LINED} of each (queries, keys)"
         )
     queries, keys = _pieces(maps)
     most = max(weights.shape)
@@ -183,7 +172,7 @@ def heads(maps: Maps, layer: int, head: int | None = None, title: str = "") -> s
     )
     parts = [label("query", left - 8, 8, "small", "end"), label("key", right + 8, 8, "small")]
     for t, s in sorted(zip(*(weights >= FAINT).nonzero(), strict=True), key=lambda at: weights[at]):
-        parts.append(_line(left, starts[t], right, ends[s], weights[t, s]))
+        parts.append(thread(left, starts[t], right, ends[s], weights[t, s]))
     parts += down(queries, left - 8, starts)
     parts += [label(cut(key, 160, 13), right + 8, y + 4.5, "piece") for key, y in zip(keys, ends, strict=True)]
     left_out = f"; weights below {100 * FAINT:.0f} % are not drawn"
@@ -192,13 +181,7 @@ def heads(maps: Maps, layer: int, head: int | None = None, title: str = "") -> s
         maps.note,
     ]
     size = right + 8 + max(widest(keys), width("key", 11)), 22 + ROW * most
-    return figure(title or visible(maps.name), notes, size, parts, _most(maps, weights), LINES)
-
-
-def _line(x: float, y: float, u: float, v: float, w: float) -> str:
-    bend = 0.45 * (u - x)
-    path = f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {u - bend:.1f} {v:.1f} {u:.1f} {v:.1f}"
-    return f'<path class="line" d="{path}" stroke-width="{0.6 + 6 * w:.2f}" stroke-opacity="{0.15 + 0.7 * w:.2f}"/>'
+    return figure(title or visible(maps.name), notes, size, parts, _most(maps, weights), LINE)
 
 
 def _lifted(means: Values) -> tuple[Values, float]:

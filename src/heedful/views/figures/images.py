@@ -10,7 +10,7 @@ import numpy as np
 from heedful.errors import HeedfulError
 from heedful.views import raster
 from heedful.views.figures.parts import array, count, figure, plain, said, scale
-from heedful.views.svg import label, titled
+from heedful.views.svg import ink, label, titled
 from heedful.views.text import cut, visible, width
 
 PIECES, FILTERS = 1000, 256
@@ -86,12 +86,10 @@ def saliency(pieces: Sequence[str], values: Any, title: str = "", *, note: str =
         x += space if x else 0.0
         share, kind = abs(value) / peak, "minus" if value < 0 else "cell"
         box = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="26" rx="3"'
-        deep = (0.81, 0.6) if value < 0 else (0.68, 0.48)
-        ink = " deep" if share > deep[0] else " half" if share > deep[1] else ""
         part = f'<rect class="chip" {box}/><rect class="{kind}" {box} fill-opacity="{share:.2f}"/>'
         if value < 0:
             part += f'<path class="under" d="M{x:.1f} {y + 27.5:.1f}h{wide:.1f}"/>'
-        part += label(name, x + wide / 2, y + 18.5, "token" + ink, "middle")
+        part += label(name, x + wide / 2, y + 18.5, "token" + ink(share, value < 0), "middle")
         parts.append(
             titled(f"{visible(piece)}: {value:.6g}", part + label(told, x + wide / 2, y + 40, "small", "middle"))
         )

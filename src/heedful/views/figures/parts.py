@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
-from heedful.views.svg import document, label, titled
+from heedful.views.svg import document, ink, label, titled
 from heedful.views.text import cut, visible, width
 
 Values = NDArray[np.float64]
@@ -145,9 +145,7 @@ def _short(value: float) -> str:
 
 def number(text: str, share: float, x: float, y: float, negative: bool = False) -> str:
     """A number in the middle of a cell at (x, y), in the ink that reads on a shade of ``share``."""
-    deep, half = (0.81, 0.6) if negative else (0.68, 0.48)
-    ink = " deep" if share > deep else " half" if share > half else ""
-    return label(text, x, y + 4, "number" + ink, "middle")
+    return label(text, x, y + 4, "number" + ink(share, negative), "middle")
 
 
 def down(names: Sequence[str], x: float, tops: Sequence[float], most: float = 160) -> list[str]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views.figures.attention import span
 from heedful.views.figures.parts import figure, shaded
+from heedful.views.maps import Maps, block_means
 from heedful.views.svg import label, titled
 from heedful.views.text import visible, width
-
-if TYPE_CHECKING:
-    from heedful.views.maps import Maps
 
 THUMB, LARGE = 72, 150  # pixels of one map in the sheet of all, and where there are few heads
 SHEET = 40_000  # cells of all maps in the sheet together
@@ -38,8 +35,6 @@ def model(maps: Maps, title: str = "") -> str:
     weights = np.asarray(maps.weights, dtype=np.float64)
     noted = f"the shade is the weight, in {STEPS} steps"
     if max(rows, columns) > most:
-        from heedful.views.maps import block_means
-
         means = block_means(weights, min(rows, most), min(columns, most))
         weights = means / np.maximum(means.max(axis=(2, 3), keepdims=True), 1e-12)
         noted = (

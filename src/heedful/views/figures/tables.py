@@ -25,7 +25,7 @@ from heedful.views.figures.parts import (
     shaded,
     widest,
 )
-from heedful.views.svg import label, titled
+from heedful.views.svg import ink, label, titled
 from heedful.views.text import cut, visible, width
 
 if TYPE_CHECKING:
@@ -194,8 +194,8 @@ def lens(lens: Lens, title: str = "") -> str:
     layers, positions = len(lens.layers), len(lens.pieces)
     if positions > POSITIONS or layers > LAYERS:
         raise HeedfulError(
-            f"a lens of {layers} layers × {positions} positions cannot be read; draw at most {LAYERS} × {POSITIONS}"
-            " (choose positions), or its page"
+            f"a lens of {layers} layers × {positions} positions cannot be read; choose at most {LAYERS} × {POSITIONS}"
+            " (layers, queries), or make its page"
         )
     names, pieces = count(lens.layers, layers, "layers"), count(lens.pieces, positions, "positions")
     best = [[cell[0] for cell in row] for row in lens.top]
@@ -215,11 +215,10 @@ def lens(lens: Lens, title: str = "") -> str:
         for t, (piece, p) in enumerate(row):
             name, same = visible(piece), piece == final[t]
             short = ("◆ " if n == first[t] else "") + cut(name, wide - (22 if n == first[t] else 8), 12, bold=same)
-            ink = " deep" if p > 0.68 else " half" if p > 0.48 else ""
             y = top + n * high
-            text = label(short, middles[t], y + 15, "said" + (" name" if same else "") + ink, "middle")
+            text = label(short, middles[t], y + 15, "said" + (" name" if same else "") + ink(p), "middle")
             told = "; ".join(f"{visible(other)} {100 * q:.1f} %" for other, q in lens.top[n][t])
-            below = label(f"{100 * p:.0f} %", middles[t], y + 28, "number" + ink, "middle")
+            below = label(f"{100 * p:.0f} %", middles[t], y + 28, "number" + ink(p), "middle")
             parts.append(titled(f"{names[n]}, {pieces[t]}: {told}", text + below))
     bottom = top + layers * high
     if any(lens.target):
