@@ -142,7 +142,7 @@ def test_text_cannot_leave_its_place_in_the_page():
         "<b>\"'&amp;",
         "\ufffd␀␉␤",
         "␣",
-        "\u202eabc",
+        "<U+202E>abc",
         "]]>",
         "<!--",
     ]
