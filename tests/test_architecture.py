@@ -41,6 +41,7 @@ ROOMS = {
     "adapters": 4,
     "checkpoints": 5,
     "generation": 5,
+    "inference": 5,
     "inspection": 5,
     "tasks": 6,
     "training": 6,

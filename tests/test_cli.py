@@ -430,9 +430,10 @@ def test_people_read_text(calls: Calls, folder: Path, capsys: pytest.CaptureFixt
 
 def test_evaluate_passes_its_options_on(calls: Calls, folder: Path) -> None:
     tokens = ["evaluate", "model", "--data", "train.en", "--columns", "en,fr", "--split", "valid", "--device", "cpu"]
-    assert cli.main([*tokens, "--num-beams", "5", "--max-new-tokens", "9"]) == 0
+    assert cli.main([*tokens, "--dtype", "int8", "--num-beams", "5", "--max-new-tokens", "9"]) == 0
     decoding = {"num_beams": 5, "max_new_tokens": 9}
     options = {"columns": ("en", "fr"), "decoding": decoding, "device": "cpu", "split": "valid", "draw": None}
+    options["dtype"] = "int8"
     assert calls["evaluate"] == ("model", ("train.en",), options)
 
 
@@ -547,7 +548,7 @@ class Pipe:
     task = None
     def __call__(self, texts):
         return [{"input": text, "output": text * 99, "score": 1.0} for text in texts]
-heedful.pipeline = lambda task, model, device=None: Pipe()
+heedful.pipeline = lambda task, model, device=None, dtype=None: Pipe()
 from heedful.cli import main
 sys.exit(main(sys.argv[1:]))
 """

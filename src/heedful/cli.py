@@ -49,6 +49,7 @@ Flattened = Parameter(
 )
 Json = Annotated[bool, Parameter(help="print JSON for programs instead of text for people")]
 Device = Annotated[str | None, Parameter(help="cpu, cuda, cuda:1, mps; the best there is by default")]
+Dtype = Annotated[str | None, Parameter(help="weights: float32, bfloat16, float16, int8, int4; as stored by default")]
 Decoding = Annotated[DecodingSettings, Parameter(name="*")]
 
 
@@ -117,6 +118,7 @@ def predict(
     ],
     task: Annotated[str | None, Parameter(help="what to do; by default what the model was trained for")] = None,
     device: Device = None,
+    dtype: Dtype = None,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     json: Json = False,
 ) -> None:
@@ -136,7 +138,7 @@ def predict(
     import heedful
     from heedful.tasks.task import Streams
 
-    pipe = heedful.pipeline(task, model, device=device)
+    pipe = heedful.pipeline(task, model, device=device, dtype=dtype)
     if not inputs and sys.stdin.isatty():
         print("write one text a line; Ctrl-D ends", file=sys.stderr, flush=True)
     given = decoding.given()
@@ -165,6 +167,7 @@ def evaluate(
     split: Annotated[str, Parameter(help="part of a data set that has several; test by default")] = "test",
     out: Annotated[str | None, Parameter(help="folder for the pictures: confusions, mistakes")] = None,
     device: Device = None,
+    dtype: Dtype = None,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     json: Json = False,
 ) -> None:
@@ -183,6 +186,7 @@ def evaluate(
         columns=columns,
         decoding=decoding.given(),
         device=device,
+        dtype=dtype,
         split=split,
         say=say_to(json),
         draw=None if out is None else partial(draw_report, Path(out)),

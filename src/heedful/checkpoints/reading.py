@@ -24,6 +24,7 @@ from heedful.checkpoints.rules import Tensors
 from heedful.checkpoints.weights import FLOATS, read_tensors
 from heedful.config import Head, ModelConfig, PooledHead
 from heedful.errors import HeedfulError, nearest
+from heedful.inference.prepare import LOW, prepare, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import head_config
@@ -56,7 +57,8 @@ def load(
             "pooled" is as a folder of sentence-transformers says, the mean where none says anything.
         revision: a branch, tag or commit of the Hub's folder; refused for one that is here.
         dtype: "float32", "bfloat16", "float16", "float64" or torch's; None is the stored one, but float32 for float16
-            on a CPU, which computes it hundreds of times more slowly.
+            on a CPU, which computes it hundreds of times more slowly. "int8" and "int4", on a CPU, make a model for
+            answering alone (``heedful.inference.prepare``).
         device: where the weights go; None is the CPU.
         num_labels: classes of the head; another number than the stored one makes the head's output fresh.
         positions: how many the model is to have, more or fewer; stored rows are kept, further ones are fresh.
@@ -70,6 +72,8 @@ def load(
     """
     options: dict[str, Any] = {"head": head, "num_labels": num_labels, "dtype": dtype, "device": device}
     options["sizes"] = {"positions": positions, "image_size": image_size, "vocab_size": vocab_size}
+    if (name := str(dtype)) in LOW:
+        options["dtype"] = stored_as(name, device_of(device or "cpu"))
     folder = find(folder_or_id, revision)
     if is_adapter(folder):
         model = open_adapter(folder, _opened, **options)
@@ -80,7 +84,7 @@ def load(
     for what, names in (("the head is", [name for name in model.fresh if name not in rows]), ("rows are", rows)):
         if names:
             log.warning("%s new and untrained: %s; train before trusting its answers", what, ", ".join(names))
-    return model.eval()
+    return (prepare(model, name) if name in LOW else model).eval()
 
 
 def _opened(
@@ -158,11 +162,14 @@ def _dtype(asked: str | torch.dtype | None, tensors: Tensors, device: torch.devi
     """The type of the weights; raises for float16 on a CPU."""
     name = str(asked).removeprefix("torch.")
     if asked is not None and name not in FLOATS:
-        raise HeedfulError(f"dtype {name!r} is no type for weights; {nearest(name, FLOATS)}")
+        raise HeedfulError(f"dtype {name!r} is no type for weights; {nearest(name, [*FLOATS, *LOW])}")
     stored = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     dtype = FLOATS[name] if asked is not None else stored.pop() if len(stored) == 1 else torch.float32
     if dtype is not torch.float16 or device.type != "cpu":
         return dtype
     if asked is not None:
-        raise HeedfulError("float16 is hundreds of times slower on a CPU; use dtype='bfloat16' or 'float32'")
+        raise HeedfulError(
+            "float16 is hundreds of times slower on a CPU; use dtype='bfloat16' or 'float32', or for answering alone "
+            "heedful.inference.prepare(model, 'float16')"
+        )
     return torch.float32

@@ -68,6 +68,7 @@ def save(
     Returns:
         The layout: "gpt2", "bert", ... open elsewhere as they are; "heedful" is our own, which only we open.
     """
+    model.whole("save it")
     extra = dict(extra or {})
     family, case, theirs = express(model.config, model.layout) or (
         OWN,

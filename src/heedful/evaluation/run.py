@@ -20,6 +20,7 @@ def evaluate(
     columns: Sequence[str] | None = None,
     decoding: Mapping[str, Any] | None = None,
     device: str | None = None,
+    dtype: str | None = None,
     split: str | None = "test",
     say: Callable[[str], None] = print,
     draw: Callable[[Measured, Rows], object] | None = None,
@@ -32,6 +33,7 @@ def evaluate(
         columns: the columns' names in the file.
         decoding: how to search for answers, by ``generate``'s names.
         device: where to compute.
+        dtype: of the weights, as ``heedful.pipeline`` takes it.
         split: "train", "valid" or "test".
         say: takes a line about what goes on.
         draw: given the scores and the rows they were made on.
@@ -42,7 +44,7 @@ def evaluate(
     """
     if split is not None and split not in SPLITS:
         raise HeedfulError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
-    pipe = pipeline(None, model, device=device)
+    pipe = pipeline(None, model, device=device, dtype=dtype)
     options = pipe.checked(decoding or {})
     separator = pipe.card.get("settings", {}).get("data", {}).get("label_separator")
     rows = read(list(data), pipe.task.columns, names=columns, split=split, separator=separator)

@@ -80,6 +80,7 @@ def prune(
     """
     if not isinstance(model, Model):
         raise HeedfulError(f"a model of heedful is wanted, not a {type(model).__name__}")
+    model.whole("prune it")
     if model.adapter is not None:
         raise HeedfulError("the model has an adapter; merge it first (heedful.adapters.merge), then prune")
     modules = dict(model.named_modules())

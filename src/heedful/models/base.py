@@ -44,6 +44,8 @@ class Model(nn.Module):
     fused: Sequence[Sequence[str]] = ()  # paths of linear maps that the layout stores as one
     classifier: Sequence[str] = ()  # parameters of a head of classes or spans: an adapter trains and stores them whole
     watchers: Sequence[Any] = ()  # who is told of each step of a generation: see heedful.inspection.record
+    prepared: str = ""  # how ``heedful.inference.prepare`` packed the weights for answering alone: "int8", ...
+    packed: int = 0  # so many parameters went into that, and are none any more
     adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
 
     def begin(self) -> None:
@@ -67,7 +69,15 @@ class Model(nn.Module):
 
     def count(self) -> int:
         """The number of parameters: ties once, no buffers."""
-        return sum(p.numel() for p in self.parameters())
+        return sum(p.numel() for p in self.parameters()) + self.packed
+
+    def whole(self, purpose: str) -> None:
+        """Raise where the weights are packed, and so cannot serve ``purpose``."""
+        if self.prepared:
+            raise HeedfulError(
+                f"the model was prepared for answering alone, in {self.prepared}; to {purpose}, open it anew with "
+                "heedful.from_pretrained"
+            )
 
     def generate(self, ids: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
         """Token ids that follow ``ids`` (B, T): see ``heedful.generation.generate``."""

@@ -22,6 +22,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.errors import HeedfulError, nearest
+from heedful.inference.prepare import prepare, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.tasks.task import Answer, Streams, Task
@@ -90,14 +91,15 @@ def task_of(folder: Path) -> str:
 
 
 def pipeline(task: str | None, model: str | Path, device: str | None = None, dtype: Any = None) -> Pipeline:
-    """The model in a folder, ready to answer.
+    """The model in a folder, prepared to answer fast: see ``heedful.inference.prepare``.
 
     Args:
         task: what to do with it; None is what the folder was trained for, or, where it does not say, what its model's
             head is for. Another one than the folder's is an error.
         model: a model folder, or a Hub id.
         device: "cpu", "cuda", ...; None: the best there is.
-        dtype: "float32", "bfloat16" or a torch.dtype; None: as stored.
+        dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.inference.prepare``) or a torch.dtype;
+            None: as stored.
 
     >>> import heedful
     >>> translate = heedful.pipeline("translation", "runs/en-fr")  # doctest: +SKIP
@@ -115,7 +117,8 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     if task is not None and own is not None and task != own:
         raise HeedfulError(f"{model} was trained for {own}, not for {task}; use a model of that task")
     kind = tasks.get(task or own or task_of(model))
-    loaded = load(model, device=device_of(device), dtype=dtype)
+    place = device_of(device)
+    loaded = load(model, device=place, dtype=stored_as(dtype, place))
     made = kind.load(model)
     made.check(loaded)
-    return Pipeline(made, loaded, card)
+    return Pipeline(made, prepare(loaded, dtype), card)

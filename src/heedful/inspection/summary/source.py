@@ -22,6 +22,7 @@ from heedful.checkpoints.folder import ADAPTER_CONFIG, CONFIG, INDEX, PICKLE, PI
 from heedful.checkpoints.resizing import resized
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
+from heedful.models import Model
 
 DTYPES = {
     "F64": torch.float64,
@@ -48,6 +49,8 @@ def module_of(what: str | Path | ModelConfig | nn.Module, image_size: Size) -> t
     if isinstance(what, nn.Module):
         if image_size is not None:
             raise HeedfulError("image_size makes another model, and a module is given; give input_shape instead")
+        if isinstance(what, Model):
+            what.whole("count its parts")
         return what, type(what).__name__
     if isinstance(what, str) and what in presets.PRESETS:
         return blank(resized(presets.get(what), image_size=image_size)), what

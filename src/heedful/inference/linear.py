@@ -1,0 +1,324 @@
+"""Linear maps for answering: y = act(x Wᵀ + b), with W laid out beforehand as one kernel reads it.
+
+On a CPU ``torch.nn.functional.linear`` multiplies by a general routine, which for a few rows (a step of decoding) waits
+for the weights at a fraction of the memory's speed. oneDNN, which is part of PyTorch, does better at every size, and
+better still on weights that were reordered once; one row alone is fastest as a batch of matrix-vector products. With
+fewer bits there is less to wait for.
+
+Shapes: x (..., into), W (out, into), b (out,), y (..., out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.errors import HeedfulError
+from heedful.layers.feedforward import ACTIVATIONS
+
+Activation = Callable[[Tensor], Tensor]
+FEW = 4  # oneDNN is slower with one row, or two, than with so many
+# what oneDNN can do to y on its way out: its names and its formula's
+FUSED = {
+    "relu": ("relu", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "silu": ("swish", ""),
+    "tanh": ("tanh", ""),
+}
+
+
+class PackedLinear(nn.Module):
+    """act(x Wᵀ + b), W as the subclass packs it; for answering alone, it has no gradient.
+
+    Args:
+        weight: (out, into), floating point.
+        bias: (out,), or None.
+        activation: what is done to each output; None: nothing.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.bias = None if bias is None else bias.detach().clone()
+        self.activation = activation
+
+    @classmethod
+    def check(cls, weight: Tensor) -> None:
+        """Raise where these weights cannot be packed so, or not on this machine."""
+
+    @property
+    def weight(self) -> Tensor:
+        """W (out, into) once more, as the packed form has it."""
+        raise NotImplementedError
+
+    def product(self, rows: Tensor) -> Tensor:
+        """act(rows Wᵀ + b) for ``rows`` (N, into): (N, out)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` (..., into) → (..., out)."""
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise HeedfulError("a model prepared for answering has no gradients; open it with heedful.from_pretrained")
+        return self.product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
+
+    def activated(self, y: Tensor) -> Tensor:
+        """The activation, where the kernel does not do it."""
+        return y if self.activation is None else self.activation(y)
+
+    def extra_repr(self) -> str:
+        """As torch shows a linear map."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class WholeLinear(PackedLinear):
+    """Weights of float32 or bfloat16 in oneDNN's own order; nothing is rounded.
+
+    Those of float32 are kept as they were, too, for one row alone: still mapped from their file, where they lie so.
+
+    >>> x, linear = torch.randn(3, 8), nn.Linear(8, 16)
+    >>> packed = WholeLinear(linear.weight, linear.bias)
+    >>> torch.allclose(packed(x), linear(x), atol=1e-6), torch.equal(packed.weight, linear.weight)
+    (True, True)
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
+        super().__init__(weight, bias, activation)
+        weight = weight.detach().contiguous()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        self.attribute, self.formula = _fused(activation)
+        self.plain = weight if weight.dtype is torch.float32 and torch.backends.mkl.is_available() else None
+
+    @property
+    def weight(self) -> Tensor:
+        """W, bit for bit."""
+        return self.packed.to_dense()
+
+    def product(self, rows: Tensor) -> Tensor:
+        """Fewer than ``FEW`` rows are repeated until they are as many."""
+        count = len(rows)
+        if count == 1 and self.plain is not None:
+            return self.activated(_row(rows, self.plain, self.bias))
+        if count < FEW:
+            rows = torch.cat([rows] * -(-FEW // max(1, count)))
+        return _pointwise(rows, self.packed, self.bias, self.attribute, self.formula)[:count]
+
+
+class HalfLinear(PackedLinear):
+    """Weights rounded to float16, arithmetic in float32: half of the memory's traffic, 11 bits of each weight.
+
+    A CPU without float16 arithmetic only has to widen the weights as it reads them.
+    """
+
+    @classmethod
+    def check(cls, weight: Tensor) -> None:
+        """A weight beyond float16's largest number is refused."""
+        needs("float16", "quantized", "linear_prepack_fp16", "linear_dynamic_fp16")
+        largest = float(weight.detach().abs().amax())
+        if not largest <= torch.finfo(torch.float16).max:
+            raise HeedfulError(f"a weight of {largest:g} is beyond float16; take bfloat16 or float32")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
+        super().__init__(weight, bias, activation)
+        self.check(weight)
+        self.packed = torch.ops.quantized.linear_prepack_fp16(weight.detach().float().contiguous(), self.bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """W as rounded, in float32."""
+        return torch.ops.quantized.linear_unpack_fp16(self.packed)[0]
+
+    def product(self, rows: Tensor) -> Tensor:
+        """Each weight is widened to float32, then multiplied."""
+        return self.activated(torch.ops.quantized.linear_dynamic_fp16(rows, self.packed))
+
+
+class Int8Linear(PackedLinear):
+    """Weights as W ≈ s_out q, one scale an output; each row of x likewise while it is read: x ≈ s_row q.
+
+    s = max |·| / 127, so that zero stays zero. The products of whole numbers are exact; y = s_row s_out Σ q q + b. Each
+    row has a scale of its own, so that it gives the same alone and beside others.
+    """
+
+    LEVELS = 127
+
+    @classmethod
+    def check(cls, weight: Tensor) -> None:
+        """Any weights will do."""
+        needs("int8", "onednn", "qlinear_prepack", "qlinear_pointwise")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
+        super().__init__(weight, bias, activation)
+        weight = weight.detach().float()
+        self.scales = _scale(weight, self.LEVELS)[:, 0].contiguous()
+        self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
+        whole = (weight / self.scales[:, None]).round().to(torch.int8).contiguous()  # GPT-2 stores its weights across
+        self.packed = torch.ops.onednn.qlinear_prepack(whole, None)
+
+    @property
+    def weight(self) -> Tensor:
+        """W as rounded, in float32."""
+        return self.packed.to_dense().float().view(-1, self.out_features).mT * self.scales[:, None]
+
+    def product(self, rows: Tensor) -> Tensor:
+        """The kernel takes rows of unsigned bytes, 128 for zero."""
+        scale = _scale(rows, self.LEVELS)
+        whole = (rows / scale).round_().add_(128).to(torch.uint8)
+        y = torch.ops.onednn.qlinear_pointwise(
+            whole, 1.0, 128, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        y = y.mul_(scale)
+        return self.activated(y if self.bias is None else y.add_(self.bias))
+
+
+class Int4Linear(PackedLinear):
+    """Weights as W ≈ s q + z, q one of sixteen, s and z for each ``GROUP`` inputs of an output; x in bfloat16.
+
+    s = (max − min) / 15 and z of the group, so that its extremes are exact but for bfloat16's rounding of s and z.
+    """
+
+    GROUP = 32
+    MULTIPLE = 64  # the kernel's number of outputs
+
+    @classmethod
+    def check(cls, weight: Tensor) -> None:
+        """The inputs must fill their groups."""
+        needs("int4", "aten", "_convert_weight_to_int4pack_for_cpu", "_weight_int4pack_mm_for_cpu")
+        if weight.size(1) % cls.GROUP:
+            raise HeedfulError(f"int4 takes inputs by groups of {cls.GROUP}, not {weight.size(1)}; take int8")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
+        super().__init__(weight, bias, activation)
+        self.check(weight)
+        self.kind = weight.dtype
+        padded = F.pad(weight.detach().float(), (0, 0, 0, -self.out_features % self.MULTIPLE))
+        groups = padded.unflatten(1, (-1, self.GROUP))
+        low, high = groups.aminmax(dim=-1)
+        scales = ((high - low) / 15).clamp_(min=torch.finfo(torch.bfloat16).tiny).bfloat16()
+        middle = (low + 8 * scales.float()).bfloat16()  # the kernel reads q − 8
+        near = (groups - middle.float()[..., None]) / scales.float()[..., None]
+        whole = (near.round() + 8).clamp_(0, 15).flatten(1).int()
+        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
+        self.scales = torch.stack((scales.mT, middle.mT), -1).contiguous()  # (groups, out, 2)
+
+    @property
+    def weight(self) -> Tensor:
+        """W as rounded, in float32: what the unit vectors give."""
+        eye = torch.eye(self.in_features, dtype=torch.bfloat16)
+        return self._multiplied(eye).float().mT
+
+    def product(self, rows: Tensor) -> Tensor:
+        """Sums are kept in float32, y is rounded to bfloat16."""
+        y = self._multiplied(rows.bfloat16()).to(self.kind)
+        return self.activated(y if self.bias is None else y + self.bias)
+
+    def _multiplied(self, rows: Tensor) -> Tensor:
+        y = torch.ops.aten._weight_int4pack_mm_for_cpu(rows.contiguous(), self.packed, self.GROUP, self.scales)
+        return y[:, : self.out_features]
+
+
+def needs(dtype: str, space: str, *names: str) -> None:
+    """Raise where this PyTorch, or this processor, lacks a kernel."""
+    if any(not hasattr(getattr(torch.ops, space), name) for name in names):
+        raise HeedfulError(f"this build of PyTorch has no kernel for {dtype} weights; take bfloat16 or float32")
+
+
+def _fused(activation: Activation | None) -> tuple[str, str]:
+    """oneDNN's words for an activation; a copy of ours (a ``partial``'s is another object) is the same."""
+    if activation is None:
+        return "none", ""
+    for name, words in FUSED.items():
+        if _said(ACTIVATIONS[name]) == _said(activation):
+            return words
+    raise HeedfulError(f"the activation {activation} is none of {', '.join(FUSED)}; leave the model as it is")
+
+
+def _said(activation: Any) -> tuple[Any, Any]:
+    return getattr(activation, "func", activation), getattr(activation, "keywords", None)
+
+
+def _pointwise(rows: Tensor, weight: Tensor, bias: Tensor | None, attribute: str, formula: str) -> Tensor:
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, attribute, [], formula)
+    return made
+
+
+def _row(row: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b of one row (1, into) of float32, W in as many parts as there are threads, and two at least.
+
+    MKL reads W at the memory's speed for a batch of matrix-vector products, at a third of it for a single one.
+    """
+    parts = max(2, torch.get_num_threads())
+    even = len(weight) // parts * parts
+    y = torch.bmm(weight[:even].view(parts, -1, weight.size(1)), row.expand(parts, 1, -1).mT).view(1, even)
+    if even < len(weight):
+        y = torch.cat((y, F.linear(row, weight[even:])), 1)
+    return y if bias is None else y.add_(bias)
+
+
+def _scale(rows: Tensor, levels: int) -> Tensor:
+    """max |row| / levels of each row, (N, 1); a row of zeros has a tiny one."""
+    return rows.abs().amax(1, keepdim=True).div_(levels).clamp_(min=torch.finfo(rows.dtype).tiny)
+
+
+# --------------------------------------------------------------------------------- a model as it is, for a while
+
+
+class _Direct:
+    """A linear map's forward through oneDNN, its weights where they are; outside inference mode as ever."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        self.linear = linear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        linear = self.linear
+        if not torch.is_inference_mode_enabled():
+            return F.linear(x, linear.weight, linear.bias)
+        if x.numel() == linear.in_features and torch.backends.mkl.is_available():
+            return _row(x.view(1, -1), linear.weight, linear.bias).view(*x.shape[:-1], -1)
+        return _pointwise(x, linear.weight, linear.bias, "none", "")
+
+
+def onednn(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies numbers of this type on this CPU."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    supported: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    return dtype is torch.float32 or (dtype is torch.bfloat16 and bool(supported()))
+
+
+@contextmanager
+def direct(model: nn.Module) -> Iterator[None]:
+    """Inside, in inference mode, float32 linear maps on a CPU go straight to oneDNN: no weight is copied.
+
+    Weights that lie turned, as GPT-2's files have them, are laid row after row first, once and for all: read turned,
+    they take twice the time. A map that has a forward of its own keeps it.
+
+    >>> linear, x = nn.Linear(8, 16), torch.randn(2, 8)
+    >>> with torch.inference_mode(), direct(linear):
+    ...     torch.allclose(linear(x), F.linear(x, linear.weight, linear.bias), atol=1e-6)
+    True
+    """
+    fits = onednn(torch.float32)
+    chosen = [
+        part
+        for part in model.modules()
+        if fits
+        and type(part) is nn.Linear
+        and "forward" not in vars(part)
+        and part.weight.dtype is torch.float32
+        and part.weight.device.type == "cpu"
+    ]
+    for part in chosen:
+        if not part.weight.is_contiguous():
+            part.weight.data = part.weight.data.contiguous()
+        vars(part)["forward"] = _Direct(part)
+    try:
+        yield
+    finally:
+        for part in chosen:
+            vars(part).pop("forward", None)

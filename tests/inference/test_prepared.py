@@ -1,0 +1,273 @@
+"""Models prepared for answering give what they gave before, and refuse what they can no longer do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import heedful
+from heedful.adapters import LoraConfig, add_adapter, merge
+from heedful.config import SpecialTokens
+from heedful.inference import KINDS, direct, prepare
+from heedful.inference.attention import FusedAttention
+from heedful.inference.linear import FEW, Int4Linear, Int8Linear, PackedLinear, WholeLinear
+from heedful.inspection.pruning import prune
+from heedful.layers.attention import Attention
+from heedful.models import Model
+
+SMALL = {"dim": 32, "depth": 2, "heads": 4, "ff_dim": 64}
+
+
+def small(name: str) -> Any:
+    """A preset's shape in a small size."""
+    config: Any = heedful.presets.get(name)
+    stacks = {}
+    for name in ("encoder", "decoder"):
+        if (old := getattr(config, name, None)) is not None:
+            sizes = SMALL | ({"kv_heads": 2} if old.kv_heads not in (None, old.heads) else {})
+            stacks[name] = replace(old, **{"head_dim": None, **sizes})
+    config = replace(config, **stacks)
+    for table in ("embedding", "source"):
+        if hasattr(getattr(config, table, None), "vocab_size"):
+            config = replace(config, **{table: replace(getattr(config, table), vocab_size=101)})
+    if hasattr(config, "special"):
+        config = replace(config, special=SpecialTokens(pad=0, start=1, end=(2,)))
+    return heedful.create(config, seed=0).eval()
+
+
+SHAPES = ("gpt2", "tinyllama-1.1b", "bert-base", "marian", "t5-small", "t5-v1.1-small", "bart-base", "vit-b/16")
+
+
+def asked(model: Model) -> Callable[[], Tensor]:
+    """A call with a batch of the model's kind of input, lengths mixed."""
+    random = torch.Generator().manual_seed(1)
+    if model.config.kind == "vision":
+        pixels = torch.randn(2, 3, 224, 224, generator=random)
+        return lambda: model(pixels.to(model.dtype))
+    ids, mask = torch.randint(3, 101, (3, 9), generator=random), torch.arange(9) < torch.tensor([[9], [4], [7]])
+    if model.config.kind == "encoder-decoder":
+        return lambda: model(ids, ids[:, :5], mask)
+    return lambda: model(ids, mask)[mask] if model.config.kind == "decoder" else model(ids, mask)[:, 0]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-12), ("float32", 2e-6)])
+def test_a_prepared_model_says_the_same(name: str, dtype: str, near: float) -> None:
+    plain, fast = small(name).to(getattr(torch, dtype)), prepare(small(name), dtype)
+    with torch.inference_mode():
+        wanted, given = asked(plain)(), asked(fast)()
+    assert given.dtype is wanted.dtype
+    assert float((wanted - given).abs().max()) <= near * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("dtype", "near"), [("bfloat16", 3e-2), ("float16", 2e-3), ("int8", 4e-2), ("int4", 0.5)])
+def test_fewer_bits_stay_near(name: str, dtype: str, near: float) -> None:
+    plain, fast = small(name), prepare(small(name), dtype)
+    with torch.inference_mode():
+        wanted, given = asked(plain)(), asked(fast)().float()
+    error = (wanted - given).norm() / wanted.norm()
+    assert 0 < error <= near
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "int4"])
+@pytest.mark.parametrize("activation", [None, F.relu, F.gelu, F.silu, torch.tanh])
+def test_a_packed_map_multiplies_by_the_weights_it_shows(dtype: str, activation: Any) -> None:
+    kind = KINDS[dtype][0]
+    assert kind is not None
+    random = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(70, 64, generator=random) * 0.1, torch.randn(70, generator=random)
+    x, number = torch.randn(2, 3, 64, generator=random), torch.bfloat16 if dtype == "bfloat16" else torch.float32
+    packed = kind(weight.to(number), bias.to(number), activation)
+    shown = packed.weight.double()
+    exact = F.linear(x.to(number).double(), shown, bias.to(number).double())
+    exact = exact if activation is None else activation(exact)
+    # rounding of the inputs (bfloat16, a row's bytes) and of the outputs is all that may differ
+    allowed = {"float32": 1e-6, "float16": 1e-6, "bfloat16": 8e-3, "int4": 1.2e-2, "int8": 1e-2}[dtype]
+    assert float((packed(x.to(number)).double() - exact).abs().max()) <= allowed * float(exact.abs().max() + 1)
+    # and the weights shown are the given ones, to the type's own rounding
+    step = weight.abs().amax(1, keepdim=True)
+    most = {"float32": 0.0, "bfloat16": 2.0**-8, "float16": 2.0**-11, "int8": 0.51 / 127, "int4": 1.1 / 15}[dtype]
+    assert bool(((shown - weight).abs() <= most * step).all())
+
+
+def test_int8_is_exact_where_whole_numbers_are_enough() -> None:
+    random = torch.Generator().manual_seed(0)
+    weight = torch.randint(-127, 128, (8, 16), generator=random).float()
+    x = torch.randint(-127, 128, (5, 16), generator=random).float()
+    weight[:, 0], x[:, 0] = 127, -127  # so that every scale is 1
+    assert torch.equal(Int8Linear(weight)(x), x @ weight.T)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int4"])
+@pytest.mark.parametrize("count", [1, 2, 3, FEW, 9])
+def test_a_row_gives_the_same_alone_and_beside_others(dtype: str, count: int) -> None:
+    kind = KINDS[dtype][0]
+    assert kind is not None
+    packed = kind(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))
+    x = torch.randn(count, 64, generator=torch.Generator().manual_seed(1)) * torch.arange(1, count + 1)[:, None]
+    together = packed(x)
+    assert together.shape == (count, 64)
+    for i in range(count):
+        torch.testing.assert_close(packed(x[i]), together[i], rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_is_packed_of_no_rows() -> None:
+    assert WholeLinear(torch.ones(3, 4))(torch.ones(0, 4)).shape == (0, 3)
+
+
+def test_a_row_of_zeros_is_no_number_short() -> None:
+    bias = torch.tensor([1.0, 2.0])
+    assert torch.equal(Int8Linear(torch.zeros(2, 32), bias)(torch.zeros(1, 32)), bias[None])
+    assert torch.equal(Int4Linear(torch.zeros(2, 32), bias)(torch.zeros(1, 32)), bias[None])
+
+
+def test_packed_weights_are_no_parameters_and_are_counted() -> None:
+    model = small("gpt2")
+    count = model.count()
+    prepare(model, "int8")
+    assert model.count() == count
+    assert {type(part) for part in model.modules() if isinstance(part, PackedLinear)} == {Int8Linear}
+    assert not [name for name, _ in model.named_parameters() if name.endswith("up.weight")]
+
+
+def test_labels_keep_whole_weights() -> None:
+    """Few outputs decide much and cost little: a classifier's own maps are not rounded."""
+    model = prepare(heedful.create("bert-tiny", head="sequence", num_labels=3, seed=0), "int8")
+    kinds = {path: type(part) for path, part in model.named_modules() if isinstance(part, PackedLinear)}
+    assert {kind for path, kind in kinds.items() if path.startswith("head.")} == {WholeLinear}
+    assert {kind for path, kind in kinds.items() if ".block." in path} == {Int8Linear}
+
+
+def test_generation_of_a_prepared_model() -> None:
+    for name in ("gpt2", "marian", "tinyllama-1.1b"):
+        plain, fast = small(name).double(), prepare(small(name), "float64")
+        ids, mask = torch.randint(3, 101, (3, 6)), torch.tensor([[1] * 6, [1] * 2 + [0] * 4, [0] * 3 + [1] * 3]).bool()
+        for options in ({}, {"num_beams": 3}, {"do_sample": True, "seed": 5}):
+            settings: dict[str, Any] = {"max_new_tokens": 12, **options}
+            assert torch.equal(plain.generate(ids, mask, **settings), fast.generate(ids, mask, **settings))
+
+
+def test_what_is_recorded_stays() -> None:
+    ids = torch.randint(3, 101, (2, 7))
+    plain, fast = small("gpt2").double(), prepare(small("gpt2"), "float64")
+    names = ["pattern", "query", "key", "value", "mixed", "activation", "sum", "hidden", "logits"]
+    with torch.inference_mode(), heedful.record(plain, names) as wanted, heedful.record(fast, names) as given:
+        plain(ids), fast(ids)
+    assert wanted.keys() == given.keys()
+    for path, tensor in wanted.items():
+        torch.testing.assert_close(given[path], tensor, rtol=1e-10, atol=1e-10, msg=path)
+
+
+def test_an_adapter_is_merged() -> None:
+    model = add_adapter(small("bert-base"), LoraConfig(rank=2, targets=("all",)))
+    for part in model.modules():
+        if hasattr(part, "lora_b"):
+            nn.init.normal_(part.lora_b, std=0.1)
+    merged = small("bert-base")
+    merged.load_state_dict(merge(deepcopy(model)).state_dict())
+    fast = prepare(model, "float32")
+    assert fast.adapter is None
+    with torch.inference_mode():
+        torch.testing.assert_close(asked(fast)(), asked(merged)(), rtol=1e-5, atol=1e-5)
+
+
+# -------------------------------------------------------------------------------------------------------------- refused
+
+
+def test_it_is_for_answering_alone(tmp_path: Path) -> None:
+    model = prepare(small("gpt2"))
+    for call in (
+        lambda: model.save_pretrained(tmp_path / "out"),
+        lambda: prune(model, layers=[0]),
+        lambda: add_adapter(model, LoraConfig()),
+        lambda: heedful.summary(model),
+    ):
+        with pytest.raises(heedful.HeedfulError, match=r"prepared for answering alone, in float32; .*from_pretrained"):
+            call()
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(heedful.HeedfulError, match="prepared already, in float32"):
+        prepare(model, "int8")
+    with pytest.raises(heedful.HeedfulError, match="no gradients"):
+        model.decoder(torch.randn(1, 3, 32, requires_grad=True))
+    with pytest.raises(heedful.HeedfulError, match="looks at its own input"):
+        model.decoder.block[0].attention(torch.randn(1, 3, 32), torch.randn(1, 4, 32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "says"),
+    [
+        ("int3", r"no type to answer in; did you mean '?int\d"),
+        ("float8", "no type to answer in"),
+        ("complex64", "no type"),
+    ],
+)
+def test_unknown_types(dtype: str, says: str) -> None:
+    with pytest.raises(heedful.HeedfulError, match=says):
+        prepare(small("gpt2"), dtype)
+
+
+def test_refused_weights_leave_the_model_as_it_was() -> None:
+    model = small("gpt2")
+    with torch.no_grad():
+        model.decoder.block[1].feed_forward.up.weight[0, 0] = 1e6
+    with pytest.raises(
+        heedful.HeedfulError, match=r"decoder\.block\.1\.feed_forward\.up: a weight of 1e\+06 is beyond"
+    ):
+        prepare(model, "float16")
+    assert type(model.decoder.block[0].attention) is Attention
+    odd = heedful.create(replace(model.config, decoder=replace(model.config.decoder, ff_dim=50)), seed=0)
+    with pytest.raises(heedful.HeedfulError, match=r"feed_forward\.down: int4 takes inputs by groups of 32, not 50"):
+        prepare(odd, "int4")
+    assert not odd.prepared
+
+
+# --------------------------------------------------------------------------------------- doors, and without it
+
+
+def test_the_doors(tmp_path: Path) -> None:
+    small("gpt2").save_pretrained(tmp_path)
+    for dtype in ("int8", "int4"):
+        model = heedful.from_pretrained(tmp_path, dtype=dtype)
+        assert model.prepared == dtype
+        assert not model.training
+    assert heedful.from_pretrained(tmp_path).prepared == ""
+    with pytest.raises(heedful.HeedfulError, match="int8"):
+        heedful.from_pretrained(tmp_path, dtype="int9")
+
+
+def test_direct_maps_for_a_while() -> None:
+    model = small("gpt2")
+    ids = torch.randint(3, 101, (2, 5))
+    wanted = model(ids)
+    with direct(model):
+        up = model.decoder.block[0].feed_forward.up
+        assert "forward" in vars(up)
+        outside = model(ids)
+        with torch.inference_mode():
+            inside = model(ids)
+        assert outside.requires_grad  # whoever trains between two steps of a stream has gradients
+    assert "forward" not in vars(up)
+    assert torch.equal(outside, wanted)
+    torch.testing.assert_close(inside, wanted, rtol=1e-5, atol=1e-5)
+    own = nn.Linear(3, 3)
+    vars(own)["forward"] = lambda x: x + 1
+    with torch.inference_mode(), direct(own):
+        assert torch.equal(own(torch.zeros(1, 3)), torch.ones(1, 3))
+    assert torch.equal(own(torch.zeros(1, 3)), torch.ones(1, 3))
+
+
+def test_fused_attention_has_the_heads_of_the_old() -> None:
+    own = Attention(24, heads=6, kv_heads=2, head_dim=8, bias="qkv", qk_norm="head").eval()
+    fused = FusedAttention(own, lambda weight, bias: WholeLinear(weight, bias)).eval()
+    x = torch.randn(2, 5, 24)
+    with torch.inference_mode():
+        torch.testing.assert_close(fused(x, mask="causal"), own(x, mask="causal"), rtol=1e-5, atol=1e-6)
