@@ -199,6 +199,50 @@ def test_select_before_anything_is_remembered() -> None:
 
 
 @torch.no_grad()
+@POSITIONS
+@CAPACITIES
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("length", [0, 3, 5, 8])
+def test_what_is_cropped_was_never_read(position: Position, capacity: int | None, padded: bool, length: int) -> None:
+    """Other tokens read, taken back, and read as they should be: twice, so that what is written over is seen to be."""
+    model, (ids, other) = decoder(position), torch.randint(20, (2, 2, 12))
+    mask = torch.ones(2, 12, dtype=torch.bool)
+    if padded:
+        mask[0, :2] = False
+    cache = Cache(2, capacity=capacity)
+    if length:
+        model(ids[:, :length], mask[:, :length], cache=cache)
+    for tail in (other, ids):
+        cache.crop(length)
+        assert cache.length == length
+        text = torch.cat((ids[:, :length], tail[:, length:]), 1)
+        cached = [model(text[:, at : at + 2], mask[:, at : at + 2], cache=cache) for at in range(length, 12, 2)]
+        real = mask[:, length:]
+        close(torch.cat(cached, 1)[real], model(text, mask)[:, length:][real])
+
+
+@torch.no_grad()
+@CAPACITIES
+def test_cropping_leaves_the_source(capacity: int | None) -> None:
+    model = pair(LearnedPosition(length=16))
+    source, target = torch.randint(20, (2, 7)), torch.randint(20, (2, 5))
+    memory, cache = model.encode(source), Cache(2, capacity=capacity)
+    model.decode(target.flip(1), memory, cache=cache)
+    cache.crop(0)
+    close(model.decode(target, memory, cache=cache), model.decode(target, memory))
+
+
+@torch.no_grad()
+def test_what_cannot_be_cropped_says_so() -> None:
+    model, ids = decoder(RotaryPosition(), window=3), torch.randint(20, (1, 5))
+    for cache, length, said in ((Cache(2, window=3), 2, "sliding"), (Cache(2), 6, "5"), (Cache(2), -1, "-1")):
+        model(ids, cache=cache)
+        with pytest.raises(HeedfulError, match=said):
+            cache.crop(length)
+    Cache(2).crop(0)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("steps", [[4, 1], [3, 2], [5]], ids=str)
 def test_a_full_cache_says_so(steps: list[int]) -> None:
     """A token written past the end must not vanish: one row broadcasts into none without a sound."""

@@ -8,6 +8,7 @@ of the tokens seen.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,28 +17,76 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.layers.attention import NOTHING, Pair, Project, Remembered
 
+Pieces = tuple[Tensor, ...]  # keys and values, or nothing yet
 
-def _selected(pair: Pair | None, rows: Tensor) -> Pair | None:
-    return pair and (pair[0].index_select(0, rows), pair[1].index_select(0, rows))
+
+def _selected(pieces: Pieces, rows: Tensor) -> Pieces:
+    return tuple(piece.index_select(0, rows) for piece in pieces)
 
 
 class Growing(Remembered):
-    """All keys and values so far, one allocation a step."""
+    """All keys and values so far, in rooms with a quarter to spare: most steps write their own and copy nothing."""
+
+    window = sys.maxsize  # so many are kept from call to call
 
     def __init__(self) -> None:
-        self.pair: Pair | None = None
+        self.rooms: Pieces = ()
+        self.room, self.first, self.length = 0, 0, 0  # the rooms' size, and what is kept in them
+        self.inference = False  # whether they were made in inference mode
+
+    @property
+    def pair(self) -> Pieces:
+        """What is kept: views."""
+        return tuple(room.narrow(2, self.first, self.length - self.first) for room in self.rooms)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing may be written: autograd needs what it saw, and inference mode's tensors end with it."""
+        return torch.is_grad_enabled() | (self.inference > torch.is_inference_mode_enabled())
 
     def update(self, project: Project) -> Pair:
         """The old ones and the new."""
         new = project()
-        if self.pair is not None:
-            new = (torch.cat((self.pair[0], new[0]), 2), torch.cat((self.pair[1], new[1]), 2))
-        self.pair = new
-        return new
+        if (self.length + new[0].size(2) > self.room) | self.closed:
+            self._move(new)
+        past, first, count = self.length, self.first, new[0].size(2)
+        self.length = past + count
+        self.first = max(first, self.length - self.window)
+        for room, part in zip(self.rooms, new, strict=True):
+            room.narrow(2, past, count).copy_(part)
+        key, value = (room.narrow(2, first, self.length - first) for room in self.rooms)
+        return key, value
 
     def select(self, rows: Tensor) -> None:
         """Keep ``rows``, in that order."""
-        self.pair = _selected(self.pair, rows)
+        self.rooms, self.inference = _selected(self.pair, rows), torch.is_inference_mode_enabled()
+        self.first, self.length = 0, self.length - self.first
+        self.room = self.length
+
+    def reorder(self, rows: Tensor, moved: Tensor, come: Tensor) -> None:
+        """The same for as many rows, of which only ``moved`` change: they are ``come`` of those before."""
+        if self.closed:
+            self.select(rows)
+        else:
+            for part in self.pair:
+                part.index_copy_(0, moved, part.index_select(0, come))
+
+    def crop(self, length: int) -> None:
+        """Keep the first ``length`` tokens: what stands behind them is written again."""
+        self.length = min(self.length, length)
+
+    def size(self, tokens: int) -> int:
+        """Of rooms for ``tokens``; a long first input that will not be kept has none to spare."""
+        return tokens + (tokens // 4 + 16) * (tokens <= 2 * self.window)
+
+    def _move(self, new: Pair) -> None:
+        """Into rooms that hold what is kept and ``new``."""
+        old, kept = self.pair, self.length - self.first
+        self.room = self.size(kept + new[0].size(2))
+        self.rooms = tuple(part.new_empty(*part.shape[:2], self.room, part.size(3)) for part in new)
+        self.first, self.length, self.inference = 0, kept, torch.is_inference_mode_enabled()
+        for room, part in zip(self.rooms, old, strict=False):
+            room[:, :, :kept] = part
 
 
 class Sliding(Growing):
@@ -47,58 +96,35 @@ class Sliding(Growing):
         super().__init__()
         self.window = window
 
-    def update(self, project: Project) -> Pair:
-        """The kept ones and the new."""
-        key, value = super().update(project)
-        self.pair = (key[:, :, -self.window :], value[:, :, -self.window :])
-        return key, value
+    def crop(self, length: int) -> None:
+        """Not to be had: what stood before the window is gone."""
+        raise HeedfulError("a sliding cache cannot go back, since it keeps no earlier tokens; use one without window")
 
 
-class Preallocated(Remembered):
-    """Room for ``capacity`` tokens, made at the first call: a step writes its own rows and copies nothing."""
+class Preallocated(Growing):
+    """Room for ``capacity`` tokens, made at the first call."""
 
     def __init__(self, capacity: int) -> None:
-        self.capacity, self.length = capacity, 0
-        self.pair: Pair | None = None
+        super().__init__()
+        self.capacity = capacity
 
-    def update(self, project: Project) -> Pair:
-        """Views of what is filled, the new ones last."""
-        new = project()
-        if self.pair is None:
-            self.pair = (self._room(new[0]), self._room(new[1]))
-        start, end = self.length, self.length + new[0].size(2)
-        if end > self.capacity:
-            raise HeedfulError(f"{end} tokens for a cache with room for {self.capacity}; make it larger")
-        self.length = end
-        key, value = (room[:, :, : self.length] for room in self.pair)
-        key[:, :, start:], value[:, :, start:] = new
-        return key, value
-
-    def select(self, rows: Tensor) -> None:
-        """Keep ``rows``; only what is filled moves."""
-        if self.pair is not None:
-            self.pair = (self._moved(self.pair[0], rows), self._moved(self.pair[1], rows))
-
-    def _room(self, like: Tensor) -> Tensor:
-        return like.new_empty(len(like), like.size(1), self.capacity, like.size(3))
-
-    def _moved(self, room: Tensor, rows: Tensor) -> Tensor:
-        made = room.new_empty(len(rows), *room.shape[1:])
-        made[:, :, : self.length] = room[:, :, : self.length].index_select(0, rows)
-        return made
+    def size(self, tokens: int) -> int:
+        """All of it at once."""
+        if tokens > self.capacity:
+            raise HeedfulError(f"{tokens} tokens for a cache with room for {self.capacity}; make it larger")
+        return self.capacity
 
 
 class Cross(Remembered):
     """The keys and values of the encoder's output: projected once."""
 
     def __init__(self) -> None:
-        self.pair: Pair | None = None
+        self.pair: Pieces = ()
 
     def update(self, project: Project) -> Pair:
         """The same at every step."""
-        if self.pair is None:
-            self.pair = project()
-        return self.pair
+        key, value = self.pair = self.pair or project()
+        return key, value
 
     def select(self, rows: Tensor) -> None:
         """Keep ``rows``, in that order."""
@@ -114,13 +140,13 @@ class Seen(NamedTuple):
     end: int  # all positions are below it
 
 
-def anything(real: Tensor | None) -> None:
+def anything(new: Tensor | None, real: Tensor) -> None:
     """Padding may stand on either side."""
 
 
-def left_padded(real: Tensor | None) -> None:
+def left_padded(new: Tensor | None, real: Tensor) -> None:
     """Padding must stand before the real tokens: what follows them would push them out of a sliding cache."""
-    if real is not None and not bool(real[:, -1].all()):
+    if new is not None and bool((real[:, 1:] < real[:, :-1]).any()):
         raise HeedfulError("a sliding cache takes padding on the left only; pad there, or use a cache without window")
 
 
@@ -137,7 +163,7 @@ class NoCache:
         positions = torch.arange(x.size(1), device=x.device)[None] if real is None else counted(real)
         return Seen(positions, positions, real, x.size(1))
 
-    def layers(self, depth: int) -> list[tuple[Remembered, Remembered]]:
+    def layers(self, depth: int) -> Sequence[tuple[Remembered, Remembered]]:
         """A pair (own, cross) for each of ``depth`` blocks."""
         return [(NOTHING, NOTHING)] * depth
 
@@ -161,13 +187,13 @@ class Cache(NoCache):
     def __init__(self, depth: int, *, capacity: int | None = None, window: int | None = None) -> None:
         if capacity is not None and window is not None:
             raise HeedfulError(f"a cache has a capacity ({capacity}) or a window ({window}), not both; leave one out")
-        self.length, self.masked = 0, False
+        self.length, self.rows = 0, 0
         self.check = anything if window is None else left_padded
         self.most = sys.maxsize if window is None else window  # so many are kept from call to call
-        self.real = torch.ones(1, 0, dtype=torch.bool)
-        self.pairs: list[tuple[Remembered, Remembered]] = [(_own(capacity, window), Cross()) for _ in range(depth)]
+        self.real: Tensor | None = None  # (B, length); None: all
+        self.pairs = [(_own(capacity, window), Cross()) for _ in range(depth)]
 
-    def layers(self, depth: int) -> list[tuple[Remembered, Remembered]]:
+    def layers(self, depth: int) -> Sequence[tuple[Remembered, Remembered]]:
         """A pair (own, cross) for each block; another ``depth`` than the cache was made for is an error."""
         if depth != len(self.pairs):
             raise HeedfulError(f"a cache for {len(self.pairs)} blocks was given to a stack of {depth}")
@@ -175,30 +201,61 @@ class Cache(NoCache):
 
     def see(self, x: Tensor, real: Tensor | None) -> Seen:
         """The tokens of ``x`` (B, T, D) after all earlier ones."""
-        past, self.length = self.length, self.length + x.size(1)
-        new = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real.bool()
-        self.real = torch.cat((self.real.to(x.device).expand(len(x), -1), new), 1)
-        self.check(real)
-        self.masked |= real is not None
-        positions = counted(self.real if self.masked else self.real[:1])  # without padding all rows are alike
+        past, self.length, self.rows = self.length, self.length + x.size(1), len(x)
         first = max(0, past - self.most)
-        kept = self.real[:, first:] if self.masked else None
-        return Seen(positions[:, past:], positions[:, first:], kept, self.length)
+        if self.real is None and real is None:  # all rows are alike
+            positions = torch.arange(first, self.length, device=x.device)[None]
+            return Seen(positions[:, past - first :], positions, None, self.length)
+        self.real = torch.cat((_real(self.real, x, past), _real(real, x, x.size(1))), 1)
+        self.check(real, self.real)
+        positions = counted(self.real)
+        return Seen(positions[:, past:], positions[:, first:], self.real[:, first:], self.length)
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first ``length`` columns of tokens, in every row; cross-attention stays."""
+        if not 0 <= length <= self.length:
+            raise HeedfulError(
+                f"a cache of {self.length} tokens cannot be cropped to {length}; give 0 to {self.length}"
+            )
+        for own, _ in self.pairs:
+            own.crop(length)
+        self.real, self.length = None if self.real is None else self.real[:, :length], length
 
     def reorder(self, rows: Tensor) -> None:
-        """Put the batch in another order that leaves each row beside the same source: cross-attention stays."""
-        self.real = self.real[rows]
+        """Take ``rows`` of the batch where cross-attention stays: as many for each source, beside each other.
+
+        Where there are as many as before, only those move that are others than before.
+        """
+        self.real = None if self.real is None else self.real[rows]
+        if len(rows) == self.rows:
+            moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+            come = rows[moved]
+            for own, _ in self.pairs if len(moved) else ():
+                own.reorder(rows, moved, come)
+        else:
+            self._take(rows)
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Keep ``rows`` (B',) of the batch, in that order: a beam's new order, or the rows still alive.
+
+        ``sources`` are what cross-attention keeps, each for B' / len(sources) rows beside each other; None: ``rows``.
+        """
+        self.real = None if self.real is None else self.real[rows]
+        self._take(rows)
+        for _, cross in self.pairs:
+            cross.select(rows if sources is None else sources)
+
+    def _take(self, rows: Tensor) -> None:
+        self.rows = len(rows)
         for own, _ in self.pairs:
             own.select(rows)
 
-    def select(self, rows: Tensor) -> None:
-        """Keep ``rows`` (B',) of the batch, in that order: a beam's new order, or the rows still alive."""
-        self.reorder(rows)
-        for _, cross in self.pairs:
-            cross.select(rows)
+
+def _real(real: Tensor | None, x: Tensor, tokens: int) -> Tensor:
+    return x.new_ones(len(x), tokens, dtype=torch.bool) if real is None else real.bool()
 
 
-def _own(capacity: int | None, window: int | None) -> Remembered:
+def _own(capacity: int | None, window: int | None) -> Growing | Preallocated:
     if window is not None:
         return Sliding(window)
     return Growing() if capacity is None else Preallocated(capacity)

@@ -277,6 +277,11 @@ class DecodingSettings(Settings):
     seed: int | None = _option("of what is drawn", least=0)
     stop_strings: tuple[str, ...] | None = _option("end an answer right after one of these; inputs come first")
     batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
+    prefill_chunk_size: int | None = _option("read a long prompt so many tokens at a time; 0 for at once", least=0)
+    prompt_lookup_num_tokens: int | None = _option("propose so many tokens that stood in the text before", least=0)
+    penalty_alpha: float | None = _option("contrastive search among top-k tokens: 0 to 1", least=0, most=1)
+    num_beam_groups: int | None = _option("groups of beams that shun each other's tokens", least=1)
+    diversity_penalty: float | None = _option("by which they do, above 0", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)

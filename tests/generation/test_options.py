@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 
@@ -116,7 +118,9 @@ def test_what_transformers_writes_for_itself_is_no_option():
 
 
 def test_a_folder_without_a_generation_config_is_asked_for_all_that_is_obeyed_or_refused():
-    assert {*GENERATES} == {*NAMES, *NEUTRAL} - {"seed", "presence_penalty", "frequency_penalty"}
+    own = {"seed", "presence_penalty", "frequency_penalty"}
+    newer = {"assistant_model", "num_assistant_tokens", "prompt_lookup_num_tokens", "prefill_chunk_size"}
+    assert {*GENERATES} == {*NAMES, *NEUTRAL} - own - newer
 
 
 def test_every_default_of_transformers_is_understood():
@@ -133,12 +137,9 @@ def test_every_default_of_transformers_is_understood():
     [
         ("exponential_decay_length_penalty", [10, 1.2]),
         ("epsilon_cutoff", 0.1),
-        ("num_beam_groups", 2),
-        ("diversity_penalty", 0.5),
         ("remove_invalid_values", True),
         ("encoder_repetition_penalty", 1.1),
         ("sequence_bias", [[[4], -1.0]]),
-        ("penalty_alpha", 0.6),
         ("guidance_scale", 1.5),
     ],
 )
@@ -176,3 +177,14 @@ def test_of_two_lengths_the_call_s_counts_then_the_new_tokens():
     with pytest.raises(HeedfulError, match="min_length=5, but max_length=4; raise it"):
         resolve({"min_length": 5, "max_length": 4})
     assert resolve({"max_length": 4}, {"min_length": 5}).min_length == 5  # a folder's; no end token at all, then
+
+
+def test_the_command_line_s_options_are_these():
+    from heedful.settings import DecodingSettings
+
+    given = {f.name for f in fields(DecodingSettings)} - {"batch_tokens"}
+    assert given <= {*NAMES}
+    numbers = {f.name for f in fields(Options) if isinstance(f.default, int | float)}
+    assert numbers - given == {"renormalize_logits", "encoder_no_repeat_ngram_size", "num_assistant_tokens"} | {
+        "num_return_sequences"
+    }

@@ -22,14 +22,16 @@ from heedful.generation.stopping import StopStrings
 NEVER = float("-inf")
 
 
-def candidates(log_p: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def candidates(
+    scores: Tensor, running: Tensor, count: int, less: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]:
     """The ``count`` best continuations of each sentence: sums of log p, parents and tokens, (S, C) each, best first.
 
-    ``log_p`` is (S · K, V), ``running`` (S, K) the sums so far. The best of a sentence are among the best of each beam,
-    so that the sums need not be written out for every token.
+    ``scores`` − ``less`` are log p, (S · K, V) and (S · K, 1), ``running`` (S, K) the sums so far. The best of a
+    sentence are among the best of each beam, so that nothing need be written out for every token.
     """
-    values, tokens = top(log_p, min(count, log_p.size(1)))  # (S · K, c)
-    sums = (values + running.view(-1, 1)).view(len(running), -1)  # (S, K · c)
+    values, tokens = top(scores, min(count, scores.size(1)))  # (S · K, c)
+    sums = (values - less + running.view(-1, 1)).view(len(running), -1)  # (S, K · c)
     best, place = sums.topk(min(count, sums.size(1)))
     return best, place // values.size(1), tokens.view(len(running), -1).gather(1, place)
 
@@ -37,6 +39,18 @@ def candidates(log_p: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tens
 def _pick(tensor: Tensor, index: Tensor) -> Tensor:
     """Rows ``index`` (S, k) of ``tensor`` (S, K, N)."""
     return tensor.gather(1, index[:, :, None].expand(-1, -1, tensor.size(2)))
+
+
+def seated(parents: Tensor) -> Tensor:
+    """The order (S, K) in which as many beams as can stand where their ``parents`` (S, K) stood: one child of each.
+
+    >>> parents = torch.tensor([[2, 0, 2]])  # the third beam takes the place of 1, which has no children
+    >>> parents.gather(1, seated(parents))
+    tensor([[0, 2, 2]])
+    """
+    again = (parents[:, :, None] == parents[:, None]).tril(-1).any(2)  # a better beam has the same parent
+    free = torch.ones_like(parents).scatter(1, parents, 0).argsort(dim=1, descending=True, stable=True)
+    return free.gather(1, (again.cumsum(1) - 1).clamp(min=0)).where(again, parents).argsort(1)
 
 
 def beam_search(
@@ -81,14 +95,19 @@ def beam_search(
     results = (found.clone(), scores.clone(), found_said.clone())
 
     for step in range(1, steps + 1):
-        own = logits.sub_(log_sums(logits))
-        log_p = process(processors, history[:, :, : width + step - 1].flatten(0, 1), own)
-        sums, parents, tokens = candidates(log_p, running, (1 + max(1, len(end))) * beams)
+        less, count = log_sums(logits), (1 + max(1, len(end))) * beams
+        own = logits.clone() if logprobs and processors else logits
+        if processors:  # in place: a second tensor of that size would be of fresh memory at each step
+            log_p = process(processors, history[:, :, : width + step - 1].flatten(0, 1), logits.sub_(less))
+            sums, parents, tokens = candidates(log_p, running, count)
+        else:
+            sums, parents, tokens = candidates(logits, running, count, less)
         made, told = _pick(history, parents), _pick(said, parents)
         made[:, :, width + step - 1] = tokens
         if logprobs:
             sentences = torch.arange(len(tokens), device=tokens.device)[:, None]
-            told[:, :, width + step - 1] = own.unflatten(0, (len(tokens), -1))[sentences, parents, tokens]
+            chosen = own.unflatten(0, (len(tokens), -1))[sentences, parents, tokens]
+            told[:, :, width + step - 1] = chosen - less.view(len(tokens), -1).gather(1, parents)
         stopping = torch.isin(tokens, end) | (limits == step)[:, None]
         if stops is not None:
             stopping |= stops.ended(made[:, :, : width + step].flatten(0, 1)).view_as(stopping)
@@ -98,17 +117,21 @@ def beam_search(
         scores, place = torch.cat((scores, (sums / step**penalty).masked_fill(~ripe, NEVER)), 1).topk(beams)
         found, found_said = _pick(torch.cat((found, made), 1), place), _pick(torch.cat((found_said, told), 1), place)
 
-        # running: the first K others
+        # running: the first K others, each where its parent stood, so that little moves
         before = running.size(1)
         running, place = sums.masked_fill(stopping, NEVER).topk(min(beams, sums.size(1)))
+        if running.size(1) == before:
+            order = seated(parents.gather(1, place))
+            running, place = running.gather(1, order), place.gather(1, order)
         history, said, parents = _pick(made, place), _pick(told, place), parents.gather(1, place)
+        most = running.amax(1)
 
         worst = scores.amin(1)  # −∞ until K are found
         if options.early_stopping is True:
-            hope = torch.where(worst > NEVER, NEVER, running[:, 0])
+            hope = torch.where(worst > NEVER, NEVER, most)
         else:
             longest = limits if options.early_stopping == "never" and penalty > 0 else step
-            hope = running[:, 0] / longest**penalty
+            hope = most / longest**penalty
         done = done | (hope <= worst)
 
         alive = len(done) - int(done.sum())
@@ -125,8 +148,10 @@ def beam_search(
                 for state in (rows, running, history, said, found, found_said, scores, limits, done, at_work)
             )
             nearest = int(limits.min())
-        stays = kept is None and running.size(1) == before
-        (source.reorder if stays else source.select)(rows.flatten())
+        if kept is None:
+            source.reorder(rows.flatten())
+        else:
+            source.select(rows.flatten(), kept)
         logits = source.step(history[:, :, width + step - 1].flatten())
 
     results[0][at_work], results[1][at_work], results[2][at_work] = found, scores, found_said

@@ -38,7 +38,7 @@ def processors_of(options: Options, source: Source, limits: Tensor, end: Sequenc
         (options.suppress_tokens, constraints.SuppressTokens(options.suppress_tokens)),
         (begin, constraints.SuppressTokensAtBegin(begin, first is not None, source)),
         (options.temperature != 1, processors.Temperature(options.temperature)),
-        (options.top_k, processors.TopK(options.top_k)),
+        (options.top_k and options.method == "sampling", processors.TopK(options.top_k)),
         (options.top_p < 1, processors.TopP(options.top_p)),
         (options.min_p, processors.MinP(options.min_p)),
         (options.typical_p < 1, processors.TypicalP(options.typical_p)),

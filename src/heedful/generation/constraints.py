@@ -22,6 +22,12 @@ def _ids(tokens: Sequence[int], scores: Tensor) -> Tensor:
     return torch.tensor([i for i in tokens if 0 <= i < scores.size(1)], dtype=torch.int64, device=scores.device)
 
 
+def _banned(scores: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
+    """Scores (R, V), −∞ for ``tokens`` in the ``rows`` (R,) where it is True."""
+    scores[:, tokens] = scores[:, tokens].masked_fill(rows[:, None], NEVER)
+    return scores
+
+
 @dataclass(frozen=True)
 class MinLength:
     """No end token before a row has ``least`` tokens, its prompt counted."""
@@ -32,7 +38,7 @@ class MinLength:
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
         short = (history != NONE).sum(1) < self.least
-        return torch.where(short[:, None], scores.index_fill(1, _ids(self.end, scores), NEVER), scores)
+        return _banned(scores, _ids(self.end, scores), short)
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class EncoderNoRepeatNGram:
         if min(history.size(1) + 1, given.size(1)) < self.size:
             return scores
         suffix = history[:, history.size(1) - self.size + 1 :]  # (R, n − 1)
-        return scores.masked_fill(marked(again(given, suffix), scores.size(1)), NEVER)
+        return scores.masked_fill_(marked(again(given, suffix), scores.size(1)), NEVER)
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,6 @@ class NoBadWords:
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        scores = scores.clone()
         for *before, last in self.words:
             if last >= scores.size(1) or len(before) > history.size(1):
                 continue
@@ -77,7 +82,7 @@ class SuppressTokens:
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        return scores.index_fill(1, _ids(self.tokens, scores), NEVER)
+        return scores.index_fill_(1, _ids(self.tokens, scores), NEVER)
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class SuppressTokensAtBegin:
         """Scores (R, V)."""
         alone = self.source.counts[self.source.origin] == 1  # only there a first token is forced
         begins = (alone & self.forced).long() == history.size(1) - self.source.prompt.size(1)
-        return torch.where(begins[:, None], scores.index_fill(1, _ids(self.tokens, scores), NEVER), scores)
+        return _banned(scores, _ids(self.tokens, scores), begins)
 
 
 def _forced(name: str, tokens: Sequence[int], rows: Tensor, scores: Tensor) -> Tensor:

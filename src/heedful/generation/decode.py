@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from heedful.config import LearnedPosition, StackConfig
 from heedful.errors import HeedfulError
+from heedful.generation.assisted import assisted
 from heedful.generation.beam import beam_search
 from heedful.generation.chain import processors_of
+from heedful.generation.contrastive import contrastive
+from heedful.generation.groups import diverse
+from heedful.generation.limits import check_context, limits_of
 from heedful.generation.one_by_one import one_by_one
-from heedful.generation.options import Options, resolve
+from heedful.generation.options import Options, Way, resolve
+from heedful.generation.run import Made, Run, Steps, answering
 from heedful.generation.source import NONE, CrossSource, Source, align, source_of
 from heedful.generation.stopping import Decodes, StopStrings
+from heedful.generation.words import constrained
+
+
+def at_once(search: Callable[[Run], Made]) -> Callable[[Run], Steps]:
+    """A search, which knows no token before its end, as a method like the others."""
+
+    def steps(run: Run) -> Steps:
+        run.source.remember(None)
+        yield from ()
+        return search(run)
+
+    return steps
+
+
+def beams(run: Run) -> Made:
+    """Beam search."""
+    return beam_search(run.source, run.options, run.processors, run.limits, run.end, run.stops, run.logprobs)
+
+
+METHODS: dict[Way, Callable[[Run], Steps]] = {
+    "greedy": one_by_one,
+    "sampling": one_by_one,
+    "assisted": assisted,
+    "contrastive": contrastive,
+    "beam": at_once(beams),
+    "groups": at_once(diverse),
+    "words": at_once(constrained),
+}
 
 
 class Generated(NamedTuple):
@@ -38,72 +70,6 @@ class Generated(NamedTuple):
     lengths: Tensor
     scores: Tensor
     logprobs: Tensor | None = None
-
-
-def learned(stack: StackConfig) -> int | None:
-    """The number of a stack's learned positions, beyond which it has none; None for every other kind of position."""
-    return stack.position.length if isinstance(stack.position, LearnedPosition) else None
-
-
-def limits_of(source: Source, options: Options, context: int | None = None) -> Tensor:
-    """How many new tokens each prompt may have (B,), without a ``context`` capped by the model's learned positions.
-
-    A row of n tokens needs n − 1 positions: the last is never read again. Raises ``HeedfulError`` where the prompt
-    leaves no room, or less than the options ask for by number.
-    """
-    if options.max_new_tokens is not None:
-        limits = torch.full_like(source.counts, options.max_new_tokens)
-    elif options.max_length is not None:
-        limits = options.max_length - source.counts
-    else:
-        limits = source.usual
-    if int(limits.min()) < 1:
-        row = int(limits.argmin())
-        raise HeedfulError(
-            f"max_length={options.max_length}, but prompt {row} has {int(source.counts[row])} tokens already; raise it"
-        )
-    length = learned(source.stack)
-    if length is not None and context is None:
-        room = length + 1 - source.counts
-        asked = limits if limits is not source.usual else torch.ones_like(limits)
-        if bool((asked > room).any()):
-            row = int((asked - room).argmax())
-            raise HeedfulError(
-                f"prompt {row} has {int(source.counts[row])} tokens and is to get {int(asked[row])}, but the model has "
-                f"{length} learned positions; shorten the prompt, or set max_new_tokens"
-            )
-        limits = limits.minimum(room)
-    if options.min_new_tokens > int(limits.min()):
-        raise HeedfulError(
-            f"min_new_tokens={options.min_new_tokens}, but only {int(limits.min())} are allowed; raise max_new_tokens"
-        )
-    return limits
-
-
-def check_context(source: Source, options: Options, context: int | None) -> None:
-    """Raise ``HeedfulError`` where the model cannot go on from a part of what it has, or has fewer positions."""
-    if context is None:
-        return
-    if isinstance(source, CrossSource) or options.method == "beam":
-        what = "an encoder-decoder" if isinstance(source, CrossSource) else "a beam search"
-        raise HeedfulError(
-            f"context={context} is for a decoder that samples or is greedy, not for {what}; leave it out"
-        )
-    most = learned(source.stack) or context
-    if not 1 <= context <= most:
-        raise HeedfulError(f"context is {context}; give a whole number from 1 to {most}, the model's positions")
-
-
-@contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """No dropout inside; every part is afterwards in the mode it was in."""
-    training = [module for module in model.modules() if module.training]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 @contextmanager
@@ -129,28 +95,32 @@ def _steps(
     scored: bool,
     context: int | None,
     tokenizer: Decodes | None,
+    prefix: tuple[Tensor, Tensor | None] | None,
     logprobs: bool = False,
 ) -> Generator[Tensor, None, Generated]:
     """The tokens of each step; then all that was made. While others are at work, inference mode is off."""
-    with _evaluating(model):
-        source = source_of(model, ids, mask)
+    with answering(model):
+        source = source_of(model, ids, mask, prefix)
+        source.chunk = options.prefill_chunk_size
         check_context(source, options, context)
         limits = limits_of(source, options, context)
         special = model.config.special
         end = torch.tensor(special.end, dtype=torch.int64, device=limits.device)
         processors = processors_of(options, source, limits, special.end)
-        texts, width = options.stop_strings, source.prompt.size(1)
-        stops = StopStrings(texts, tokenizer, width) if texts else None
+        texts = options.stop_strings
+        run = Run(
+            source=source,
+            options=options,
+            processors=processors,
+            limits=limits,
+            end=end,
+            stops=StopStrings(texts, tokenizer, source.prompt.size(1)) if texts else None,
+            scored=scored,
+            logprobs=logprobs,
+            context=context,
+        )
         with _watched(source):
-            if options.method == "beam":
-                source.remember(None)
-                made, scores, log_p = beam_search(source, options, processors, limits, end, stops, logprobs)
-            else:
-                most = int(limits.max())
-                source.remember(most if context is None else min(most, context - width))
-                made, scores, log_p = yield from one_by_one(
-                    source, options, processors, limits, end, scored, context, stops
-                )
+            made, scores, log_p = yield from METHODS[options.way](run)
             for watcher in source.watchers:
                 watcher.end(made, options.num_return_sequences)
         there = made != NONE
@@ -158,6 +128,12 @@ def _steps(
         pad = next(number for number in (special.pad, *special.end, 0) if number is not None)
         said = align(log_p, there, "left")[0].masked_fill(~real, 0.0) if logprobs else None
         return Generated(made.masked_fill(~real, pad), real.sum(1), scores, said)
+
+
+def _prefix(ids: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
+    if ids is None and mask is not None:
+        raise HeedfulError("decoder_attention_mask says which decoder_input_ids are real; give these, too")
+    return None if ids is None else (ids, mask)
 
 
 def _decode(
@@ -168,10 +144,11 @@ def _decode(
     scored: bool,
     context: int | None,
     tokenizer: Decodes | None,
+    prefix: tuple[Tensor, Tensor | None] | None,
     logprobs: bool,
     call: dict[str, Any],
 ) -> Generated:
-    steps = _steps(model, ids, mask, resolve(call, defaults), scored, context, tokenizer, logprobs)
+    steps = _steps(model, ids, mask, resolve(call, defaults), scored, context, tokenizer, prefix, logprobs)
     while True:
         try:
             next(steps)
@@ -190,6 +167,8 @@ def decode(
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
     tokenizer: Decodes | None = None,
+    decoder_input_ids: Tensor | None = None,
+    decoder_attention_mask: Tensor | None = None,
     logprobs: bool = False,
     **options: Any,
 ) -> Generated:
@@ -204,7 +183,8 @@ def decode(
     >>> (made.logprobs < 0).tolist()
     [[False, False, False, True, True]]
     """
-    return _decode(model, ids, mask, defaults, True, context, tokenizer, logprobs, options)
+    prefix = _prefix(decoder_input_ids, decoder_attention_mask)
+    return _decode(model, ids, mask, defaults, True, context, tokenizer, prefix, logprobs, options)
 
 
 def generate(
@@ -215,9 +195,11 @@ def generate(
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
     tokenizer: Decodes | None = None,
+    decoder_input_ids: Tensor | None = None,
+    decoder_attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """Token ids that follow ``ids``, by greedy decoding, sampling or beam search.
+    """Token ids that follow ``ids``, by greedy decoding, sampling or a search, as the options say.
 
     The options have transformers' names and meanings (``heedful.generation.options.Options`` lists them), but for
     ``do_sample``: left unset it samples where the call gives a sampling option or ``defaults`` says so. A row gives the
@@ -234,6 +216,9 @@ def generate(
         defaults: the folder's generation config; the call's options go before it.
         tokenizer: the model's, with ``decode(rows of ids) -> texts`` (an encoder-decoder's for its target), for
             ``stop_strings``; they alone need it.
+        decoder_input_ids: (B, P) what an encoder-decoder's targets begin with. A row that does not begin with the start
+            token gets it. They count as a decoder's prompt does: in ``max_length``, not among the new tokens.
+        decoder_attention_mask: (B, P), True for a real one of them, either side padded; None: all are real.
         **options: ``max_new_tokens=50``, ``num_beams=4``, ``temperature=0.8``, ``seed=0``, ...
 
     Returns:
@@ -243,7 +228,8 @@ def generate(
     Raises:
         HeedfulError: for an unknown option, one without effect or out of range; stop strings without a tokenizer; a
             model that cannot generate; a prompt without tokens, or, without ``context``, longer than the model's
-            learned positions; ``context`` for another model than a decoder, or in a beam search.
+            learned positions; ``context`` for another model than a decoder, or in a search; an assistant that does not
+            fit the model, or is recorded; words that could not be forced.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)  # 64 positions
@@ -251,8 +237,11 @@ def generate(
     torch.Size([1, 8])
     >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=100, context=64).shape
     torch.Size([1, 103])
+    >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5, num_beams=4, force_words_ids=[[7, 8]]).shape
+    torch.Size([1, 8])
     """
-    return _decode(model, ids, mask, defaults, False, context, tokenizer, False, options).ids
+    prefix = _prefix(decoder_input_ids, decoder_attention_mask)
+    return _decode(model, ids, mask, defaults, False, context, tokenizer, prefix, False, options).ids
 
 
 def stream(
@@ -263,6 +252,8 @@ def stream(
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
     tokenizer: Decodes | None = None,
+    decoder_input_ids: Tensor | None = None,
+    decoder_attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Iterator[Tensor]:
     """The tokens that ``generate`` would give, as they are made: at each step (B · num_return_sequences,) int64.
@@ -276,9 +267,9 @@ def stream(
     >>> torch.equal(torch.stack(tokens, 1), generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5)[:, 3:])
     True
     """
-    plan = resolve(options, defaults)
+    plan, prefix = resolve(options, defaults), _prefix(decoder_input_ids, decoder_attention_mask)
     if plan.method == "beam":
         raise HeedfulError(
             f"num_beams={plan.num_beams}: a search knows no token before its end; leave it out to stream"
         )
-    return (tokens.clone() for tokens in _steps(model, ids, mask, plan, False, context, tokenizer))
+    return (tokens.clone() for tokens in _steps(model, ids, mask, plan, False, context, tokenizer, prefix))

@@ -5,34 +5,61 @@ Shapes: B prompts, n samples of each, R rows at work, N columns of the history.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from heedful.generation.options import Options
-from heedful.generation.processors import Processor, process
+from heedful.generation.processors import process
+from heedful.generation.run import Run, Steps
 from heedful.generation.sampling import choose, draws, log_sums
-from heedful.generation.source import NONE, Source
-from heedful.generation.stopping import StopStrings
+from heedful.generation.source import NONE
 
-Steps = Generator[Tensor, None, tuple[Tensor, Tensor, Tensor]]
+Pick = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-def one_by_one(
-    source: Source,
-    options: Options,
-    processors: Sequence[Processor],
-    limits: Tensor,
-    end: Tensor,
-    scored: bool,
-    context: int | None = None,
-    stops: StopStrings | None = None,
-) -> Steps:
+class Reads(Protocol):
+    """What one token after the other asks of a source."""
+
+    prompt: Tensor
+    counts: Tensor
+    given: Tensor
+
+    def remember(self, steps: int | None) -> None:
+        """Make a cache with room for ``steps`` more tokens."""
+
+    def prefill(self) -> Tensor:
+        """Logits (B, V) after the prompt."""
+
+    def reread(self, history: Tensor, begins: Tensor) -> Tensor:
+        """Logits (R, V) after ``history`` (R, N), each row from its column ``begins`` (R,)."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Logits (R, V) after ``tokens`` (R,)."""
+
+    def select(self, rows: Tensor) -> None:
+        """Work on ``rows`` from now on."""
+
+
+def picked(scores: Tensor, history: Tensor, numbers: Tensor | None) -> Tensor:
+    """The token (R,) of each row of ``scores`` (R, V): the best, or the one drawn by the first of the ``numbers``
+    (R, steps to come, 1); ``history`` (R, N) does not matter.
+    """
+    return choose(scores, None if numbers is None else numbers[:, 0, 0])
+
+
+def one_by_one(run: Run, pick: Pick = picked, each: int = 1, source: Reads | None = None) -> Steps:
     """Greedy decoding and sampling: a token a row a step, each row until its end token, a stop string or its limit.
 
     Finished rows leave the batch when the live ones fall to half of it, or at their limit. A row that has more than
     ``context`` tokens goes on from the last half of them, read anew.
+
+    Args:
+        run: see there.
+        pick: chooses a row's token.
+        each: numbers that it needs to draw one.
+        source: one that reads ahead, instead of the run's.
 
     Yields:
         (B · n,) each row's token of the step, −1 for none.
@@ -41,9 +68,13 @@ def one_by_one(
         ids (B · n, N) with what stood before, −1 for none; scores (B · n,) and log p of each new token (B · n, N), both
         zeros unless ``scored``.
     """
-    width, copies, steps = source.prompt.size(1), options.num_return_sequences, int(limits.max())
-    context = context or width + steps
-    numbers = draws(source.given, copies, steps, options.seed) if options.do_sample else None
+    source, options, processors, limits = source or run.source, run.options, run.processors, run.limits
+    width, copies, steps = run.width, options.num_return_sequences, run.most
+    context = run.context or width + steps
+    source.remember(min(steps, context - width) if run.context else steps)
+    numbers = None
+    if options.do_sample:
+        numbers = draws(source.given, copies, steps * each, options.seed).unflatten(1, (steps, each))
     prompt = source.prompt
     begins = shortened(width - source.counts, width, context)
     logits = source.prefill() if width <= context else source.reread(prompt, begins)
@@ -62,17 +93,19 @@ def one_by_one(
 
     for step in range(1, steps + 1):
         last = width + step
-        scores = process(processors, ids[rows, : last - 1], logits) if processors else logits
-        tokens = choose(scores, None if numbers is None else numbers[rows, step - 1])
+        scores = logits
+        if processors:
+            scores = process(processors, ids[rows, : last - 1], logits.clone() if run.scored else logits)
+        tokens = pick(scores, ids[rows, : last - 1], None if numbers is None else numbers[rows, step - 1 :])
         ids[rows, last - 1] = torch.where(done, NONE, tokens)
         yield ids[:, last - 1]
-        if scored:
+        if run.scored:
             log_p = logits.gather(1, tokens[:, None]) - log_sums(logits)
             said[rows, last - 1] = torch.where(done, 0.0, log_p[:, 0])
             sums[rows] += said[rows, last - 1]
-        ended = torch.isin(tokens, end) | (limits[rows] == step)
-        if stops is not None:
-            ended |= stops.ended(ids[rows, :last])
+        ended = torch.isin(tokens, run.end) | (limits[rows] == step)
+        if run.stops is not None:
+            ended |= run.stops.ended(ids[rows, :last])
         ended &= ~done
         lengths[rows] = torch.where(ended, step, lengths[rows])
         done = done | ended

@@ -6,13 +6,15 @@ does not use is an error; one of the folder's is not, since a folder speaks for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from heedful.errors import HeedfulError, nearest
+from heedful.generation.checks import CHECKS, as_list
 
-Method = Literal["greedy", "sampling", "beam"]
+Method = Literal["greedy", "sampling", "beam", "contrastive"]
+Way = Literal["greedy", "sampling", "beam", "contrastive", "assisted", "groups", "words"]
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 LENGTHS = (
@@ -22,11 +24,25 @@ LENGTHS = (
 # options that only some methods use; all others serve every method
 ONLY: dict[str, tuple[Method, ...]] = {
     **dict.fromkeys((*SAMPLING, "seed"), ("sampling",)),
+    "top_k": ("sampling", "contrastive"),
+    "penalty_alpha": ("contrastive",),
+    **dict.fromkeys(("assistant_model", "num_assistant_tokens", "prompt_lookup_num_tokens"), ("greedy", "sampling")),
+    **dict.fromkeys(("num_beam_groups", "diversity_penalty", "force_words_ids"), ("beam",)),
     "length_penalty": ("beam",),
     "early_stopping": ("beam",),
     "renormalize_logits": ("beam",),
     "num_return_sequences": ("sampling", "beam"),
 }
+REMEDY: dict[tuple[Method, ...], str] = {
+    ("sampling",): "do_sample=True",
+    ("sampling", "contrastive"): "do_sample=True",
+    ("contrastive",): "penalty_alpha above 0 with top_k",
+    ("greedy", "sampling"): "num_beams=1",
+}  # of others: num_beams
+# what says nothing, whatever the method
+RESTING = (("num_return_sequences", 1), ("penalty_alpha", 0), ("num_beam_groups", 1), ("prompt_lookup_num_tokens", 0))
+# options that say how another one is to act, which must then be there
+WITH = {"num_assistant_tokens": "assistant_model", "diversity_penalty": "num_beam_groups"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +89,21 @@ class Options:
             (transformers: also where it begins in the prompt), as the tokenizer shows it, special tokens left out
             (there: by their names); a stop string that names a special token is met as that token. A list without any
             takes back what a folder says.
+        prefill_chunk_size: a prompt (an encoder-decoder's ``decoder_input_ids``) is read so many tokens at a time, so
+            that a long one needs less memory; 0 is at once. The tokens are the same.
+        assistant_model: a smaller model with the same vocabulary, which proposes tokens that this one reads at once and
+            keeps as far as they are its own (Leviathan et al. 2023): greedy tokens stay the same, samples keep their
+            distribution. Not in a search.
+        num_assistant_tokens: it proposes so many at a time.
+        prompt_lookup_num_tokens: instead of a model's, so many tokens are proposed that followed the last two, or the
+            last one, where they stood before, in the source too; 0 is none. Greedy tokens and samples stay the same.
+        penalty_alpha: contrastive search (Su et al. 2022): of the ``top_k`` most probable tokens the one with the
+            highest (1 − α) p − α s, where s is the largest cosine of its hidden state with those of all tokens before.
+        num_beam_groups: diverse beam search (Vijayakumar et al. 2018): the beams are divided in so many groups.
+        diversity_penalty: is taken from a token's log-probability, as often as it was chosen at this step in the groups
+            before; above 0 where there are groups. It stays in the score.
+        force_words_ids: rows of ids, each of which must be among the new tokens, without a gap; or lists of such rows,
+            of each of which one must (Post and Vilar 2018). In a beam search.
     """
 
     max_new_tokens: int | None = None
@@ -102,99 +133,70 @@ class Options:
     forced_eos_token_id: int | Sequence[int] | None = None
     renormalize_logits: bool = False
     stop_strings: Sequence[str] = ()
+    prefill_chunk_size: int = 0
+    assistant_model: Any = None
+    num_assistant_tokens: int = 5
+    prompt_lookup_num_tokens: int = 0
+    penalty_alpha: float = 0.0
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    force_words_ids: Sequence[Sequence[Any]] = ()
 
     @property
     def method(self) -> Method:
         """What these options amount to."""
-        if self.do_sample:
-            return "sampling"
-        return "beam" if self.num_beams > 1 else "greedy"
+        return method_of(self.do_sample, self.num_beams, self.penalty_alpha)
+
+    @property
+    def way(self) -> Way:
+        """The same, told apart by how it is done."""
+        if self.assistant_model is not None or self.prompt_lookup_num_tokens:
+            return "assisted"
+        if self.num_beam_groups > 1:
+            return "groups"
+        return "words" if self.force_words_ids else self.method
+
+
+def method_of(sample: bool, beams: int, alpha: float) -> Method:
+    """The method of ``do_sample``, ``num_beams`` and ``penalty_alpha``."""
+    if sample:
+        return "sampling"
+    if beams > 1:
+        return "beam"
+    return "contrastive" if alpha else "greedy"
 
 
 NAMES = tuple(f.name for f in fields(Options))
 # a folder's generation config has keys besides: those that change no token (beginnings of names, too) ...
 OTHERS = (
     *("_from_model_config", "_commit_hash", "transformers_version", "use_cache", "cache_", "max_cache_len", "output_"),
-    *("return_dict_in_generate", "low_memory", "compile_config", "disable_compile", "prefill_chunk_size"),
-    *("assistant_", "is_assistant", "num_assistant_tokens", "target_lookbehind", "prompt_lookup_", "max_matching_"),
+    *("return_dict_in_generate", "low_memory", "compile_config", "disable_compile"),
+    *("assistant_", "is_assistant", "num_assistant_tokens_", "target_lookbehind", "max_matching_"),
 )
 # ... and those that we do not speak, with the value that changes nothing
 NEUTRAL = {
-    **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale", "num_beam_groups"), 1),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "diversity_penalty", "penalty_alpha"), 0),
+    **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale"), 1),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), 0),
     **dict.fromkeys(("remove_invalid_values", "token_healing"), False),
-    **dict.fromkeys(("exponential_decay_length_penalty", "sequence_bias", "constraints", "force_words_ids"), None),
+    **dict.fromkeys(("exponential_decay_length_penalty", "sequence_bias", "constraints"), None),
     **dict.fromkeys(("max_time", "top_h", "dola_layers", "watermarking_config"), None),
 }
 
 
-def _whole(least: int) -> tuple[Callable[[Any], bool], str]:
-    return lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= least, f"a whole number from {least}"
-
-
-def _number(test: Callable[[float], bool], words: str) -> tuple[Callable[[Any], bool], str]:
-    return lambda v: isinstance(v, int | float) and not isinstance(v, bool) and test(v), words
-
-
-def _id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _ids(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(_id, value))
-
-
-def _list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else [value]
-
-
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "max_new_tokens": _whole(1),
-    "max_length": _whole(1),
-    "min_new_tokens": _whole(0),
-    "min_length": _whole(0),
-    "do_sample": (lambda v: isinstance(v, bool), "True or False"),
-    "seed": (
-        lambda v: all(_id(one) and one < 2**64 for one in _list(v)) and v not in ([], ()),
-        "a whole number from 0 below 2**64, or a list of them, one a prompt",
-    ),
-    "temperature": _number(lambda v: v > 0, "above 0 (the most probable token each time is do_sample=False)"),
-    "top_k": _whole(0),
-    "top_p": _number(lambda v: 0 < v <= 1, "above 0 and at most 1"),
-    "min_p": _number(lambda v: 0 <= v <= 1, "from 0 to 1"),
-    "typical_p": _number(lambda v: 0 < v <= 1, "above 0 and at most 1"),
-    "num_beams": _whole(1),
-    "num_return_sequences": _whole(1),
-    "length_penalty": _number(lambda v: True, "a number"),
-    "early_stopping": (lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"'),
-    "repetition_penalty": _number(lambda v: v > 0, "above 0"),
-    "presence_penalty": _number(lambda v: True, "a number"),
-    "frequency_penalty": _number(lambda v: True, "a number"),
-    "no_repeat_ngram_size": _whole(0),
-    "encoder_no_repeat_ngram_size": _whole(0),
-    "bad_words_ids": (
-        lambda v: isinstance(v, list | tuple) and all(_ids(word) and word for word in v),
-        "a list of lists of token ids, none empty",
-    ),
-    "suppress_tokens": (_ids, "a list of token ids"),
-    "begin_suppress_tokens": (_ids, "a list of token ids"),
-    "forced_bos_token_id": (_id, "a token id"),
-    "forced_eos_token_id": (lambda v: _id(v) or (_ids(v) and v), "a token id or a list of them"),
-    "renormalize_logits": (lambda v: isinstance(v, bool), "True or False"),
-    "stop_strings": (lambda v: all(isinstance(one, str) and one for one in _list(v)), "texts, none empty"),
-}
+def _shown(value: Any) -> str:
+    return f"<{type(value).__name__}>" if hasattr(value, "config") else repr(value)
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name not in NAMES:
             raise HeedfulError(f"unknown decoding option {name!r}; {nearest(name, NAMES)}")
-        test, words = _CHECKS[name]
+        test, words = CHECKS[name]
         if value is not None and not test(value):
-            raise HeedfulError(f"{name} is {value!r}; give {words}")
+            raise HeedfulError(f"{name} is {_shown(value)}; give {words}")
     given = {name: value for name, value in options.items() if value is not None}
     if "stop_strings" in given:
-        given["stop_strings"] = tuple(_list(given["stop_strings"]))
+        given["stop_strings"] = tuple(as_list(given["stop_strings"]))
     return given
 
 
@@ -236,9 +238,11 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
     ('sampling', 'beam')
     """
     call, folder = _given(call), _told(defaults or {})
-    drawn = [name for name in SAMPLING if name in call]
+    alpha = call.get("penalty_alpha", folder.get("penalty_alpha", 0.0))
+    contrasts = bool(call.get("penalty_alpha"))
+    drawn = [name for name in SAMPLING if name in call and not (name == "top_k" and contrasts)]
     searched = call.get("num_beams", 1) > 1
-    sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not searched))
+    sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not searched and not contrasts))
     if drawn and call.get("do_sample") is False:
         raise HeedfulError(f"do_sample=False, but {drawn[0]}={call[drawn[0]]} only acts on sampling; leave one out")
     if sample and searched:
@@ -247,24 +251,47 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
         if one in call and other in call:
             raise HeedfulError(f"{one} and {other} both set the length; give one")
 
-    beams = call.get("num_beams", 1 if sample else folder.get("num_beams", 1))
-    method: Method = "sampling" if sample else "beam" if beams > 1 else "greedy"
+    beams = call.get("num_beams", 1 if sample or contrasts else folder.get("num_beams", 1))
+    method = method_of(sample, beams, alpha)
     for name, value in call.items():
-        if method not in ONLY.get(name, (method,)) and (name, value) != ("num_return_sequences", 1):
-            remedy = "do_sample=True" if ONLY[name] == ("sampling",) else "num_beams"
-            raise HeedfulError(f"{name}={value!r} has no effect on {method} decoding; give {remedy}, or leave it out")
+        if method not in ONLY.get(name, (method,)) and (name, value) not in RESTING:
+            remedy = REMEDY.get(ONLY[name], "num_beams")
+            raise HeedfulError(
+                f"{name}={_shown(value)} has no effect on {method} decoding; give {remedy}, or leave it out"
+            )
     unused = {name for name in folder if method not in ONLY.get(name, (method,))}
     for one, other in LENGTHS:
         if one in call or other in call:
             unused |= {one, other}
         elif other in folder:
             unused |= {one}
+    if "assistant_model" in call:
+        unused.add("prompt_lookup_num_tokens")
     kept = {name: value for name, value in folder.items() if name not in unused}
+    for name, other in WITH.items():
+        if getattr(Options(), other) == {**kept, **call}.get(other, getattr(Options(), other)):
+            kept.pop(name, None)
+            if name in call:
+                raise HeedfulError(f"{name}={call[name]!r} has no effect without {other}; give it, or leave this out")
     made = Options(**{**kept, **call, "do_sample": sample, "num_beams": beams})
-    if made.num_return_sequences > made.num_beams and not sample:
-        raise HeedfulError(
-            f"num_return_sequences={made.num_return_sequences}, but num_beams={made.num_beams}; raise it"
-        )
+    _agree(made)
     if "min_length" in call and made.max_length is not None and made.min_length > made.max_length:
         raise HeedfulError(f"min_length={made.min_length}, but max_length={made.max_length}; raise it")
     return made
+
+
+def _agree(made: Options) -> None:
+    """``HeedfulError`` for options of one method that contradict each other."""
+    beams, groups = made.num_beams, made.num_beam_groups
+    if made.num_return_sequences > beams and made.method != "sampling":
+        raise HeedfulError(f"num_return_sequences={made.num_return_sequences}, but num_beams={beams}; raise it")
+    if made.method == "contrastive" and made.top_k < 2:
+        raise HeedfulError(f"penalty_alpha={made.penalty_alpha} chooses among top_k tokens; give top_k of 2 or more")
+    if beams % groups:
+        raise HeedfulError(f"num_beams={beams} cannot be divided in num_beam_groups={groups}; give a multiple of it")
+    if groups > 1 and not made.diversity_penalty:
+        raise HeedfulError(f"num_beam_groups={groups} would all find the same; give diversity_penalty above 0")
+    if groups > 1 and made.force_words_ids:
+        raise HeedfulError(f"force_words_ids cannot be searched for in num_beam_groups={groups}; leave one out")
+    if made.assistant_model is not None and made.prompt_lookup_num_tokens:
+        raise HeedfulError("assistant_model and prompt_lookup_num_tokens both propose tokens; give one")

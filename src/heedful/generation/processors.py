@@ -59,7 +59,7 @@ class CountPenalty:
         counts = scores.new_zeros(len(scores), size + 1)
         counts.scatter_add_(1, made.where((made >= 0) & (made < size), size), scores.new_ones(made.shape))
         counts = counts[:, :size]
-        return scores - self.presence * (counts > 0) - self.frequency * counts
+        return scores - self.presence * counts.clamp(max=1) - self.frequency * counts
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class NoRepeatNGram:
         if history.size(1) < self.size:
             return scores
         suffix = history[:, history.size(1) - self.size + 1 :]  # (R, n − 1)
-        return scores.masked_fill(marked(again(history, suffix), scores.size(1)), NEVER)
+        return scores.masked_fill_(marked(again(history, suffix), scores.size(1)), NEVER)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class MinNewTokens:
         """Scores (R, V)."""
         if history.size(1) - self.prompt >= self.least:
             return scores
-        return scores.index_fill(1, torch.tensor(self.end, device=scores.device), NEVER)
+        return scores.index_fill_(1, torch.tensor(self.end, device=scores.device), NEVER)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class LogitNormalization:
 
 
 def process(processors: Sequence[Processor], history: Tensor, scores: Tensor) -> Tensor:
-    """Scores (R, V) after all ``processors``, one after the other."""
+    """Scores (R, V) after all ``processors``, one after the other. ``scores`` are given away: some write into them."""
     for processor in processors:
         scores = processor(history, scores)
     return scores

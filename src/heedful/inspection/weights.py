@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heedful.inspection.attention_maps import precise
 from heedful.layers.attention import Attend, attention_scores, weights_of
-from heedful.layers.probe import Tap, itself
+from heedful.layers.probe import Tap, apart, itself
 
 
 class Watched(NamedTuple):
@@ -60,10 +60,12 @@ class Weights:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
         """The output of ``attend`` (B, H, T, E), or where weights are changed what these make of the values."""
+        shared = (k, v, mask)
+        k, v, mask = apart(q, k, v, mask)
         if not any(self.taps.values()):
             for one in self.watched:
                 _computed(one, q.detach(), k.detach(), mask, scale)
-            return self.attend(q, k, v, mask, scale, dropout)
+            return self.attend(q, *shared, scale, dropout)
         scores = self.taps["scores"](_precise_scores(q, k, mask, scale))
         pattern = self.taps["pattern"](weights_of(scores))
         for one in self.watched:

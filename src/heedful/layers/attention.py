@@ -37,7 +37,11 @@ NOTHING = Remembered()
 
 
 class Attend(Protocol):
-    """The one callable that attends: q (B, H, T, E), k and v (B, K, S, E) → (B, H, T, E)."""
+    """The one callable that attends: q (B, H, T, E), k and v (B, K, S, E) → (B, H, T, E).
+
+    Rows of q may share keys and values: k and v then have B / n rows, each for n rows of q that stand beside each other
+    (the beams of a sentence look at one source), and the mask is that of the keys alone, (B / n, 1, 1, S).
+    """
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
         """softmax(scale · q kᵀ, where the mask allows) v."""
@@ -46,15 +50,21 @@ class Attend(Protocol):
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
     """softmax(scale · q kᵀ) v by PyTorch's fused kernel. A row that may attend to nothing gives zeros.
 
-    ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias.
+    ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias. Rows of q
+    that share keys are queries of one row: the keys are read once for all of them.
 
     >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
     >>> fused_attention(q, k, v, "causal", scale=8**-0.5).shape
     torch.Size([1, 4, 3, 8])
     """
+    if len(q) > len(k):
+        assert not isinstance(mask, str)
+        shape = (len(k), -1, *q.shape[1:])  # (B / n, n, H, T, E)
+        y = fused_attention(q.view(shape).transpose(1, 2).flatten(2, 3), k, v, mask, scale, dropout)
+        return y.unflatten(2, (-1, q.size(2))).transpose(1, 2).flatten(0, 1)
     square, shared = q.size(-2) == k.size(-2), q.size(1) != k.size(1)
     causal = isinstance(mask, str) & square  # the kernel's own flag is aligned top-left
-    tensor = None if causal else tensor_mask(mask, q.size(-2), k.size(-2), q.device)
+    tensor = tensor_mask((mask, None)[causal], q.size(-2), k.size(-2), q.device)
     if getattr(tensor, "dtype", torch.bool).is_floating_point:
         tensor = tensor.to(q.dtype)  # type: ignore[union-attr]  # a bias of another type is misread by the CPU kernel
     return F.scaled_dot_product_attention(q, k, v, tensor, dropout, causal, scale=scale, enable_gqa=shared)

@@ -49,6 +49,14 @@ class Tap:
         return Tap, ()
 
 
+def apart(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
+    """Keys, values and mask with a row for each of q's, where several share one."""
+    if len(q) == len(k):
+        return k, v, mask
+    own = torch.arange(len(q), device=q.device) // (len(q) // len(k))
+    return k[own], v[own], mask.expand(len(k), *mask.shape[1:])[own] if isinstance(mask, Tensor) else mask
+
+
 class AttentionProbe:
     """Attends as ``attend`` does, with taps on queries, keys, values, and on what each head makes of them ("mixed")."""
 
@@ -58,7 +66,10 @@ class AttentionProbe:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
         """The output of ``attend`` (B, H, T, E), untouched where nothing is to be changed."""
-        q, k, v = self.taps["query"](q), self.taps["key"](k), self.taps["value"](v)
+        own_k, own_v, own_mask = apart(q, k, v, mask)
+        q, own_k, own_v = self.taps["query"](q), self.taps["key"](own_k), self.taps["value"](own_v)
+        if self.taps["key"].edits + self.taps["value"].edits:  # otherwise rows go on sharing them, to the same bits
+            k, v, mask = own_k, own_v, own_mask
         return self.taps["mixed"](self.attend(q, k, v, mask, scale, dropout))
 
     def __reduce__(self) -> tuple[Callable[[Attend], Attend], tuple[Attend]]:
