@@ -36,6 +36,32 @@ def test_a_batch_is_cut_no_sooner_than_it_must_be():
         assert len(fuller) * longest[fuller].max() > 200
 
 
+@pytest.mark.parametrize("lengths", [SINGLE, PAIRS], ids=["single", "pairs"])
+@pytest.mark.parametrize("pairs", [1, 500, 3000, 10**9])
+def test_pairs_of_tokens_are_a_budget_too(lengths, pairs):
+    longest = lengths.reshape(len(lengths), -1).max(axis=1)
+    batches = ordered(lengths, 200, pairs=pairs)
+    assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+    for batch in batches:
+        top = longest[batch].max()
+        assert len(batch) == 1 or (len(batch) * top <= 200 and len(batch) * top**2 <= pairs)
+    for batch, after in pairwise(batches):  # and cut no sooner than one of the two says
+        rows, top = len(batch) + 1, longest[[*batch, after[0]]].max()
+        assert rows * top > 200 or rows * top**2 > pairs - 200 * rows  # the square is rounded up to whole tokens
+    if pairs == 10**9:
+        assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in ordered(lengths, 200)]
+
+
+def test_what_is_far_longer_than_the_rest_stands_alone():
+    lengths = [20] * 50 + [1500] + [20] * 50
+    assert len(ordered(lengths, 4096)[0]) == 2
+    first, *others = ordered(lengths, 4096, pairs=4096 * 512)
+    assert first.tolist() == [50]
+    assert [len(batch) for batch in others] == [100]
+    (alone,) = ordered([50_000], 4096, pairs=4096 * 512)
+    assert alone.tolist() == [0]
+
+
 def test_the_order_is_a_function_of_seed_and_epoch():
     def order(seed, epoch):
         return [batch.tolist() for batch in plan(PAIRS, 300, seed=seed, epoch=epoch)]
@@ -78,3 +104,8 @@ def test_examples_without_a_token_are_batched_too():
 def test_what_cannot_be_batched_is_refused(lengths, tokens, max_rows, words):
     with pytest.raises(HeedfulError, match=words):
         plan(lengths, tokens, seed=0, epoch=0, max_rows=max_rows)
+
+
+def test_a_budget_of_no_pair_is_refused():
+    with pytest.raises(HeedfulError, match="0 pairs of tokens holds nothing"):
+        ordered([3], 8, pairs=0)

@@ -18,6 +18,7 @@ from heedful.errors import HeedfulError
 __all__ = ["fit", "flip", "mixup", "normalise", "pad_crop", "rand_augment"]
 
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+LARGEST = 50_000_000  # pixels of an image that was resized: 150 MB in colour
 
 # ---------------------------------------------------------------------------------------------- to one size and scale
 
@@ -33,7 +34,8 @@ def fit(
     - "stretch": resized whatever its shape, as the published processors of ViT do.
     - "crop": of the image as much is taken from the middle as has the wanted shape; nothing is distorted.
 
-    Filters are Pillow's, antialiased where an image becomes smaller. Raises `HeedfulError` for a size below 1.
+    Filters are Pillow's, antialiased where an image becomes smaller. Raises `HeedfulError` for a size below 1, and for
+    one so large (a thin strip whose shorter side is to grow) that it might fill the memory.
 
     >>> fit(np.arange(8, dtype=np.uint8).reshape(2, 4, 1), 2, "crop")[..., 0].tolist()
     [[1, 2], [5, 6]]
@@ -47,6 +49,10 @@ def fit(
         share = min(height / down, width / across)
         left, top = (width - share * across) / 2, (height - share * down) / 2
         box = (left, top, width - left, height - top)
+    if down * across > LARGEST:
+        raise HeedfulError(
+            f"an image of {width:,} × {height:,} pixels would have to become {across:,} × {down:,}; cut it shorter"
+        )
     if (height, width) == (down, across):
         return pixels.copy()
     image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)

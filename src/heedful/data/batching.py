@@ -45,10 +45,14 @@ def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int 
     return [batches[index] for index in random.permutation(len(batches))]
 
 
-def ordered(lengths: Lengths, tokens: int, *, max_rows: int | None = None) -> list[np.ndarray]:
+def ordered(
+    lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs: int | None = None
+) -> list[np.ndarray]:
     """The batches for evaluation and prediction: longest first, nothing random; budget and errors as in :func:`plan`.
 
-    The longest come first so that a batch too large for the memory shows at once. The arrays say where results belong:
+    The longest come first so that a batch too large for the memory shows at once. Attention compares every token with
+    every other: with ``pairs`` a batch also keeps rows × longest² within so many, and what is far longer than the rest
+    stands alone. The arrays say where results belong:
 
     >>> answers = [""] * 3
     >>> for batch in ordered([2, 9, 4], tokens=10):
@@ -58,8 +62,12 @@ def ordered(lengths: Lengths, tokens: int, *, max_rows: int | None = None) -> li
     ['example 0', 'example 1', 'example 2']
     """
     sides = as_lengths(lengths)
-    order = np.lexsort(-sides.T)
-    return _cut(order, sides.max(axis=1), tokens, max_rows)
+    order, longest = np.lexsort(-sides.T), sides.max(axis=1)
+    if pairs is not None:
+        if pairs < 1:
+            raise HeedfulError(f"a batch of {pairs} pairs of tokens holds nothing; give a budget of at least 1 pair")
+        longest = np.maximum(longest, -(-(longest**2) * tokens // pairs))  # rounded up: the budget is kept
+    return _cut(order, longest, tokens, max_rows)
 
 
 def as_lengths(lengths: Lengths) -> np.ndarray:

@@ -36,6 +36,20 @@ TOP = 5
 Example = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's number
 
 
+class Unlabelled(Sequence[Example]):
+    """Pictures as examples, each decoded when it is asked for, so that no more of them are held than a batch has."""
+
+    def __init__(self, pictures: Sequence[Picture], preprocessing: Preprocessing) -> None:
+        self.pictures, self.preprocessing = pictures, preprocessing
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, place: Any) -> Any:
+        how = self.preprocessing
+        return how.fitted(self.pictures[place].pixels(how.channels)), 0
+
+
 class ImageClassification(Task):
     """A vision model whose head says which of ``labels`` an image shows.
 
@@ -294,8 +308,7 @@ class ImageClassification(Task):
         called by its name in the answer.
         """
         pictures = [Picture.of(one) for one in inputs]
-        how = self.preprocessing
-        examples = [(how.fitted(picture.pixels(how.channels)), 0) for picture in pictures]
+        examples = Unlabelled(pictures, self.preprocessing)
         answers: list[Answer] = [Answer(picture.name, "", None) for picture in pictures]
         for places, batch in self.batches(model, examples, options.get("batch_tokens")) if examples else ():
             scores, said = model(batch["pixels"]).float().softmax(-1).max(-1)

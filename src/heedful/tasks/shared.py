@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -135,3 +137,27 @@ def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
 def masked(rows: Sequence[Sequence[int]], value: int = 0) -> tuple[Tensor, Tensor]:
     """``padded`` and its mask (B, longest), True for a real token."""
     return padded(rows, value), padded([[1] * len(row) for row in rows], 0).bool()
+
+
+def seeded(options: Mapping[str, Any], prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The options with a seed for each of the ``prompts`` (their ids), where they have a seed that fits them at all.
+
+    A prompt that comes again under the same seed gets one of its own, made of the seed and its turn: it draws anew
+    whether or not it falls into the batch of the first.
+
+    >>> made = seeded({"seed": 5}, [[1, 2], [3], [1, 2]])["seed"]
+    >>> made[:2], made[2] != 5
+    ([5, 5], True)
+    """
+    given = options.get("seed")
+    seeds = [given] * len(prompts) if isinstance(given, int) else given
+    if seeds is None or len(seeds) != len(prompts):
+        return dict(options)
+    met: Counter[tuple[int, ...]] = Counter()
+    own = []
+    for prompt, seed in zip(prompts, seeds, strict=True):
+        key = (seed, *prompt)
+        digest = hashlib.blake2b(f"{seed} {met[key]}".encode(), digest_size=8).digest()
+        own.append(int.from_bytes(digest, "little") if met[key] else seed)
+        met[key] += 1
+    return {**options, "seed": own}

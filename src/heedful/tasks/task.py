@@ -21,6 +21,7 @@ from heedful.settings import RunSettings
 
 Batch = Mapping[str, Tensor]
 EVALUATED = 4096  # tokens of a batch of evaluation, where nobody says
+SQUARE = 512  # of longer examples a batch holds fewer than its tokens allow: they are counted by their squares
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,8 @@ class Task(ABC):
         self, model: Model, examples: Sequence[Any], tokens: int | None = None
     ) -> Iterator[tuple[np.ndarray, dict[str, Tensor]]]:
         """Batches of ``examples`` on the model's device, alike lengths together, with the places of their examples."""
-        for places in ordered(self.lengths(examples), tokens or EVALUATED):
+        budget = tokens or EVALUATED
+        for places in ordered(self.lengths(examples), budget, pairs=budget * SQUARE):
             tensors = self.collate([examples[i] for i in places])
             yield places, {name: tensor.to(model.device) for name, tensor in tensors.items()}
 

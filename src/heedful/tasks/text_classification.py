@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,8 @@ from heedful.tasks.shared import (
 )
 from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
+
+log = logging.getLogger("heedful")
 
 
 class Size(NamedTuple):
@@ -369,7 +372,8 @@ class TextClassification(Task):
         """The label of each input and its probability; of several labels those of probability ½ and more, and the
         probability of exactly this set, were they independent. An input without text gets an empty answer.
 
-        A pair is ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab between them.
+        A pair is ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab between them. What is
+        longer than the model takes is cut, and a warning says so.
         """
         answers = [Answer(one, [] if self.multi_label else "", None) for one in inputs]
         pair = self.columns.get("text_pair")
@@ -377,7 +381,9 @@ class TextClassification(Task):
         asked = list(texts)
         if not asked:
             return answers
-        examples, _ = examples_of(self.tokenizer, texts.values(), [()] * len(texts), self.longest)
+        examples, cut = examples_of(self.tokenizer, texts.values(), [()] * len(texts), self.longest)
+        if cut:
+            log.warning(f"{cut:,} of {len(inputs):,} inputs cut to {self.longest:,} tokens (the model takes no more)")
         for places, batch in self.batches(model, examples, options.get("batch_tokens")):
             said, p = self._said(self._logits(model, batch))
             for place, row, score in zip(places, said, p.tolist(), strict=True):

@@ -39,6 +39,7 @@ from heedful.tasks.shared import (
     positions_of,
     preset_of,
     reads,
+    seeded,
     tokenizer_of,
 )
 from heedful.tasks.task import EVALUATED, Answer, Batch, Encoded, Measured, Task, short
@@ -312,11 +313,13 @@ class TextGeneration(Task):
         """
         prompts = self._prompts(inputs)
         plan, strings = self._plan(model, options), resolve(options, model.generation).stop_strings
+        self._check_search(plan, prompts, positions_of(model.config))
         answers = [Answer(text, text, None) for text in inputs]
         batches = ordered(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
+        own = seeded(options, prompts)
         for batch in batches:
             ids, real = masked([prompts[i] for i in batch])
-            found = decode(model, ids, real, **plan, **part(options, batch, len(inputs)))
+            found = decode(model, ids, real, **plan, **part(own, batch, len(inputs)))
             for i, row, length, score in zip(
                 batch, found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), strict=True
             ):
@@ -360,12 +363,24 @@ class TextGeneration(Task):
     def _plan(self, model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
         """How much is read at a time, and the folder's ways of generating."""
         defaults = dict(model.generation)
-        if resolve(options, defaults).method != "beam":
+        if resolve(options, defaults).method not in ("beam", "contrastive"):
             lengths = [length for length in (self.context, positions_of(model.config)) if length]
             return {"context": min(lengths, default=None), "defaults": defaults, "tokenizer": self.tokenizer}
         if isinstance(model.config, DecoderConfig) and isinstance(model.config.decoder.position, LearnedPosition):
             defaults.pop("max_new_tokens", None)  # as many as there is room for
         return {"defaults": defaults, "tokenizer": self.tokenizer}
+
+    def _check_search(self, plan: Mapping[str, Any], prompts: Sequence[Sequence[int]], positions: int | None) -> None:
+        """Raise where a search would have to read more than the model does: it keeps all that it reads."""
+        most = min((length for length in (self.context, positions) if length), default=None)
+        if "context" in plan or most is None:
+            return
+        for place, prompt in enumerate(prompts):
+            if len(prompt) > most:
+                raise HeedfulError(
+                    f"input {place} has {len(prompt):,} tokens, but a beam search reads at most the model's {most:,}; "
+                    "shorten it, or leave num_beams out"
+                )
 
     def sample(self, row: Row) -> str:
         """The beginning of the text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -40,11 +41,14 @@ from heedful.tasks.shared import (
     padded,
     positions_of,
     preset_of,
+    seeded,
     special_id,
     start_of,
 )
 from heedful.tasks.task import EVALUATED, Answer, Batch, Encoded, Measured, Task, shown
 from heedful.text import Tokenizer
+
+log = logging.getLogger("heedful")
 
 
 class Size(NamedTuple):
@@ -290,35 +294,52 @@ class Translation(Task):
     ) -> list[Answer]:
         """Decode each input, alike lengths together; an input without text gets an empty answer.
 
-        With ``stop_strings`` an answer ends right after the first of them, which is shown.
+        An input of more tokens than the model has positions, or than one batch holds (``batch_tokens``, at least
+        4,096), is cut to so many, and a warning says so. With ``stop_strings`` an answer ends right after the first of
+        them, which is shown.
         """
         check_texts(self.name, inputs)
         answers = [Answer(text, "", None) for text in inputs]
         asked = [index for index, text in enumerate(inputs) if text.strip()]
         if not asked:
             return answers
-        sources = whole(self.source, [inputs[index] for index in asked])
         strings = resolve(options, model.generation).stop_strings
+        sources = self._read([inputs[index] for index in asked], asked, max(batch_tokens or 0, EVALUATED))
+        own = seeded(part(options, asked, len(inputs)), sources)
         for batch in ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128):
             ids, real = masked([sources[i] for i in batch], self.pad)
-            own = part(options, [asked[i] for i in batch], len(inputs))
-            found = decode(model, ids, real, defaults=model.generation, tokenizer=self.target, **own)
+            made = part(own, batch, len(asked))
+            found = decode(model, ids, real, defaults=model.generation, tokenizer=self.target, **made)
             for i, text, score in zip(
                 batch, self.target.decode(found.ids.tolist()), found.scores.tolist(), strict=True
             ):
                 answers[asked[i]] = Answer(inputs[asked[i]], cut(text, strings), score)
         return answers
 
+    def _read(self, texts: Sequence[str], places: Sequence[int], held: int) -> list[list[int]]:
+        """The ids of the inputs at these ``places``, at most as many as the model has positions for or are ``held``."""
+        most = held if self.positions is None else min(held, self.positions)
+        sources = whole(self.source, texts)
+        for i, ids in enumerate(sources):
+            if len(ids) > most:
+                remedy = "a larger batch_tokens reads more" if most == held else "the model takes no more"
+                log.warning(f"input {places[i]} has {len(ids):,} tokens, only {most:,} of them are read ({remedy})")
+                sources[i] = whole(self.source, texts[i : i + 1], most)[0]
+        return sources
+
     def sample(self, row: Row) -> str:
         """``source → target``."""
         return shown([row.values[column] for column in self.columns])
 
 
-def whole(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text with what the tokenizer puts around one; the end token where it puts nothing."""
+def whole(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+    """The ids of each text with what the tokenizer puts around one; the end token where it puts nothing. Of a text that
+    is longer than ``most`` so, its beginning.
+    """
     around = tokenizer.around()
     after = around.after or (() if around.before else (special_id(tokenizer.end),))
-    return [[*around.before, *ids, *after] for ids in tokenizer.encode(texts)]
+    room = None if most is None else max(0, most - len(around.before) - len(after))
+    return [[*around.before, *ids[:room], *after] for ids in tokenizer.encode(texts)]
 
 
 def _config(folder: Path) -> EncoderDecoderConfig:
