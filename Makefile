@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: install demo test lint docs clean
+.PHONY: install demo test lint docs bench clean
 
 install: $(VENV)/.installed
 
@@ -26,6 +26,9 @@ lint: install
 docs: install
 	$(BIN)/python -W error::SyntaxWarning -m sphinx -q -W -b html docs build/site
 	@echo build/site/index.html
+
+bench: install
+	$(BIN)/python -m benchmarks.speed --docs docs/benchmarks.md $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist docs/transformer .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,138 @@
+"""docs/benchmarks.md and the picture that it opens with, made of the JSON.
+
+python -m benchmarks.speed.page RESULTS.json docs/benchmarks.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed import report
+from benchmarks.speed.results import TOLERANCE, fastest
+from benchmarks.speed.works import TITLES
+from heedful.views.figures import bars
+
+COMMAND = "python -m benchmarks.speed --docs docs/benchmarks.md"
+
+
+def write(told: Mapping[str, Any], file: Path) -> list[Path]:
+    """Write the page, and its picture beside it; their paths."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    picture = file.with_suffix(".svg")
+    drawn = compared(told["works"])
+    if drawn:
+        note = "how many times as fast ours is as the fastest other program, same weights, same precision; 1: as fast"
+        picture.write_text(bars([*drawn], [*drawn.values()], "Ours beside the fastest other", note=note), "utf-8")
+    text = "\n\n".join(part for part in page(told, picture.name if drawn else "") if part)
+    file.write_text(text + "\n", encoding="utf-8")
+    return [file, picture] if drawn else [file]
+
+
+def compared(works: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """A bar each: works and precisions, and how many times as fast ours is as the fastest other program."""
+    found = {}
+    for work in works:
+        for precision in ("float32", "bfloat16", "int8"):
+            other = fastest(work, precision)
+            if other is not None and other.get("ours_faster"):
+                found[f"{work['work']['name']}, {precision}"] = other["ours_faster"]
+    return found
+
+
+def page(told: Mapping[str, Any], picture: str) -> Iterator[str]:
+    """The page's parts."""
+    settings = told["settings"]
+    yield "# Speed"
+    if settings["short"]:
+        yield "Written by the short form, which shows that the program works: none of these times means anything."
+    if picture:
+        yield f"![How many times as fast ours is as the fastest other program of each work]({picture})"
+    yield (
+        "Heedful and the programs that people use today, on the same weights, with the same threads, taking turns in "
+        "one run. *Of the bound* is the shortest time in which this machine can read and compute what the work needs, "
+        "over the time taken. *Ours is* says how many times as fast ours is in the same precision; for ours, how many "
+        "times as fast it is as its own float32. All of it by one command:"
+    )
+    yield f"    {COMMAND}"
+    for row, works in report.rows(told["works"]).items():
+        yield f"## {TITLES[row]}"
+        yield table(works)
+    yield from how(told)
+    yield from left(told)
+
+
+def table(works: Sequence[Mapping[str, Any]]) -> str:
+    """The works of a row side by side, a program a line."""
+    names = list(dict.fromkeys(one["name"] for work in works for one in work["results"]))
+    heads = [f"{work['work']['name']}, {work['unit']} | of the bound | ours is" for work in works]
+    lines = [f"| | {' | '.join(heads)} |", "|---|" + "--:|" * (3 * len(works))]
+    for name in names:
+        cells = [cell(next((one for one in work["results"] if one["name"] == name), None)) for work in works]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell(one: Mapping[str, Any] | None) -> str:
+    """Time, share and ratio of one program; a time of other answers is struck out."""
+    if one is None:
+        return "– | |"
+    time = report.number(one["ms"])
+    if one["agrees"] is False:
+        return f"~~{time}~~ other answers | |"
+    return " | ".join((time, report.line(one)[3], report.faster(one)))
+
+
+def how(told: Mapping[str, Any]) -> Iterator[str]:
+    """How it was measured, and on what."""
+    settings, machine = told["settings"], told["machine"]
+    waiting = "".join(f" {name}={value}." for name, value in machine["waiting"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    ceilings = told["ceilings"]
+    yield "## How it is measured"
+    yield (
+        "Each program has a process of its own, is opened once, does the work once uncounted, and then once in each "
+        f"round, in turns; while one works the others sleep. There were {settings['rounds']} rounds. Works under half "
+        "a second are repeated within a turn. Times are medians over the rounds; ratios and shares are taken within "
+        "each round, against what the others did and what the machine could do in the same seconds, and the median of "
+        "them counts. Weights are random, from one seed, with blocks that matter to the answer; generations are "
+        "greedy, and none may end early. `plain` is a model as training leaves it, without `heedful.inference.prepare`."
+    )
+    yield (
+        "Every answer is compared. Our plain float32 model reads the tokens that each program chose: in float32 none "
+        f"may lie more than {TOLERANCE['float32']} standard deviations below its best, in lower precisions no more "
+        "than rounding explains; beams are compared by log-probability, states and logits by their largest "
+        "difference. A time with another answer is struck out. x-transformers is measured with weights of its own and "
+        "is not compared."
+    )
+    yield "The bound of a step is the slower of two: reading, and computing, at the ceilings of the same round."
+    rows = [
+        f"| {name} | {each['median']:.1f} | {each['best']:.1f} | {report.unit(name)} |"
+        for name, each in ceilings.items()
+    ]
+    yield "\n".join(["| | median | best | |", "|---|--:|--:|---|", *rows])
+    yield (
+        f"On {told['date']}: {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, "
+        f"{machine['system']}, Python {machine['python']}; threads of every program: {settings['threads']}, device "
+        f"{settings['device']}.{waiting} {versions}. The whole run took {told['minutes']:.0f} minutes."
+    )
+
+
+def left(told: Mapping[str, Any]) -> Iterator[str]:
+    """What is not there, and why."""
+    yield "## What is not measured"
+    reasons = {name: why for row in told["left_out"].values() for name, why in row.items()}
+    general = (
+        "Training; loading and converting; reading and writing text; memory. Sampling, long contexts, and sentences "
+        "that end at different times. `transformers` compiled, whose first call takes a minute and more. Other "
+        "machines: ratios hold for this one."
+    )
+    yield general
+    yield "\n".join(f"- {name}: {why}" for name, why in reasons.items())
+
+
+if __name__ == "__main__":
+    write(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))

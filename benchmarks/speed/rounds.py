@@ -1,0 +1,163 @@
+"""Workers, started and asked in turns: each round, each program does the work; ratios are taken within a round."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks.speed.weights import place
+from benchmarks.speed.works import Competitor, Work, data
+
+REST = 0.3  # seconds between turns: waiting threads of some engines spin for 0.2 s after their last work
+OWN = ("ceilings", "judge")
+TURN = 0.5  # seconds that a turn lasts at least; small works are done several times in one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How everything is run."""
+
+    folder: Path  # of weights, answers and the workers' log
+    rounds: int
+    short: bool
+    threads: int
+    device: str
+    nanogpt: str | None = None
+
+    def environment(self) -> dict[str, str]:
+        """All programs get the same threads."""
+        count = str(self.threads)
+        return {**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "TOKENIZERS_PARALLELISM": "false"}
+
+
+class Worker:
+    """A process that answers lines of JSON with lines of JSON."""
+
+    def __init__(self, module: str, plan: Plan, log: IO[str]) -> None:
+        command = [sys.executable, "-m", f"benchmarks.speed.{module}"]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=plan.environment())
+
+    def ask(self, **asked: Any) -> dict[str, Any]:
+        """One question, one answer; a process that died answers ``failed``."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(asked) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        return json.loads(line) if line else {"failed": f"the process ended with {self.process.wait()}"}
+
+    def close(self) -> None:
+        """Let it end."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@dataclass
+class Times:
+    """What the rounds of one work gave: seconds of each competitor, ceilings, the files of answers."""
+
+    seconds: dict[Competitor, list[float]] = field(default_factory=dict)
+    ceilings: list[dict[str, float]] = field(default_factory=list)
+    answers: dict[Competitor, str] = field(default_factory=dict)
+
+
+class Workers:
+    """The processes of a run, started when they are first needed."""
+
+    def __init__(self, plan: Plan, log: IO[str]) -> None:
+        self.plan, self.log, self.ceilings, self.judge = plan, log, *(Worker(each, plan, log) for each in OWN)
+        self.ceilings.ask(open="ceilings", device=plan.device, short=plan.short)
+        self.programs: dict[str, Worker] = {}
+
+    def of(self, competitor: Competitor) -> Worker:
+        """A process for itself; the short form, where times mean nothing, has one a program."""
+        key = competitor.program if self.plan.short else competitor.name
+        if key not in self.programs:
+            self.programs[key] = Worker("worker", self.plan, self.log)
+        return self.programs[key]
+
+    def close(self) -> None:
+        """Let the programs end."""
+        while self.programs:
+            self.programs.popitem()[1].close()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+        self.ceilings.close()
+        self.judge.close()
+
+
+class Row:
+    """The programs of a row, each opened once."""
+
+    def __init__(self, row: str, model: str, competitors: Sequence[Competitor], plan: Plan, workers: Workers) -> None:
+        self.plan, self.workers = plan, workers
+        self.open: list[Competitor] = []
+        self.left_out: dict[str, str] = {}  # competitors, and why
+        for each in competitors:
+            setting = {
+                "model": str(place(plan.folder, model, each.form)),
+                "precision": each.precision,
+                "way": each.way,
+                "threads": plan.threads,
+                "device": plan.device,
+                "nanogpt": plan.nanogpt,
+            }
+            told = workers.of(each).ask(open=each.name, program=each.program, row=row, setting=setting)
+            self.note(each, told)
+            if "opened" in told:
+                self.open.append(each)
+
+    def note(self, competitor: Competitor, told: Mapping[str, Any]) -> None:
+        """Keep why a competitor is left out."""
+        why = told.get("absent") or told.get("failed")
+        if why:
+            self.left_out[competitor.name] = why
+
+    def measure(self, work: Work) -> Times:
+        """The rounds of a work; odd rounds go backwards, so that no one always comes after the same other."""
+        made, wanted, times = Times(), data(work), dict[Competitor, int]()
+        for each in self.open:
+            told = self.workers.of(each).ask(run=each.name, work=wanted, times=1)  # the first is not counted
+            if told.get("seconds", TURN) < TURN:  # the first is too slow to tell how often a turn holds a small work
+                told = self.workers.of(each).ask(run=each.name, work=wanted, times=1)
+            self.note(each, told)
+            if "seconds" in told:
+                times[each] = 1 if self.plan.short else math.ceil(TURN / told["seconds"])
+                made.seconds[each] = []
+        for turn in range(self.plan.rounds):
+            print(f"{work.name}: round {turn + 1} of {self.plan.rounds}", file=sys.stderr, flush=True)
+            made.ceilings.append(self.workers.ceilings.ask(measure=True))
+            for each in list(times)[:: -1 if turn % 2 else 1]:
+                time.sleep(0 if self.plan.short else REST)
+                told = self.workers.of(each).ask(run=each.name, work=wanted, times=times[each])
+                self.note(each, told)
+                made.seconds[each].append(told.get("seconds", math.nan))
+        for each in times:
+            if any(map(math.isnan, made.seconds[each])):
+                del made.seconds[each]  # it failed on the way
+        for number, each in enumerate(made.seconds):
+            file = str(self.plan.folder / f"answer-{wanted['batch']}-{number}.npy")
+            told = self.workers.of(each).ask(answer=each.name, work=wanted, file=file)
+            self.note(each, told)
+            if "saved" in told:
+                made.answers[each] = file
+        return made

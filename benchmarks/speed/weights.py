@@ -1,0 +1,124 @@
+"""The models that are measured: random weights from one seed, made once, and what the engines read of them.
+
+    python -m benchmarks.speed.weights FOLDER MODEL/FORM...     writes what is missing, prints what could not be made
+
+Fresh weights are too tame to tell programs apart: a tied head then says one token again and again. So the matrices of
+the blocks keep the size of what goes through them, embeddings are five times as large, so that tokens and positions
+matter to the answer, and vectors are no longer zeros and ones.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from heedful.config import ModelConfig
+
+FORMS = ("folder", "ctranslate2", "onnx", "onnx-int8")
+
+
+def config_of(name: str) -> ModelConfig:
+    """The configuration of a model by its name here; the tiny ones are of the same shape."""
+    from heedful import presets
+    from heedful.config import SpecialTokens
+
+    special = SpecialTokens(pad=0, start=1, end=(2,))
+    made: dict[str, Callable[[], ModelConfig]] = {
+        "gpt2-whole": lambda: presets.get("gpt2"),
+        "gpt2-tiny": lambda: presets.gpt2(64, 2, 4, vocab=300, length=64),
+        "pair-whole": lambda: presets.transformer(512, 6, 8, 2048, 32000, special=special),
+        "pair-tiny": lambda: presets.transformer(64, 2, 4, 256, 300, special=special),
+        "bert-whole": lambda: presets.get("bert-base"),
+        "bert-tiny": lambda: presets.bert(64, 2, 4, vocab=300, length=32),
+        "vit-whole": lambda: presets.get("vit-b/16"),
+        "vit-tiny": lambda: presets.vit(64, 2, 4, 8, image=32, labels=10),
+    }
+    return made[name]()
+
+
+def place(folder: Path, model: str, form: str) -> Path:
+    """Where a form of a model lies."""
+    return folder / (model if form == "folder" else f"{model}.{form}")
+
+
+def make(folder: Path, model: str, form: str) -> None:
+    """Write a form of a model, and what it is made of, unless it is there."""
+    out = place(folder, model, form)
+    if out.exists():
+        return
+    if form == "folder":
+        _model(model, out)
+        return
+    make(folder, model, "folder")
+    from heedful.export import export
+
+    if form != "onnx-int8":
+        export(place(folder, model, "folder"), form, out)
+        return
+    make(folder, model, "onnx")
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    part = out.with_name(f".{out.name}.part")
+    part.mkdir(exist_ok=True)
+    quantize_dynamic(
+        place(folder, model, "onnx") / "model.onnx", part / "model.onnx", per_channel=True, weight_type=QuantType.QInt8
+    )
+    part.rename(out)
+
+
+def _model(name: str, out: Path) -> None:
+    import torch
+
+    import heedful
+
+    config = config_of(name)
+    model, random = heedful.create(config, seed=0), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for path, tensor in model.named_parameters():
+            noise = torch.randn(tensor.shape, generator=random)
+            if tensor.dim() == 1:
+                tensor.add_(0.02 * noise)
+            elif ".block." in path:
+                tensor.copy_(noise / tensor.size(1) ** 0.5)
+            else:
+                tensor.mul_(5.0)
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    model.save_pretrained(part)
+    vocab = getattr(config, "embedding", None) or getattr(config, "source", None)
+    if vocab is not None:
+        _tokenizer(vocab.vocab_size, part)
+    part.rename(out)
+
+
+def _tokenizer(size: int, folder: Path) -> None:
+    """Tokens that are named by their numbers, for engines that are asked in words."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers.models import WordLevel
+
+    from heedful.text import Tokenizer
+
+    named = {f"t{number}": number for number in range(size)}
+    words = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "t0", "bos_token": "t1", "eos_token": "t2"}
+    Tokenizer(Backend(WordLevel(named, unk_token="t3")), {**words, "unk_token": "t3"}).save(folder)
+
+
+def main(folder: str, *asked: str) -> None:
+    """Make each form of a model, and print as JSON why one could not be made."""
+    failed = {}
+    for each in asked:
+        try:
+            make(Path(folder), *each.split("/"))
+        except Exception as error:
+            failed[each] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    print(json.dumps(failed))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,166 @@
+"""The benchmark program works: its short form measures, compares answers and writes. No time is judged here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.speed import bounds, results, works  # noqa: E402
+from benchmarks.speed.rounds import Times  # noqa: E402
+
+INSTALLED = {
+    "ours": "heedful",
+    "nested": "torch",
+    **{name: name for name in ("transformers", "ctranslate2", "onnxruntime", "x_transformers", "timm")},
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of one short run with all programs that are installed, and what it printed."""
+    folder = tmp_path_factory.mktemp("bench")
+    command = [sys.executable, "-m", "benchmarks.speed", "--short", "--threads", "1", "--folder", str(folder)]
+    command += ["--out", str(folder / "out.json"), "--docs", str(folder / "docs" / "benchmarks.md")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return folder, done.stdout
+
+
+def read(written: tuple[Path, str]) -> dict[str, Any]:
+    return json.loads((written[0] / "out.json").read_text(encoding="utf-8"))
+
+
+def test_every_installed_program_does_every_work(written: tuple[Path, str]) -> None:
+    told = read(written)
+    assert [work["work"]["row"] for work in told["works"]] == [row for row in works.ROWS for _ in range(2)]
+    for work in told["works"]:
+        row = work["work"]["row"]
+        wanted = {each.name for each in works.COMPETITORS[row] if installed(each.program)}
+        unable = {name for name, why in told["left_out"][row].items() if "this CPU" in why}  # no such kernels here
+        assert {one["name"] for one in work["results"]} >= wanted - unable
+        for one in work["results"]:
+            assert len(one["rounds_ms"]) == told["settings"]["rounds"] == 1
+            assert math.isfinite(one["ms"])
+            assert one["ms"] > 0
+            assert one["share"] is None or one["share"] > 0
+
+
+def installed(program: str) -> bool:
+    return program in INSTALLED and importlib.util.find_spec(INSTALLED[program]) is not None
+
+
+def test_programs_give_the_same_answers(written: tuple[Path, str]) -> None:
+    for work in read(written)["works"]:
+        for one in work["results"]:
+            if one["program"] == "x_transformers":  # weights of its own
+                assert one["agrees"] is None
+            elif one["precision"] == "float32":
+                assert one["apart"] <= results.TOLERANCE["float32"], (work["work"]["name"], one)
+            else:
+                assert one["agrees"] is not False, (work["work"]["name"], one)
+
+
+def test_what_is_missing_is_a_line(written: tuple[Path, str]) -> None:
+    told = read(written)
+    assert "give its folder with --nanogpt" in told["left_out"]["generation"]["nanogpt float32"]
+    for reasons in told["left_out"].values():
+        for name, why in reasons.items():
+            assert f"not measured: {name}: {why}" in written[1]
+            assert not installed(name.split()[0]) or "this CPU" in why, (name, why)
+
+
+def test_the_page_says_what_the_json_says(written: tuple[Path, str]) -> None:
+    told, page = read(written), (written[0] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert page.startswith("# Speed\n")
+    assert "none of these times means anything" in page
+    assert told["machine"]["processor"] in page
+    for word in ("read", "copy", "float32", "bfloat16"):
+        assert f"| {word} | {told['ceilings'][word]['median']:.1f} | {told['ceilings'][word]['best']:.1f} |" in page
+    for work in told["works"]:
+        for one in work["results"]:
+            assert f"\n| {one['name']} | " in page
+    drawn = [each for each in told["works"] if results.fastest(each, "float32")]
+    picture = written[0] / "docs" / "benchmarks.svg"
+    assert picture.exists() == bool(drawn) == ("](benchmarks.svg)" in page)
+
+
+def test_another_answer_is_found_and_struck_out(tmp_path: Path) -> None:
+    from benchmarks.speed import judge, page, weights
+
+    work = works.works("generation", short=True)[1]
+    weights.make(tmp_path, work.model, "folder")
+    random = np.random.default_rng(0)
+    wrong = random.integers(0, work.vocab, (work.batch, work.new))
+    short = wrong[:, :-1]
+    found = judge.numbers(tmp_path / work.model, work, [wrong, short])
+    assert found[0] > 1
+    assert found[1] == math.inf
+    one = next(each for each in works.COMPETITORS["generation"] if each.is_ours)
+    figures = results.figures(work, Times({one: [1.0]}, [{"read": 1e9, "float32": 1e9}]), {one: found[0]})
+    assert figures["results"][0]["agrees"] is False
+    assert results.disagreeing({"works": [figures]})[0].startswith(f"{work.name}: {one.name} ")
+    assert "~~" in page.cell(figures["results"][0])
+
+
+def test_bounds_by_hand() -> None:
+    whole = {row: works.works(row, short=False) for row in works.ROWS}
+    speeds = {"read": 30e9, "float32": 200e9, "int8": 800e9}
+    # GPT-2, one row: 123,532,032 weights of 4 bytes at 30 GB/s, and keys and values of 12 layers of 768
+    weights = 12 * 12 * 768**2 + 50257 * 768
+    kept = [2 * 12 * 768 * (32 + made) for made in range(1, 64)]
+    prompt = max(4 * weights / 30e9, 2 * (32 * 12 * 12 * 768**2 + 50257 * 768 + 12 * 768 * 32**2) / 200e9)
+    seconds = prompt + sum(4 * (weights + numbers) / 30e9 for numbers in kept)
+    assert bounds.milliseconds(whole["generation"][0], "float32", speeds) == pytest.approx(1e3 * seconds / 64)
+    # BERT, one sentence of 128: products alone, in float32
+    products = 12 * (24 * 128 * 768**2 + 4 * 128**2 * 768)
+    assert bounds.milliseconds(whole["encoder"][0], "float32", speeds) == pytest.approx(1e3 * products / 200e9)
+    assert bounds.milliseconds(whole["encoder"][0], "bfloat16", speeds) is None
+    # mixed lengths: real tokens alone
+    lengths = whole["encoder"][1].lengths
+    assert (lengths.min(), lengths.max(), len(lengths)) == (16, 128, 32)
+    products = sum(12 * (24 * int(t) * 768**2 + 4 * int(t) ** 2 * 768) for t in lengths)
+    assert bounds.milliseconds(whole["encoder"][1], "int8", speeds) == pytest.approx(1e3 * products / 800e9)
+
+
+def test_inputs_are_functions_of_the_work() -> None:
+    for row in works.ROWS:
+        for work in works.works(row, short=True):
+            again = works.Work.told(json.loads(json.dumps(works.data(work))))
+            assert again == work
+            if row == "vit":
+                assert (again.pixels() == work.pixels()).all()
+            else:
+                assert (again.ids() == work.ids()).all()
+                assert ((work.ids() > 0) == work.mask()).all()
+                assert (work.mask().sum(1) == work.lengths).all()
+
+
+def test_ratios_are_taken_within_rounds() -> None:
+    assert results.ratio([2.0, 30.0, 4.0], [1.0, 10.0, 1.0]) == 3.0
+    assert results.ratio([None], [1.0]) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--rows", "generation,beams"], "there is no 'beams'; choose of generation,beam,encoder,vit"),
+        (["--rounds", "0"], "whole numbers from 1"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(given: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.speed", *given]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
