@@ -1,0 +1,31 @@
+"""What docs/decoding.md says can be done is done, by its own blocks and names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from heedful.generation.options import Options
+from heedful.inference import KINDS
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
+
+
+def test_its_python_runs() -> None:
+    names: dict[str, object] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.S | re.M)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "docs/decoding.md", "exec"), names)
+
+
+def test_every_option_is_named() -> None:
+    finer = {"num_assistant_tokens", "diversity_penalty", "renormalize_logits"}
+    options = {field.name for field in fields(Options)} - finer
+    assert {name for name in options if not re.search(rf"\b{name}\b", PAGE)} == set()
+
+
+def test_every_type_is_named() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M))
+    assert rows == set(KINDS) - {"float64"}
