@@ -271,3 +271,46 @@ def test_fused_attention_has_the_heads_of_the_old() -> None:
     x = torch.randn(2, 5, 24)
     with torch.inference_mode():
         torch.testing.assert_close(fused(x, mask="causal"), own(x, mask="causal"), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "int4"])
+def test_weights_that_lie_turned_are_the_same_weights(dtype: str) -> None:
+    """As GPT-2's files have them: read across, a kernel that expects rows multiplies by other numbers."""
+    kind, number = KINDS[dtype][0], torch.bfloat16 if dtype == "bfloat16" else torch.float32
+    assert kind is not None
+    weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(0)).to(number)
+    turned = weight.t().contiguous().t()
+    assert not turned.is_contiguous()
+    for count in (1, 5):
+        x = torch.randn(count, 96, generator=torch.Generator().manual_seed(1)).to(number)
+        assert torch.equal(kind(turned)(x), kind(weight)(x))
+
+
+def test_turned_weights_are_laid_row_after_row_by_direct() -> None:
+    linear, x = nn.Linear(8, 6), torch.randn(3, 8)
+    linear.weight = nn.Parameter(torch.randn(8, 6).t())
+    wanted, values = linear(x), linear.weight.detach().clone()
+    with torch.inference_mode(), direct(linear):
+        for given in (x, x[:1]):
+            torch.testing.assert_close(linear(given), wanted[: len(given)], rtol=1e-5, atol=1e-5)
+    assert linear.weight.is_contiguous()
+    assert torch.equal(linear.weight, values)
+    linear(x).sum().backward()  # and it learns on
+    assert linear.weight.grad is not None
+
+
+def test_a_copy_is_prepared_like_its_original() -> None:
+    """A copied model's activation may be another object, of the same function."""
+    model = small("gpt2")
+    with torch.inference_mode():
+        torch.testing.assert_close(asked(prepare(deepcopy(model)))(), asked(model)(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_an_odd_number_of_outputs(count: int) -> None:
+    """One row is multiplied in as many parts as there are threads; what is left over is not lost."""
+    linear = nn.Linear(32, 61)
+    x = torch.randn(count, 32)
+    with torch.inference_mode():
+        torch.testing.assert_close(WholeLinear(linear.weight, linear.bias)(x), linear(x), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(WholeLinear(linear.weight[:1])(x), linear(x)[:, :1] - linear.bias[:1])

@@ -315,7 +315,8 @@ def direct(model: nn.Module) -> Iterator[None]:
     ]
     for part in chosen:
         if not part.weight.is_contiguous():
-            part.weight.data = part.weight.data.contiguous()
+            with torch.inference_mode(False):  # or it could never learn again
+                part.weight.data = part.weight.data.contiguous()
         vars(part)["forward"] = _Direct(part)
     try:
         yield
