@@ -44,7 +44,7 @@ def alive() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of objects that only want to be asked
         found = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in gc.get_objects()
-                 if type(one) in (Tensor, torch.nn.Parameter) and one.device.type == "cpu"}  # fmt: skip
+                 if type(one) in (Tensor, torch.nn.Parameter) and one.device.type == "cpu" and not one.is_mkldnn}  # fmt: skip
     return sum(found.values())
 
 
