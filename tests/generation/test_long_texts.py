@@ -43,8 +43,9 @@ def alive() -> int:
     """Bytes of all tensors, each storage once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of objects that only want to be asked
-        found = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in gc.get_objects()
-                 if type(one) in (Tensor, torch.nn.Parameter) and one.device.type == "cpu" and not one.is_mkldnn}  # fmt: skip
+        tensors = [one for one in gc.get_objects() if type(one) in (Tensor, torch.nn.Parameter)]
+        stored = [one.untyped_storage() for one in tensors if one.device.type == "cpu" and not one.is_mkldnn]
+    found = {one.data_ptr(): one.nbytes() for one in stored}
     return sum(found.values())
 
 
