@@ -87,14 +87,15 @@ def test_a_row_is_the_same_alone_and_as_it_comes(pairs, prompts, plain, family):
 @pytest.mark.parametrize("family", ["gpt2", "marian"])
 def test_recording(pairs, prompts, family):
     model, (ids, mask) = pairs[family](1).ours.eval(), prompts(LENGTHS)
-    name = "decoder.block.1.attention.pattern"
-    with heedful.record(model, name) as seen:
+    name, logits = "decoder.block.1.attention.pattern", "head.logits"
+    with heedful.record(model, [name, logits]) as seen:
         made = decode(model, ids, mask, max_new_tokens=6, penalty_alpha=0.6, top_k=3)
     for i, (row, n) in enumerate(zip(made.ids, made.lengths.tolist(), strict=True)):
         text = row[None, : n - 1]
-        with heedful.record(model, name) as whole:
+        with heedful.record(model, [name, logits]) as whole:
             model(*((ids[i][mask[i]][None], text) if family == "marian" else (text,)))
         first = 0 if family == "marian" else LENGTHS[i] - 1
+        assert torch.allclose(seen[logits][i, : n - 1 - first], whole[logits][0, first:], atol=1e-10)
         assert torch.allclose(seen[name][i, :, : n - 1 - first, : n - 1], whole[name][0, :, first:], atol=1e-10)
 
 

@@ -50,6 +50,7 @@ def contrastive(run: Run) -> Steps:
         k = candidates.size(1)
         source.select(torch.arange(len(rows), device=rows.device).repeat_interleave(k))
         stream = source.read(candidates.flatten()[:, None])  # (R · k, 1, D)
+        following = source.logits(stream)  # of those not chosen, too: who watches is told of whole calls
         source.tell(candidates.flatten())
         states = F.normalize(stream[:, 0].to(before.dtype), dim=1).unflatten(0, (-1, k))  # (R, k, D)
         alike = (states @ before.mT).masked_fill(~hidden[:, None], -1.0).amax(2)  # (R, k)
@@ -73,7 +74,7 @@ def contrastive(run: Run) -> Steps:
             kept = (~done).nonzero()[:, 0]
         places = kept * k + chosen[kept]
         source.select(places)
-        logits = source.logits(stream[places])
+        logits = following[places]
         new = states[kept, chosen[kept]][:, None]
         before, hidden = torch.cat((before[kept], new), 1), F.pad(hidden[kept], (0, 1), value=True)
         rows, done, limits = rows[kept], done[kept], limits[kept]
