@@ -95,15 +95,22 @@ def test_a_packed_map_multiplies_by_the_weights_it_shows(dtype: str, activation:
     assert float((packed(x.to(number)).double() - exact).abs().max()) <= allowed * float(exact.abs().max() + 1)
     # and the weights shown are the given ones, to the type's own rounding
     step = weight.abs().amax(1, keepdim=True)
-    most = {"float32": 0.0, "bfloat16": 2.0**-8, "float16": 2.0**-11, "int8": 0.51 / 127, "int4": 1.1 / 15}[dtype]
+    most = {
+        "float32": 0.0,
+        "bfloat16": 2.0**-8,
+        "float16": 2.0**-11,
+        "int8": 0.51 / Int8Linear.WEIGHTS,
+        "int4": 1.1 / 15,
+    }[dtype]
     assert bool(((shown - weight).abs() <= most * step).all())
 
 
 def test_int8_is_exact_where_whole_numbers_are_enough() -> None:
     random = torch.Generator().manual_seed(0)
-    weight = torch.randint(-127, 128, (8, 16), generator=random).float()
+    most = Int8Linear.WEIGHTS
+    weight = torch.randint(-most, most + 1, (8, 16), generator=random).float()
     x = torch.randint(-127, 128, (5, 16), generator=random).float()
-    weight[:, 0], x[:, 0] = 127, -127  # so that every scale is 1
+    weight[:, 0], x[:, 0] = most, -127  # so that every scale is 1
     assert torch.equal(Int8Linear(weight)(x), x @ weight.T)
 
 

@@ -141,11 +141,14 @@ class HalfLinear(PackedLinear):
 class Int8Linear(PackedLinear):
     """Weights as W ≈ s_out q, one scale an output; each row of x likewise while it is read: x ≈ s_row q.
 
-    s = max |·| / 127, so that zero stays zero. The products of whole numbers are exact; y = s_row s_out Σ q q + b. Each
-    row has a scale of its own, so that it gives the same alone and beside others.
+    s = max |·| / 127 (of weights / 63, on a processor without VNNI), so that zero stays zero. The products of whole
+    numbers are exact; y = s_row s_out Σ q q + b. Each row has a scale of its own, so that it gives the same alone and
+    beside others.
     """
 
     LEVELS = 127
+    # a processor without VNNI adds two products in 16 bits, where larger weights would overflow in silence
+    WEIGHTS = 127 if getattr(torch.cpu, "_is_vnni_supported", lambda: False)() else 63
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
@@ -155,7 +158,7 @@ class Int8Linear(PackedLinear):
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
         super().__init__(weight, bias, activation)
         weight = weight.detach().float()
-        self.scales = _scale(weight, self.LEVELS)[:, 0].contiguous()
+        self.scales = _scale(weight, self.WEIGHTS)[:, 0].contiguous()
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
         whole = (weight / self.scales[:, None]).round().to(torch.int8).contiguous()  # GPT-2 stores its weights across
         self.packed = torch.ops.onednn.qlinear_prepack(whole, None)
