@@ -62,8 +62,9 @@ def judged(plan: Plan, work: Work, times: Times, judge: Worker) -> dict[Competit
     return dict(zip(answers, told["apart"], strict=True))
 
 
-def run(plan: Plan, rows: Sequence[str]) -> dict[str, Any]:
-    """Every row, printed as it comes; then all figures."""
+def run(plan: Plan, rows: Sequence[str], out: Path) -> dict[str, Any]:
+    """Every row, printed as it comes, and kept in ``out`` so that what ends early is not lost; then all figures."""
+    begun = time.perf_counter()
     told: dict[str, Any] = {"format": 1, "date": date.today().isoformat(), "machine": machine.described()}
     told["settings"] = {"rounds": plan.rounds, "threads": plan.threads, "device": plan.device, "short": plan.short}
     told |= {"works": [], "left_out": {}}
@@ -85,12 +86,14 @@ def run(plan: Plan, rows: Sequence[str]) -> dict[str, Any]:
                 workers.close()  # a row's models need not lie in memory beside the next one's
             told["left_out"][name] = row.left_out
             print(report.left_out(row.left_out), flush=True)
-    return told | {"ceilings": results.ceilings(speeds)}
+            told |= {"ceilings": results.ceilings(speeds), "minutes": (time.perf_counter() - begun) / 60}
+            out.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return told
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, write; 1 where a program gave another answer, so that its time says nothing."""
-    asked, begun = arguments(given), time.perf_counter()
+    asked = arguments(given)
     plan = Plan(
         folder=asked.folder.resolve(),
         rounds=asked.rounds or (1 if asked.short else 5),
@@ -99,12 +102,10 @@ def main(given: Sequence[str] | None = None) -> int:
         device=asked.device,
         nanogpt=None if asked.nanogpt is None else str(asked.nanogpt.resolve()),
     )
-    told = run(plan, asked.rows.split(","))
-    told["minutes"] = (time.perf_counter() - begun) / 60
-    print(report.ceilings(told["ceilings"]))
     out = asked.out or plan.folder / "results.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    told = run(plan, asked.rows.split(","), out)
+    print(report.ceilings(told["ceilings"]))
     print(f"written: {out}")
     if asked.docs is not None:
         print("written: " + ", ".join(map(str, page.write(told, asked.docs))))

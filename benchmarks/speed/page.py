@@ -1,6 +1,6 @@
 """docs/benchmarks.md and the picture that it opens with, made of the JSON.
 
-python -m benchmarks.speed.page RESULTS.json docs/benchmarks.md
+python -m benchmarks.speed.page RESULTS.json [RESULTS.json ...] docs/benchmarks.md
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.speed import report
 from benchmarks.speed.results import TOLERANCE, fastest
-from benchmarks.speed.works import TITLES
+from benchmarks.speed.works import ROWS, TITLES
 from heedful.views.figures import bars
 
 COMMAND = "python -m benchmarks.speed --docs docs/benchmarks.md"
@@ -30,6 +31,21 @@ def write(told: Mapping[str, Any], file: Path) -> list[Path]:
     text = "\n\n".join(part for part in page(told, picture.name if drawn else "") if part)
     file.write_text(text + "\n", encoding="utf-8")
     return [file, picture] if drawn else [file]
+
+
+def joined(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several runs on one machine as one: of a work that several have measured, the last; ceilings over them all."""
+    works = {work["work"]["name"]: work for told in runs for work in told["works"]}
+    names = dict.fromkeys(name for told in runs for name in told["ceilings"])
+    found = {name: [told["ceilings"][name] for told in runs if name in told["ceilings"]] for name in names}
+    ceilings = {
+        name: {"median": median(each["median"] for each in of), "best": max(each["best"] for each in of)}
+        for name, of in found.items()
+    }
+    left_out = {row: reasons for told in runs for row, reasons in told["left_out"].items()}
+    ordered = sorted(works.values(), key=lambda work: ROWS.index(work["work"]["row"]))
+    minutes = sum(told["minutes"] for told in runs)
+    return {**runs[-1], "works": ordered, "left_out": left_out, "ceilings": ceilings, "minutes": minutes}
 
 
 def compared(works: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -135,4 +151,5 @@ def left(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    write(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))
+    *files, docs = map(Path, sys.argv[1:])
+    write(joined([json.loads(file.read_text(encoding="utf-8")) for file in files]), docs)

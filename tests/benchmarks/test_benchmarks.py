@@ -95,6 +95,23 @@ def test_the_page_says_what_the_json_says(written: tuple[Path, str]) -> None:
     assert picture.exists() == bool(drawn) == ("](benchmarks.svg)" in page)
 
 
+def test_runs_are_joined_work_by_work(written: tuple[Path, str]) -> None:
+    from benchmarks.speed import page
+
+    told = read(written)
+    first, second = told["works"][:3], told["works"][2:]
+    again = {**second[0], "bound_ms": {"float32": 1.0}}
+    runs = [
+        {**told, "works": first, "ceilings": {"read": {"median": 10.0, "best": 40.0}}, "minutes": 1.0},
+        {**told, "works": [again, *second[1:]], "ceilings": {"read": {"median": 30.0, "best": 35.0}}, "minutes": 2.0},
+    ]
+    made = page.joined(runs)
+    assert made["works"] == [*first[:2], again, *second[1:]]
+    assert made["ceilings"] == {"read": {"median": 20.0, "best": 40.0}}
+    assert made["minutes"] == 3.0
+    assert page.joined([told]) == told
+
+
 def test_another_answer_is_found_and_struck_out(tmp_path: Path) -> None:
     from benchmarks.speed import judge, page, weights
 

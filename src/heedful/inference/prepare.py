@@ -24,6 +24,7 @@ from heedful.inference.linear import (
     onednn,
 )
 from heedful.inference.memory import keep_memory
+from heedful.inference.residual import lean
 from heedful.inference.unpadded import unpad
 from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
@@ -90,9 +91,9 @@ def prepare(model: M, dtype: str | torch.dtype | None = None) -> M:
     count = model.count()
 
     whole: type[PackedLinear] | None = WholeLinear if kind is not None and onednn(rest) else None
-    for block in model.modules():
-        if isinstance(block, Block):
-            _fuse(block, kind)
+    for block in [part for part in model.modules() if isinstance(part, Block)]:
+        _fuse(block, kind)
+        lean(block)
     words = isinstance(model.config.head, LanguageHead | MaskedHead)
     for path, part in _linears(model):
         many = ".block." in path or (words and path == "head.output")
@@ -131,7 +132,7 @@ def _packed(
     return linear(weight, bias) if kind is None else kind(weight, bias, activation)
 
 
-def _fuse(block: Block, kind: type[PackedLinear] | None) -> None:
+def _fuse(block: nn.Module, kind: type[PackedLinear] | None) -> None:
     """One product for the three of self-attention; the activation goes into the map before it."""
     if type(block.attention) is Attention:
         block.attention = FusedAttention(block.attention, partial(_packed, kind))
