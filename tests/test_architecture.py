@@ -47,6 +47,8 @@ ROOMS = {
     "training": 6,
     "evaluation": 6,
     "views": 7,
+    "answering": 6,
+    "auditing": 6,
     "verification": 7,
     "export": 7,
     "serving": 7,

@@ -7,11 +7,14 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.settings import (
+    AnsweringSettings,
     DataSettings,
     DecodingSettings,
     ImageSettings,
     LoraSettings,
+    MaskingSettings,
     ModelSettings,
+    PoolingSettings,
     RunSettings,
     TokenizerSettings,
     TrainingSettings,
@@ -122,8 +125,9 @@ def test_only_what_is_set_is_given() -> None:
 def test_every_field_has_a_line_of_help_and_a_key() -> None:
     from dataclasses import fields
 
-    sections = (DataSettings, TokenizerSettings, ImageSettings, ModelSettings, TrainingSettings, LoraSettings)
-    for section in (*sections, DecodingSettings, RunSettings):
+    sections = (DataSettings, TokenizerSettings, ImageSettings, MaskingSettings, PoolingSettings)
+    sections += (ModelSettings, TrainingSettings, LoraSettings)
+    for section in (*sections, DecodingSettings, AnsweringSettings, RunSettings):
         for f in fields(section):
             assert f.name in {s.section for s in sections} or 0 < len(f.metadata["help"]) < 80
     known = keys(RunSettings)

@@ -22,16 +22,19 @@ from heedful import __version__
 from heedful.errors import HeedfulError
 from heedful.options import check_file, check_model, check_out, join_dashes, read_file, refuse_fractions
 from heedful.settings import (
+    AnsweringSettings,
     DataSettings,
     DecodingSettings,
     ImageSettings,
     LoraSettings,
+    MaskingSettings,
     ModelSettings,
+    PoolingSettings,
     RunSettings,
     TokenizerSettings,
     TrainingSettings,
 )
-from heedful.terminal import lines, print_list, print_result, program, say_to, to_json
+from heedful.terminal import lines, print_comparison, print_list, print_result, program, say_to, to_json
 
 for _section, _title in (
     (DataSettings, "Data"),
@@ -40,7 +43,10 @@ for _section, _title in (
     (ModelSettings, "Model: parts of the preset to change"),
     (TrainingSettings, "Training"),
     (LoraSettings, "Adapter: with --from, trained in place of the model's own weights"),
+    (MaskingSettings, "Masking: for fill-mask"),
+    (PoolingSettings, "Pooling: for feature-extraction"),
     (DecodingSettings, "Decoding"),
+    (AnsweringSettings, "Answers"),
 ):
     Parameter(group=_title)(_section)
 
@@ -51,6 +57,7 @@ Json = Annotated[bool, Parameter(help="print JSON for programs instead of text f
 Device = Annotated[str | None, Parameter(help="cpu, cuda, cuda:1, mps; the best there is by default")]
 Dtype = Annotated[str | None, Parameter(help="weights: float32, bfloat16, float16, int8, int4; as stored by default")]
 Decoding = Annotated[DecodingSettings, Parameter(name="*")]
+Answering = Annotated[AnsweringSettings, Parameter(name="*")]
 
 
 app = App(
@@ -107,6 +114,38 @@ def train(
         print(f"next: {program()} predict {shlex.quote(settings.out)} ...")
 
 
+@app.command(help_epilogue="Example:  heedful audit text-classification --train labels.csv --valid held.csv")
+def audit(
+    task: Annotated[str, Parameter(help="what is to be learned; heedful tasks lists them")],
+    /,
+    *,
+    train: Annotated[tuple[str, ...], Parameter(help="a file or folder, or a file a language, as for train")],
+    valid: Annotated[tuple[str, ...] | None, Parameter(help="validation data; without it a part of --train")] = None,
+    start_from: Annotated[str | None, Parameter(name="--from", help="model folder to go on from")] = None,
+    seed: Annotated[int, Parameter(help="of what is held back for validation; 0 by default")] = 0,
+    data: DataSettings = DataSettings(),  # noqa: B008 (frozen)
+    tokenizer: TokenizerSettings = TokenizerSettings(),  # noqa: B008 (frozen)
+    strict: Annotated[bool, Parameter(help="exit with status 1 where something is marked !")] = False,
+    json: Json = False,
+) -> int:
+    """Look at the data before training: what is cut, doubled, leaked, unknown or odd, and what the model is given."""
+    from heedful import tasks
+
+    tasks.check(task)
+    if start_from is not None:
+        check_model(start_from)
+    for file in (*train, *(valid or ())):
+        check_file(file)
+    settings = RunSettings(
+        task=task, train=train, valid=valid, out="-", start_from=start_from, seed=seed, data=data, tokenizer=tokenizer
+    )
+    from heedful.auditing.audit import audit as run
+
+    found = run(settings)
+    print(to_json(found.as_dict()) if json else "\n".join(found.lines()))
+    return 1 if strict and not found.ok else 0
+
+
 @app.command(
     help_epilogue='Example:  heedful predict runs/en-fr "How are you?"\nA text that begins with a hyphen goes after --.'
 )
@@ -116,10 +155,21 @@ def predict(
     *inputs: Annotated[
         str, Parameter(help="texts, or image files; without any, or for -, standard input line by line")
     ],
+    source: Annotated[
+        str | None,
+        Parameter(name="--in", help="file to answer: a table, text with an input a line, or a folder of images"),
+    ] = None,
+    out: Annotated[
+        str | None,
+        Parameter(help="file of the answers to --in: .jsonl, or text with an output a line; the same call goes on"),
+    ] = None,
+    columns: Annotated[tuple[str, ...] | None, Parameter(help="of --in: names, or numbers from 1")] = None,
+    overwrite: Annotated[bool, Parameter(help="begin --out anew")] = False,
     task: Annotated[str | None, Parameter(help="what to do; by default what the model was trained for")] = None,
     device: Device = None,
     dtype: Dtype = None,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
+    answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
     json: Json = False,
 ) -> None:
     """Answer texts or images with a trained model, in order, as they come."""
@@ -131,17 +181,48 @@ def predict(
     for number, text in enumerate(inputs, start=1):
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # what the shell passed was no UTF-8
             raise HeedfulError(f"text {number} of the command line is not UTF-8; convert it first")
-    if task is not None:
-        from heedful import tasks
+    from heedful import tasks
+    from heedful.answering.forms import check_files, form_of
 
+    if task is not None:
         tasks.check(task)
+    out = None if out == "-" else out
+    if source is None:
+        for flag, given_one in (("--out", out), ("--columns", columns), ("--overwrite", overwrite)):
+            if given_one:
+                raise HeedfulError(f"{flag} is for a file of inputs; name it with --in (- is standard input)")
+    elif inputs:
+        raise HeedfulError("--in names a file of inputs, and there are texts besides; leave one of them out")
+    else:
+        check_file(source)
+        check_files(source, out, overwrite)
+    given = decoding.given() | answering.given()
+    if answering.logprobs and not form_of(out, json):
+        raise HeedfulError("--logprobs are only told in JSON; give --json, or write a .jsonl file")
+    if source is not None:
+        from heedful.answering.through import predict as run
+
+        result = run(
+            model,
+            source,
+            out,
+            task=task,
+            columns=DataSettings(columns=columns).columns,
+            options=given,
+            device=device,
+            dtype=dtype,
+            as_json=json,
+            overwrite=overwrite,
+        )
+        if json and out is not None:
+            print(to_json(result))
+        return
     import heedful
     from heedful.tasks.task import Streams
 
     pipe = heedful.pipeline(task, model, device=device, dtype=dtype)
     if not inputs and sys.stdin.isatty():
         print("write one text a line; Ctrl-D ends", file=sys.stderr, flush=True)
-    given = decoding.given()
     for texts in [inputs] if inputs else lines(cast(BufferedReader, sys.stdin.buffer)):
         if isinstance(pipe.task, Streams) and not json and sys.stdout.isatty() and decoding.num_beams in (None, 1):
             for text in texts:
@@ -169,11 +250,16 @@ def evaluate(
     device: Device = None,
     dtype: Dtype = None,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
+    answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
+    baseline: Annotated[bool, Parameter(help="score a simple method on the same examples beside it")] = False,
+    baseline_train: Annotated[
+        tuple[str, ...] | None, Parameter(help="files it learns from; by default what the model was trained on")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Score a trained model on examples with known answers."""
     check_model(model)
-    for file in data:
+    for file in (*data, *(baseline_train or ())):
         check_file(file)
 
     from heedful.evaluation.run import evaluate as run
@@ -184,14 +270,58 @@ def evaluate(
         model,
         data,
         columns=columns,
-        decoding=decoding.given(),
+        decoding=decoding.given() | answering.given(),
         device=device,
         dtype=dtype,
         split=split,
+        baseline=baseline,
+        baseline_train=baseline_train,
         say=say_to(json),
         draw=None if out is None else partial(draw_report, Path(out)),
     )
     print_result(result, json)
+
+
+@app.command(help_epilogue="Example:  heedful compare runs/small runs/large --data test.en test.fr")
+def compare(
+    first: Annotated[str, Parameter(name="A", help="model folder")],
+    second: Annotated[str, Parameter(name="B", help="model folder of the same task")],
+    /,
+    *,
+    data: Annotated[tuple[str, ...], Parameter(help="a file of examples, or one a language; - is standard input")],
+    columns: Annotated[
+        tuple[str, ...] | None, Parameter(help="names or numbers from 1, source first, as en,fr")
+    ] = None,
+    split: Annotated[str, Parameter(help="part of a data set that has several; test by default")] = "test",
+    examples: Annotated[int, Parameter(help="show so many that the two answer differently; 5 by default")] = 5,
+    device: Device = None,
+    dtype: Dtype = None,
+    decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
+    answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
+    json: Json = False,
+) -> None:
+    """Tell which of two models is better on the same examples, and whether that may be chance."""
+    for model in (first, second):
+        check_model(model)
+    for file in data:
+        check_file(file)
+    if examples < 0:
+        raise HeedfulError(f"--examples must be at least 0, not {examples}")
+
+    from heedful.evaluation.compare import compare as run
+
+    result = run(
+        [first, second],
+        data,
+        columns=DataSettings(columns=columns).columns,
+        decoding=decoding.given() | answering.given(),
+        device=device,
+        dtype=dtype,
+        split=split,
+        examples=examples,
+        say=say_to(json),
+    )
+    print_comparison(result, json)
 
 
 @app.command(help_epilogue="Example:  heedful verify runs/en-fr\nExit status: 0 everything holds, 1 something is off.")

@@ -75,9 +75,9 @@ def join_dashes(tokens: Iterable[str]) -> list[str]:
     """``--train -`` as ``--train=-``, and ``predict MODEL -`` (``inspect`` too) as ``predict MODEL -- -``: the parser
     takes a lone hyphen for an option, here it is standard input.
     """
-    tokens = list(tokens)
+    tokens = _files_joined(list(tokens))
     before = tokens[: [*tokens, "--"].index("--")]
-    if tokens[:1] in (["predict"], ["inspect"]) and "-" in before:  # none of their options takes a file to read
+    if tokens[:1] in (["predict"], ["inspect"]) and "-" in before:
         texts = tokens[len(before) + 1 :]
         return [*(token for token in before if token != "-"), "--", *["-"] * before.count("-"), *texts]
     joined: list[str] = []
@@ -89,6 +89,18 @@ def join_dashes(tokens: Iterable[str]) -> list[str]:
             if joined[-1] == flag:
                 joined.pop()
             token = f"{flag}=-"
+        joined.append(token)
+    return joined
+
+
+def _files_joined(tokens: list[str]) -> list[str]:
+    """``predict MODEL --in -`` as ``--in=-``, and ``--out -`` alike: these hyphens are no text to answer."""
+    if tokens[:1] != ["predict"]:
+        return tokens
+    joined: list[str] = []
+    for token in tokens:
+        if token == "-" and joined[-1] in ("--in", "--out") and "--" not in joined:
+            token = f"{joined.pop()}=-"
         joined.append(token)
     return joined
 

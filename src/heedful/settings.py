@@ -139,6 +139,8 @@ class DataSettings(Settings):
     valid_fraction: float | None = _option("share kept for validation without --valid", above=0, below=1)
     max_length: int | None = _option("most tokens of an example (a language model's context)", least=1)
     limit: int | None = _option("read at most this many rows", least=1)
+    stride: int | None = _option("tokens that neighbouring windows of a long text share", least=0)
+    prefix: str | None = _option('put before every source, as a T5 wants: "summarize: "')
 
     def __post_init__(self) -> None:
         self._split("columns")
@@ -169,6 +171,29 @@ class ImageSettings(Settings):
     flip: bool | None = _option("mirror half of the images")
     augment: int | None = _option("random changes of colour and shape an image (RandAugment)", least=0)
     mixup: float | None = _option("alpha of mixup, two images and labels blended; 0 for none", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskingSettings(Settings):
+    """What a model is to fill in."""
+
+    section: ClassVar[str] = "masking"
+
+    share: float | None = _option("share of the tokens hidden, other ones each epoch", above=0, below=1)
+    unit: Literal["token", "word", "span"] | None = _option("hide single tokens, whole words, or spans of words")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolingSettings(Settings):
+    """How the vectors of tokens become one, and learn."""
+
+    section: ClassVar[str] = "pooling"
+
+    kind: Literal["mean", "first", "max", "last"] | None = _option("which tokens make a text's vector")
+    normalise: bool | None = _option("vectors of length 1 (=false to leave them)")
+    temperature: float | None = _option("by which similarities are divided in training", above=0)
+    chunk: int | None = _option("texts whose activations are held at once; the batch stays whole", least=1)
+    symmetric: bool | None = _option("pairs are found both ways (=false from text to pair alone)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +293,7 @@ class DecodingSettings(Settings):
     frequency_penalty: float | None = _option("the same, as often as it was")
     do_sample: bool | None = _option("draw tokens instead of taking the likeliest (=false for those)")
     temperature: float | None = _option("below 1 safer, above 1 wilder", above=0)
-    top_k: int | None = _option("draw from so many likeliest tokens", least=1)
+    top_k: int | None = _option("draw from so many likeliest tokens; of labels, tell so many", least=1)
     top_p: float | None = _option("draw from the likeliest tokens of this probability together", above=0, most=1)
     min_p: float | None = _option("draw from tokens at least this share as likely as the likeliest", least=0, most=1)
     typical_p: float | None = _option(
@@ -282,6 +307,17 @@ class DecodingSettings(Settings):
     penalty_alpha: float | None = _option("contrastive search among top-k tokens: 0 to 1", least=0, most=1)
     num_beam_groups: int | None = _option("groups of beams that shun each other's tokens", least=1)
     diversity_penalty: float | None = _option("by which they do, above 0", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweringSettings(Settings):
+    """What an answer is to hold; ``None`` leaves it to the task."""
+
+    logprobs: bool | None = _option("with --json: the log-probability of each generated token")
+    prefix: str | None = _option("put before every source; by default as the model was trained")
+    max_answer_length: int | None = _option("longest answer to a question, in tokens", least=1)
+    null_threshold: float | None = _option("no answer where it scores better by more than this (a logit)")
+    stride: int | None = _option("tokens that neighbouring windows of a long text share", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,6 +341,8 @@ class RunSettings(Settings):
     data: DataSettings = field(default_factory=DataSettings)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     image: ImageSettings = field(default_factory=ImageSettings)
+    masking: MaskingSettings = field(default_factory=MaskingSettings)
+    pooling: PoolingSettings = field(default_factory=PoolingSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)

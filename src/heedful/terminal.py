@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import shlex
 import shutil
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import HeedfulError
+from heedful.values import to_json
 
 STDIN_BATCH = 64  # lines answered together: enough to fill a batch, few enough to be seen coming
 
@@ -57,32 +56,14 @@ def say_to(quiet_output: bool) -> Callable[[str], None]:
     return partial(print, file=sys.stderr if quiet_output else sys.stdout, flush=True)
 
 
-def to_json(value: Any) -> str:
-    """One line of JSON; numbers that are not finite become null."""
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON knows it: numbers that are not finite become null, arrays lists, paths texts."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    return str(value) if isinstance(value, os.PathLike) else value
-
-
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     """The metrics of a result and its seconds, a line each, and its tables; or all of it as JSON."""
     if as_json:
         print(to_json(result))
         return
-    rows = {**result["metrics"], "seconds": result["seconds"]}
-    for name, value in rows.items():
-        print(f"{name:<16}{value:.4g}" if isinstance(value, float) else f"{name:<16}{value}")
+    from heedful.views.scores import scored
+
+    print(*scored(result), sep="\n")
     for name, group in result.get("by_format", {}).items():
         note = "" if group["counted"] else "  (not counted: no answer can be sure)"
         print(f"  {name:<18}{group['exact_match']:5.1f} % of {group['examples']}{note}")
@@ -90,6 +71,16 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
         from heedful.views.report import table
 
         print(*table(result["by_class"]), sep="\n")
+
+
+def print_comparison(result: Mapping[str, Any], as_json: bool) -> None:
+    """Two models' scores beside each other, the verdict, and where they differ; or all of it as JSON."""
+    if as_json:
+        print(to_json(result))
+        return
+    from heedful.views.scores import compared
+
+    print(*compared(result), sep="\n")
 
 
 def print_list(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

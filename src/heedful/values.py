@@ -1,8 +1,12 @@
-"""Whether a value is of the kind that an annotation says, and how to say that kind to a person."""
+"""Values: whether one is of the kind that an annotation says, that kind in words, and any of them as JSON."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import types
+from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", types.NoneType: "nothing"}
@@ -33,3 +37,21 @@ def describe(hint: Any) -> str:
     if origin is tuple:
         return "a list of " + ", ".join(describe(arg) for arg in args if arg is not Ellipsis)
     return KINDS.get(hint, hint.__name__)
+
+
+def to_json(value: Any) -> str:
+    """One line of JSON; numbers that are not finite become null."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON knows it: numbers that are not finite become null, arrays lists, paths texts."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return str(value) if isinstance(value, os.PathLike) else value

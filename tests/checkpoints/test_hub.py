@@ -282,9 +282,11 @@ def test_a_model_is_pushed(revision: str | None, hub: Hub, model: Any, tmp_path:
 
 def test_a_folder_is_pushed_without_what_a_run_keeps(hub: Hub, model: Any, tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    (folder / "last").mkdir()
+    for inner in ("last", "1_Pooling"):
+        (folder / inner).mkdir()
     for name in (
         "last/config.json",
+        "1_Pooling/config.json",
         "tokenizer.json",
         "spiece.model",
         "checkpoint.pt",
@@ -298,6 +300,7 @@ def test_a_folder_is_pushed_without_what_a_run_keeps(hub: Hub, model: Any, tmp_p
     assert run.stdout.strip() == f"{hub.address}/me/name", run.stderr
     _, files = uploaded(hub)
     assert {"tokenizer.json", "spiece.model", "config.json", "model.safetensors"} < files.keys()
+    assert "1_Pooling/config.json" in files
     assert not {"last/config.json", "checkpoint.pt", "run.toml", "metrics.jsonl", ".x"} & files.keys()
 
 

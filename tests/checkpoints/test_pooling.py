@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_models import IDS, MASK, reference
 
 from heedful import HeedfulError
-from heedful.checkpoints import load
-from heedful.checkpoints.pooling import pooled_head
-from heedful.config import PooledHead
+from heedful.checkpoints import load, save
+from heedful.checkpoints.folder import find, read_card
+from heedful.checkpoints.pooling import module_files, pooled_head
+from heedful.config import PooledHead, Pooling
+from heedful.models import build
 
 TYPE = "sentence_transformers.models."
 
@@ -103,3 +107,71 @@ def test_minilm() -> None:
         for case in wanted["sentences"]:
             found = model(torch.tensor([ids[case["text"]]]))[0]
             assert (found[:8] - torch.tensor(case["embedding_first8"])).abs().max() <= 3e-5
+
+
+@pytest.mark.parametrize("pooling", get_args(Pooling))
+@pytest.mark.parametrize("unit", [True, False])
+def test_what_is_written_is_read_again(pooling: Pooling, unit: bool, tmp_path: Path) -> None:
+    """In the layout of the body, beside what was there; and over itself."""
+    source = folder(tmp_path / "source", ["Transformer", "Pooling"], {"pooling_mode": "mean"})
+    body = load(source, head="pooled")
+    model = build(replace(body.config, head=PooledHead(pooling=pooling, normalise=unit)))
+    model.layout = "bert"
+    for _ in range(2):
+        assert save(model, tmp_path / "out") == "bert"
+        assert pooled_head(tmp_path / "out") == model.config.head
+        again = load(tmp_path / "out")  # which need not be told
+        assert again.config == model.config
+        assert (again.layout, again.fresh) == ("bert", [])
+        assert all(tensor.equal(again.state_dict()[name]) for name, tensor in model.state_dict().items())
+    assert sorted(str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*")) == [
+        "1_Pooling", "1_Pooling/config.json", "README.md", "config.json", "heedful.json", "model.safetensors",
+        "modules.json",
+    ]  # fmt: skip
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    assert not stored["pooler.dense.weight"].any()
+    save(load(source), tmp_path / "out")  # a model that does not pool, over one that does
+    assert "head" not in read_card(tmp_path / "out")
+    assert load(tmp_path / "out").config.head.kind == "no-head"
+
+
+def test_the_files_are_those_of_minilm() -> None:
+    path = Path(__file__).parents[2].parent / "shared" / "data" / "weights" / "minilm-l6"
+    if not path.is_dir():
+        pytest.skip("minilm-l6 is not beside this checkout")
+    ours = module_files(PooledHead(pooling="mean", normalise=True), 384)
+    assert ours.keys() == {"modules.json", "1_Pooling/config.json"}
+    for name, content in ours.items():
+        assert content == json.loads((path / name).read_text()), name
+
+
+def test_a_dense_layer_is_not_theirs(tmp_path: Path) -> None:
+    source = folder(tmp_path / "source", ["Transformer", "Pooling"], {"pooling_mode": "mean"})
+    config = load(source, head="pooled").config
+    assert save(build(replace(config, head=PooledHead(pooler=True))), tmp_path / "out") == "heedful"
+    assert not (tmp_path / "out" / "modules.json").exists()
+    assert load(tmp_path / "out").config.head == PooledHead(pooler=True)
+
+
+def cut_off(at: Path, names: list[str]) -> None:
+    """A write that was cut off when all of its files were there."""
+    ready = at / ".1.ready"
+    (ready / "1_Pooling").mkdir(parents=True)
+    (ready / "1_Pooling" / "config.json").write_text("{}")
+    (ready / "moves.json").write_text(json.dumps({"new": names, "old": []}))
+
+
+def test_a_write_that_was_cut_off_is_brought_to_its_end(tmp_path: Path) -> None:
+    path = folder(tmp_path / "model", ["Transformer", "Pooling"], {"pooling_mode": "mean"})
+    cut_off(path, ["1_Pooling/config.json"])
+    find(path)
+    assert (path / "1_Pooling" / "config.json").read_text() == "{}"
+    assert not list(path.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["../out", "1_Pooling/../../out", "/out", "a/b/c", "1_Pooling/", "..", ""])
+def test_no_write_leaves_its_folder(name: str, tmp_path: Path) -> None:
+    path = folder(tmp_path / "model", ["Transformer", "Pooling"], {"pooling_mode": "mean"})
+    cut_off(path, [name])
+    with pytest.raises(HeedfulError, match="was not written by heedful; remove it"):
+        find(path)

@@ -9,7 +9,7 @@ import pytest
 from babel import dates as babel
 
 from heedful.data import builtin, read
-from heedful.data.dates import FIRST, FORMATS, LAST, split_of
+from heedful.data.sets.dates import FIRST, FORMATS, LAST, split_of
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 
@@ -145,4 +145,6 @@ def test_an_unknown_column_is_said() -> None:
 
 
 def test_the_listing_names_every_set() -> None:
-    assert set(builtin.names()) == {"cldr-dates", "cldr-languages", "digits", "stdlib"}
+    assert {"cldr-dates", "cldr-languages", "code-roles", "digits", "docstrings", "parameters", "stdlib"} <= set(
+        builtin.names()
+    )

@@ -16,14 +16,19 @@ from typing import Any
 import pytest
 from babel import Locale, dates
 
-from heedful.data import Kind, Picture, builtin, languages, parts, read, stdlib
+from heedful.data import Kind, Picture, builtin, parts, read
+from heedful.data.readers import HOLDS
+from heedful.data.sets import languages, stdlib
 from heedful.errors import HeedfulError
 
 # set -> what a task asks of it; the first column is the item
 COLUMNS: dict[str, dict[str, Kind]] = {
     "cldr-dates": {"source": "text", "target": "text"},
     "cldr-languages": {"text": "text", "text_pair": "text?", "label": "label"},
+    "code-roles": {"words": "words", "tags": "tags"},
     "digits": {"image": "image", "label": "label"},
+    "docstrings": {"text": "text", "summary": "text"},
+    "functions": {"text": "text", "text_pair": "text"},
     "stdlib": {"text": "document"},
 }
 WITHOUT_ARGUMENT = sorted(set(COLUMNS) - {"cldr-dates"})
@@ -80,7 +85,7 @@ def test_reading_a_set(name: str) -> None:
     assert [row.values for row in read(f"{source}:test", kinds, split="train", limit=3)] == [row.values for row in rows]
     assert rows.columns == tuple(column for column, kind in kinds.items() if kind != "text?")
     for column in rows.columns:
-        assert isinstance(rows[0].values[column], Picture if kinds[column] == "image" else str)
+        assert isinstance(rows[0].values[column], HOLDS.get(kinds[column], str))
 
 
 @pytest.mark.parametrize("name", WITHOUT_ARGUMENT)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful.data import Picture, digits
+from heedful.data import Picture
+from heedful.data.sets import digits
 from heedful.errors import HeedfulError
 
 datasets = pytest.importorskip("sklearn.datasets")

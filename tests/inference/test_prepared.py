@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import heedful
 from heedful.adapters import LoraConfig, add_adapter, merge
-from heedful.config import SpecialTokens
+from heedful.config import SequenceHead, SpecialTokens
 from heedful.inference import KINDS, direct, prepare
 from heedful.inference.attention import FusedAttention
 from heedful.inference.linear import FEW, Int4Linear, Int8Linear, PackedLinear, WholeLinear
@@ -27,7 +27,8 @@ SMALL = {"dim": 32, "depth": 2, "heads": 4, "ff_dim": 64}
 
 
 def small(name: str) -> Any:
-    """A preset's shape in a small size."""
+    """A preset's shape in a small size, with the head after a colon."""
+    name, _, wanted = name.partition(":")
     config: Any = heedful.presets.get(name)
     stacks = {}
     for name in ("encoder", "decoder"):
@@ -40,10 +41,21 @@ def small(name: str) -> Any:
             config = replace(config, **{table: replace(getattr(config, table), vocab_size=101)})
     if hasattr(config, "special"):
         config = replace(config, special=SpecialTokens(pad=0, start=1, end=(2,)))
-    return heedful.create(config, seed=0).eval()
+    return heedful.create(config, head=wanted or None, seed=0).eval()
 
 
-SHAPES = ("gpt2", "tinyllama-1.1b", "bert-base", "marian", "t5-small", "t5-v1.1-small", "bart-base", "vit-b/16")
+HEADED = ("bert-base:sequence", "bert-base:pooled", "bert-base:token", "gpt2:sequence")
+SHAPES = (
+    *HEADED,
+    "gpt2",
+    "tinyllama-1.1b",
+    "bert-base",
+    "marian",
+    "t5-small",
+    "t5-v1.1-small",
+    "bart-base",
+    "vit-b/16",
+)
 
 
 def asked(model: Model) -> Callable[[], Tensor]:
@@ -55,6 +67,8 @@ def asked(model: Model) -> Callable[[], Tensor]:
     ids, mask = torch.randint(3, 101, (3, 9), generator=random), torch.arange(9) < torch.tensor([[9], [4], [7]])
     if model.config.kind == "encoder-decoder":
         return lambda: model(ids, ids[:, :5], mask)
+    if isinstance(model.config.head, SequenceHead):
+        return lambda: model(ids, mask)
     return lambda: model(ids, mask)[mask] if model.config.kind == "decoder" else model(ids, mask)[:, 0]
 
 

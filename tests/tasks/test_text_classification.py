@@ -136,7 +136,7 @@ def test_a_text_longer_than_the_model_is_cut_and_the_note_says_so() -> None:
     assert isinstance(model.config, EncoderConfig)
     assert model.config.encoder.position.length == 6
     long = rows(("the apple and the pear and the plum and the quince", "fruit"))
-    examples, _, note = task.encode(long, 100)
+    examples, _, note, _ = task.encode(long, 100)
     assert len(examples[0].ids) == 6
     assert note == "1 examples cut to 6 tokens (the model takes no more)"
     assert task.answer(model, [long[0].values["text"]])[0].output in task.labels

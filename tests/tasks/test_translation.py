@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import heedful
+from heedful.checkpoints import save
+from heedful.cli import main
 from heedful.config import EmbeddingConfig
-from heedful.data import Row, Rows
+from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
-from heedful.settings import ModelSettings, RunSettings
+from heedful.models import Model
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks import check, get, names
 from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import Answer
@@ -166,7 +171,8 @@ def test_a_seed_for_each_text(task: Translation) -> None:
 
 def test_the_list_of_tasks() -> None:
     listed = [entry["name"] for entry in names()]
-    assert listed == ["translation", "text-generation", "text-classification", "image-classification"]
+    assert len(listed) == 9
+    assert {"translation", "summarization"} <= set(listed)
     assert [get(name).name for name in listed] == listed
     assert get("translation") is Translation
     with pytest.raises(HeedfulError, match="did you mean 'translation'"):
@@ -193,3 +199,148 @@ def test_a_model_of_another_family_is_refused(task: Translation, tmp_path: Path)
     task.save(tmp_path)
     with pytest.raises(HeedfulError, match="needs an encoder-decoder"):
         heedful.pipeline("translation", tmp_path)
+
+
+# ------------------------------------------------------------------------------------- prefixes and target languages
+
+SPOKEN = {"fr": {"one house": "une maison", "red": "rouge"}, "de": {"one house": "ein Haus", "red": "rot"}}
+SEVERAL = Rows(
+    Row({"source": source, "target": target, "language": language}, "m.tsv", line)
+    for line, (source, target, language) in enumerate(
+        ((s, t, language) for language, pairs in SPOKEN.items() for s, t in pairs.items()), start=2
+    )
+)
+
+
+def multilingual(rows: Rows = SEVERAL, shared: bool = True) -> tuple[Translation, Model]:
+    asked = replace(
+        settings(dim=32, heads=2, depth=1, dropout=0.0), tokenizer=TokenizerSettings(size=300, shared=shared)
+    )
+    task = Translation.prepare(rows, asked)
+    model = heedful.create(task.config(asked), seed=0).eval()
+    task.ready(model, asked)
+    task.check(model)
+    return task, model
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_language_is_one_token_before_the_source(shared: bool) -> None:
+    task, model = multilingual(shared=shared)
+    assert dict(task.columns) == {"source": "text", "target": "text", "language": "text"}
+    assert task.languages == ["<2de>", "<2fr>"]
+    assert model.config.source.vocab_size == task.source.vocab_size
+    for row, (source, target) in zip(SEVERAL, task.encode(SEVERAL).examples, strict=True):
+        tag = task.source.backend.token_to_id(f"<2{row.values['language']}>")
+        assert source == [tag, *task.source.encode([row.values["source"]])[0], task.source.end]
+        assert target == [*task.target.encode([row.values["target"]])[0], task.target.end]
+    assert task.sample(SEVERAL[0]) == "<2fr> one house → une maison"
+
+
+def test_the_tag_decides_which_language_comes_out(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    task, model = multilingual()
+    optimiser = torch.optim.Adam(model.train().parameters(), lr=0.01)
+    batch = task.collate(task.encode(SEVERAL).examples)
+    for _ in range(60):
+        optimiser.zero_grad()
+        task.objective(model, batch).backward()
+        optimiser.step()
+    save(model.eval(), tmp_path, extra={"task": "translation", "columns": dict(task.columns)})
+    task.save(tmp_path)
+    pipe = heedful.pipeline(None, tmp_path, device="cpu")
+    assert isinstance(pipe.task, Translation)
+    assert pipe.task.languages == ["<2de>", "<2fr>"]
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for language, pairs in SPOKEN.items():
+        for source, target in pairs.items():
+            assert pipe(f"<2{language}> {source}")["output"] == target
+            assert pipe(source, prefix=f"<2{language}> ")["output"] == target
+            ids = fast(f"<2{language}> {source}", return_tensors="pt").input_ids
+            assert fast.decode(theirs.generate(ids, max_new_tokens=20)[0], skip_special_tokens=True) == target
+    measured = pipe.task.measure(pipe.model, pipe.task.encode(SEVERAL).examples, SEVERAL)
+    assert measured.metrics["exact_match"] == 100
+    assert {name: one["exact_match"] for name, one in measured.details["by_language"].items()} == {"de": 100, "fr": 100}
+    assert list(measured.outputs) == [row.values["target"] for row in SEVERAL]
+
+
+def test_a_text_that_does_not_say_its_language_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    task, model = multilingual()
+    with caplog.at_level(logging.WARNING):
+        task.answer(model, ["red", "<2fr> red", " "], max_new_tokens=2)
+        task.answer(model, ["red"], prefix="<2fr> ", max_new_tokens=2)
+    assert caplog.messages == [
+        "1 of 2 inputs do not say into which language; write one of <2de>, <2fr> before each, or before all: "
+        "--prefix '<2de> '"
+    ]
+
+
+def test_a_language_that_the_model_does_not_know_is_refused() -> None:
+    task, _ = multilingual()
+    rows = Rows([Row({"source": "red", "target": "rojo", "language": "es"}, "m.tsv", 7)])
+    with pytest.raises(HeedfulError, match=r"^m\.tsv:7: the model has no tag for the language 'es'; .*'<2de>'"):
+        task.encode(rows)
+
+
+def test_tags_that_stand_in_the_text_are_tokens_too(task: Translation) -> None:
+    """Marian's form, and the mark of what was translated back; markup is none."""
+    sources = [">>fra<< one house", "<BT> red", "<b>one</b> house", "a <2de> house"]
+    rows = Rows(Row({"source": source, "target": "x"}, "f", 1) for source in sources)
+    made, _ = multilingual(rows)
+    assert made.source.added == ["<BT>", ">>fra<<"]
+    assert dict(made.columns) == {"source": "text", "target": "text"}
+    [(ids, _)] = made.encode(Rows(rows[1:2])).examples
+    assert ids[1:] == [*made.source.encode(["red"])[0], made.source.end]
+    tagged = Rows([Row({"source": "red", "target": "x", "language": "fra"}, "f", 1)])
+    assert made.asked(tagged[0]) == ">>fra<< red"
+    assert task.source.added == []
+    assert task.asked(tagged[0]) == "<2fra> red"  # a model without tags, a T5, learns it as text
+
+
+def test_rows_without_a_language_have_no_tag(task: Translation, tmp_path: Path) -> None:
+    assert task.asked(ROWS[0]) == "a b"
+    file = tmp_path / "m.tsv"
+    file.write_text("source\ttarget\tlanguage\nred\trouge\tfr\n")
+    assert read(str(file), Translation.columns)[0].values == {"source": "red", "target": "rouge", "language": "fr"}
+    file.write_text("red\trouge\tfr\n")
+    assert read(str(file), Translation.columns)[0].values == {"source": "red", "target": "rouge"}
+    named = read(str(file), Translation.columns, names=("1", "2", "3"))
+    assert named[0].values == {"source": "red", "target": "rouge", "language": "fr"}
+
+
+def test_a_prefix_stands_before_every_source(task: Translation) -> None:
+    asked = replace(settings(dim=16, heads=2, depth=1), data=DataSettings(prefix="en to fr: "))
+    own = Translation(task.source, task.target)
+    model = heedful.create(own.config(asked), seed=0).eval()
+    own.ready(model, asked)
+    [(source, _), *_] = own.encode(ROWS).examples
+    assert source == [*own.source.encode(["en to fr: a b"])[0], own.source.end]
+    plain = task.answer(model, ["en to fr: one two"], max_new_tokens=5)[0]
+    assert own.answer(model, ["one two"], max_new_tokens=5)[0].output == plain.output
+    assert own.answer(model, ["en to fr: one two"], prefix="", max_new_tokens=5)[0].score == plain.score
+
+
+def test_what_was_translated_back_is_learned_with_its_mark(tmp_path: Path) -> None:
+    """The recipe of the documentation, from the other direction's model to this one's data."""
+    english, french, more = tmp_path / "train.en", tmp_path / "train.fr", tmp_path / "more.fr"
+    english.write_text("one house\nred\nold\n")
+    french.write_text("une maison\nrouge\nvieux\n")
+    more.write_text("une maison rouge\n\nrouge\n")
+    small = ["--model.dim", "16", "--model.heads", "2", "--model.depth", "1", "--tokenizer.size", "280"]
+    learn = [*small, "--max-steps", "1", "--device", "cpu", "--data.valid-fraction", "0.3"]
+    back, out = tmp_path / "fr-en", tmp_path / "more.en"
+    assert main(["train", "translation", "--train", str(french), str(english), "--out", str(back), *learn]) == 0
+    asked = ["--do-sample", "--seed", "1", "--max-new-tokens", "4", "--min-new-tokens", "4"]
+    assert main(["predict", str(back), "--in", str(more), "--out", str(out), *asked, "--device", "cpu"]) == 0
+    made = out.read_text().splitlines()
+    assert len(made) == 3
+    assert [bool(line) for line in made] == [True, False, True]
+    both = [tmp_path / "both.en", tmp_path / "both.fr"]
+    both[0].write_text(english.read_text() + "".join(f"<BT> {line}\n" for line in made))
+    both[1].write_text(french.read_text() + more.read_text())
+    forth = tmp_path / "en-fr"
+    assert main(["train", "translation", "--train", *map(str, both), "--out", str(forth), *learn]) == 0
+    task = Translation.load(forth)
+    assert task.source.added == ["<BT>"]
+    assert len(task.source.encode(["<BT> red"])[0]) == len(task.source.encode(["red"])[0]) + 1
+    assert task.languages == []

@@ -94,7 +94,7 @@ def multi_label(theirs: Mapping[str, Any]) -> bool:
     return theirs.get("problem_type") == MULTI_LABEL["problem_type"]
 
 
-def to_json(data: Mapping[str, Any]) -> bytes:
+def to_json(data: Any) -> bytes:
     """JSON for people: indented, keys in order, text as it is."""
     return (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
 
@@ -105,14 +105,15 @@ def written(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path
 
     A new folder appears whole. In an existing one the files are put beside the others under a name that says that they
     are all there; from then on they count, and ``settle`` moves them, now or, after a crash, when the folder is opened.
-    Other files stay, but for those whose whole names fit ``stale`` and that are not among the new.
+    Other files stay, but for those whose whole names fit ``stale`` and that are not among the new. A file may stand in
+    a folder of its own there ("1_Pooling/config.json").
     """
     own = f".{os.getpid()}-{time.time_ns()}.part"  # no other process's or thread's, nor a killed one's of this number
     beside = folder / own if folder.is_dir() else folder.with_name(f".{folder.name}{own}")
     try:
         beside.mkdir(parents=True)
         yield beside
-        names = sorted(file.name for file in beside.iterdir())
+        names = sorted(file.relative_to(beside).as_posix() for file in beside.rglob("*") if file.is_file())
         for name in names:
             with (beside / name).open("rb+") as file:
                 os.fsync(file.fileno())  # the bytes before the name: a power cut leaves the old files or the new ones
@@ -135,6 +136,8 @@ def settle(folder: Path) -> None:
         if (ready / MOVES).exists():
             _moved(ready, folder)
         with suppress(OSError):  # the other process was quicker
+            for inner in [file for file in ready.iterdir() if file.is_dir()]:
+                inner.rmdir()
             ready.rmdir()
 
 
@@ -144,6 +147,7 @@ def _moved(ready: Path, folder: Path) -> None:
     if ready.is_symlink() or not all(isinstance(names, list) and all(map(_plain, names)) for names in (new, old)):
         raise HeedfulError(f"{ready} was not written by heedful; remove it")
     for name in moves["new"]:
+        (folder / name).parent.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):  # it was moved before
             (ready / name).replace(folder / name)
     for name in moves["old"]:
@@ -152,7 +156,12 @@ def _moved(ready: Path, folder: Path) -> None:
 
 
 def _plain(name: Any) -> bool:
-    return isinstance(name, str) and Path(name).name == name
+    """Whether a name is that of a file of the folder, or of a folder in it."""
+    return isinstance(name, str) and 0 < len(parts := name.split("/")) <= 2 and all(map(_inside, parts))
+
+
+def _inside(part: str) -> bool:
+    return Path(part).name == part and part not in ("", ".", "..")
 
 
 def reason(error: Exception) -> str:

@@ -16,6 +16,7 @@ SHARDS = "-?????-of-?????"
 SAFE = ("model.safetensors", f"model{SHARDS}.safetensors", "adapter_model.safetensors")
 PICKLES = ("pytorch_model.bin", f"pytorch_model{SHARDS}.bin", "adapter_model.bin")
 OTHERS = ("*.json", "*.txt", "*.model", "*.spm")  # configurations, indices, tokenizers
+MODULES = "[0-9]_*/config.json"  # what sentence-transformers does with a model's rows, as "1_Pooling"
 
 
 def fetch(name: str, revision: str | None = None) -> Path:
@@ -101,6 +102,7 @@ def _sent(folder: Path) -> dict[str, Path | bytes]:
     read_json(folder / CONFIG)  # raises where there is no model
     patterns = ("*.md", *OTHERS, *SAFE)
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    names += sorted(file.relative_to(folder).as_posix() for file in folder.glob(MODULES) if file.is_file())
     files: dict[str, Path | bytes] = {
         name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)
     }

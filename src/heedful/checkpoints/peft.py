@@ -27,6 +27,7 @@ from heedful.checkpoints.folder import (
     WEIGHTS,
     label_names,
     multi_label,
+    read_card,
     read_json,
 )
 from heedful.checkpoints.peft_config import HEADS, covers, find_base, read_config, write_config
@@ -39,9 +40,10 @@ from heedful.checkpoints.peft_names import (
     transposed,
     without_prefix,
 )
+from heedful.checkpoints.pooling import pooled_head, repool
 from heedful.checkpoints.rules import Tensors
 from heedful.checkpoints.weights import read_tensors
-from heedful.config import DecoderConfig, VisionConfig
+from heedful.config import DecoderConfig, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
 
@@ -102,6 +104,8 @@ def open_adapter(
     _attach(model, config, pairs, (*model.classifier, *fresh_head(model), *whole))
     if same:
         _tell(model, folder)
+        if kind == PooledHead.kind and (own := pooled_head(folder)) is not None:
+            repool(model, own)
     return model
 
 
@@ -160,6 +164,8 @@ def _head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tensors) ->
         if place is base and config["task_type"] in HEADS:
             kind = HEADS[config["task_type"]]
             case = next((case for case in family.cases if case.fixed.get("head.kind") == kind), case)
+        if read_card(folder).get("head") == PooledHead.kind:  # which no class of theirs says
+            kind = PooledHead.kind
         made = family.tensors_in(family.names(rest, case), case)
     except (HeedfulError, KeyError, TypeError) as error:
         raise HeedfulError(f"{place / CONFIG}: {error}") from None

@@ -15,7 +15,7 @@ from heedful.checkpoints.configuration import told
 from heedful.checkpoints.families import family_of
 from heedful.checkpoints.family import Family
 from heedful.checkpoints.fitting import belongs, blank, fill, fresh_head, matched
-from heedful.checkpoints.folder import CONFIG, find, label_names, multi_label
+from heedful.checkpoints.folder import CONFIG, find, label_names, multi_label, read_card
 from heedful.checkpoints.peft import is_adapter, open_adapter
 from heedful.checkpoints.peft_names import adaptable
 from heedful.checkpoints.pooling import pooled_head
@@ -106,7 +106,8 @@ def _opened(
         stored = family.names(read_tensors(folder), case)
         config = family.read(theirs, case, family.told(case, stored))
         belongs(config, stored)
-        told_head = pooled_head(folder) if head == PooledHead.kind else None
+        pools = head == PooledHead.kind or (head is None and read_card(folder).get("head") == PooledHead.kind)
+        told_head = pooled_head(folder) if pools and config.head.kind != PooledHead.kind else None
         asked = told_head or _asked(family, theirs, stored, config, head, num_labels)
         wanted = resized(replace(config, head=asked), **sizes)
         model = blank(wanted)

@@ -138,6 +138,18 @@ class SqueezeUnlessZero(Squeeze):
 
 
 @dataclass(frozen=True)
+class RenameUnlessZero(Rename):
+    """Another name for tensors that are not there where all of them are zero: a pooler that its class asks for."""
+
+    def read(self, stored: Tensors, made: Tensors) -> None:
+        """As ``Rename``; zeros are left out."""
+        names = [name for name in stored if self.claims(name)]
+        for name in names if not any(stored[name].any() for name in names) else []:
+            del stored[name]
+        super().read(stored, made)
+
+
+@dataclass(frozen=True)
 class Split(_OfOne):
     """One tensor of theirs is several of ours, in equal parts along the first axis once transposed (see ``Transpose``).
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from heedful import __version__
 from heedful.checkpoints.card import card_text, is_ours
-from heedful.checkpoints.facts import label_tables
+from heedful.checkpoints.facts import Stored, label_tables
 from heedful.checkpoints.families import OWN, OWN_CASE, express
+from heedful.checkpoints.family import Case
 from heedful.checkpoints.fitting import places
 from heedful.checkpoints.folder import (
     ADAPTER_CONFIG,
@@ -29,9 +31,10 @@ from heedful.checkpoints.folder import (
 )
 from heedful.checkpoints.peft import adapter_files
 from heedful.checkpoints.peft_config import ADAPTER_WEIGHTS
+from heedful.checkpoints.pooling import module_files
 from heedful.checkpoints.rules import Tensors
 from heedful.checkpoints.shards import divided, index_of, size_of
-from heedful.config import ImageHead, LanguageHead, SequenceHead, TokenHead, VisionConfig
+from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, TokenHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
 
@@ -57,6 +60,9 @@ def save(
     with ``adapter_config.json``, which names the base, ``adapter_model.safetensors``, and the rest as ever. For a whole
     model call ``heedful.adapters.merge`` first.
 
+    A model that pools is written as its body, with the files by which ``sentence-transformers`` pools alike; a pooler
+    of the family's that it has no use for is written as zeros, so that nobody draws a random one.
+
     Args:
         model: of any family, on any device, in its own dtype.
         folder: made where it does not exist.
@@ -78,9 +84,13 @@ def save(
     theirs |= _labels(model, extra)
     theirs["dtype"] = str(model.dtype).removeprefix("torch.")
     most = size_of(max_shard_size)
+    head, pools, unused = model.config.head, {}, {}
+    if isinstance(head, PooledHead) and family is not OWN:
+        pools, unused = module_files(head, model.main.dim), _unused(case, model.main.dim)
+        extra["head"] = head.kind
     settings: dict[str, Any] = {}
     if model.adapter is None:
-        shards = divided(family.tensors_out(_once(model), case), most, WEIGHTS)
+        shards = divided(family.tensors_out(_once(model) | unused, case), most, WEIGHTS)
     else:
         settings, tensors = adapter_files(model, family, case, Path(folder).expanduser())
         shards = {ADAPTER_WEIGHTS: tensors}
@@ -94,7 +104,8 @@ def save(
     out = Path(folder).expanduser().resolve()
     try:
         with written(out, STALE if model.adapter is None else None) as place:
-            for name, content in files.items():
+            for name, content in (files | pools).items():
+                (place / name).parent.mkdir(exist_ok=True)
                 (place / name).write_bytes(to_json(content))
             if is_ours(out):
                 base = settings.get("base_model_name_or_path")
@@ -111,6 +122,13 @@ def _once(model: Model) -> Tensors:
     """The model's tensors by our names, those with several places under the first."""
     state = model.state_dict()
     return {first: state[first] for first in places(model)}
+
+
+def _unused(case: Case, dim: int) -> Tensors:
+    """The pooler that a class of the family has and a pooled model has not."""
+    has = any(isinstance(fact, Stored) and fact.ours == "head.pooler" for fact in case.facts)
+    sizes = {"weight": (dim, dim), "bias": (dim,)} if has else {}
+    return {f"head.pooler.dense.{name}": torch.zeros(size) for name, size in sizes.items()}
 
 
 def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ needed, `numpy`, `PIL`, `babel`, `pyarrow`, `zstandard` and `sklearn`; it knows 
 
 from heedful.data.pictures import Picture
 from heedful.data.readers import parts, read
-from heedful.data.rows import Kind, Row, Rows
+from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.split import split
 
-__all__ = ["Kind", "Picture", "Row", "Rows", "parts", "read", "split"]
+__all__ = ["Kind", "Picture", "Row", "Rows", "Span", "parts", "read", "split"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from heedful.data import dates, digits, languages, stdlib
+from heedful.data.sets import code_roles, dates, digits, docstrings, functions, languages, parameters, stdlib
 from heedful.errors import HeedfulError, nearest
 
 PREFIX = "builtin:"
@@ -15,7 +15,14 @@ SPLITS = ("train", "valid", "test")
 _SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, Any]]], str]] = {
     "cldr-dates": (dates.rows, "dates and times written out in two languages, from CLDR; cldr-dates/en-fr by default"),
     "cldr-languages": (languages.rows, "names and phrases from CLDR, and in which of 36 languages each is written"),
+    "code-roles": (code_roles.rows, "Python functions in tokens, and what each name in them is"),
     "digits": (digits.rows, "1,797 handwritten digits of 8 × 8 pixels, from scikit-learn"),
+    "docstrings": (docstrings.rows, "what a Python function does in detail → the line that its docstring begins with"),
+    "functions": (functions.rows, "what a Python function is for, and its source: code to be found by words"),
+    "parameters": (
+        parameters.rows,
+        "what a parameter of a function does, a piece of its docstring; parameters/unanswered: or none",
+    ),
     "stdlib": (stdlib.rows, "the source of Python's standard library, a module a document"),
 }
 

@@ -14,12 +14,14 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, Any
 
 from heedful.errors import HeedfulError
 
 STDIN = "-"
 COMPRESSED = (".gz", ".xz", ".zst")
+LONG = 1000  # characters of a path that nobody wants to read whole
+CHUNK = 1 << 14  # bytes of a .zst file that are decompressed at a time: at most some thousand times as many
 
 
 class NoText(HeedfulError):
@@ -102,7 +104,7 @@ def opened(path: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
         if file.is_dir():
             raise HeedfulError(f"{path} is a folder and a file is wanted; give a file in it")
         if not file.exists():
-            raise HeedfulError(f"no such file: {path}; {_like(file)}")
+            raise HeedfulError(f"no such file: {path if path.isprintable() else repr(path)}; {_like(file)}")
         with _decompressed(file) as stream:
             yield stream
     except EOFError as error:
@@ -111,7 +113,8 @@ def opened(path: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
         raise HeedfulError(f"{path} is no whole {file.suffix} file ({error}); copy or download it again") from error
     except OSError as error:
         raise HeedfulError(
-            f"{path} cannot be read ({error.strerror or error}); mend that or give another file"
+            f"{path if len(path) < LONG else path[:99] + '...'} cannot be read ({error.strerror or error}); "
+            "mend that or give another file"
         ) from error
 
 
@@ -122,25 +125,47 @@ def _decompressed(file: Path) -> IO[bytes] | gzip.GzipFile:
         case ".xz":
             return lzma.open(file)
         case ".zst":
-            return io.BytesIO(_zstd(file))
+            return io.BufferedReader(_Frames(file), CHUNK)
         case _:
             return file.open("rb")
 
 
-def _zstd(file: Path) -> bytes:
-    """All frames of the file, at once: the library's own stream takes a file that is cut off for a whole one."""
-    zstandard = needed("zstandard", str(file))
-    rest, parts = file.read_bytes(), []
-    while rest:
-        frame = zstandard.ZstdDecompressor().decompressobj()
-        try:
-            parts.append(frame.decompress(rest))
-        except zstandard.ZstdError as error:
-            raise HeedfulError(f"{file} is no whole .zst file ({error}); copy or download it again") from error
-        if not frame.eof:
-            raise EOFError
-        rest = frame.unused_data
-    return b"".join(parts)
+class _Frames(io.RawIOBase):
+    """The frames of a .zst file, decompressed as they are read: the library's own stream takes a file that is cut off
+    for a whole one.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._library, self._name = needed("zstandard", str(file)), str(file)
+        self._file = file.open("rb")
+        self._frame: Any = None
+        self._packed = self._held = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._held:
+            packed, self._packed = self._packed or self._file.read(CHUNK), b""
+            if not packed:
+                if self._frame is not None:
+                    raise EOFError
+                return 0
+            self._frame = self._frame or self._library.ZstdDecompressor().decompressobj()
+            try:
+                self._held = self._frame.decompress(packed)
+            except self._library.ZstdError as error:
+                reason = f"{self._name} is no whole .zst file ({error})"
+                raise HeedfulError(f"{reason}; copy or download it again") from error
+            if self._frame.eof:
+                self._packed, self._frame = self._frame.unused_data, None
+        taken = self._held[: len(buffer)]
+        buffer[: len(taken)], self._held = taken, self._held[len(taken) :]
+        return len(taken)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def needed(library: str, path: str) -> ModuleType:

@@ -25,7 +25,7 @@ def read_rows(path: str, columns: Mapping[str, Kind], names: Sequence[str] | Non
             rows.skipped += 1
             continue
         values = {
-            column: _picture(cell, path, line) if columns[column] == "image" else cell
+            column: picture(cell, path, line) if columns[column] == "image" else cell
             for column, cell in zip(table.taken, cells, strict=True)
         }
         rows.append(Row(values, path, line))
@@ -35,7 +35,8 @@ def read_rows(path: str, columns: Mapping[str, Kind], names: Sequence[str] | Non
     return rows
 
 
-def _picture(cell: Any, path: str, line: int) -> Picture:
+def picture(cell: Any, path: str, line: int) -> Picture:
+    """What a cell holds in this line of the table ``path``: an image, or the path of one from the table's folder."""
     place = f"{shown(path)}:{line}"
     if isinstance(cell, dict):  # as the Hub stores them: {"bytes", "path"}, one of which may be null
         cell = cell.get("bytes") or cell.get("path")
@@ -46,7 +47,7 @@ def _picture(cell: Any, path: str, line: int) -> Picture:
         raise HeedfulError(
             f"{found} where an image is wanted, in {place}; store the bytes of an image file, or its path"
         )
-    picture = os.path.join("" if path == STDIN else os.path.dirname(path), cell)
-    if not os.path.isfile(picture):
-        raise HeedfulError(f"no image {picture}, in {place}; write paths as seen from the table's folder")
-    return Picture.of(picture)
+    found = os.path.join("" if path == STDIN else os.path.dirname(path), cell)
+    if not os.path.isfile(found):
+        raise HeedfulError(f"no image {found}, in {place}; write paths as seen from the table's folder")
+    return Picture.of(found)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from os import PathLike
 from typing import Any
 
-from heedful.data import builtin, documents, images
+from heedful.data import builtin, conll, conversations, documents, images, squad
 from heedful.data.files import STDIN, extension, shown, text_stream
 from heedful.data.labels import Labels
+from heedful.data.numbers import Numbers
+from heedful.data.pictures import Picture
 from heedful.data.rows import Kind, Row, Rows, required
-from heedful.data.tables import EXTENSIONS, Table
+from heedful.data.tables import EXTENSIONS, Reader, Table
 from heedful.errors import HeedfulError
+
+HOLDS = {"image": Picture, "words": tuple, "tags": tuple, "answers": tuple, "messages": tuple, "number": float}
 
 
 def read(
@@ -36,7 +40,8 @@ def read(
               line n of the others. So one plain file is a row a line where one column is wanted.
             - ``-``: standard input, TSV, or a row a line where one column is wanted.
             - ``builtin:NAME[/ARG][:SPLIT]``: see `heedful.data.builtin`. Further values of such rows are kept.
-            - Where a document is wanted, see `heedful.data.documents`; where an image is, `heedful.data.images`.
+            - Where a document is wanted, see `heedful.data.documents`; where an image is, `heedful.data.images`; where
+              there may be messages, also `heedful.data.conversations`.
 
             Every file may be compressed (``.gz``, ``.xz``, ``.zst``).
         columns: the names of the values and what they hold; names alone mean "text" each.
@@ -67,14 +72,22 @@ def read(
     sources = _listed(source)
     if not all(sources) or not sources:
         raise HeedfulError("no file is named; give a file, a folder, or a built-in set: builtin:NAME")
+    if "messages?" in kinds.values() and separator is None:
+        talks = conversations.read_rows(sources, names, limit)
+        if talks is not None:
+            return talks
+        kinds = {name: kinds[name] for name in required(kinds)}
     _check(kinds, names, separator)
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return _builtin(sources[0], kinds, names, split, limit, separator)
     if "image" in kinds.values():
         return images.read_rows(sources, kinds, names, split, limit)
+    if "tags" in kinds.values():
+        return conll.read_rows(sources, kinds, names, split, limit)
+    if "answers" in kinds.values():
+        return squad.read_rows(sources, kinds, names, split, limit)
     if "document" in kinds.values():
-        (column,) = kinds
-        return documents.read_rows(sources, column, names, split, limit)
+        return documents.read_rows(sources, next(iter(kinds)), names, split, limit)
     several = len(required(kinds)) > 1 or names is not None
     if len(sources) == 1 and (extension(sources[0]) in EXTENSIONS or (sources[0] == STDIN and several)):
         table = Table(sources[0], kinds, names, separator)
@@ -111,7 +124,7 @@ def _listed(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list
 
 def _check(kinds: Mapping[str, Kind], names: Sequence[str] | None, separator: str | None) -> None:
     if names is not None and len(names) not in (len(kinds), len(required(kinds))):
-        every = ", ".join(f"{name} (optional)" if kind == "text?" else name for name, kind in kinds.items())
+        every = ", ".join(f"{name} (optional)" if kind.endswith("?") else name for name, kind in kinds.items())
         raise HeedfulError(
             f"{len(names)} names ({','.join(names)}) for {len(kinds)} columns; --data.columns takes one for each of "
             f"{every}, in that order"
@@ -138,7 +151,8 @@ def _parallel(
     sources: Sequence[str], columns: Mapping[str, Kind], separator: str | None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     streams = [(text for _, text in text_stream(path)) for path in sources]
-    labels = [Labels(separator) if kind == "label" else None for kind in columns.values()]
+    made: dict[str, Callable[[], Reader]] = {"label": lambda: Labels(separator), "number?": Numbers}
+    labels = [made[kind]() if kind in made else None for kind in columns.values()]
     counts = [0] * len(sources)
     for line, texts in enumerate(zip_longest(*streams), 1):
         counts = [count + (text is not None) for count, text in zip(counts, texts, strict=True)]
@@ -196,15 +210,16 @@ def _builtin(
     made = builtin.load(source, split)
     taken = required(kinds) if names is not None and len(names) < len(kinds) else list(kinds)
     if names is None:
-        taken = [name for name in taken if kinds[name] != "text?" or name in made[0]]
+        taken = [name for name in taken if not kinds[name].endswith("?") or name in made[0]]
     rows = Rows(columns=names or taken)
     for line, values in enumerate(made[:limit], 1):
         chosen = {}
         for column, name in zip(taken, rows.columns, strict=True):
             if name not in values:
                 raise HeedfulError(f"no column {name!r} in {source}; it has {', '.join(values)}")
-            if isinstance(values[name], str) == (kinds[column] == "image"):
-                held = "text" if isinstance(values[name], str) else "images"
+            kind = kinds[column].rstrip("?")
+            if not isinstance(values[name], HOLDS.get(kind, str)):
+                held = next((other for other, made in HOLDS.items() if isinstance(values[name], made)), "text")
                 raise HeedfulError(f"{name!r} of {source} holds {held} and cannot be {column!r}; give other data")
             chosen[column] = values[name]
         rows.append(Row({**values, **chosen}, source, line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -18,7 +19,8 @@ def split(
     rows: Sequence[Row], valid: float | int | None = None, seed: int = 0, by: str = "source"
 ) -> tuple[list[Row], list[Row]]:
     """(train, valid): rows with the same value in column `by` stay together, so that none of them is trained on and
-    validated with. The value may be a text, a `Picture` (the same if its stored bytes are), or a tuple of texts.
+    validated with. The value may be a text, a `Picture` (the same if its stored bytes are), or a tuple of texts or
+    messages.
 
     `valid` is a number of rows (an int, from 1) or a fraction of them (a float between 0 and 1); None is 5 %, at least
     1 and at most 2,000. Groups of equal value are drawn in the order of a hash of (seed, value) as long as they fit, so
@@ -32,9 +34,10 @@ def split(
     for content in contents:
         groups[content] += 1
     if len(groups) < 2:
+        where = f"{rows[0].file}: " if rows else ""
         raise HeedfulError(
-            f"{len(rows)} rows with {len(groups)} different values of {by!r} are too few to hold some back; give more "
-            "rows, or a validation file: --valid FILE"
+            f"{where}{len(rows)} rows with {len(groups)} different values of {by!r} are too few to hold some back; "
+            "give more rows, or a validation file: --valid FILE"
         )
     drawn = sorted(groups, key=lambda content: blake2b(b"%d\0" % seed + content, digest_size=16).digest())
     held: set[bytes] = set()
@@ -78,7 +81,9 @@ def _content(value: Any) -> bytes:
     """What makes two values the same, short for those that may be long."""
     if isinstance(value, Picture):
         return blake2b(value.digest_bytes(), digest_size=32).digest()
-    return (value if isinstance(value, str) else "\0".join(value)).encode()
+    if not isinstance(value, str):
+        value = "\0".join(one if isinstance(one, str) else json.dumps(one) for one in value)
+    return str(value).encode()
 
 
 def _size(valid: float | int | None, rows: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import chain
@@ -12,11 +12,13 @@ from typing import Any
 
 from heedful.data.files import STDIN, extension, raw_lines, shown, text_stream
 from heedful.data.labels import Labels, brief, whole
+from heedful.data.numbers import Numbers
 from heedful.data.records import BLANK, MISSING, Parquet, classes, from_json, keys, look_up
 from heedful.data.rows import Kind, required
 from heedful.errors import HeedfulError
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")
+Reader = Labels | Numbers
 
 
 class NoColumn(HeedfulError):
@@ -66,12 +68,14 @@ class Table:
     def _left_out(self) -> list[str]:
         return [] if self.names else [column for column in self.columns if column not in self.taken]
 
-    def _labels(self, features: Mapping[str, Any]) -> list[Labels | None]:
-        """For each column that is taken what reads its labels, if it is one of labels."""
-        return [
-            Labels(self.separator, classes(features, name)) if self.columns[column] == "label" else None
-            for column, name in zip(self.taken, self.found, strict=True)
-        ]
+    def _labels(self, features: Mapping[str, Any]) -> list[Reader | None]:
+        """For each column that is taken what reads its labels or numbers, if it is one of these."""
+        made: dict[str, Callable[[str], Reader]] = {
+            "label": lambda name: Labels(self.separator, classes(features, name)),
+            "number": lambda name: Numbers(),
+        }
+        kinds = [self.columns[column].rstrip("?") for column in self.taken]
+        return [made[kind](name) if kind in made else None for kind, name in zip(kinds, self.found, strict=True)]
 
     # ------------------------------------------------------------------------------------------------------------ cells
 
@@ -128,7 +132,7 @@ class Table:
     def _records(
         self, records: Iterable[tuple[int, dict[str, Any]]], features: Mapping[str, Any]
     ) -> Iterator[tuple[int, list[Any]]]:
-        began, labels = 0, list[Labels | None]()
+        began, labels = 0, list[Reader | None]()
         for line, record in records:
             if record is BLANK:
                 yield line, []
@@ -147,13 +151,13 @@ class Table:
             ]
             yield line, values
 
-    def _value(self, record: dict[str, Any], column: str, name: str, line: int, label: Labels | None) -> Any:
+    def _value(self, record: dict[str, Any], column: str, name: str, line: int, label: Reader | None) -> Any:
         value, where = look_up(record, name), f"{shown(self.path)}:{line}"
         if value is MISSING:
             raise self._not_found(list(keys(record)), line)
         if label:
             return label.read(value, name, where)
-        if self.columns[column] == "image":
+        if self.columns[column].rstrip("?") in ("image", "words", "tags", "answers", "messages"):
             return value
         if not isinstance(value, str):
             raise HeedfulError(

@@ -7,12 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+NOWHERE = np.zeros(0, dtype=np.int64)
+
 
 class Stream(NamedTuple):
-    """Tokens (N,), of which a window shows ``context`` and the one after."""
+    """Tokens (N,), of which a window shows ``context`` and the one after; ``starts`` are the places of the first token
+    of each document, where these are told apart.
+    """
 
     tokens: np.ndarray
     context: int
+    starts: np.ndarray = NOWHERE
 
     @property
     def windows(self) -> int:

@@ -1,37 +1,141 @@
-"""Metrics, by the official scorers where there are any."""
+"""Scores of texts beside references, by the official scorer where there is one."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.evaluation.scored import Figures, Sums, overall
+
+# scripts that put no space between words, by the first word of their letters' Unicode names
+UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"})
+ORDERS, BETA = 6, 2  # chrF's characters in a row, and how much more its recall counts
 
 
 def translation_metrics(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """BLEU and chrF with sacreBLEU's signatures, and the exact match.
+    """BLEU, chrF and TER with sacreBLEU's signatures, and the exact match.
 
     Args:
         outputs: what the model said, detokenised.
         references: what was wanted, one reference each.
 
     Returns:
-        ``bleu`` and ``chrf`` (0–100), ``exact_match`` (0–100, percent of outputs equal to their reference, spaces at
-        the ends aside), and ``bleu_signature``, ``chrf_signature``.
+        ``bleu``, ``chrf`` and ``ter`` (0–100; ``ter``, of which less is better, may be more), ``exact_match`` (0–100,
+        percent of outputs equal to their reference, spaces at the ends aside), and ``bleu_signature``,
+        ``chrf_signature``, ``ter_signature``.
     """
-    from sacrebleu.metrics import BLEU, CHRF
+    return {**overall(translation_scores(outputs, references)), **signatures()}
 
-    bleu, chrf = BLEU(), CHRF()
-    bleu_score = bleu.corpus_score(list(outputs), [list(references)])
-    chrf_score = chrf.corpus_score(list(outputs), [list(references)])
+
+def translation_scores(
+    outputs: Sequence[str], references: Sequence[str], counted: Sequence[bool] | None = None, *, ter: bool = True
+) -> Sums:
+    """The figures of ``translation_metrics`` for any choice of the examples, equal to sacreBLEU's of these.
+
+    BLEU and TER are sacreBLEU's own counts and formulae (Papineni et al. 2002; Snover et al. 2006). chrF (Popović 2015)
+    has counts c_n in the output, r_n in the reference and m_n in both of the n characters in a row, n = 1 … 6, spaces
+    aside; P and R are the means of m_n / c_n and m_n / r_n over the n that both sides have, and chrF is
+    5 P R / (4 P + R).
+
+    Args:
+        outputs: what the model said.
+        references: what was wanted, one reference each.
+        counted: which examples count; those that do not add nothing. By default all.
+        ter: also TER, which takes some milliseconds a sentence.
+    """
+    from sacrebleu.metrics import BLEU, TER
+
+    words, edits = BLEU(), TER() if ter else None
+    rows = zip(outputs, references, counted or [True] * len(outputs), strict=True)
+    nothing = np.zeros(10 + 3 * ORDERS + 4)
+    statistics = [_row(words, edits, *pair) if counts else nothing for *pair, counts in rows]
+    return Sums(np.array(statistics).reshape(-1, len(nothing)), partial(_figures, ter=ter))
+
+
+def signatures(*, ter: bool = True) -> dict[str, str]:
+    """sacreBLEU's own description of BLEU, chrF and TER: figures may be compared where these are the same."""
+    from sacrebleu.metrics import BLEU, CHRF, TER
+
+    one = [[""]]  # a reference tells them how many there are of each
+    kinds = {"bleu": BLEU, "chrf": CHRF, **({"ter": TER} if ter else {})}
+    return {f"{name}_signature": str(kind(references=one).get_signature()) for name, kind in kinds.items()}
+
+
+def _row(words: Any, edits: Any, output: str, reference: str) -> list[float]:
+    """BLEU's counts, totals and lengths (10), chrF's c, r and m by order (18), TER's edits and length, right, 1."""
+    from sacrebleu.metrics.helpers import extract_all_char_ngrams
+
+    bleu = words.corpus_score([output], [[reference]])
+    ter = None if edits is None else edits.corpus_score([output], [[reference]])
+    said, wanted = (extract_all_char_ngrams(text, ORDERS) for text in (output, reference))
+    # what the reference has no characters for is not held against the output
+    chars = [(a.total() if b else 0, b.total(), (a & b).total()) for a, b in zip(said, wanted, strict=True)]
+    return [
+        *(*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len),
+        *chain.from_iterable(chars),
+        *((0, 0) if ter is None else (ter.num_edits, ter.ref_length)),
+        *(output.strip() == reference.strip(), 1),
+    ]
+
+
+def _figures(sums: NDArray[Any], ter: bool) -> Figures:
+    from sacrebleu.metrics import BLEU
+
+    *counts, sys_len, ref_len = (round(one) for one in sums[:10])
+    edits, length, right, examples = sums[-4:].tolist()
+    rate = 100 * edits / length if length else 100.0 * (edits > 0)
     return {
-        "bleu": bleu_score.score,
-        "chrf": chrf_score.score,
-        "exact_match": exact_match(outputs, references),
-        "bleu_signature": str(bleu.get_signature()),
-        "chrf_signature": str(chrf.get_signature()),
+        "bleu": BLEU.compute_bleu(counts[:4], counts[4:], sys_len, ref_len, smooth_method="exp").score,
+        "chrf": _chrf(sums[10:-4].reshape(ORDERS, 3)),
+        **({"ter": rate} if ter else {}),
+        "exact_match": 100 * right / max(1, examples),
     }
+
+
+def _chrf(orders: NDArray[Any]) -> float:
+    """Of each order how many the outputs have, the references, both."""
+    said, wanted, both = orders[(orders[:, :2] > 0).all(1)].T
+    if not both.any():
+        return 0.0
+    precision, recall = (both / said).mean(), (both / wanted).mean()
+    square = BETA**2
+    return float(100 * (1 + square) * precision * recall / (square * precision + recall))
 
 
 def exact_match(outputs: Sequence[str], references: Sequence[str]) -> float:
     """Percent of outputs that equal their reference, spaces at the ends aside; 0 where there are none."""
     right = [output.strip() == reference.strip() for output, reference in zip(outputs, references, strict=True)]
     return 100.0 * sum(right) / max(1, len(right))
+
+
+def warnings_of(outputs: Sequence[str], references: Sequence[str]) -> list[str]:
+    """What a person should know before believing BLEU and TER, which count what stands between spaces.
+
+    >>> warnings_of(["猫が好き"], ["猫が好きです"])[0].rpartition("; ")[2]
+    'go by chrF'
+    """
+    told = []
+    if unspaced(references):
+        told.append(
+            "the references put no spaces between words, but BLEU (tok:13a) and TER count what stands between spaces; "
+            "go by chrF"
+        )
+    cut = sum(output.endswith(" .") for output in outputs)
+    if cut >= 100:
+        told.append(
+            f"{cut:,} answers end in a full stop with a space before it, as tokenised text does; BLEU compares with "
+            "published figures only on text as people write it"
+        )
+    return told
+
+
+def unspaced(texts: Sequence[str]) -> bool:
+    """Whether most letters are of scripts that put no space between words: Chinese, Japanese, Thai, ..."""
+    scripts = [unicodedata.name(letter, "?").partition(" ")[0] for text in texts for letter in text if letter.isalpha()]
+    return 2 * sum(script in UNSPACED for script in scripts) > len(scripts)

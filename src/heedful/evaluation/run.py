@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from heedful.data import Rows, read
-from heedful.data.builtin import SPLITS
+from heedful.data.builtin import PREFIX, SPLITS
 from heedful.errors import HeedfulError, nearest
-from heedful.tasks.pipeline import pipeline
-from heedful.tasks.task import Measured
+from heedful.evaluation.intervals import doubts, intervals
+from heedful.settings import RunSettings
+from heedful.tasks.pipeline import Pipeline, pipeline
+from heedful.tasks.task import Baseline, Measured
+from heedful.training.sources import divided
 
 
 def evaluate(
@@ -22,6 +27,8 @@ def evaluate(
     device: str | None = None,
     dtype: str | None = None,
     split: str | None = "test",
+    baseline: bool = False,
+    baseline_train: Sequence[str] | None = None,
     say: Callable[[str], None] = print,
     draw: Callable[[Measured, Rows], object] | None = None,
 ) -> dict[str, Any]:
@@ -35,17 +42,24 @@ def evaluate(
         device: where to compute.
         dtype: of the weights, as ``heedful.pipeline`` takes it.
         split: "train", "valid" or "test".
+        baseline: also score a simple method on the same examples; one that learns does so from what the model was
+            trained on, as its folder tells.
+        baseline_train: files that the simple method is to learn from in place of those.
         say: takes a line about what goes on.
         draw: given the scores and the rows they were made on.
 
     Returns:
-        ``{"task", "model", "data", "examples", "metrics", "seconds", "decoding"}``, and what the task tells besides:
-        ``"by_class"`` and ``"confusion"`` of a classifier, ``"by_format"`` where the rows of a translation name theirs.
+        ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``: ``intervals`` holds
+        [low, high] of the metrics (``heedful.evaluation.intervals``). With ``baseline`` also ``"baseline"``, its
+        ``"name"`` and ``"metrics"``, and always what the task tells besides: ``"by_class"`` and ``"confusion"`` of a
+        classifier, ``"by_format"`` where the rows of a translation name theirs.
     """
     if split is not None and split not in SPLITS:
         raise HeedfulError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
     pipe = pipeline(None, model, device=device, dtype=dtype)
     options = pipe.checked(decoding or {})
+    for name in pipe.task.shows & options.keys():
+        raise HeedfulError(f"{name} has no effect: it changes what is told of an answer, no score; leave it out")
     separator = pipe.card.get("settings", {}).get("data", {}).get("label_separator")
     rows = read(list(data), pipe.task.columns, names=columns, split=split, separator=separator)
     encoded = pipe.task.encode(rows)
@@ -54,6 +68,14 @@ def evaluate(
     began = time.monotonic()
     pipe.model.eval()
     measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows, **options)
+    seconds = round(time.monotonic() - began, 3)
+    found = {} if measured.each is None else intervals(measured.each)
+    told = [] if measured.each is None else doubts(measured.each, found)
+    for line in (*measured.details.get("warnings", ()), *told):
+        say(line)
+    beside: dict[str, Any] = {}
+    if baseline or baseline_train is not None:
+        beside["baseline"] = asdict(_beside(pipe, encoded.rows, columns, baseline_train))
     if draw is not None:
         draw(measured, encoded.rows)
     return {
@@ -62,8 +84,10 @@ def evaluate(
         "data": list(data),
         "examples": len(encoded.rows),
         "metrics": measured.metrics,
+        "intervals": {name: list(each) for name, each in found.items() if name in measured.metrics},
+        **beside,
         **measured.details,
-        "seconds": round(time.monotonic() - began, 3),
+        "seconds": seconds,
         "decoding": options,
     }
 
@@ -71,3 +95,36 @@ def evaluate(
 def _told(rows: Rows, note: str) -> list[str]:
     skipped = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
     return [f"{len(rows):,} examples{skipped}", *([note] if note else [])]
+
+
+def _beside(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: Sequence[str] | None) -> Baseline:
+    """What the task's simple method does on ``rows``."""
+    asked = []
+
+    def learned() -> Rows:
+        asked.append(True)
+        return training_rows(pipe, columns, files)
+
+    found = pipe.task.baseline(rows, learned)
+    if files is not None and not asked:
+        raise HeedfulError(f"--baseline-train has no effect: the baseline ({found.name}) learns nothing; leave it out")
+    return found
+
+
+def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: Sequence[str] | None = None) -> Rows:
+    """The rows that a model was trained on, as its folder tells: read anew and divided as then, so that what was held
+    back stays out; or all rows of other ``files``, with the columns of then, else ``columns``.
+    """
+    told = pipe.card.get("settings")
+    settings = None if told is None else RunSettings.from_dict(told)
+    if files is not None:
+        data = None if settings is None else settings.data
+        names, separator = (columns, None) if data is None else (data.columns or columns, data.label_separator)
+        return read(list(files), pipe.task.columns, names=names, split="train", separator=separator)
+    remedy = "name files to learn from: --baseline-train FILE"
+    if settings is None:
+        raise HeedfulError(f"the model's folder does not say what it was trained on; {remedy}")
+    for file in settings.train:
+        if not file.startswith(PREFIX) and not Path(file).exists():
+            raise HeedfulError(f"the model was trained on {file}, which is not here (any more); {remedy}")
+    return divided(type(pipe.task), settings)[0]

@@ -28,6 +28,8 @@ BESIDE = (
     "preprocessor_config.json",
     "processor_config.json",
     "chat_template.jinja",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
 )
 
 WRITTEN = ("config.json", "model.bin", "model.onnx")  # one of them is in every folder that an export wrote

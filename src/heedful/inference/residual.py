@@ -28,7 +28,7 @@ class PostResidual(Residual):
 
     def __init__(self, own: Residual) -> None:
         nn.Module.__init__(self)
-        self.after = own.after
+        self.before, self.after = own.before, own.after  # the first is empty: the last block asks for it
 
     def forward(self, x: Tensor, real: Tensor | None, f: Callable[..., Tensor], **context: Any) -> Tensor:
         """``x`` (B, T, D) with what ``f`` adds to it."""

@@ -22,9 +22,9 @@ from heedful.looking.ask import Ask
 from heedful.looking.catalogue import stacks_of, translates, writes
 from heedful.looking.subject import Subject
 from heedful.tasks.pairs import sides_of
+from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.shared import check_texts, start_of
 from heedful.tasks.task import short
-from heedful.tasks.translation import whole
 from heedful.text import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -163,7 +163,7 @@ def _pair(subject: Subject, one: Any, ask: Ask) -> Reading:
 def _source(subject: Subject, one: Any) -> list[int]:
     check_texts("this model", [one])
     _something(subject.source.encode([one]))
-    ids = whole(subject.source, [one])[0]
+    ids = whole(subject.source, [subject.prefix + one])[0]
     fits(subject, "encoder", len(ids))  # before anything is generated
     return ids
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from heedful.checkpoints import load
 from heedful.checkpoints.configuration import config_of, home
-from heedful.checkpoints.folder import find
+from heedful.checkpoints.folder import find, read_card
 from heedful.checkpoints.pooling import pooled_head
 from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from heedful.config import EncoderDecoderConfig, PooledHead, VisionConfig
@@ -18,6 +18,7 @@ from heedful.looking.ask import Ask, asked, called
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.tasks.shared import check_vocabulary, tokenizer_of
+from heedful.tasks.specific import prefix_of
 from heedful.text import Tokenizer
 
 Named = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
@@ -36,6 +37,7 @@ class Subject:
     tokenizers: tuple[Tokenizer, Tokenizer] | None = None
     preprocessing: Preprocessing | None = None
     pooled: PooledHead | None = None
+    prefix: str = ""  # what stands before every source, as the model was trained
 
     @property
     def source(self) -> Tokenizer:
@@ -107,4 +109,5 @@ def _prepares(model: Model, folder: Path) -> dict[str, Any]:
         if Tokenizer.lies_in(own, "tokenizer.target"):
             target = Tokenizer.load(own, "tokenizer.target")
         check_vocabulary(target, config.target or config.source, "target tokenizer")
-    return {"tokenizers": (source, target), "pooled": pooled_head(folder)}
+    prefix = prefix_of(folder, str(read_card(folder).get("task")))
+    return {"tokenizers": (source, target), "pooled": pooled_head(folder), "prefix": prefix}

@@ -23,6 +23,20 @@ TASKS = {
         "heedful.tasks.text_classification:TextClassification",
         "a label, or several, for a text or a pair of texts",
     ),
+    "token-classification": (
+        "heedful.tasks.token_classification:TokenClassification",
+        "a label for each word of a text: names, parts of speech",
+    ),
+    "question-answering": (
+        "heedful.tasks.question_answering:QuestionAnswering",
+        "the piece of a text that answers a question",
+    ),
+    "summarization": ("heedful.tasks.summarization:Summarization", "a long text in few words"),
+    "fill-mask": ("heedful.tasks.fill_mask:FillMask", "the words that are missing from a text"),
+    "feature-extraction": (
+        "heedful.tasks.feature_extraction:FeatureExtraction",
+        "a vector for a text, near those of texts that mean the same",
+    ),
     "image-classification": ("heedful.tasks.image_classification:ImageClassification", "a label for an image"),
 }
 

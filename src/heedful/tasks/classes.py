@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from heedful.checkpoints.folder import label_names
 from heedful.config import ImageHead, SequenceHead
 from heedful.data import Row, Rows
@@ -59,6 +61,24 @@ def check_classifier(
         )
     if its.labels != len(labels):
         raise HeedfulError(f"the model tells {its.labels} labels apart, its folder names {len(labels)}")
+
+
+def checked_top(k: Any) -> int | None:
+    """``top_k``, how many labels to tell; None is the answer alone, what is no number of labels an error."""
+    if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 1):
+        raise HeedfulError(f"top_k is {k!r}; give a whole number from 1, of how many labels to tell")
+    return k
+
+
+def likeliest(p: Tensor, labels: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
+    """The ``k`` likeliest of ``labels`` for each row of ``p`` (B, labels), ``{"label", "score"}`` each, the first the
+    best; of equally likely ones the first of ``labels`` first.
+    """
+    scores, places = p.sort(dim=1, descending=True, stable=True)
+    return [
+        [{"label": labels[place], "score": score} for place, score in zip(told, row, strict=True)]
+        for told, row in zip(places[:, :k].tolist(), scores[:, :k].tolist(), strict=True)
+    ]
 
 
 def teachable(train: Rows, held: Rows, by: str) -> tuple[Rows, Rows]:

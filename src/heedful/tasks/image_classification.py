@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -21,15 +21,27 @@ from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
 from heedful.data.augment import flip, mixup, pad_crop, rand_augment
 from heedful.errors import HeedfulError
-from heedful.evaluation.classification import Confusion, Mistakes, within_top
+from heedful.evaluation.baselines import linear_images
+from heedful.evaluation.classification import Mistakes, among_top
+from heedful.evaluation.labelled import Labelled
+from heedful.evaluation.scored import overall
 from heedful.heads import head_of
 from heedful.models import Model
 from heedful.settings import ImageSettings, ModelSettings, RunSettings, TrainingSettings
 from heedful.stack import initialise
-from heedful.tasks.classes import check_classifier, labels_of, names_of, numbers_of, stored, teachable
+from heedful.tasks.classes import (
+    check_classifier,
+    checked_top,
+    labels_of,
+    likeliest,
+    names_of,
+    numbers_of,
+    stored,
+    teachable,
+)
 from heedful.tasks.image_sizes import SMALL, SMALLEST, channels_of, patch_of, side_of, size_of
 from heedful.tasks.shared import changed, gentle, preset_of, reads
-from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, shown
+from heedful.tasks.task import Answer, Baseline, Batch, Encoded, Measured, Task, shown
 
 MEASURED = 1000  # images that tell mean and deviation
 TOP = 5
@@ -65,11 +77,9 @@ class ImageClassification(Task):
     columns: Mapping[str, Kind] = MappingProxyType({"image": "image", "label": "label"})
     unit: ClassVar[str] = "images"
     decides: str = "accuracy"
-    without: ClassVar[frozenset[str]] = frozenset(
-        {"tokenizer", "data.label_separator", "data.max_length", "training.batch_tokens"}
-        | {"model.encoder_depth", "model.decoder_depth", "model.tied"}
-    )
-    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
+    uses: ClassVar[frozenset[str]] = frozenset({"image", "model.patch_size"})
+    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
+    shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
     def __init__(self, labels: Sequence[str], preprocessing: Preprocessing) -> None:
         self.labels, self.preprocessing = list(labels), preprocessing
@@ -280,40 +290,48 @@ class ImageClassification(Task):
     def measure(
         self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Accuracy, macro F1, and of more than five labels the top-5 accuracy, always of all examples.
+        """Accuracy, macro F1, Matthews correlation, and of more than five labels the top-5 accuracy, always of all
+        examples.
 
         Details: ``by_class``, ``confusion`` and the surest ``mistakes``.
         """
-        confusion, mistakes = Confusion(self.labels), Mistakes()
-        total, within = 0.0, 0
+        each, mistakes = Labelled(self.labels, len(examples)), Mistakes()
         for places, batch in self.batches(model, examples, options.get("batch_tokens")):
             logits, truth = model(batch["pixels"]).float(), batch["labels"]
-            total += float(F.cross_entropy(logits, truth, reduction="sum"))
-            within += within_top(logits.cpu(), truth.cpu(), TOP)
+            means = {"loss": F.cross_entropy(logits, truth, reduction="none").cpu()}
+            if len(self.labels) > TOP:
+                means["top5_accuracy"] = 100.0 * torch.from_numpy(among_top(logits.cpu(), truth.cpu(), TOP))
             scores, said = logits.softmax(-1).max(-1)
-            confusion.add(truth.cpu(), said.cpu())
+            both = (F.one_hot(ids, len(self.labels)).cpu() for ids in (truth, said))
+            each.add(places, *both, **means)
             for i in (said != truth).nonzero().flatten().tolist():
                 place, answer = int(places[i]), self.labels[said[i]]
                 mistakes.add(place, rows[place].values["image"].name, self.labels[truth[i]], answer, float(scores[i]))
-        metrics = {"loss": total / len(examples), **confusion.metrics()}
-        if len(self.labels) > TOP:
-            metrics["top5_accuracy"] = 100.0 * within / len(examples)
-        return Measured(metrics, confusion.details() | {"mistakes": mistakes.surest()})
+        return Measured(overall(each), each.details() | {"mistakes": mistakes.surest()}, each, each.outputs())
+
+    def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
+        """Logistic regression on the pixels: ``heedful.evaluation.baselines.linear_images``."""
+        name, said = linear_images(learned(), rows, self.preprocessing.channels, self.preprocessing.size)
+        truth = [labels_of(row) for row in rows]
+        return Baseline(name, overall(Labelled.of(self.labels, truth, [(label,) for label in said])))
 
     @torch.no_grad()
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
-        """The likeliest label of each image and its probability.
+        """The likeliest label of each image and its probability; with ``top_k`` a list of so many ``{"label",
+        "score"}``, the likeliest first, of all labels where there are no more, and the score of the first.
 
         An image is a path, the bytes of a file, a PIL image, an array or a ``Picture``; what has no text of its own is
         called by its name in the answer.
         """
+        top_k = checked_top(options.get("top_k"))
         pictures = [Picture.of(one) for one in inputs]
         examples = Unlabelled(pictures, self.preprocessing)
         answers: list[Answer] = [Answer(picture.name, "", None) for picture in pictures]
         for places, batch in self.batches(model, examples, options.get("batch_tokens")) if examples else ():
-            scores, said = model(batch["pixels"]).float().softmax(-1).max(-1)
-            for place, label, score in zip(places, said.tolist(), scores.tolist(), strict=True):
-                answers[place] = Answer(pictures[place].name, self.labels[label], score)
+            p = model(batch["pixels"]).float().softmax(-1)
+            for place, best in zip(places, likeliest(p, self.labels, top_k or 1), strict=True):
+                first = best[0]
+                answers[place] = Answer(pictures[place].name, best if top_k else first["label"], first["score"])
         return answers
 
     def sample(self, row: Row) -> str:

@@ -10,7 +10,7 @@ from heedful.errors import HeedfulError
 from heedful.tasks.task import short
 from heedful.text import Tokenizer
 
-TEXTS = ("text", "text_pair")
+SIDES = ("text", "text_pair")
 
 
 class Example(NamedTuple):
@@ -31,7 +31,7 @@ def sides_of(one: Any, pair: Kind | None) -> tuple[str, ...]:
     if isinstance(one, str):
         sides = tuple(one.split("\t", 1)) if pair else (one,)
     elif isinstance(one, Mapping):
-        sides = tuple(one[name] for name in TEXTS if name in one)
+        sides = tuple(one[name] for name in SIDES if name in one)
     else:
         sides = tuple(one) if isinstance(one, tuple | list) else (one,)
     texts = all(isinstance(side, str) for side in sides)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from heedful import tasks
+from heedful.answering.blocks import BLOCK, FIRST, Seeds, blocks
+from heedful.answering.told import Told
 from heedful.checkpoints import load, read_card
 from heedful.checkpoints.configuration import config_of
 from heedful.checkpoints.folder import find
+from heedful.checkpoints.pooling import pooled_head
 from heedful.config import (
     Config,
     DecoderConfig,
@@ -18,13 +21,18 @@ from heedful.config import (
     EncoderDecoderConfig,
     ImageHead,
     LanguageHead,
+    MaskedHead,
+    PooledHead,
     SequenceHead,
+    SpanHead,
+    TokenHead,
     VisionConfig,
 )
 from heedful.errors import HeedfulError, nearest
 from heedful.inference.prepare import prepare, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
+from heedful.tasks.specific import summarizes
 from heedful.tasks.task import Answer, Streams, Task
 from heedful.text.chat import is_conversation
 
@@ -35,6 +43,11 @@ HEADS: tuple[tuple[type[Config], type[Config], str], ...] = (
     (EncoderConfig, SequenceHead, "text-classification"),
     (DecoderConfig, SequenceHead, "text-classification"),
     (EncoderDecoderConfig, SequenceHead, "text-classification"),
+    (EncoderConfig, TokenHead, "token-classification"),
+    (EncoderConfig, SpanHead, "question-answering"),
+    (EncoderConfig, MaskedHead, "fill-mask"),
+    (EncoderConfig, PooledHead, "feature-extraction"),
+    (DecoderConfig, PooledHead, "feature-extraction"),
     (VisionConfig, ImageHead, "image-classification"),
 )
 
@@ -55,8 +68,32 @@ class Pipeline:
         return dict(options)
 
     def answers(self, inputs: Sequence[Any], **options: Any) -> list[Answer]:
-        """The answer to each input, in order; the options are the task's."""
+        """The answer to each input, in order; the options are the task's. Of many inputs no more are worked on at a
+        time than ``heedful.answering.blocks.BLOCK``, so that memory is needed for the answers alone.
+        """
+        if len(inputs) > BLOCK:
+            return list(self.each(inputs, first=BLOCK, **options))
         return self.task.answer(self.model, inputs, **self.checked(options))
+
+    def each(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Answer]:
+        """The answers one by one, in order, to inputs that may be without end: they are taken in blocks, of ``first``
+        at most and then larger ones, each when its first answer is asked for. Options are checked at once.
+        """
+        options = self.checked(options)
+        self.task.answer(self.model, [], **options)  # which raises where options are wrong
+        return self._each(inputs, first, options)
+
+    def _each(self, inputs: Iterable[Any], first: int, options: dict[str, Any]) -> Iterator[Answer]:
+        seeds, told, asked = Seeds(options.pop("seed", None)), Told(), 0
+        try:
+            for block in blocks(inputs, first):
+                with told.naming(lambda place: f"input {asked + place}"):  # noqa: B023 (called in this turn alone)
+                    answers = self.task.answer(self.model, block, **options, **seeds.of(block))
+                asked += len(block)
+                yield from answers
+            seeds.end()
+        finally:
+            told.end(asked)
 
     def stream(self, text: Any, **options: Any) -> Iterator[str]:
         """The answer to one text, or to one list of messages, in pieces as they are made; an error where the task makes
@@ -67,12 +104,21 @@ class Pipeline:
         return self.task.stream(self.model, text, **self.checked(options))
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
-        """``{"input", "output", "score"}`` for one input, a list of them for a list; a list of messages, each with its
-        ``"role"``, is one input.
+        """``{"input", "output", "score"}`` for one input; a list of them for a list; for any other iterable that is no
+        input itself (a generator, a data set) an iterator over them, which takes inputs as it goes and never holds
+        more than a block. A list of messages, each with its ``"role"``, is one input.
         """
         if isinstance(inputs, list) and not is_conversation(inputs):
             return [answer.as_dict() for answer in self.answers(inputs, **options)]
+        if _several(inputs):
+            return (answer.as_dict() for answer in self.each(inputs, **options))
         return self.answers([inputs], **options)[0].as_dict()
+
+
+def _several(inputs: Any) -> bool:
+    """Whether it is an iterable over inputs, and not a text, a pair, a mapping, an array, an image or messages."""
+    one = str | bytes | bytearray | memoryview | tuple | list | Mapping
+    return isinstance(inputs, Iterable) and not isinstance(inputs, one) and not hasattr(inputs, "__array__")
 
 
 def task_of(folder: Path) -> str:
@@ -80,7 +126,9 @@ def task_of(folder: Path) -> str:
     config = config_of(folder)
     for family, head, name in HEADS:
         if isinstance(config, family) and isinstance(config.head, head):
-            return name
+            return "summarization" if name == "translation" and summarizes(folder) else name
+    if pooled_head(folder) is not None:
+        return "feature-extraction"
     remedy = "an encoder learns to classify: heedful train text-classification --from MODEL"
     if isinstance(config, EncoderDecoderConfig | DecoderConfig):
         remedy = "take the model with its language-model head"
@@ -118,7 +166,7 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
         raise HeedfulError(f"{model} was trained for {own}, not for {task}; use a model of that task")
     kind = tasks.get(task or own or task_of(model))
     place = device_of(device)
-    loaded = load(model, device=place, dtype=stored_as(dtype, place))
+    loaded = load(model, head=kind.head, device=place, dtype=stored_as(dtype, place))
     made = kind.load(model)
     made.check(loaded)
     return Pipeline(made, prepare(loaded, dtype), card)

@@ -28,6 +28,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.errors import HeedfulError
+from heedful.generation.decode import Generated
 from heedful.settings import ModelSettings
 from heedful.text import Tokenizer
 
@@ -139,6 +140,14 @@ def masked(rows: Sequence[Sequence[int]], value: int = 0) -> tuple[Tensor, Tenso
     return padded(rows, value), padded([[1] * len(row) for row in rows], 0).bool()
 
 
+def said_of(found: Generated, firsts: Sequence[int]) -> list[list[float] | None]:
+    """Of each row log p of its new tokens, which begin at place ``firsts``; None where it was not asked for."""
+    if found.logprobs is None:
+        return [None] * len(found.ids)
+    rows = zip(found.logprobs.tolist(), firsts, found.lengths.tolist(), strict=True)
+    return [row[first:last] for row, first, last in rows]
+
+
 def seeded(options: Mapping[str, Any], prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
     """The options with a seed for each of the ``prompts`` (their ids), where they have a seed that fits them at all.
 
@@ -157,7 +166,12 @@ def seeded(options: Mapping[str, Any], prompts: Sequence[Sequence[int]]) -> dict
     own = []
     for prompt, seed in zip(prompts, seeds, strict=True):
         key = (seed, *prompt)
-        digest = hashlib.blake2b(f"{seed} {met[key]}".encode(), digest_size=8).digest()
-        own.append(int.from_bytes(digest, "little") if met[key] else seed)
+        own.append(drawn_again(seed, met[key]))
         met[key] += 1
     return {**options, "seed": own}
+
+
+def drawn_again(seed: int, times: int) -> int:
+    """The seed of a prompt that came so many ``times`` before under ``seed``: the first time that itself."""
+    digest = hashlib.blake2b(f"{seed} {times}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") if times else seed

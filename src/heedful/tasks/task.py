@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
@@ -16,10 +16,19 @@ from heedful.checkpoints import load
 from heedful.config import ModelConfig
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.batching import ordered
+from heedful.errors import HeedfulError
+from heedful.evaluation.scored import Scored
 from heedful.models import Model
 from heedful.settings import RunSettings
 
 Batch = Mapping[str, Tensor]
+# Settings ("section" or "section.name") that only some tasks hear; each says which in ``uses``.
+SOME = frozenset(
+    {"data.label_separator", "data.stride", "data.prefix", "data.max_length"}
+    | {"tokenizer", "tokenizer.shared", "image", "masking", "pooling", "training.batch_tokens"}
+    | {"model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size"}
+)
+TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # what every task of texts uses
 EVALUATED = 4096  # tokens of a batch of evaluation, where nobody says
 SQUARE = 512  # of longer examples a batch holds fewer than its tokens allow: they are counted by their squares
 
@@ -31,10 +40,12 @@ class Answer:
     input: Any
     output: Any
     score: float | None  # None where nothing was asked
+    logprobs: list[float] | None = None  # where asked for: log p of each generated token, the end token included
 
     def as_dict(self) -> dict[str, Any]:
-        """``{"input", "output", "score"}``."""
-        return {"input": self.input, "output": self.output, "score": self.score}
+        """``{"input", "output", "score"}``, and ``"logprobs"`` where they were asked for."""
+        plain = {"input": self.input, "output": self.output, "score": self.score}
+        return plain if self.logprobs is None else {**plain, "logprobs": self.logprobs}
 
 
 class Encoded(NamedTuple):
@@ -43,6 +54,7 @@ class Encoded(NamedTuple):
     examples: list[Any]
     rows: Rows  # those that became examples; each its own, or all together where a task joins them
     note: str = ""  # what a person should know: what was left out or cut, and which option says so
+    lost: int = 0  # examples of which something is not read
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,16 @@ class Measured:
 
     metrics: dict[str, Any]  # by the field's names; percentages from 0 to 100, "loss" the mean over predictions in nats
     details: dict[str, Any] = field(default_factory=dict)  # "by_format", "by_class", "confusion", "mistakes", ...
+    each: Scored | None = None  # the same figures of any choice of the rows: what intervals and comparisons are made of
+    outputs: Sequence[Any] = ()  # what was answered to each row, as ``Answer.output``; as many as ``each`` is long
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a simple method does on the same rows."""
+
+    name: str  # for people: "TF-IDF and logistic regression"
+    metrics: dict[str, float]  # by the names that ``Measured.metrics`` has
 
 
 class Task(ABC):
@@ -60,8 +82,11 @@ class Task(ABC):
     columns: Mapping[str, Kind]  # what an example needs, and of what kind; the first is what a person asks with
     unit: ClassVar[str] = "tokens"  # what ``count`` counts
     decides: str  # the metric that says which weights are best
-    without: ClassVar[frozenset[str]] = frozenset()  # settings ("section" or "section.name") without effect here
-    options: ClassVar[frozenset[str]] = frozenset()  # what ``answer`` takes, of the decoding settings
+    uses: ClassVar[frozenset[str]] = TEXTS  # of the settings that only some tasks hear (``SOME``) those heard here
+    head: ClassVar[str | None] = None  # under which its model is opened, where a published folder does not say one
+    options: ClassVar[frozenset[str]] = frozenset()  # what ``answer`` takes, of the decoding and answering settings
+    shows: ClassVar[frozenset[str]] = frozenset()  # those of them that change what is told of an answer, but no score
+    asks: ClassVar[tuple[str, ...]] = ()  # the columns of an input; by default the first alone
 
     # ------------------------------------------------------------------------------------------------------- making it
 
@@ -96,6 +121,10 @@ class Task(ABC):
     @abstractmethod
     def save(self, folder: str | Path) -> None:
         """Write what ``load`` reads."""
+
+    def facts(self) -> dict[str, Any]:
+        """What ``heedful.json`` is to say besides, where ``load`` reads it (``read_card``). By default nothing."""
+        return {}
 
     @abstractmethod
     def config(self, settings: RunSettings) -> ModelConfig:
@@ -157,15 +186,33 @@ class Task(ABC):
             **options: as of ``answer``.
         """
 
+    def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
+        """How a simple method does on ``rows``; ``learned`` reads the rows that the model was trained on, for a method
+        that learns. Raises ``HeedfulError`` where the task has none.
+        """
+        raise HeedfulError(f"{self.name} has no simple method to stand beside it; leave --baseline out")
+
     @abstractmethod
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
         """What the model makes of each input, in order; ``options`` are among those named in ``cls.options``."""
+
+    def trial(self, texts: Sequence[str]) -> list[Any]:
+        """Inputs made of plain texts, by which a model is tried: the texts as they are, by default."""
+        return list(texts)
 
     @abstractmethod
     def sample(self, row: Row) -> str:
         """A row as one short line for a person: ``How are you? → Comment allez-vous ?``."""
 
     # ---------------------------------------------------------------------------------------------- shared by all tasks
+
+    @property
+    def input_columns(self) -> dict[str, Kind]:
+        """The columns that a file of inputs has, and what they hold. Of one column ``answer`` takes the value itself,
+        of several a mapping by their names.
+        """
+        names = self.asks or tuple(self.columns)[:1]
+        return {name: self.columns[name] for name in names if name in self.columns}
 
     def batches(
         self, model: Model, examples: Sequence[Any], tokens: int | None = None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -20,60 +19,48 @@ from heedful.checkpoints.folder import find, multi_label
 from heedful.config import (
     EncoderConfig,
     EncoderDecoderConfig,
-    LearnedPosition,
     ModelConfig,
     SequenceHead,
-    SpecialTokens,
     VisionConfig,
 )
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError
-from heedful.evaluation.classification import Confusion, Mistakes, MultiLabel
+from heedful.evaluation.baselines import linear_text
+from heedful.evaluation.classification import Mistakes
+from heedful.evaluation.labelled import Labelled
+from heedful.evaluation.scored import overall
 from heedful.models import Model
-from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.settings import RunSettings
 from heedful.stack import initialise
-from heedful.tasks.classes import check_classifier, labels_of, names_of, numbers_of, several, stored, teachable
-from heedful.tasks.pairs import TEXTS, Example, examples_of, sides_of
+from heedful.tasks.classes import (
+    check_classifier,
+    checked_top,
+    labels_of,
+    likeliest,
+    names_of,
+    numbers_of,
+    several,
+    stored,
+    teachable,
+)
+from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning, with_head
+from heedful.tasks.pairs import SIDES, Example, examples_of, sides_of
 from heedful.tasks.shared import (
-    changed,
     check_vocabulary,
-    gentle,
     masked,
     padded,
-    positions_of,
-    preset_of,
     reads,
     special_id,
     start_of,
     tokenizer_of,
 )
-from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task, short
+from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
 
 log = logging.getLogger("heedful")
 
 
-class Size(NamedTuple):
-    """What a number of examples suggests."""
-
-    preset: str
-    vocabulary: int
-    dropout: float
-    epochs: int
-    lr: float
-
-
-# below so many examples: this
-SIZES: tuple[tuple[float, Size], ...] = (
-    (50_000, Size("bert-tiny", 8_000, 0.3, 20, 1e-3)),
-    (500_000, Size("bert-mini", 16_000, 0.2, 10, 5e-4)),
-    (float("inf"), Size("bert-mini", 30_000, 0.1, 4, 5e-4)),
-)
 UNSEEN = 0.1  # share of a fresh model's words that are hidden from it in training, so that it leans on no single one
-LONGEST = 128  # tokens of an example in training, where nobody says
-UNTOLD = 512  # tokens that a model takes where neither it nor its tokenizer has a limit
-TUNED, BATCH = 3, 32  # passes and examples of a step in going on from a model (Devlin et al. 2019, A.3)
-LEAST_STEPS, MOST_PASSES = 300, 20  # few examples want more passes (Mosbach et al. 2021, section 6)
 SURE = 0.5  # the probability from which on a label is among the answer's several
 
 
@@ -104,10 +91,10 @@ class TextClassification(Task):
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "label"})
     unit: ClassVar[str] = "examples"
     decides: str = "accuracy"
-    without: ClassVar[frozenset[str]] = frozenset(
-        {"tokenizer.shared", "image", "model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size"}
-    )
-    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
+    uses: ClassVar[frozenset[str]] = TEXTS | {"data.label_separator"}
+    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
+    shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
+    asks: ClassVar[tuple[str, ...]] = SIDES
 
     def __init__(
         self,
@@ -133,33 +120,8 @@ class TextClassification(Task):
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of examples; what starts from a model learns as published models are tuned."""
         if asked.start_from:
-            return _tuning(rows, asked, asked.start_from)
-        size = next(size for most, size in SIZES if len(rows) < most)
-        tokens = 1024
-        steps = asked.max_steps or size.epochs * max(1, len(rows) * 25 // tokens)
-        return replace(
-            asked,
-            preset=asked.preset or size.preset,
-            max_epochs=size.epochs,
-            data=DataSettings(max_length=LONGEST),
-            tokenizer=TokenizerSettings(kind="wordpiece", size=size.vocabulary),
-            model=ModelSettings(dropout=None if asked.preset else size.dropout),
-            training=TrainingSettings(
-                lr=size.lr,
-                schedule="linear",
-                warmup=min(200, steps // 10 + 1),
-                batch_tokens=tokens,
-                accumulate=1,
-                label_smoothing=0.1,
-                clip=1.0,
-                weight_decay=0.01,
-                betas=(0.9, 0.98),
-                eps=1e-8,
-                average=0.1,
-                patience=10,
-                log_every=50,
-            ),
-        )
+            return tuning(len(rows), asked, asked.start_from)
+        return beginning(len(rows), asked)
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
@@ -209,18 +171,8 @@ class TextClassification(Task):
 
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset with this vocabulary, these labels and no more positions than the longest example needs."""
-        config = preset_of(settings.preset or "bert-tiny", EncoderConfig, self.name)
-        # BERT's own N(0, 0.02²) is for wide models: narrow ones may long see one class only
-        stack = replace(changed(config.encoder, settings.model, None), init="xavier")
-        if isinstance(stack.position, LearnedPosition):
-            stack = replace(stack, position=replace(stack.position, length=self.longest))
-        return replace(
-            config,
-            embedding=replace(config.embedding, vocab_size=self.tokenizer.vocab_size),
-            encoder=stack,
-            head=SequenceHead(labels=len(self.labels), dropout=stack.dropout.residual),
-            special=SpecialTokens(pad=self.tokenizer.pad, start=self._start, end=(self._end,)),
-        )
+        config = encoder_config(settings, self.tokenizer, self.longest, self.name)
+        return with_head(config, SequenceHead(labels=len(self.labels), dropout=config.encoder.dropout.residual))
 
     def ready(self, model: Model, settings: RunSettings) -> None:
         """Name the model's classes; what starts anew has words hidden from it."""
@@ -241,15 +193,14 @@ class TextClassification(Task):
         check_vocabulary(self.tokenizer, source)
         if isinstance(config, EncoderDecoderConfig):
             start_of(config)
-        told = (self.tokenizer.config.get("model_max_length"), positions_of(config))
-        self.tokenizer.config["model_max_length"] = min((number for number in told if number), default=UNTOLD)
+        limit(self.tokenizer, config)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     @property
     def longest(self) -> int:
         """The most tokens of an example, special ones counted."""
-        return int(self.tokenizer.config.get("model_max_length", UNTOLD))
+        return longest_of(self.tokenizer)
 
     @property
     def _start(self) -> int:
@@ -266,10 +217,11 @@ class TextClassification(Task):
         most = min(max_length or self.longest, self.longest)
         examples, cut = examples_of(self.tokenizer, map(self._texts, rows), map(self._label_ids, rows), most)
         reason = "--data.max-length" if most == max_length else "the model takes no more"
-        return Encoded(examples, rows, f"{cut:,} examples cut to {most} tokens ({reason})" if cut else "")
+        note = f"{cut:,} examples cut to {most} tokens ({reason})" if cut else ""
+        return Encoded(examples, rows, note, cut)
 
     def _texts(self, row: Row) -> tuple[str, ...]:
-        return tuple(row.values[name] for name in TEXTS if name in self.columns and name in row.values)
+        return tuple(row.values[name] for name in SIDES if name in self.columns and name in row.values)
 
     def _label_ids(self, row: Row) -> tuple[int, ...]:
         if not self.multi_label and len(labels_of(row)) != 1:
@@ -327,16 +279,26 @@ class TextClassification(Task):
             return F.binary_cross_entropy_with_logits(logits, smoothed, reduction="sum") / len(self.labels)
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
+    def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """What each example adds to the objective, (B,)."""
+        if self.multi_label:
+            return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
+        return F.cross_entropy(logits, labels, reduction="none")
+
     # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    def _probabilities(self, logits: Tensor) -> Tensor:
+        """Of each label (B, labels); with several labels each on its own."""
+        return logits.sigmoid() if self.multi_label else logits.softmax(1)
 
     def _said(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """What is said (B, labels), True for each label of the answer, and the probability (B,) of exactly that."""
+        p = self._probabilities(logits)
         if self.multi_label:
-            p = logits.sigmoid()
             said = p >= SURE
             return said, torch.where(said, p, 1 - p).prod(1)
-        p, best = logits.softmax(1).max(1)
-        return F.one_hot(best, len(self.labels)).bool(), p
+        score, best = p.max(1)
+        return F.one_hot(best, len(self.labels)).bool(), score
 
     def _output(self, said: Tensor) -> Any:
         names = [self.labels[i] for i in said.nonzero().flatten().tolist()]
@@ -346,36 +308,43 @@ class TextClassification(Task):
     def measure(
         self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Accuracy and macro F1; with several labels the exact match, micro and macro F1. Always of all examples.
+        """Accuracy, macro F1 and Matthews correlation; with several labels the exact match, micro and macro F1. Always
+        of all examples.
 
         Details: ``by_class``, ``confusion`` (but for several labels) and the surest ``mistakes``.
         """
-        scores = MultiLabel(self.labels) if self.multi_label else Confusion(self.labels)
-        mistakes, total = Mistakes(), 0.0
+        each, mistakes = Labelled(self.labels, len(examples), self.multi_label), Mistakes()
         for places, batch in self.batches(model, examples, options.get("batch_tokens")):
             logits, truth = self._logits(model, batch), batch["labels"].bool()
-            total += float(self._loss(logits, batch["labels"]))
             said, p = self._said(logits)
-            if isinstance(scores, MultiLabel):
-                scores.add(truth.cpu(), said.cpu())
-            else:
-                scores.add(truth.int().argmax(1).cpu(), said.int().argmax(1).cpu())
+            each.add(places, truth.cpu(), said.cpu(), loss=self._losses(logits, batch["labels"]).cpu())
             for i in (said != truth).any(1).nonzero().flatten().tolist():
                 place = int(places[i])
                 text = " + ".join(map(short, self._texts(rows[place])))
                 mistakes.add(place, text, self._output(truth[i]), self._output(said[i]), float(p[i]))
-        details = scores.details() | {"mistakes": mistakes.surest()}
-        return Measured({"loss": total / len(examples), **scores.metrics()}, details)
+        return Measured(overall(each), each.details() | {"mistakes": mistakes.surest()}, each, each.outputs())
+
+    def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
+        """TF-IDF and logistic regression: ``heedful.evaluation.baselines.linear_text``."""
+        known = learned()
+        texts, asked = ([" ".join(self._texts(row)) for row in part] for part in (known, rows))
+        said = linear_text(texts, list(map(labels_of, known)), asked, self.multi_label)
+        scored = Labelled.of(self.labels, list(map(labels_of, rows)), said, self.multi_label)
+        return Baseline("TF-IDF and logistic regression", overall(scored))
 
     @torch.no_grad()
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
         """The label of each input and its probability; of several labels those of probability ½ and more, and the
         probability of exactly this set, were they independent. An input without text gets an empty answer.
 
+        With ``top_k`` the output is a list of so many ``{"label", "score"}``, the likeliest first, of all labels where
+        there are no more; the score is that of the first.
+
         A pair is ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab between them. What is
         longer than the model takes is cut, and a warning says so.
         """
-        answers = [Answer(one, [] if self.multi_label else "", None) for one in inputs]
+        top_k = checked_top(options.get("top_k"))
+        answers = [Answer(one, [] if self.multi_label or top_k else "", None) for one in inputs]
         pair = self.columns.get("text_pair")
         texts = {i: sides for i, one in enumerate(inputs) if (sides := sides_of(one, pair))}
         asked = list(texts)
@@ -385,7 +354,12 @@ class TextClassification(Task):
         if cut:
             log.warning(f"{cut:,} of {len(inputs):,} inputs cut to {self.longest:,} tokens (the model takes no more)")
         for places, batch in self.batches(model, examples, options.get("batch_tokens")):
-            said, p = self._said(self._logits(model, batch))
+            logits = self._logits(model, batch)
+            if top_k is not None:
+                for place, best in zip(places, likeliest(self._probabilities(logits), self.labels, top_k), strict=True):
+                    answers[asked[place]] = Answer(inputs[asked[place]], best, best[0]["score"])
+                continue
+            said, p = self._said(logits)
             for place, row, score in zip(places, said, p.tolist(), strict=True):
                 answers[asked[place]] = Answer(inputs[asked[place]], self._output(row), score)
         return answers
@@ -399,35 +373,3 @@ def _columns(rows: Sequence[Row]) -> dict[str, Kind]:
     """What the rows have, and so what the model is to be asked with."""
     pair: dict[str, Kind] = {"text_pair": "text"} if "text_pair" in rows[0].values else {}
     return {"text": "text", **pair, "label": "label"}
-
-
-def _tuning(rows: Sequence[Row], asked: RunSettings, folder: str) -> RunSettings:
-    """How a model is gone on from: few passes over batches of sentences, a rate that rises over a tenth of the steps
-    and falls in a line, no smoothing and no averaging (Devlin et al. 2019, section 4.1 and A.3).
-    """
-    training = asked.training
-    batch = training.batch_size or BATCH
-    each = max(1, -(-len(rows) // (batch * (training.accumulate or 1))))
-    passes = min(MOST_PASSES, max(TUNED, -(-LEAST_STEPS // each)))
-    steps = asked.max_steps or (asked.max_epochs or passes) * each
-    return replace(
-        asked,
-        max_epochs=passes,
-        data=DataSettings(max_length=LONGEST),
-        training=TrainingSettings(
-            lr=training.lr or gentle(config_of(find(folder))),
-            schedule="linear",
-            warmup=steps // 10 + 1,
-            batch_size=None if training.batch_tokens else batch,
-            accumulate=1,
-            label_smoothing=0.0,
-            clip=1.0,
-            weight_decay=0.01,
-            betas=(0.9, 0.999),
-            eps=1e-8,
-            average=0.0,
-            patience=10,
-            evaluate_every=max(50, each),
-            log_every=50,
-        ),
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -21,15 +21,29 @@ from heedful.checkpoints.folder import find
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
-from heedful.data.split import divide_text
+from heedful.data.split import split
 from heedful.data.windows import Stream, Window, read
 from heedful.errors import HeedfulError
+from heedful.evaluation.baselines import packed
+from heedful.evaluation.scored import Figures, Sums, overall
 from heedful.generation import decode, stream
 from heedful.generation.options import NAMES, part, resolve
 from heedful.generation.pieces import pieces
 from heedful.generation.stopping import cut, until
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks.conversations import (
+    LONGEST,
+    Talk,
+    answered,
+    are_talks,
+    collated,
+    encoded,
+    told,
+    with_template,
+    words_of,
+)
+from heedful.tasks.documents import divided, located
 from heedful.tasks.shared import (
     IGNORED,
     changed,
@@ -39,12 +53,12 @@ from heedful.tasks.shared import (
     positions_of,
     preset_of,
     reads,
+    said_of,
     seeded,
     tokenizer_of,
 )
-from heedful.tasks.task import EVALUATED, Answer, Batch, Encoded, Measured, Task, short
+from heedful.tasks.task import EVALUATED, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer, chat
-from heedful.text.parts import encode_parts
 
 log = logging.getLogger("heedful")
 
@@ -67,9 +81,9 @@ SIZES: tuple[tuple[float, Size], ...] = (
     (200_000_000, Size("gpt-micro", "bpe", 4000, 64, 2, 12)),
     (float("inf"), Size("gpt-mini", "bpe", 8000, 256, 1, 16)),
 )
-FEW = 20  # below so many documents a part of each is held back, from there on some documents
-VALID = 0.1  # the share of each
 CONTEXT = 256  # of a published model that names none
+# methods that keep all that they read, what they are called, and how to do without
+WHOLE = {"beam": ("a beam search", "give num_beams=1"), "contrastive": ("contrastive search", "give penalty_alpha=0")}
 GENERATION = MappingProxyType({"do_sample": True, "temperature": 0.8, "top_k": 0, "max_new_tokens": 200})
 
 
@@ -85,12 +99,13 @@ class TextGeneration(Task):
     """
 
     name: ClassVar[str] = "text-generation"
-    columns: Mapping[str, Kind] = MappingProxyType({"text": "document"})
-    decides: str = "loss"
-    without: ClassVar[frozenset[str]] = frozenset(
-        {"data.label_separator", "tokenizer.shared", "image", "model.encoder_depth", "model.patch_size"}
+    columns: Mapping[str, Kind] = MappingProxyType(
+        {"text": "document", "prompt": "text?", "completion": "text?", "messages": "messages?"}
     )
-    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens"} - {"num_return_sequences"})
+    decides: str = "loss"
+    uses: ClassVar[frozenset[str]] = TEXTS | {"model.decoder_depth", "model.tied"}
+    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"num_return_sequences"})
+    shows: ClassVar[frozenset[str]] = frozenset({"logprobs"})
 
     def __init__(self, tokenizer: Tokenizer, context: int | None, ends: Sequence[int] = ()) -> None:
         end = tokenizer.end if tokenizer.end in ends or not ends else ends[0]
@@ -105,34 +120,25 @@ class TextGeneration(Task):
 
     @classmethod
     def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
-        """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
-        if len(rows) >= FEW:
-            return super().divide(rows, valid, seed)
-        train, held = Rows([], rows.skipped, rows.columns), Rows([], 0, rows.columns)
-        for row in rows:
-            text = row.values["text"]
-            first, last = divide_text(text, valid or VALID) if "\n" in text.strip() else (text, "")
-            train.append(Row({"text": first}, row.file, row.line))
-            if last:
-                held.append(Row({"text": last}, row.file, row.line + first.count("\n")))
-        if not held:
-            where = f", in {rows[0].file}" if rows else ""
-            raise HeedfulError(
-                f"no text has two lines{where}, so that a part could be held back; give a validation file: --valid FILE"
-            )
-        return train, held
+        """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end. Of
+        instructions those with the same prompt stay together.
+        """
+        if not rows or not are_talks(rows):
+            return divided(rows, valid, seed)
+        train, held = split(rows, valid, seed, by="prompt" if "prompt" in rows[0].values else "messages")
+        return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the length of the text: every character a token, or learned pieces; few passes over much of it."""
-        texts = [row.values["text"] for row in rows]
+        texts, talks = [text for row in rows for text in _texts(row)], are_talks(rows)
         characters = sum(map(len, texts))
         size = next(size for most, size in SIZES if characters < most)
         begun = asked.start_from is not None
-        context = asked.data.max_length or size.context
+        context = asked.data.max_length or (LONGEST if talks else size.context)
         if asked.start_from is not None:
             context = asked.data.max_length or cls.load(asked.start_from).context or CONTEXT
-        kind = asked.tokenizer.kind or size.kind
+        kind = asked.tokenizer.kind or ("bpe" if talks else size.kind)  # what is asked may hold any character
         vocabulary = size.vocabulary if kind != "character" else 4 + len(set().union(*texts))
         return replace(
             asked,
@@ -163,10 +169,11 @@ class TextGeneration(Task):
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Train the tokenizer on the training documents."""
         asked = settings.tokenizer
-        texts = (row.values["text"] for row in rows)
+        texts = (text for row in rows for text in _texts(row))
         tokenizer = Tokenizer.train(texts, asked.size or 1000, asked.kind or "bpe", asked.lowercase, template="none")
         context = settings.data.max_length or CONTEXT
         tokenizer.config["model_max_length"] = context
+        with_template(tokenizer, rows)
         return cls(tokenizer, context)
 
     @classmethod
@@ -219,15 +226,19 @@ class TextGeneration(Task):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """All rows as one stream of tokens, in windows of ``max_length``; of all tokens, where there are fewer."""
+        """All rows as one stream of tokens, in windows of ``max_length``; of all tokens, where there are fewer.
+        Instructions are examples of their own: ``heedful.tasks.conversations.encoded``.
+        """
         context = max_length or self.context or CONTEXT
         if context > (self.context or context):
             raise HeedfulError(f"the model reads {self.context} tokens, not {context}; lower --data.max-length")
-        tokens = self._tokens([row.values["text"] for row in rows])
+        if rows and are_talks(rows):
+            return encoded(self.tokenizer, rows, self.begins, self.end, context)
+        tokens, starts = located(self.tokenizer, [row.values["text"] for row in rows], self.begins, self.closes)
         if len(tokens) < 3:
             where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
             raise HeedfulError(f"fewer than two tokens of text{where}: nothing to learn from; give more text")
-        made = Stream(tokens, min(context, len(tokens) - 1))
+        made = Stream(tokens, min(context, len(tokens) - 1), starts)
         note = f"{len(tokens):,} tokens in windows of {made.context}"
         if made.context < context:
             note += f": the text is shorter than the context of {context}"
@@ -236,22 +247,21 @@ class TextGeneration(Task):
             note += f"; {unknown:,} of them unknown to the vocabulary"
         return Encoded([Window(made, place) for place in range(made.windows)], rows, note)
 
-    def _tokens(self, texts: Sequence[str]) -> np.ndarray:
-        """What begins a document, its ids and what closes it, for each."""
-        kind = np.uint16 if self.tokenizer.vocab_size <= 1 << 16 else np.int32
-        parts, closes = [], []  # type: tuple[list[np.ndarray], list[int]]
-        for begins, ids in encode_parts(self.tokenizer, texts):
-            parts.append(np.array([*closes, *self.begins, *ids] if begins else ids, kind))
-            closes = self.closes
-        return np.concatenate([*parts, np.array(closes, kind)])
+    def lengths(self, examples: Sequence[Window | Talk]) -> np.ndarray:
+        """(N, 1): the context, for each; of an instruction its own length."""
+        sizes = [len(one.ids) - 1 if isinstance(one, Talk) else one.stream.context for one in examples]
+        return np.array(sizes, dtype=np.int64)[:, None]
 
-    def lengths(self, examples: Sequence[Window]) -> np.ndarray:
-        """(N, 1): the context, for each."""
-        return np.array([[window.stream.context] for window in examples], dtype=np.int64)
-
-    def collate(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """``ids`` (B, context) and ``labels``, the token after each; see ``heedful.data.windows.read``."""
-        tokens, there = map(torch.from_numpy, read(examples, random))
+    def collate(
+        self, examples: Sequence[Window | Talk], random: np.random.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """``ids`` (B, context) and ``labels``, the token after each: see ``heedful.data.windows.read``, and for
+        instructions ``heedful.tasks.conversations.collated``.
+        """
+        talks = [one for one in examples if isinstance(one, Talk)]
+        if talks:
+            return collated(talks, self.tokenizer.pad or 0)
+        tokens, there = map(torch.from_numpy, read([one for one in examples if isinstance(one, Window)], random))
         return {"ids": tokens[:, :-1], "labels": tokens[:, 1:].masked_fill(~there[:, 1:], IGNORED)}
 
     # --------------------------------------------------------------------------------------------------------- learning
@@ -287,18 +297,55 @@ class TextGeneration(Task):
         ``loss`` is Σ −log p / tokens, ``perplexity`` e^loss, ``bits_per_byte`` Σ −log₂ p / bytes of the text in UTF-8:
         the one that models of different tokenizers may be compared by. Windows follow one another, so that a token
         sees half a context on average; the end-of-text tokens between documents are among those predicted. Nothing is
-        generated: ``most`` changes nothing, and any of ``options`` is an error.
+        generated: ``most`` changes nothing, and any of ``options`` is an error. Of instructions all figures are of what
+        is answered, end tokens included, each token predicted from all of its example before it.
         """
         for name in options:
             raise HeedfulError(f"{name} has no effect: a language model is scored without generating; leave it out")
-        total, count = self.loss(model, examples, batch_tokens)
-        size = sum(len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows)
-        loss = total / count
-        metrics = {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": total / math.log(2) / size}
-        return Measured(metrics, {"tokens": count, "bytes": size})
+        sums = np.zeros((len(rows), 3))
+        if isinstance(examples[0], Talk):
+            sums[:, 2] = [talk.size for talk in examples]
+            with torch.no_grad():
+                for places, batch in self.batches(model, examples, batch_tokens):
+                    sums[places, 0], sums[places, 1] = answered(model, batch)
+            return _measured(sums)
+        sums[:, 2] = [len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows]
+        for document, nats in self._nats(model, examples, batch_tokens):
+            sums[:, 0] += np.bincount(document, nats, len(rows))
+            sums[:, 1] += np.bincount(document, minlength=len(rows))
+        return _measured(sums)
+
+    @torch.no_grad()
+    def _nats(
+        self, model: Model, examples: Sequence[Window], batch_tokens: int | None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The document of each token that is predicted, and −log p of the token, batch by batch."""
+        stream = examples[0].stream
+        for places, batch in self.batches(model, examples, batch_tokens):
+            labels = batch["labels"]
+            logits = model(batch["ids"]).flatten(0, 1).float()
+            nats = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none").cpu().numpy()
+            firsts = np.array([examples[i].place * stream.context for i in places])
+            index = firsts[:, None] + np.arange(1, stream.context + 1)
+            real = (labels != IGNORED).flatten().cpu().numpy()
+            yield np.searchsorted(stream.starts, index.ravel()[real], side="right") - 1, nats[real]
+
+    def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
+        """xz, which has read what the model learned from: ``heedful.evaluation.baselines.packed``."""
+        if are_talks(rows):
+            raise HeedfulError("no simple method answers prompts or messages; leave --baseline out")
+        before, texts = ([row.values["text"] for row in part] for part in (learned(), rows))
+        name = "xz -9 that has read the training text, at most its last 8 MiB"
+        return Baseline(name, {"bits_per_byte": packed(before, texts)})
 
     def answer(
-        self, model: Model, inputs: Sequence[Any], *, batch_tokens: int | None = None, **options: Any
+        self,
+        model: Model,
+        inputs: Sequence[Any],
+        *,
+        batch_tokens: int | None = None,
+        logprobs: bool = False,
+        **options: Any,
     ) -> list[Answer]:
         """Each prompt and how it goes on; the score is of the new tokens, the mean log-probability or the beam's.
 
@@ -307,25 +354,29 @@ class TextGeneration(Task):
 
         An empty prompt begins a document. When the context is full its last half is read again and the text goes on
         (``heedful.generation.generate``: ``context``), to any length; of a prompt longer than the context only that
-        half is read. A beam search cannot do so: prompt and continuation must fit the model's positions.
+        half is read, and a warning says so. A model without any limit has a context of what one batch holds
+        (``batch_tokens``, at least 4,096). A beam search cannot do so: prompt and continuation must fit.
 
-        With ``stop_strings`` a continuation ends right after the first of them, which is shown.
+        With ``stop_strings`` a continuation ends right after the first of them, which is shown. With ``logprobs`` each
+        answer has log p of its new tokens, as the model itself says it (``heedful.generation.decode.Generated``).
         """
         prompts = self._prompts(inputs)
-        plan, strings = self._plan(model, options), resolve(options, model.generation).stop_strings
-        self._check_search(plan, prompts, positions_of(model.config))
+        asked, most = resolve(options, model.generation), self._most(model, batch_tokens)
+        plan, strings = self._plan(model, asked.method, most), asked.stop_strings
+        self._check_length(model, prompts, most, asked.method)
         answers = [Answer(text, text, None) for text in inputs]
         batches = ordered(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
         own = seeded(options, prompts)
         for batch in batches:
             ids, real = masked([prompts[i] for i in batch])
-            found = decode(model, ids, real, **plan, **part(own, batch, len(inputs)))
-            for i, row, length, score in zip(
-                batch, found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), strict=True
+            found = decode(model, ids, real, **plan, logprobs=logprobs, **part(own, batch, len(inputs)))
+            said = said_of(found, [len(prompts[i]) for i in batch])
+            for i, row, length, score, log_p in zip(
+                batch, found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), said, strict=True
             ):
                 before, text = self.tokenizer.decode([prompts[i], row[:length]])
                 shown = inputs[i] if isinstance(inputs[i], str) else ""
-                answers[i] = Answer(inputs[i], shown + cut(text[len(before) :], strings), score)
+                answers[i] = Answer(inputs[i], shown + cut(text[len(before) :], strings), score, log_p)
         return answers
 
     def stream(self, model: Model, text: Any, *, batch_tokens: int | None = None, **options: Any) -> Iterator[str]:
@@ -335,15 +386,20 @@ class TextGeneration(Task):
         prompts, and has nothing to do here. A beam search is an error where it is asked for; where the folder asks for
         it, its answer comes as a whole.
         """
-        if "num_beams" not in options and resolve(options, model.generation).method == "beam":
+        if "logprobs" in options:
+            raise HeedfulError("logprobs are told with a whole answer; call the pipeline instead of stream")
+        asked, most = resolve(options, model.generation), self._most(model, batch_tokens)
+        if "num_beams" not in options and asked.method == "beam":
             return iter([self.answer(model, [text], **options)[0].output])
         prompt = self._prompts([text])[0]
+        if asked.method != "beam":  # which `stream` refuses
+            self._check_length(model, [prompt], most, asked.method)
         ids = torch.tensor([prompt], device=model.device)
-        tokens = stream(model, ids, **self._plan(model, options), **options)
+        tokens = stream(model, ids, **self._plan(model, asked.method, most), **options)
         made = pieces(lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens), self.tokenizer.joined)
         return chain(
             [text] if isinstance(text, str) and text else [],
-            until(made, resolve(options, model.generation).stop_strings),
+            until(made, asked.stop_strings),
         )
 
     def _prompts(self, inputs: Sequence[Any]) -> list[list[int]]:
@@ -360,28 +416,57 @@ class TextGeneration(Task):
         befores = [[] if talk else self.before for talk in talks]  # a template says itself what begins it
         return [[*before, *row] or [self.end] for before, row in zip(befores, rows, strict=True)]
 
-    def _plan(self, model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _most(self, model: Model, batch_tokens: int | None) -> int:
+        """The most tokens that are read: the folder's context or the model's positions; where neither has a limit, as
+        many as one batch holds, since memory has one.
+        """
+        lengths = (self.context, positions_of(model.config))
+        return min((length for length in lengths if length), default=max(batch_tokens or 0, EVALUATED))
+
+    def _plan(self, model: Model, method: str, most: int) -> dict[str, Any]:
         """How much is read at a time, and the folder's ways of generating."""
         defaults = dict(model.generation)
-        if resolve(options, defaults).method not in ("beam", "contrastive"):
-            lengths = [length for length in (self.context, positions_of(model.config)) if length]
-            return {"context": min(lengths, default=None), "defaults": defaults, "tokenizer": self.tokenizer}
+        if method not in WHOLE:
+            return {"context": most, "defaults": defaults, "tokenizer": self.tokenizer}
         if isinstance(model.config, DecoderConfig) and isinstance(model.config.decoder.position, LearnedPosition):
             defaults.pop("max_new_tokens", None)  # as many as there is room for
         return {"defaults": defaults, "tokenizer": self.tokenizer}
 
-    def _check_search(self, plan: Mapping[str, Any], prompts: Sequence[Sequence[int]], positions: int | None) -> None:
-        """Raise where a search would have to read more than the model does: it keeps all that it reads."""
-        most = min((length for length in (self.context, positions) if length), default=None)
-        if "context" in plan or most is None:
+    def _check_length(self, model: Model, prompts: Sequence[Sequence[int]], most: int, method: str) -> None:
+        """Say which prompts are not read whole; raise where the method cannot but keep all that it reads."""
+        long = [place for place, prompt in enumerate(prompts) if len(prompt) > most]
+        if not long:
             return
-        for place, prompt in enumerate(prompts):
-            if len(prompt) > most:
-                raise HeedfulError(
-                    f"input {place} has {len(prompt):,} tokens, but a beam search reads at most the model's {most:,}; "
-                    "shorten it, or leave num_beams out"
-                )
+        ours = not (self.context or positions_of(model.config))
+        first = f"input {long[0]} has {len(prompts[long[0]]):,} tokens"
+        if method in WHOLE:
+            what, remedy = WHOLE[method]
+            whose = f"{most:,} (batch_tokens)" if ours else f"the model's {most:,}"
+            raise HeedfulError(f"{first}, but {what} reads at most {whose}; shorten it, or {remedy}")
+        remedy = "a larger batch_tokens reads more" if ours else "the model takes no more"
+        if len(long) == 1:
+            log.warning(f"{first}, only the last {most // 2:,} of them are read ({remedy})")
+        else:
+            told = f"have more than {most:,} tokens, only the last {most // 2:,} of each are read ({remedy})"
+            log.warning(f"{len(long):,} of {len(prompts):,} inputs {told}")
 
     def sample(self, row: Row) -> str:
-        """The beginning of the text."""
-        return short(row.values["text"][:200])
+        """The beginning of the text; of an instruction what is asked and answered."""
+        return short(row.values["text"][:200]) if "text" in row.values else told(row)
+
+
+def _texts(row: Row) -> list[str]:
+    return [row.values["text"]] if "text" in row.values else words_of(row)
+
+
+def _measured(sums: np.ndarray) -> Measured:
+    """From the nats, predicted tokens and bytes of each row."""
+    each = Sums(sums, _figures)
+    return Measured(overall(each), {"tokens": int(sums[:, 1].sum()), "bytes": int(sums[:, 2].sum())}, each)
+
+
+def _figures(sums: np.ndarray) -> Figures:
+    """From nats, predicted tokens, and bytes."""
+    nats, tokens, size = sums.tolist()
+    loss = nats / max(1, tokens)
+    return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": nats / math.log(2) / max(1, size)}

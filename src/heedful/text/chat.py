@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 FILE = "chat_template.jinja"  # beside tokenizer_config.json, whose "chat_template" is the older place
 JINJA = (3, 1, 6)  # the sandbox of older ones has known holes
+SAID, UNSAID = "\ufdd0", "\ufdd1"  # around what the assistant says; no characters (Unicode, 23.7)
+# What messages look like where nobody says: a line with the role, and the content with an end token after it.
+DEFAULT = (
+    "{% for message in messages %}{{ message.role + ':\\n' }}"
+    "{% if message.role == 'assistant' %}{% generation %}{{ message.content + eos_token }}{% endgeneration %}"
+    "{% else %}{{ message.content + eos_token }}{% endif %}{{ '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'assistant:\\n' }}{% endif %}"
+)
 
 
 def is_conversation(one: Any) -> bool:
@@ -59,9 +67,69 @@ def rendered(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]]) -> str
     >>> rendered(tokenizer, [{"role": "user", "content": "Hello"}])
     '[user] Hello</s>'
     """
+    plain = _plain(messages)
+    if plain[-1]["role"] == "assistant":
+        raise HeedfulError("the last message is the assistant's, who is to answer; end with another's")
+    return _unmarked(_filled(tokenizer, plain, asking=True))
+
+
+def spoken(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:
+    """A whole conversation in the template's words, in parts, each with whether it is the assistant's, to be learned.
+
+    A template tells the assistant's parts by ``{% generation %}``; equal to what transformers' ``apply_chat_template``
+    tells by ``return_assistant_tokens_mask``. Of one that does not, an assistant's part is all that comes after what
+    asks for it: the conversation up to there, with the generation prompt. Where that is not how the longer text begins,
+    an error says so, and one where a template shows nothing of the assistant's.
+
+    >>> tokenizer = Tokenizer.train(["some text"], size=300)
+    >>> tokenizer.config["chat_template"] = DEFAULT
+    >>> talk = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day"}]
+    >>> spoken(tokenizer, talk)
+    [('user:\\nHello</s>\\nassistant:\\n', False), ('Good day</s>', True), ('\\n', False)]
+    """
+    plain = _plain(messages)
+    whole = _filled(tokenizer, plain, asking=False)
+    parts = _marked(whole) if SAID in whole else _by_turns(tokenizer, plain, whole)
+    if not any(said and text for text, said in parts):
+        raise HeedfulError("the model's chat template shows nothing that the assistant says; look at its contents")
+    return [(text, said) for text, said in parts if text]
+
+
+def _marked(text: str) -> list[tuple[str, bool]]:
+    first, *others = text.split(SAID)
+    parts = [(first, False)]
+    for other in others:
+        said, _, rest = other.partition(UNSAID)
+        parts += [(said, True), (rest, False)]
+    return parts
+
+
+def _by_turns(tokenizer: Tokenizer, messages: list[dict[str, Any]], whole: str) -> list[tuple[str, bool]]:
+    parts, done = [], 0
+    for number, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        asked = _filled(tokenizer, messages[:number], asking=True) if number else ""
+        said = whole if number == len(messages) - 1 else _filled(tokenizer, messages[: number + 1], asking=False)
+        if not said.startswith(asked) or not whole.startswith(said) or len(asked) < done:
+            raise HeedfulError(
+                f"the model's chat template writes message {number + 1} otherwise when others follow it, so that what "
+                "the assistant says cannot be told; give it {% generation %} marks"
+            )
+        parts += [(whole[done : len(asked)], False), (whole[len(asked) : len(said)], True)]
+        done = len(said)
+    return [*parts, (whole[done:], False)]
+
+
+def _unmarked(text: str) -> str:
+    return text.replace(SAID, "").replace(UNSAID, "")
+
+
+def _filled(tokenizer: Tokenizer, messages: list[dict[str, Any]], asking: bool) -> str:
+    """The template's words, with marks around the assistant's where it tells them; ``asking`` for an answer."""
     template = _template(_told(tokenizer))
     names = {role: name for role in ROLES if isinstance(name := tokenizer.config.get(role), str)}
-    given = {"messages": _plain(messages), "tools": None, "documents": None, "add_generation_prompt": True}
+    given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": asking}
     import jinja2
 
     try:
@@ -96,12 +164,12 @@ def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             shown = f"{str(message)[:40]!r}"
             raise HeedfulError(f'message {number} is {shown}; give {{"role": "user", "content": "..."}}')
-    if messages[-1]["role"] == "assistant":
-        raise HeedfulError("the last message is the assistant's, who is to answer; end with another's")
     try:
         plain: list[dict[str, Any]] = json.loads(json.dumps([dict(message) for message in messages]))
     except (TypeError, ValueError) as error:
         raise HeedfulError(f"a message holds more than text, numbers and lists of them ({_line(error)})") from None
+    if any(mark in json.dumps(plain, ensure_ascii=False) for mark in (SAID, UNSAID)):
+        raise HeedfulError("a message holds U+FDD0 or U+FDD1, which are no characters; take them out")
     return plain
 
 
@@ -122,14 +190,17 @@ def _template(text: str) -> Template:
         )
 
     class Generation(Extension):
-        """``{% generation %}``: what the assistant says, marked for training; here it is text as any other."""
+        """``{% generation %}``: what the assistant says, marked for training."""
 
         tags = {"generation"}  # noqa: RUF012 (Jinja's own form)
 
         def parse(self, parser: Any) -> list[nodes.Node]:
             next(parser.stream)
             body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return body
+            return [*_text(SAID), *body, *_text(UNSAID)]
+
+    def _text(data: str) -> list[nodes.Node]:
+        return [nodes.Output([nodes.TemplateData(data)])]
 
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from heedful.errors import HeedfulError
 
@@ -15,22 +16,31 @@ TEMPLATES = {
     "both": ("{start} $A {end}", "{start} $A {end} $B:1 {end}:1"),  # as BERT's own
     "none": ("$A", "$A $B:1"),
 }
+LETTERS = 1000  # the most that a WordPiece vocabulary spells with, as the library's own trainer has it
 
 
 def train(
-    texts: Sequence[str], size: int, kind: str, lowercase: bool, template: str, special: tuple[str, str, str, str]
+    texts: Sequence[str],
+    size: int,
+    kind: str,
+    lowercase: bool,
+    template: str,
+    special: tuple[str, str, str, str],
+    mask: str | None = None,
 ) -> Tokenizer:
     """A trained `tokenizers.Tokenizer` of one of the kinds; `special` is (padding, start, end, unknown)."""
     _, start, end, unknown = special
     lower = [normalizers.Lowercase()] if lowercase else []
-    common: dict[str, Any] = {"vocab_size": size, "special_tokens": list(special), "show_progress": False}
+    # The space before a mask belongs to it, as it does to the word that is missing; a character has none.
+    named = [*special, *([AddedToken(mask, lstrip=kind != "character", normalized=False)] if mask else [])]
+    common: dict[str, Any] = {"vocab_size": size, "special_tokens": named, "show_progress": False}
     trainer: Any
     if kind == "bpe":
         tokenizer = Tokenizer(models.BPE())
         # One space is always put in front and always taken away, so that a word is the same token everywhere in a
         # text and decoding gives the very string back, whatever it begins with. A bare text may stand anywhere in a
-        # longer one (a prompt): nothing is put before it.
-        bare = template == "none"
+        # longer one (a prompt), and with a mask what comes after it is a text of its own: nothing is put before those.
+        bare = template == "none" or mask is not None
         tokenizer.normalizer = normalizers.Sequence(lower if bare else [*lower, normalizers.Prepend(" ")])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -43,12 +53,13 @@ def train(
         trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=2, **common)
     elif kind == "unigram":
         tokenizer = Tokenizer(models.Unigram())
+        whole = mask is None  # else what comes after a mask keeps its space, and is given none that it has not
         tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.NFKC(), *lower, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+            [normalizers.NFKC(), *lower, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(left=whole)]
         )
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
-                pre_tokenizers.Metaspace(),
+                pre_tokenizers.Metaspace(prepend_scheme="always" if whole else "first"),
                 pre_tokenizers.Digits(individual_digits=True),
                 # This model's pieces include the special names: apart from its brackets, "</s>" in a text is only text.
                 pre_tokenizers.Split(Regex("[<>]"), "isolated"),
@@ -61,6 +72,8 @@ def train(
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
+        kept, inside = _letters(tokenizer, texts)
+        common |= {"special_tokens": [*named, *inside], "initial_alphabet": kept, "limit_alphabet": max(1, len(kept))}
         trainer = trainers.WordPieceTrainer(min_frequency=2, **common)
     else:
         tokenizer = Tokenizer(models.WordLevel(unk_token=unknown))
@@ -73,8 +86,30 @@ def train(
     except Exception as error:  # the library raises the bare class
         reason = str(error).partition("\n")[0]
         raise HeedfulError(f"no {kind} vocabulary of {size} from this text ({reason}); choose another size") from error
+    if kind == "wordpiece":  # those letters are no special tokens
+        made = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=unknown))
+        made.normalizer, made.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+        made.decoder, tokenizer = tokenizer.decoder, made
+        tokenizer.add_special_tokens(named)
     # Who opens the folder in `transformers` gets the special tokens from this; here the task adds them.
     single, pair = (form.format(start=start, end=end) for form in TEMPLATES[template])
     used = [(token, tokenizer.token_to_id(token)) for token in (start, end)]
     tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=used)
     return tokenizer
+
+
+def _letters(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The commonest letters of the texts, and as WordPiece writes them within a word those that stand there, in order.
+
+    The library numbers the second kind in an order that differs from run to run, and with it the pieces made of them:
+    the same texts gave other vocabularies. Named beforehand, they have their places.
+    """
+    words = Counter(word for text in texts for word in tokenizer.normalizer.normalize_str(text).split())
+    letters, following = Counter[str](), set[str]()
+    for word, count in words.items():
+        for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(word):
+            following.update(piece[1:])
+            for letter in piece:
+                letters[letter] += count
+    kept = sorted(letters, key=lambda letter: (-letters[letter], letter))[:LETTERS]
+    return kept, [f"##{letter}" for letter in sorted(following.intersection(kept))]

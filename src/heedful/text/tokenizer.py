@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -22,6 +23,7 @@ Kind = Literal["bpe", "unigram", "wordpiece", "character"]
 Template = Literal["end", "both", "none"]
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3 in every vocabulary trained here
+MASK = "<mask>"  # id 4, where it is asked for
 SMALLEST = {"bpe": 256 + len(SPECIAL)}  # byte-level: every byte is a token
 TARGET = "tokenizer.target"  # the name of the target's where source and target have one each
 BATCH = 10_000  # texts encoded at a time: the library's encodings are far larger than their ids
@@ -38,6 +40,7 @@ PAIRS = {  # besides, where a text has a start, and a pair two segments: BERT's 
     **dict(zip(("cls_token", "sep_token"), SPECIAL[1:3], strict=True)),
     "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
 }
+MASKED = {"mask_token": MASK, "split_special_tokens": False}  # besides, where a text may hold the mask
 
 
 class Tokenizer:
@@ -65,12 +68,15 @@ class Tokenizer:
         kind: Kind = "bpe",
         lowercase: bool = False,
         template: Template = "end",
+        mask: bool = False,
     ) -> Tokenizer:
         """A vocabulary of at most `size` tokens learned from `texts`, ``<pad> <s> </s> <unk>`` being ids 0 to 3.
 
         - ``bpe``: byte-level byte-pair encoding (Sennrich et al. 2016; bytes as in Radford et al. 2019). Any string is
           encoded without loss; a digit is always a token of its own, so that unseen numbers are made of seen parts.
         - ``unigram``: a unigram language model over pieces (Kudo 2018) after NFKC, runs of spaces as one; digits apart.
+          Of this kind alone two trainings on the same texts may differ a little: the library adds up in an order that
+          changes.
         - ``wordpiece``: BERT's pipeline (Devlin et al. 2019): words and punctuation apart, longest piece first.
         - ``character``: every Unicode character a token.
 
@@ -80,6 +86,14 @@ class Tokenizer:
         nothing): ``end``, ``text </s>``, for translation; ``both``, ``<s> text </s>``, a pair as
         ``<s> text </s> pair </s>`` in two segments, for encoders; ``none``, the bare text, for language models.
 
+        With ``mask`` id 4 is ``<mask>``, which stands for what is to be filled in: it, and so the names of the other
+        special tokens too, may be written in a text. The spaces before it belong to it (but in ``character``), as they
+        do to the word that is missing. No space is then put before a ``bpe`` text: it would also come after each mask.
+
+        >>> tokenizer = Tokenizer.train(["a small text", "a smaller text"], size=300, mask=True)
+        >>> tokenizer.pieces(tokenizer.encode(["a <mask> text"])[0])[:2]
+        ['a', '<mask>']
+
         Raises `HeedfulError` for an unknown `kind` or `template`, for no text, and for a `size` too small to hold the
         alphabet.
         """
@@ -88,16 +102,16 @@ class Tokenizer:
         for name, word, known in (("kind", kind, get_args(Kind)), ("template", template, get_args(Template))):
             if word not in known:
                 raise HeedfulError(f"unknown tokenizer {name} {word!r}; {nearest(str(word), known)}")
-        if size < SMALLEST.get(kind, len(SPECIAL) + 1):
-            raise HeedfulError(
-                f"a {kind} vocabulary of {size} is too small; ask for {SMALLEST.get(kind, len(SPECIAL) + 1)} or more"
-            )
+        least = SMALLEST.get(kind, len(SPECIAL) + 1) + mask
+        if size < least:
+            raise HeedfulError(f"a {kind} vocabulary of {size} is too small; ask for {least} or more")
         texts = [text for text in texts if text.strip()]
         if not texts:
             raise HeedfulError("no text to train a tokenizer on; give it at least one line that is not blank")
         _share_cores()
-        backend = pipelines.train(texts, size, kind, lowercase, template, SPECIAL)
-        return cls(backend, CONFIG | (PAIRS if template == "both" else {}))
+        backend = pipelines.train(texts, size, kind, lowercase, template, SPECIAL, MASK if mask else None)
+        told = (PAIRS if template == "both" else {}) | (MASKED if mask else {})
+        return cls(backend, CONFIG | told)
 
     @classmethod
     def load(cls, folder: str | Path, name: str = "tokenizer") -> Tokenizer:
@@ -185,6 +199,25 @@ class Tokenizer:
         """The id that hides a token (BERT's ``[MASK]``), or None."""
         return self._special("mask_token")
 
+    @property
+    def added(self) -> list[str]:
+        """The tokens that are looked for in a text before it is cut and are not special, in the order of their ids."""
+        found = sorted(self.backend.get_added_tokens_decoder().items())
+        return [token.content for _, token in found if not token.special]
+
+    def add(self, tokens: Sequence[str]) -> None:
+        """Make each of these one token, wherever it stands in a text; the spaces after it belong to it. New ones get
+        the ids after the vocabulary.
+
+        >>> tokenizer = Tokenizer.train(["a small text"], size=300)
+        >>> tokenizer.add(["<2fr>"])
+        >>> tokenizer.encode(["<2fr> a text"])[0][1:] == tokenizer.encode(["a text"])[0]
+        True
+        """
+        from tokenizers import AddedToken
+
+        self.backend.add_tokens([AddedToken(token, rstrip=True, normalized=False, special=False) for token in tokens])
+
     def around(self, pair: bool = False) -> Around:
         """The ids that stand around a text, or a pair of texts, in what the published model was given: Llama's ``<s>``
         before, T5's ``</s>`` after, BERT's ``[CLS] A [SEP] B [SEP]`` in two segments. `encode` adds none of them.
@@ -198,11 +231,65 @@ class Tokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text: no start, end or padding is added."""
         assert not isinstance(texts, str), "encode takes a list of texts"
-        return [
-            encoding.ids
-            for first in range(0, len(texts), BATCH)
-            for encoding in self.backend.encode_batch_fast(list(texts[first : first + BATCH]), add_special_tokens=False)
-        ]
+        with _of_characters(texts):
+            return [
+                encoding.ids
+                for first in range(0, len(texts), BATCH)
+                for encoding in self.backend.encode_batch_fast(
+                    list(texts[first : first + BATCH]), add_special_tokens=False
+                )
+            ]
+
+    def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """The ids of each text as `encode` gives them, and of each the characters (start, end) that it stands for.
+
+        Where the tokenizer counts the space before a word to it, so do these; a token of a part of a character stands
+        for the whole of it.
+        """
+        assert not isinstance(texts, str), "offsets takes a list of texts"
+        with _of_characters(texts):
+            return [
+                (encoding.ids, encoding.offsets)
+                for first in range(0, len(texts), BATCH)
+                for encoding in self.backend.encode_batch(list(texts[first : first + BATCH]), add_special_tokens=False)
+            ]
+
+    def words(self, rows: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
+        """The ids of each row of words, every word encoded as it stands in a text, and of each id the word (from 0)
+        that it is a part of. A word of nothing that the tokenizer writes has none.
+
+        These are the ids that `transformers` gives for ``is_split_into_words=True``; there a byte-level tokenizer must
+        be opened with ``add_prefix_space=True`` for it, which is done here.
+
+        >>> tokenizer = Tokenizer.train(["a small text"] * 2, size=300, kind="wordpiece")
+        >>> tokenizer.words([["a", "small-text"]])[0][1]
+        [0, 1, 1, 1]
+        """
+        with _of_characters(word for row in rows for word in row):
+            return [
+                (encoding.ids, [word for word in encoding.word_ids if word is not None])  # nothing is put around them
+                for first in range(0, len(rows), BATCH)
+                for encoding in self._spaced.encode_batch(
+                    [list(row) for row in rows[first : first + BATCH]], is_pretokenized=True, add_special_tokens=False
+                )
+            ]
+
+    @cached_property
+    def _spaced(self) -> Backend:
+        """The backend, but with a space before each word where the words of a text have it in their tokens."""
+        state = json.loads(self.backend.to_str())
+        before, normal = state["pre_tokenizer"] or {}, state["normalizer"]
+        levels = [part for part in before.get("pretokenizers", [before]) if part.get("type") == "ByteLevel"]
+        if not levels or any(part["add_prefix_space"] for part in levels) or "Prepend" in json.dumps(normal):
+            return self.backend
+        if before is levels[0]:
+            before["add_prefix_space"] = True
+        else:  # of several steps each part of a word would get a space
+            prepend = {"type": "Prepend", "prepend": " "}
+            state["normalizer"] = {"type": "Sequence", "normalizers": [*([normal] if normal else []), prepend]}
+        spaced = type(self.backend).from_str(json.dumps(state))
+        spaced.encode_special_tokens = self.backend.encode_special_tokens
+        return spaced
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The text of each row of ids. Special tokens are left out, and so are ids beyond the vocabulary (the spare
@@ -218,9 +305,20 @@ class Tokenizer:
         """The tokens as people read them, one string an id: the space that begins a word is a leading space, special
         tokens stand by name, and a byte that is only a part of a character is written ``<0xE8>``.
         """
-        specials = {token.content for token in self.backend.get_added_tokens_decoder().values() if token.special}
-        tokens = [self.backend.id_to_token(int(one)) or "" for one in ids]
-        return [token if token in specials else readable(token, self._decoders) for token in tokens]
+        tokens = [(int(one), self.backend.id_to_token(int(one)) or "") for one in ids]
+        return [token if one in self.special else readable(token, self._decoders) for one, token in tokens]
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """The ids that stand for no text: padding, start, end, unknown, mask, and what else the files call special."""
+        roles = (self.pad, self.start, self.end, self.unknown, self.mask)
+        told = (number for number, token in self.backend.get_added_tokens_decoder().items() if token.special)
+        return frozenset([*(number for number in roles if number is not None), *told])
+
+    @property
+    def by_words(self) -> bool:
+        """Whether the tokens say which of them go on with a word, rather than where spaces stand (BERT's ``##``)."""
+        return "WordPiece" in self._decoders
 
     @cached_property
     def joined(self) -> frozenset[int]:
@@ -255,3 +353,15 @@ def _share_cores() -> None:
     if "TOKENIZERS_PARALLELISM" not in os.environ:
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
         os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
+
+
+@contextmanager
+def _of_characters(texts: Iterable[str]) -> Iterator[None]:
+    """Halves of characters, which the library takes for no text, are an error that a person can read."""
+    try:
+        yield
+    except TypeError:
+        for text in texts:
+            if any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise HeedfulError(f"{text[:40]!r} holds half of a surrogate pair; give whole characters") from None
+        raise

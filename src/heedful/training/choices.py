@@ -13,7 +13,7 @@ from heedful.checkpoints.peft import is_adapter
 from heedful.data import Rows
 from heedful.errors import HeedfulError
 from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, resolve
-from heedful.tasks.task import Task
+from heedful.tasks.task import SOME, Task
 
 # Times that of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base on
 # MNLI (github.com/microsoft/LoRA, examples/NLU/roberta_base_mnli.sh).
@@ -40,7 +40,7 @@ def check_same(settings: RunSettings, begun: RunSettings) -> None:
 def asked_for(kind: type[Task], settings: RunSettings) -> RunSettings:
     """What was asked for with what its recipe says; refuses what would have no effect."""
     given = _given(settings)
-    idle = [_flag(name) for name in given if {name, name.partition(".")[0]} & kind.without]
+    idle = [_flag(name) for name in given if {name, name.partition(".")[0]} & (SOME - kind.uses)]
     if idle:
         raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
     fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer."))]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
+from heedful.evaluation.scored import LOWER_IS_BETTER
 from heedful.training.checkpoint import Checkpoints, Interrupts, random_state, set_random_state
 from heedful.training.log import Log
 from heedful.training.optimisation import Average
@@ -21,7 +22,6 @@ from heedful.training.schedule import Limits, Schedule
 
 Batch = Mapping[str, Tensor]
 FORMAT = 1  # of the checkpoint
-LOWER_IS_BETTER = {"loss", "perplexity", "bits_per_byte"}
 
 
 class Steps(Protocol):

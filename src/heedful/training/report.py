@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from typing import Any
 
@@ -66,6 +67,7 @@ def card_of(task: Task, rows: Rows, settings: RunSettings) -> dict[str, Any]:
         "data": {"train": list(settings.train), "examples": len(rows), "sha256": _digest(rows, task)},
         "versions": {"heedful": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "settings": settings.to_dict(),
+        **task.facts(),
     }
 
 
@@ -73,10 +75,19 @@ def _digest(rows: Rows, task: Task) -> str:
     """SHA-256 of what was learned from, in its order."""
     digest = hashlib.sha256()
     for row in rows:
-        for value in (row.values[column] for column in task.columns):
+        for value in (row.values[column] for column in task.columns if column in row.values):
             if isinstance(value, Picture):
                 digest.update(value.digest_bytes())
             else:
-                digest.update((value if isinstance(value, str) else "\t".join(value)).encode("utf-8", "surrogatepass"))
+                digest.update(_written(value).encode("utf-8", "surrogatepass"))
             digest.update(b"\0")
     return digest.hexdigest()
+
+
+def _written(value: Any) -> str:
+    """A value of a row as a text: itself, several labels or words with tabs between, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+        return "\t".join(value)
+    return json.dumps(value, ensure_ascii=False)

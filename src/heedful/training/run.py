@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ import torch
 
 from heedful import tasks
 from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
+from heedful.auditing.audit import warnings
 from heedful.checkpoints import load, save
 from heedful.checkpoints.fitting import pack
-from heedful.data import Rows, parts, read
+from heedful.data import Rows
 from heedful.errors import HeedfulError
 from heedful.files import write
 from heedful.models import Model
@@ -36,6 +36,7 @@ from heedful.training.muon import muon
 from heedful.training.optimisation import Average, adamw
 from heedful.training.report import card_of, described, ended, trained_parameters
 from heedful.training.schedule import Limits, schedule
+from heedful.training.sources import divided
 from heedful.training.watch import Watch
 
 ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
@@ -76,7 +77,7 @@ def train(
         settings = resolve(settings, begun)
     kind = tasks.get(settings.task)
     settings = asked_for(kind, settings)
-    rows, valid = _data(kind, settings)
+    rows, valid = divided(kind, settings)
     device = device_of(settings.device)
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device)
 
@@ -92,7 +93,7 @@ def train(
     task.ready(model, settings)
     pack(model.to(device))
     learned, held = (task.encode(part, settings.data.max_length) for part in (rows, valid))
-    for line in described(task, learned, held, model, settings):
+    for line in (*described(task, learned, held, model, settings), *warnings(task, rows, valid, learned)):
         say(line)
 
     inputs = settings.training.watch
@@ -134,21 +135,6 @@ def train(
         "settings": settings.to_dict(),
         **(validation.best.details if validation.best is not None else {}),
     }
-
-
-# ------------------------------------------------------------------------------------------------------ data, settings
-
-
-def _data(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
-    """Training and validation rows: from two sources, the parts of one that has parts, or one set divided."""
-    data = settings.data
-    take = partial(read, columns=kind.columns, names=data.columns, separator=data.label_separator)
-    rows = take(list(settings.train), split="train", limit=data.limit)
-    if settings.valid or "valid" in parts(settings.train):
-        if data.valid_fraction is not None:
-            raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
-        return rows, take(list(settings.valid or settings.train), split="valid")
-    return kind.divide(rows, data.valid_fraction, settings.seed)
 
 
 # ------------------------------------------------------------------------------------------------------------- learning

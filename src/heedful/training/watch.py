@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.config import EncoderDecoderConfig, VisionConfig
+from heedful.config import DecoderConfig, EncoderDecoderConfig, VisionConfig
 from heedful.data import Picture, Row, Rows
 from heedful.errors import HeedfulError
 from heedful.inspection.images import grid, tokens
@@ -100,7 +100,11 @@ class Watch:
         config = self.model.config
         prefix = config.patches.prefix_tokens if isinstance(config, VisionConfig) else 0
         with record(self.model, "pattern", queries=range(prefix) if prefix else None) as seen:
-            self.task.objective(self.model, batch)
+            if "text.ids" in batch:  # of texts that are compared the first
+                batch = {name: batch[f"text.{name}"] for name in ("ids", "mask")}
+                self.model(batch["ids"], batch["mask"])
+            else:
+                self.task.objective(self.model, batch)
         groups: dict[tuple[str, str], list[Tensor]] = {}
         for path, weights in seen.items():
             stack, *_, part, _ = path.split(".")
@@ -136,12 +140,11 @@ class Watch:
 
     def _batch(self, text: str) -> dict[str, Tensor]:
         """The input as a batch of one."""
-        examples, _, note = self.task.encode(Rows([self._row(text)]))
-        kind = next(iter(self.task.columns.values()))
-        if len(examples) != 1 or (kind == "text" and note):
+        encoded = self.task.encode(Rows([self._row(text)]))
+        if len(encoded.examples) != 1 or encoded.lost:
             raise HeedfulError("longer than the model reads; give a shorter one")
-        batch = self.task.collate(examples)
-        if kind == "document":
+        batch = self.task.collate(encoded.examples)
+        if isinstance(self.model.config, DecoderConfig) and "labels" in batch and batch["labels"].dtype == torch.long:
             last = batch["labels"][:, -1:]
             if int(last) != self.task.end:  # type: ignore[attr-defined]  # tasks of documents have an end
                 batch["ids"] = torch.cat((batch["ids"], last), 1)  # it is only predicted there, and is to be seen here
@@ -167,6 +170,14 @@ class Watch:
                 values[name] = text
             elif kind == "label":
                 values[name] = self.task.labels[0]  # type: ignore[attr-defined]  # tasks that have the column have labels
+            elif kind == "words":
+                values[name] = tuple(text.split())
+            elif kind == "tags":
+                values[name] = (self.task.labels[0],) * len(text.split())  # type: ignore[attr-defined]  # as above
+            elif kind == "answers":
+                values[name] = ()
+            elif name == "text_pair" and "negative" in columns and name not in values:
+                values[name] = parts[0]  # it is not looked at
             elif kind == "text" and name not in values:
                 values[name] = self._own(parts[0])
         return Row(values, "--training.watch", 1)

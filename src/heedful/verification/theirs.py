@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.cache import counted
 from heedful.checkpoints.folder import CONFIG, read_json
-from heedful.config import AlibiPosition, ModelConfig, NoPosition, RelativePosition, VisionConfig
+from heedful.config import AlibiPosition, ModelConfig, NoPosition, PooledHead, RelativePosition, VisionConfig
 from heedful.tasks.shared import stacks_of
 from heedful.verification.inputs import TOKENWISE, Call, Side
 from heedful.verification.report import Skipped
@@ -121,7 +121,17 @@ def output(model: Any, call: Call, config: ModelConfig) -> Tensor:
         given["decoder_input_ids"] = call.target
     if call.target_mask is not None:
         given["decoder_attention_mask"] = call.target_mask.long()
-    return _tensor(model(**given))
+    made = _tensor(model(**given))
+    return _pooled(made, call.mask, config.head) if isinstance(config.head, PooledHead) else made
+
+
+def _pooled(hidden: Tensor, mask: Tensor | None, head: PooledHead) -> Tensor:
+    """What sentence-transformers makes of a body's rows: no class of theirs pools."""
+    real = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask
+    kept = [row[own] for row, own in zip(hidden, real, strict=True)]
+    how = {"first": lambda row: row[0], "last": lambda row: row[-1], "max": lambda row: row.amax(0)}
+    made = torch.stack([how.get(head.pooling, lambda row: row.mean(0))(row) for row in kept])
+    return made / made.norm(dim=1, keepdim=True) if head.normalise else made
 
 
 def _tensor(answer: Any) -> Tensor:

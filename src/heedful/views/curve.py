@@ -37,6 +37,7 @@ METRICS = {
     "exact_match": "exact match, %",
     "macro_f1": "macro F1, %",
     "f1": "F1, %",
+    "matthews": "Matthews correlation × 100",
     "top5_accuracy": "top-5 accuracy, %",
     "chrf": "chrF",
     "bits_per_character": "bits a character",

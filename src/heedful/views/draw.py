@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from heedful.data import Row
     from heedful.tasks.task import Measured
 
+ANSWERS = {
+    "label",
+    "tags",
+    "answers",
+    "target",
+    "summary",
+    "score",
+}  # columns that a mistake shows as what was expected
+
 
 def draw_run(folder: str | os.PathLike[str], metric: str | None = None) -> Path | None:
     """Write ``curve.svg`` of the ``metrics.jsonl`` in ``folder``; None where nothing was logged yet.
@@ -58,9 +67,12 @@ def draw_report(folder: str | os.PathLike[str], measured: Measured, rows: Sequen
 
 def _mistake(one: dict[str, Any], row: Row) -> Mistake:
     """A mistake with the whole of what was asked, which the details only name."""
-    given = [value for column, value in row.values.items() if column != "label"]
-    asked = given[0].pixels() if "image" in row.values else "\n".join(given)
-    return Mistake(asked, _labels(one["expected"]), _labels(one["output"]), one["score"])
+    if "image" in row.values:
+        asked = row.values["image"].pixels()
+    else:
+        given = (value for column, value in row.values.items() if column not in ANSWERS)
+        asked = "\n".join(value if isinstance(value, str) else " ".join(value) for value in given)
+    return Mistake(asked, _labels(one["expected"]), _labels(one["output"]), min(1.0, max(0.0, one["score"])))
 
 
 def _labels(answer: str | Sequence[str]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 from heedful.checkpoints.families.bart import BART
 from heedful.checkpoints.families.bert import BERT
@@ -17,7 +18,7 @@ from heedful.checkpoints.families.t5 import T5
 from heedful.checkpoints.families.vit import VIT
 from heedful.checkpoints.family import Case, Family
 from heedful.checkpoints.rules import Tensors
-from heedful.config import Config, ModelConfig
+from heedful.config import Config, DecoderConfig, EncoderConfig, ModelConfig, NoHead, PooledHead, Pooling
 from heedful.errors import HeedfulError, nearest
 
 DECODERS = (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)
@@ -52,6 +53,8 @@ class Own(Family):
         return ours
 
 
+# what sentence-transformers can say: a pooling, and the length of the vector
+_POOLED = [PooledHead(pooling=each, normalise=unit) for each in get_args(Pooling) for unit in (True, False)]
 OWN_CASE = Case(name="heedful", fixed={})
 OWN = Own(name="heedful", fixed={}, facts=(), rules=(), cases=())
 
@@ -68,8 +71,11 @@ def family_of(theirs: Mapping[str, Any]) -> Family:
 def express(config: ModelConfig, first: str = "") -> tuple[Family, Case, dict[str, Any]] | None:
     """The first family and class that can say a configuration exactly, and its ``config.json``; None: no one can.
 
-    The family named ``first`` is asked before the others: a model goes back into the layout that it came in.
+    The family named ``first`` is asked before the others: a model goes back into the layout that it came in. No family
+    has a word for pooling: of such a model the body is said, and ``modules.json`` says the rest (pooling.py).
     """
+    if isinstance(config, EncoderConfig | DecoderConfig) and config.head in _POOLED:
+        config = replace(config, head=NoHead())
     for family in sorted(FAMILIES.values(), key=lambda family: family.name != first):
         for case in family.cases:
             if (theirs := family.write(config, case)) is not None:

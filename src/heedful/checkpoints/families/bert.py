@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heedful.checkpoints.facts import ACTIVATIONS, Fact, Id, Key, Labels, Stored, only
 from heedful.checkpoints.family import Case, Family
-from heedful.checkpoints.rules import Drop, Rename, Tie
+from heedful.checkpoints.rules import Drop, Rename, RenameUnlessZero, Tie
 
 LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
 NO_POOLER = Drop("pooler.dense.{p}")  # older files keep one that the class does not use
@@ -71,7 +71,7 @@ BERT = Family(
         Rename(LAYER + ".intermediate.dense.{p}", BLOCK + ".feed_forward.up.{p}"),
         Rename(LAYER + ".output.dense.{p}", BLOCK + ".feed_forward.down.{p}"),
         Rename(LAYER + ".output.LayerNorm.{p}", BLOCK + ".feed_forward_residual.after.{p}"),
-        Rename("pooler.dense.{p}", "head.pooler.dense.{p}"),
+        RenameUnlessZero("pooler.dense.{p}", "head.pooler.dense.{p}"),
     ),
     cases=(
         Case(

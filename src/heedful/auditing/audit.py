@@ -1,0 +1,105 @@
+"""``heedful audit``: everything that can be known of the data without training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heedful import tasks
+from heedful.auditing.characters import odd_characters
+from heedful.auditing.finding import Finding
+from heedful.auditing.rows import balance, leaked, repeated
+from heedful.auditing.tokens import lengths, looked_at, shown
+from heedful.data import Rows
+from heedful.models.base import device_of
+from heedful.settings import RunSettings, resolve
+from heedful.tasks.task import Encoded, Task
+from heedful.training.choices import asked_for, settled, suggested_for
+from heedful.training.sources import divided
+
+FEW = 200  # examples whose tokens the short form looks at
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found of the data of one run."""
+
+    task: str
+    examples: int
+    held: int
+    findings: Sequence[Finding]
+    sample: Sequence[str]  # lines: exactly what the model sees
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is likely wrong."""
+        return all(finding.level == "fact" for finding in self.findings)
+
+    def lines(self) -> list[str]:
+        """For a person, warnings first."""
+        ordered = sorted(self.findings, key=lambda finding: finding.level == "fact")
+        count = sum(finding.level == "warning" for finding in ordered)
+        verdict = "nothing stands out" if not count else f"{count} thing{'s' * (count > 1)} to look at, marked !"
+        return [
+            f"{self.examples:,} examples, {self.held:,} for validation: {verdict}",
+            *(finding.line() for finding in ordered),
+            *([""] if self.sample else []),
+            *self.sample,
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "task": self.task,
+            "ok": self.ok,
+            "examples": self.examples,
+            "validation": self.held,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "sample": list(self.sample),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def audit(settings: RunSettings) -> Audit:
+    """Read the data of a run as ``train`` would, and look at it; nothing is written and nothing is trained.
+
+    Raises:
+        HeedfulError: for what ``train`` would refuse.
+    """
+    began = time.perf_counter()
+    kind = tasks.get(settings.task)
+    settings = asked_for(kind, settings)
+    rows, held = divided(kind, settings)
+    settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device_of("cpu"))
+    task = kind.start(settings.start_from, rows, settings)[0] if settings.start_from else kind.prepare(rows, settings)
+    encoded = task.encode(rows, settings.data.max_length)
+    findings = [*findings_of(task, rows, held), *findings_of_tokens(task, encoded)]
+    sample = shown(task, encoded)
+    return Audit(task.name, len(rows), len(held), findings, sample, time.perf_counter() - began)
+
+
+def warnings(task: Task, rows: Rows, held: Rows, learned: Encoded) -> list[str]:
+    """The short form, for the head of a run: what is likely wrong, of all rows and of some examples' tokens."""
+    found = [*findings_of(task, rows, held), *looked_at(task, learned, most=FEW)]
+    return [finding.line() for finding in found if finding.level == "warning"]
+
+
+def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
+    """What rows tell by themselves."""
+    columns = dict(task.columns)
+    if rows.skipped:
+        text = f"{rows.skipped:,} blank or unreadable rows are left out"
+        yield Finding("skipped", "warning", rows.skipped, text)
+    yield from repeated(rows, columns)
+    yield from leaked(rows, held, columns)
+    yield from balance(rows, columns)
+    yield from odd_characters([*rows, *held], columns)
+
+
+def findings_of_tokens(task: Task, encoded: Encoded) -> Iterator[Finding]:
+    """What the model would be given of them."""
+    yield from lengths(task, encoded)
+    yield from looked_at(task, encoded)

@@ -1,0 +1,75 @@
+"""Characters that are seldom meant: broken ones, invisible ones, text that was decoded wrongly."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from heedful.auditing.finding import Finding, many, place
+from heedful.data import Row
+from heedful.data.rows import Kind
+
+# name: (what it looks like, what it is and what to do)
+ODD: dict[str, tuple[re.Pattern[str], str]] = {
+    "broken": (re.compile("\ufffd"), "with U+FFFD, what a wrong decoding leaves of a letter; read the original again"),
+    "mojibake": (
+        # UTF-8 of two or three bytes read as Latin-1 or Windows-1252: "Ã©" for "é", "â€™" for an apostrophe
+        re.compile("[ÃÂ][\u0080-\u00bf]|â(?:€|\u0080)[\u0080-\u00bf™œ˜\u201c\u201d\u2013\u2014\u0153]"),
+        "with what looks like UTF-8 read as another encoding (é for é); decode the original as UTF-8",
+    ),
+    "controls": (
+        re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"),
+        "with control characters; take them out unless they are meant",
+    ),
+    "invisible": (
+        re.compile("[\u00ad\u200b\u2060\ufeff\u202a-\u202e\u2066-\u2069]"),
+        "with invisible characters (soft hyphens, spaces of no width, marks of direction); take them out unless meant",
+    ),
+    "halves": (re.compile("[\ud800-\udfff]"), "with half characters, which no file can keep; read the original again"),
+    "markup": (
+        re.compile(r"&(?:amp|lt|gt|quot|nbsp|#\d+|#x[0-9a-fA-F]+);|</?(?:p|br|div|span|a|b|i|li|ul)\b[^>]{0,200}>"),
+        "with HTML (&amp;, <br>); take it out unless it is to be learned",
+    ),
+}
+
+
+def texts_of(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
+    """The texts of a row, those of words as one."""
+    for name, kind in columns.items():
+        value = row.values.get(name)
+        if isinstance(value, str) and kind.rstrip("?") in ("text", "document"):
+            yield value
+        elif isinstance(value, tuple) and kind == "words":
+            yield " ".join(value)
+
+
+def odd_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Finding]:
+    """A finding for each kind of odd character that some rows hold, and one for texts written in more than one way.
+
+    >>> rows = [Row({"text": "caf\\ufffd"}, "a.txt", 1), Row({"text": "tea"}, "a.txt", 2)]
+    >>> print(odd_characters(rows, {"text": "text"})[0].line())
+    ! broken      1 example with U+FFFD, what a wrong decoding leaves of a letter; read the original again (a.txt:1)
+    """
+    found: dict[str, list[str]] = {name: [] for name in (*ODD, "forms")}
+    for row in rows:
+        for text in texts_of(row, columns):
+            if text.isascii() and min(text, default=" ") >= "\x00" and not _suspicious(text):
+                continue
+            for name, (pattern, _) in ODD.items():
+                if pattern.search(text):
+                    found[name].append(place(row))
+            if not unicodedata.is_normalized("NFC", text):
+                found["forms"].append(place(row))
+    told = {name: what for name, (_, what) in ODD.items()}
+    told["forms"] = "with letters and accents apart (not NFC), so that equal words differ; normalise them all alike"
+    return [
+        Finding(name, "warning", len(places), f"{many(len(places))} {told[name]}", places)
+        for name, places in ((name, list(dict.fromkeys(places))) for name, places in found.items())
+        if places
+    ]
+
+
+def _suspicious(text: str) -> bool:
+    """Whether a text of ASCII may hold something odd, by a quick look."""
+    return "&" in text or "<" in text or not text.isprintable()

@@ -1,0 +1,65 @@
+"""What an audit finds: one line each, with its number, where it stands, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from heedful.data import Row
+
+PLACES = 3  # shown of each finding; all are in the JSON, up to ``KEPT``
+KEPT = 1000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing about the data.
+
+    Attributes:
+        name: a word for it: "duplicates", "leakage", "lengths", ...
+        level: "warning" where something is likely wrong, else "fact".
+        count: of examples, or of what ``text`` says.
+        text: a line for a person, with the remedy where it is a warning.
+        places: file and line of the examples, "train.tsv:41".
+    """
+
+    name: str
+    level: Literal["fact", "warning"]
+    count: int
+    text: str
+    places: Sequence[str] = field(default=())
+
+    def line(self) -> str:
+        """``! duplicates  12 examples ... (train.tsv:41, train.tsv:77, ...)``."""
+        more = ", ..." if len(self.places) > PLACES else ""
+        where = f" ({', '.join(self.places[:PLACES])}{more})" if self.places else ""
+        return f"{'!' if self.level == 'warning' else ' '} {self.name:<12}{self.text}{where}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.name,
+            "level": self.level,
+            "count": self.count,
+            "text": self.text,
+            "places": list(self.places[:KEPT]),
+        }
+
+
+def place(row: Row) -> str:
+    """Where a row begins.
+
+    >>> place(Row({}, "train.tsv", 41))
+    'train.tsv:41'
+    """
+    return f"{row.file}:{row.line}"
+
+
+def many(count: int, what: str = "example") -> str:
+    """A number of things.
+
+    >>> many(1), many(1200, "label")
+    ('1 example', '1,200 labels')
+    """
+    return f"{count:,} {what}{'s' * (count != 1)}"

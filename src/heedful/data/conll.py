@@ -1,0 +1,264 @@
+"""Sentences of words with a tag each: CoNLL files, a word a line, and JSON lines and Parquet with lists."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from heedful.data import builtin
+from heedful.data.files import extension, shown, text_stream
+from heedful.data.labels import brief, whole
+from heedful.data.records import BLANK, MISSING, Parquet, classes, from_json, keys, look_up
+from heedful.data.rows import Kind, Row, Rows
+from heedful.errors import HeedfulError
+
+LISTS = (".jsonl", ".ndjson", ".parquet")
+KEYS = {"words": ("words", "tokens"), "tags": ("tags", "ner_tags")}  # what files of lists call them, the Hub's last
+DOCUMENT = "-DOCSTART-"  # parts documents in CoNLL-2003
+NO_WORD = re.compile(r"\d+[-.]\d+")  # how CoNLL-U numbers a line that is no word: words written as one, and empty ones
+CONLLU = (".conllu", ".conll-u")
+UNIVERSAL = ("2", "4")  # in CoNLL-U: the form, and the universal part of speech
+HOW = "write a word, a tab and its tag a line, and a blank line between sentences"
+
+
+class Sentence(NamedTuple):
+    """Words, as many tags, and the line of the first word."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    line: int
+
+
+def read_rows(
+    sources: Sequence[str],
+    kinds: Mapping[str, Kind],
+    names: Sequence[str] | None = None,
+    split: str | None = None,
+    limit: int | None = None,
+) -> Rows:
+    """The sentences of files, a row each: its words and, as many, its tags.
+
+    - ``.jsonl``, ``.ndjson`` and ``.parquet`` hold a list of words and one of tags a row, called ``words`` or
+      ``tokens``, and ``tags`` or ``ner_tags``, or as ``names`` says. Numbers are called by the names that the file
+      gives them (the Hub's ClassLabel), or else are written out.
+    - Every other file is CoNLL: a word a line, its columns parted by a tab or by blanks, the word the first and the tag
+      the last one (in ``.conllu`` the second and the fourth), or those numbered by ``names``, which are names where the
+      first line holds them. Lines without anything but blanks part sentences, and so does ``-DOCSTART-``.
+
+    Passed over are lines that begin with ``#`` at the head of a sentence and do not have the columns of the others
+    (comments), and in ``.conllu`` lines numbered ``3-4`` and ``3.1``. Several files are read one after another.
+    ``split`` has no effect: files have no parts. Rows without words are counted in ``Rows.skipped``.
+
+    Raises ``HeedfulError``, naming file and line, for a word without a tag, lists of different lengths, another number
+    of columns than in the line before, and for no sentence at all.
+    """
+    words, tags = kinds
+    rows = Rows()
+    for source in sources:
+        if source.startswith(builtin.PREFIX):
+            raise HeedfulError(f"{source!r} cannot be one of several files; give it alone")
+        if extension(source) == ".csv":
+            raise HeedfulError(f"{source} is a table of cells, and words with tags are wanted; {HOW}")
+        file: _Lists | _Columns = (_Lists if extension(source) in LISTS else _Columns)(source, names)
+        for sentence in file:
+            if not sentence.words:
+                rows.skipped += 1
+                continue
+            rows.append(Row({words: sentence.words, tags: sentence.tags}, source, sentence.line))
+            if len(rows) == limit:
+                break
+        rows.columns = file.found
+        if len(rows) == limit:
+            return rows
+    if not rows:
+        raise HeedfulError(f"no sentences in {shown(', '.join(sources))}; {HOW}")
+    return rows
+
+
+class _Columns:
+    """A CoNLL file; ``found`` says which columns are taken."""
+
+    def __init__(self, path: str, names: Sequence[str] | None) -> None:
+        self.path = path
+        universal = extension(path) in CONLLU
+        self._numbered = universal  # whether the first column may say that a line is no word
+        self._names = tuple(names) if names is not None else UNIVERSAL if universal else None
+        self.found: tuple[str, ...] = self._names or ("first", "last")
+
+    def __iter__(self) -> Iterator[Sentence]:
+        words: list[str] = []
+        tags: list[str] = []
+        line = 0
+        for number, cells in chain(self._lines(), [(0, [])]):
+            if cells:
+                word, tag = self._taken(cells, number)
+                line = line or number
+                words.append(word)
+                tags.append(tag)
+            elif words:
+                yield Sentence(tuple(words), tuple(tags), line)
+                words, tags, line = [], [], 0
+
+    def _lines(self) -> Iterator[tuple[int, list[str]]]:
+        """The cells of each line that is a word, [] where a sentence ends."""
+        lines = ((number, _cells(text)) for number, text in text_stream(self.path))
+        waiting = []  # lines that may be comments, until one shows how many columns there are
+        for number, cells in lines:
+            waiting.append((number, cells))
+            if cells and cells[0] != DOCUMENT and not cells[0].startswith("#"):
+                break
+        began, cells = waiting[-1] if waiting else (0, [])
+        width = 2 if cells and cells[0].startswith("#") else len(cells)
+        inside = chosen = False
+        for number, cells in chain(waiting, lines):
+            comment = bool(cells) and not inside and cells[0].startswith("#") and len(cells) != width
+            if comment or (self._numbered and cells and NO_WORD.fullmatch(cells[0])):
+                continue
+            if cells and cells[0] == DOCUMENT:
+                cells = []
+            if cells and not chosen:
+                chosen = True
+                if self._choose(cells, number):
+                    continue
+            if cells and len(cells) != width:
+                raise HeedfulError(
+                    f"{_count(len(cells))} where line {began} has {width}, in {shown(self.path)}:{number}; "
+                    f"{'a word without its tag? ' if len(cells) < width else ''}{HOW}"
+                )
+            inside = bool(cells)
+            yield number, cells
+
+    def _choose(self, first: list[str], line: int) -> bool:
+        """Settle which columns are taken; whether the first line is a header, which says so."""
+        where = f"{shown(self.path)}:{line}"
+        if self._names is None:
+            if len(first) < 2:
+                raise HeedfulError(f"the word {brief(first[0])!r} has no tag, in {where}; {HOW}")
+            self._places = (0, -1)
+            return False
+        if all(name in first for name in self._names):
+            self._places = (first.index(self._names[0]), first.index(self._names[1]))
+            return True
+        wrong = next((name for name in self._names if not name.isdecimal()), None)
+        if wrong is not None:
+            raise HeedfulError(
+                f"no column {wrong!r} among {', '.join(map(repr, first))}, in {where}; number the columns of the word "
+                "and of the tag: --data.columns 1,2"
+            )
+        outside = next((name for name in self._names if not 1 <= int(name) <= len(first)), None)
+        if outside is not None:
+            raise HeedfulError(
+                f"{_count(len(first))}, and column {outside} is wanted, in {where}; choose others: --data.columns 1,"
+                f"{len(first)}"
+            )
+        self._places = (int(self._names[0]) - 1, int(self._names[1]) - 1)
+        return False
+
+    def _taken(self, cells: list[str], line: int) -> tuple[str, str]:
+        word, tag = (cells[place] for place in self._places)
+        if not word or not tag:
+            lacking = f"the word {brief(word)!r} has no tag" if word else f"the tag {brief(tag)!r} has no word"
+            raise HeedfulError(f"{lacking}, in {shown(self.path)}:{line}; {HOW}")
+        return word, tag
+
+
+def _cells(text: str) -> list[str]:
+    """The columns of a line: between tabs, where it has any, else between blanks; of a blank line none."""
+    if not text.strip():
+        return []
+    text = text.rstrip(" \t")
+    cells = text.split("\t") if "\t" in text else filter(None, text.split(" "))
+    return [cell.strip(" ") for cell in cells]
+
+
+class _Lists:
+    """A file with a list of words and a list of tags a row; ``found`` says under which keys."""
+
+    def __init__(self, path: str, names: Sequence[str] | None) -> None:
+        self.path, self._names = path, names
+        self.found: tuple[str, ...] = tuple(names or ())
+
+    def __iter__(self) -> Iterator[Sentence]:
+        features: Mapping[str, Any] = {}
+        if extension(self.path) == ".parquet":
+            parquet = Parquet(self.path, self._names or [*KEYS])
+            records, features = iter(parquet), parquet.features
+        else:
+            records = from_json(self.path)
+        for line, record in records:
+            if record is BLANK:
+                yield Sentence((), (), line)
+                continue
+            where = f"{shown(self.path)}:{line}"
+            if not self.found:
+                self.found = tuple(_known(record, column, where) for column in KEYS)
+            words, tags = (self._list(record, name, where) for name in self.found)
+            if len(words) != len(tags):
+                raise HeedfulError(
+                    f"{_count(len(words), 'word')} and {_count(len(tags), 'tag')}, in {where}; give each word one tag"
+                )
+            called = classes(features, self.found[1])
+            yield Sentence(
+                tuple(_word(word, self.found[0], where) for word in words),
+                tuple(_tag(tag, self.found[1], where, called) for tag in tags),
+                line,
+            )
+
+    def _list(self, record: Mapping[str, Any], name: str, where: str) -> list[Any]:
+        value = look_up(record, name)
+        if value is MISSING:
+            raise _not_found(record, name, where)
+        if not isinstance(value, list):
+            raise HeedfulError(
+                f"{name!r} is {brief(json.dumps(value, default=str))} and a list is wanted, in {where}; write "
+                '{"words": ["the", "word"], "tags": ["O", "O"]}, or choose other columns: --data.columns'
+            )
+        return value
+
+
+def _known(record: Mapping[str, Any], column: str, where: str) -> str:
+    found = [name for name in KEYS[column] if name in record]
+    if not found:
+        raise _not_found(record, column, where)
+    return found[0]
+
+
+def _not_found(record: Mapping[str, Any], name: str, where: str) -> HeedfulError:
+    there = ", ".join(repr(brief(key)) for key in list(keys(record))[:12])
+    return HeedfulError(
+        f"no column {name!r} among {there}, in {where}; say which to use: --data.columns tokens,ner_tags"
+    )
+
+
+def _word(value: Any, column: str, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise HeedfulError(
+            f"{column!r} holds {brief(json.dumps(value, default=str))} where a word is wanted, in {where}; write every "
+            "word as a string with something in it"
+        )
+    return whole(value, column, where)
+
+
+def _tag(value: Any, column: str, where: str, called: Sequence[str] | None) -> str:
+    if isinstance(value, str) and value.strip():
+        return whole(value, column, where).strip()
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise HeedfulError(
+            f"{column!r} holds {brief(json.dumps(value, default=str))} where a tag is wanted, in {where}; write every "
+            "tag as text or as a whole number"
+        )
+    if called is None:
+        return str(value)
+    if not 0 <= value < len(called):
+        raise HeedfulError(
+            f"{column!r} holds {value}, and the file names the tags 0 to {len(called) - 1} "
+            f"({brief(', '.join(called))}), in {where}; give sentences with tags"
+        )
+    return called[value]
+
+
+def _count(number: int, what: str = "column") -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,86 @@
+"""Instructions and conversations: tables with a prompt and its completion, or with messages, a row each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heedful.data.files import STDIN, extension, shown
+from heedful.data.rows import Kind, Row, Rows
+from heedful.data.tables import EXTENSIONS, Table
+from heedful.errors import HeedfulError
+
+PAIR = ("prompt", "completion")
+KINDS: dict[str, Kind] = {"messages": "messages", "prompt": "text", "completion": "text"}
+LOOKED_FOR: dict[str, Kind] = {"text": "text?", "messages": "messages?", "prompt": "text?", "completion": "text?"}
+FORM = '[{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
+
+
+def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit: int | None = None) -> Rows | None:
+    """The rows of tables that hold instructions; None where they hold something else (documents).
+
+    A table that has no ``text`` but ``messages``, or ``prompt`` and ``completion``, is one of these; so is one of which
+    ``names`` tells two columns, the prompt's and the completion's. A row is ``{"prompt", "completion"}``, two texts, or
+    ``{"messages"}``, a tuple of mappings with their ``role`` and ``content``. Rows with a blank text are left out and
+    counted in ``Rows.skipped``.
+
+    Raises ``HeedfulError``, naming file and line, for messages that are none, or none of which is the assistant's.
+    """
+    if any(source == STDIN or extension(source) not in EXTENSIONS for source in sources):
+        return None
+    if names is None:
+        found = _there(sources[0])
+    else:
+        found = PAIR if len(names) == 2 else ()
+    if not found:
+        return None
+    rows = Rows(columns=names or found)
+    for source in sources:
+        for line, values in Table(source, {column: KINDS[column] for column in found}, names):
+            row = dict(zip(found, values, strict=False))
+            if "messages" in row:
+                row["messages"] = _messages(row["messages"], f"{shown(source)}:{line}")
+            elif not row or not all(text.strip() for text in row.values()):
+                rows.skipped += 1
+                continue
+            rows.append(Row(row, source, line))
+            if len(rows) == limit:
+                return rows
+    if not rows:
+        raise HeedfulError(
+            f"only blank rows ({rows.skipped}) in {shown(', '.join(sources))}; write prompts and completions"
+        )
+    return rows
+
+
+def _there(source: str) -> tuple[str, ...]:
+    """Which columns of a table make it one of instructions; () where none do."""
+    table = Table(source, LOOKED_FOR)
+    next((line for line, values in table if values), None)  # a table knows its columns from its first row on
+    there = set(table.taken)
+    if "text" in there:
+        return ()
+    return ("messages",) if "messages" in there else PAIR if there.issuperset(PAIR) else ()
+
+
+def _messages(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
+    """The messages of a row, checked."""
+    if isinstance(value, str):  # a cell
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise HeedfulError(f"messages are no JSON list, in {where}; write {FORM}") from None
+    if not isinstance(value, list | tuple) or not value:
+        raise HeedfulError(f"messages are no list of them, in {where}; write {FORM}")
+    for number, message in enumerate(value, 1):
+        if not isinstance(message, Mapping) or not all(
+            isinstance(message.get(key), str) for key in ("role", "content")
+        ):
+            raise HeedfulError(f'message {number} has no "role" and "content" of text, in {where}; write {FORM}')
+    if not any(message["role"] == "assistant" and message["content"].strip() for message in value):
+        raise HeedfulError(
+            f"no message is the assistant's, in {where}, so that there is nothing to learn; its role is written "
+            '"assistant"'
+        )
+    return tuple({key: content for key, content in message.items() if content is not None} for message in value)

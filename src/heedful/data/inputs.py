@@ -1,0 +1,156 @@
+"""Files of inputs that are to be answered, read one after the other: a file may be larger than the memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from heedful.data import builtin, image_folder, image_table, images
+from heedful.data.files import STDIN, extension, shown, text_stream
+from heedful.data.pictures import Picture
+from heedful.data.readers import read
+from heedful.data.records import BLANK, MISSING, Parquet, from_json, look_up
+from heedful.data.rows import Kind, required
+from heedful.data.tables import EXTENSIONS, Table
+from heedful.errors import HeedfulError
+
+ID = "id"  # what a row may be called by; it is handed on to the answer
+TAGGED = (".conll", ".conllu", ".conll-u", ".bio", ".iob", ".iob2")  # a word a line, not an input a line
+RECORDS = (".jsonl", ".ndjson", ".parquet")
+# columns whose values may be lists in records, and what else they may be called there
+LISTED: dict[str, tuple[str, ...]] = {"words": ("words", "tokens", "text"), "document": ("prompt", "messages")}
+
+
+class Given(NamedTuple):
+    """One input as a file holds it."""
+
+    input: Any  # a value, or where there are several columns a mapping by their names
+    where: str  # the file and the line, for messages
+    id: Any = None  # what the file calls it, where it does
+    blank: bool = False  # a blank line, or a row without anything in the columns that are wanted
+
+
+def inputs(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None = None) -> Iterator[Given]:
+    """Each input of ``source``, in order, blank ones too.
+
+    - A table: ``.tsv``, ``.csv``, ``.jsonl``, ``.ndjson``, ``.parquet``, with ``columns``, called so or by ``names`` or
+      numbers (as ``heedful.data.read`` takes them); other columns do not matter but for ``id``, which is kept. Of
+      images a table has the paths, seen from its own folder, or Parquet the bytes. Where words are wanted records may
+      have a list of them as ``words`` or ``tokens``, or a ``text``; where documents are, a ``prompt`` or ``messages``.
+    - A folder, where images are wanted: all images below it, in the order of their paths.
+    - ``builtin:NAME``: the test part of a built-in set.
+    - Any other file, and ``-``, standard input: text, a line an input.
+
+    Every file may be compressed (``.gz``, ``.xz``, ``.zst``). Raises ``HeedfulError`` with file and line for a file
+    that is not as described, when it comes to it.
+    """
+    if names is not None and len(names) not in (len(columns), len(required(columns))):
+        raise HeedfulError(
+            f"{len(names)} names ({','.join(names)}) for what is asked with {', '.join(columns)}; --columns takes one "
+            "for each, in that order"
+        )
+    return _flagged(_chosen(source, columns, names))
+
+
+def _flagged(made: Iterator[Given]) -> Iterator[Given]:
+    """The same; errors name the flag by which columns are named here."""
+    try:
+        yield from made
+    except HeedfulError as error:
+        raise HeedfulError(str(error).replace("--data.columns", "--columns")) from error
+
+
+def _chosen(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> Iterator[Given]:
+    if source.startswith(builtin.PREFIX):
+        return _rows(source, columns, names)
+    table = source != STDIN and extension(source) in EXTENSIONS
+    if "image" in columns.values():
+        return _images(source, columns, names, table)
+    if table:
+        return _table(source, columns, names)
+    if names is not None:
+        raise HeedfulError(f"columns are named for {shown(source)}, which is plain text; leave --columns out")
+    if os.path.isdir(source):
+        raise HeedfulError(f"{source} is a folder and a file is wanted; give a file in it")
+    if extension(source) in TAGGED:
+        raise HeedfulError(f"{source} has a word a line; give text with an input a line, or .jsonl with lists of words")
+    return _lines(source)
+
+
+class _Asked(Table):
+    """A table of inputs: its ``id`` is taken where it is there, and a list of words or messages as it is."""
+
+    def _choose(self, there: Container[str]) -> None:
+        super()._choose(there)
+        if self.names is not None and ID in there:
+            self.taken, self.found = (*self.taken, ID), (*self.found, ID)
+
+    def _value(self, record: dict[str, Any], column: str, name: str, line: int, label: Any) -> Any:
+        value = look_up(record, name)
+        if column == ID and value is not MISSING:
+            return value if isinstance(value, str | int | float | None) else str(value)
+        if self.columns[column] in LISTED and isinstance(value, list):
+            return value
+        return super()._value(record, column, name, line, label)
+
+
+def _table(path: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> Iterator[Given]:
+    wanted = dict(columns)
+    names = names or _also(path, columns)
+    if names is not None:
+        wanted = {name: kind for name, kind in columns.items() if len(names) == len(columns) or kind[-1] != "?"}
+    kinds: dict[str, Kind] = {**wanted, ID: "text?"}
+    table = _Asked(path, kinds, names)
+    for line, cells in table:
+        values = dict(zip(table.taken, cells, strict=True)) if cells else dict.fromkeys(required(wanted), "")
+        yield _given(values, f"{shown(path)}:{line}")
+
+
+def _also(path: str, columns: Mapping[str, Kind]) -> list[str] | None:
+    """What the first record calls the only column, where that may have several names."""
+    (column, kind), *more = columns.items()
+    if more or kind not in LISTED or extension(path) not in RECORDS:
+        return None
+    records = Parquet(path, []) if extension(path) == ".parquet" else from_json(path)
+    first = next((record for _, record in records if record is not BLANK), {})
+    return next(([name] for name in (column, *LISTED[kind]) if name in first), None)
+
+
+def _given(values: dict[str, Any], where: str) -> Given:
+    number = values.pop(ID, None)
+    blank = not any(value.strip() if isinstance(value, str) else value for value in values.values())
+    return Given(values if len(values) > 1 else next(iter(values.values())), where, number, blank)
+
+
+def _lines(path: str) -> Iterator[Given]:
+    for line, text in text_stream(path):
+        yield Given(text, f"{shown(path)}:{line}", None, not text.strip())
+
+
+def _rows(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> Iterator[Given]:
+    for row in read(source, columns, names=names, split="test"):
+        yield _given({name: row.values[name] for name in columns if name in row.values}, f"{row.file}:{row.line}")
+
+
+def _images(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None, table: bool) -> Iterator[Given]:
+    (column,) = columns
+    if os.path.isdir(source) and names is None:
+        for path in image_folder.unlabelled(source)[0]:
+            yield Given(Picture.of(path), path)
+    elif not table:
+        for row in images.read_rows([source], columns, names):
+            yield Given(row.values[column], f"{row.file}:{row.line}")
+    else:
+        for given in _table(source, columns, names):
+            if given.blank:
+                yield given
+                continue
+            line = int(given.where.rpartition(":")[2])
+            yield given._replace(input=image_table.picture(given.input, source, line))
+
+
+def described(given: Given) -> str:
+    """An input and its id as a text that no other has, for digests; of an image its name, or its bytes."""
+    source = getattr(given.input, "source", None)
+    return repr((given.id, given.input, source if isinstance(source, bytes) else None))

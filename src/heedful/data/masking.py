@@ -1,0 +1,130 @@
+"""Hiding tokens so that a model learns to fill them in: single ones, whole words, or spans of words.
+
+Shapes: B windows, T tokens of the longest with its padding, V tokens in the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Unit = Literal["token", "word", "span"]
+Ids = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+SHARE = 0.15  # of the tokens (Devlin et al. 2019, section 3.1)
+MASKED, OTHER = 0.8, 0.1  # of the chosen ones: behind the mask token, replaced by any other; the rest stays
+STOP, LONGEST = 0.2, 10  # a span of words ends after each with this probability, and has at most so many (SpanBERT)
+SPANS = np.arange(1, LONGEST + 1)
+LIKELY = STOP * (1 - STOP) ** (SPANS - 1) / (1 - (1 - STOP) ** LONGEST)  # how likely each length is; 3.8 on average
+
+
+@dataclass(frozen=True)
+class Masking:
+    """What is hidden from a model, and behind what.
+
+    Of each window ``share`` of its ordinary tokens are chosen, rounded up or down at random so that it is the share on
+    average, and at least one:
+
+    - ``token``: any of them (Devlin et al. 2019, section 3.1);
+    - ``word``: all tokens of whole words, as long as they are no more than are to be chosen (the same authors'
+      whole-word masking, 2019);
+    - ``span``: whole words in a row, as many as a geometric distribution says (p = 0.2, at most 10), each span from a
+      word chosen at random (Joshi et al. 2020, section 3.1).
+
+    A chosen token becomes the mask with probability 0.8, any ordinary token with 0.1, and stays as it is with 0.1; in
+    ``span`` all tokens of a span share that draw. Special tokens and padding are neither chosen nor put in.
+
+    Args:
+        mask: the id of the mask token.
+        ordinary: (V,) which ids stand for text.
+        before: (V,) which ids may go on with a word (``heedful.text.words.joints``).
+        after: (V,) which ids a word may go on after.
+        share: of the ordinary tokens.
+        unit: what is chosen.
+        masked: how likely a chosen token becomes the mask.
+        other: how likely any ordinary one.
+
+    >>> every = np.ones(10, dtype=bool)
+    >>> ordinary = every & (np.arange(10) > 4)
+    >>> masking = Masking(4, ordinary, ~every, ~every, share=0.5)
+    >>> hidden, chosen = masking(np.array([[1, 7, 8, 9, 6, 2]]), np.random.default_rng(0))
+    >>> int(chosen.sum()), bool(chosen[0, 0])
+    (2, False)
+    """
+
+    mask: int
+    ordinary: Flags
+    before: Flags
+    after: Flags
+    share: float = SHARE
+    unit: Unit = "token"
+    masked: float = MASKED
+    other: float = OTHER
+
+    def __call__(self, ids: Ids, random: np.random.Generator) -> tuple[Ids, Flags]:
+        """``ids`` (B, T), padded with special ones, as the model is to read them, and which of them were chosen."""
+        groups = np.stack([self.groups(row, random) for row in ids])
+        chosen, draws = groups >= 0, random.random(groups.shape)
+        if self.unit == "span":
+            draws = np.take_along_axis(draws, np.maximum(groups, 0), axis=1)
+        texts = np.flatnonzero(self.ordinary)
+        others = texts[random.integers(len(texts), size=ids.shape)]
+        hidden = np.where(chosen & (draws < self.masked), self.mask, ids)
+        return np.where(chosen & (draws >= self.masked) & (draws < self.masked + self.other), others, hidden), chosen
+
+    def groups(self, row: Ids, random: np.random.Generator) -> Ids:
+        """For each token of one window (T,) the number of the choice that took it, -1 where none did."""
+        found = np.full(len(row), -1)
+        words = self.words(row)
+        if words:
+            most = int(self.share * int(self.ordinary[row].sum()) + random.random())
+            order = random.permutation(len(words))
+            CHOOSE[self.unit](found, words, order, most, random)
+            if (found < 0).all():
+                found[words[order[0]]] = 0
+        return found
+
+    def words(self, row: Ids) -> list[NDArray[np.int64]]:
+        """The places of each word of a window, in order; where the unit is the token, of each token."""
+        places = np.flatnonzero(self.ordinary[row])
+        if self.unit == "token":
+            return list(places[:, None])
+        joined = self.after[row[:-1]] & self.before[row[1:]] & self.ordinary[row[:-1]] & self.ordinary[row[1:]]
+        begins = np.concatenate([[True], ~joined])[places]
+        return np.split(places, np.flatnonzero(begins)[1:])
+
+
+def _whole(found: Ids, words: Sequence[Ids], order: Ids, left: int, random: np.random.Generator) -> None:
+    """Words in any order, but for those that are longer than what is still to be chosen."""
+    for number, place in enumerate(order):
+        if left <= 0:
+            return
+        if len(words[place]) <= left:
+            found[words[place]] = number
+            left -= len(words[place])
+
+
+def _spans(found: Ids, words: Sequence[Ids], order: Ids, left: int, random: np.random.Generator) -> None:
+    """Spans from words in any order; one ends before what was chosen, a special token, and what would be too many."""
+    lengths = random.choice(SPANS, size=len(words), p=LIKELY)
+    for number, (first, length) in enumerate(zip(order, lengths, strict=True)):
+        if left <= 0:
+            return
+        following = words[first][0]
+        for word in words[first : first + length]:
+            if found[word[0]] >= 0 or word[0] != following or len(word) > left:
+                break
+            found[word] = number
+            left, following = left - len(word), word[-1] + 1
+
+
+CHOOSE: dict[str, Callable[[Ids, Sequence[Ids], Ids, int, np.random.Generator], None]] = {
+    "token": _whole,
+    "word": _whole,
+    "span": _spans,
+}

@@ -1,0 +1,174 @@
+"""`docstrings`: what a Python function or class does, in detail, and the one line that its docstring says it in.
+
+From the sources of the standard library and of packages that are always there with this one, read and never imported.
+The detail alone often leaves out what the thing is, which its name tells: so its name and arguments stand before it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sysconfig
+import tokenize
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from hashlib import blake2b
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from heedful.data.files import below
+from heedful.data.sets.stdlib import FOLDERS
+from heedful.errors import HeedfulError
+
+PACKAGES = ("babel", "cyclopts", "huggingface_hub", "numpy", "PIL", "rich", "sacrebleu", "tokenizers", "torch.nn")
+BESIDE = {"testing", "_vendor", "_inductor"}  # folders of packages that are no library of theirs
+SHARES = {"test": 0.08, "valid": 0.06}  # of all rows
+SHORTEST, LONGEST = 3, 25  # words of a summary
+LEAST = 12  # words of a detail
+RUN = 8  # words in a row that two details share: then they are of one family
+WORD, HEADING = re.compile(r"\w+"), re.compile(r"-{3,}|={3,}|\w+:")
+SHAPE = re.compile(r"""(\"{3}|'{3})\\?\n?[^\n]{6,}\n[ \t]*\n""")  # a line and an empty one
+Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Docstring(NamedTuple):
+    """One definition: its dotted name with its arguments, and the two parts of its docstring."""
+
+    name: str
+    summary: str
+    detail: str
+
+
+def rows(argument: str | None, part: str) -> list[dict[str, str]]:
+    """The rows of one part, "train", "valid" or "test": ``text``, the name and the detail, ``summary``, and ``name``.
+
+    A summary is the first line of a docstring, of 3 to 25 words, which an empty line parts from a detail of 12 words or
+    more, examples in doctest left out. Docstrings with equal summaries are of one family, and so are those whose
+    details have 8 words in a row in common: a family is in one part, and the large ones (1 % of all) are for training.
+    Parts are drawn in the order of a hash. Other versions of Python and the packages have other docstrings.
+
+    Raises `HeedfulError` for an argument, which this set has none of, and where Python came without its source.
+    """
+    if argument:
+        raise HeedfulError(f"unknown argument {argument!r}, in builtin:docstrings/{argument}; write builtin:docstrings")
+    found = _every()
+    if not found:
+        folder = sysconfig.get_path("stdlib")
+        raise HeedfulError(
+            f"no source in {folder}; install Python with its standard library, or give texts of your own"
+        )
+    chosen = _parts()
+    return [
+        {"text": f"{one.name}\n\n{one.detail}", "summary": one.summary, "name": one.name}
+        for place, one in enumerate(found)
+        if chosen[place] == part
+    ]
+
+
+@cache
+def _every() -> list[Docstring]:
+    """All of them, each pair of summary and detail once, in the order of a hash."""
+    found: dict[tuple[str, str], Docstring] = {}
+    roots = [("", sysconfig.get_path("stdlib")), *((name, _home(name)) for name in PACKAGES)]
+    for package, folder in roots:
+        for path in below(folder, FOLDERS | BESIDE) if folder else ():
+            if path.endswith(".py"):
+                inside = os.path.relpath(path, folder).removesuffix(".py").removesuffix("__init__")
+                module = ".".join(part for part in (package, *inside.split(os.sep)) if part)
+                for one in _of(path, module):
+                    found.setdefault((one.summary, one.detail), one)
+    return sorted(found.values(), key=lambda one: _hash("\0".join(one)))
+
+
+def _home(package: str) -> str | None:
+    """The folder of a package, whose parent alone may be imported to find it; None where it is not installed."""
+    top, _, rest = package.partition(".")
+    spec = find_spec(top)
+    if spec is None or spec.origin is None:
+        return None
+    return os.path.join(os.path.dirname(spec.origin), *rest.split(".") if rest else [])
+
+
+def _of(path: str, module: str) -> Iterator[Docstring]:
+    """The docstrings of a file that have both parts."""
+    try:
+        with tokenize.open(path) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of other people's escapes
+            source = file.read()
+            tree = ast.parse(source if SHAPE.search(source) else "")  # which takes most of the time
+    except (SyntaxError, UnicodeDecodeError):  # a template, or written for another Python
+        return
+    for name, node in _defined(tree, module):
+        summary, _, detail = (ast.get_docstring(node) or "").partition("\n\n")
+        detail = _plain(detail)
+        if (
+            "\n" not in summary
+            and SHORTEST <= len(summary.split()) <= LONGEST
+            and not HEADING.match(summary)
+            and len(WORD.findall(detail)) >= LEAST
+        ):
+            yield Docstring(name, " ".join(summary.split()), detail)
+
+
+def _defined(tree: ast.Module | Defined, name: str) -> Iterator[tuple[str, Defined]]:
+    """Functions and classes of a module, and those in classes, as they are called."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield f"{name}.{node.name}", node
+            yield from _defined(node, f"{name}.{node.name}")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = node.args
+            names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            yield f"{name}.{node.name}({', '.join(one for one in names if one not in ('self', 'cls'))})", node
+
+
+def _plain(detail: str) -> str:
+    """A detail without its examples, paragraphs that hold a prompt."""
+    paragraphs = [one.strip("\n") for one in re.split(r"\n\s*\n", detail)]
+    return "\n\n".join(one for one in paragraphs if one.strip() and ">>>" not in one).strip()
+
+
+@cache
+def _parts() -> list[str]:
+    """The part of each docstring."""
+    found = _every()
+    family = _families([(one.summary, one.detail) for one in found])
+    sizes: dict[int, int] = {}
+    for number in family:
+        sizes[number] = sizes.get(number, 0) + 1
+    small = [number for number in sizes if sizes[number] < 0.01 * len(found)]
+    of: dict[int, str] = {}
+    for part, share in SHARES.items():
+        count = 0
+        while small and count < share * len(found):
+            number = small.pop(0)  # the docstrings are in the order of a hash, and so are their families
+            of[number] = part
+            count += sizes[number]
+    return [of.get(number, "train") for number in family]
+
+
+def _families(texts: list[tuple[str, str]]) -> list[int]:
+    """For each (summary, detail) the place of the first one of its family."""
+    parent = list(range(len(texts)))
+
+    def first(place: int) -> int:
+        while parent[place] != place:
+            parent[place] = parent[parent[place]]
+            place = parent[place]
+        return place
+
+    seen: dict[str | int, int] = {}
+    for place, (summary, detail) in enumerate(texts):
+        words = WORD.findall(detail.lower())
+        runs = (" ".join(words[start : start + RUN]) for start in range(max(1, len(words) - RUN + 1)))
+        for key in (f"= {' '.join(WORD.findall(summary.lower()))}", *runs):
+            other = first(seen.setdefault(key, place))
+            mine = first(place)
+            parent[max(mine, other)] = min(mine, other)
+    return [first(place) for place in range(len(texts))]
+
+
+def _hash(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=16).digest()

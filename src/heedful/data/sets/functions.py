@@ -1,0 +1,123 @@
+"""`functions`: what Python functions are for, and their source without that line: code that is searched for by words.
+
+From the standard library and the packages that are always there with this one, read and never imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sysconfig
+import tokenize
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from hashlib import blake2b
+from importlib.util import find_spec
+from textwrap import dedent
+
+from heedful.data.files import below
+from heedful.data.sets.docstrings import BESIDE, PACKAGES
+from heedful.data.sets.stdlib import FOLDERS
+from heedful.errors import HeedfulError
+
+SHARES = {"test": 0.1, "valid": 0.08}  # of all functions; the rest is for training
+LARGE = 0.04  # of all functions: a package of so many is for training, or a part would be little else
+WORDS = range(4, 41)  # of a first line that tells something
+LINES = 2  # of a body, the docstring aside: fewer tell too little
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def rows(argument: str | None, part: str) -> list[dict[str, str]]:
+    """The functions of one part, "train", "valid" or "test": ``text``, the first line of the docstring, ``text_pair``,
+    the source without the docstring, and ``name``, where it stands ("json.decoder.JSONDecoder.decode").
+
+    A part has whole top-level modules and packages, drawn in the order of a hash of their names: no function stands in
+    one part and its twin from next door in another. First lines and sources that stand in several places are left out
+    everywhere, and so are first lines of fewer than four words. Other versions of Python and the packages have other
+    functions.
+
+    Raises `HeedfulError` for an argument, which this set has none of, and where Python came without its source.
+    """
+    if argument:
+        raise HeedfulError(f"unknown argument {argument!r}, in builtin:functions/{argument}; write builtin:functions")
+    found = _every()
+    if not found:
+        folder = sysconfig.get_path("stdlib")
+        raise HeedfulError(f"no source in {folder}; install Python with its standard library, or give your own pairs")
+    chosen = _drawn(Counter(_package(row["name"]) for row in found), part)
+    return [dict(row) for row in found if _package(row["name"]) in chosen]
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _drawn(sizes: Counter[str], part: str) -> set[str]:
+    """The packages of a part."""
+    total = sizes.total()
+    small = [name for name, size in sizes.items() if size < LARGE * total]
+    order = iter(sorted(small, key=lambda name: blake2b(name.encode(), digest_size=8).digest()))
+    drawn = {"train": set(sizes)}
+    for name, share in SHARES.items():
+        drawn[name], size = set(), 0
+        while size < share * total:
+            package = next(order)
+            drawn[name].add(package)
+            size += sizes[package]
+        drawn["train"] -= drawn[name]
+    return drawn[part]
+
+
+@cache
+def _every() -> list[dict[str, str]]:
+    """The functions of all parts, in the order of their names."""
+    roots = [("", sysconfig.get_path("stdlib")), *((name, _folder(name)) for name in PACKAGES)]
+    found = []
+    for package, folder in roots:
+        for path in below(folder, FOLDERS | BESIDE) if folder else ():
+            if path.endswith(".py"):
+                inside = os.path.relpath(path, folder).removesuffix(".py").removesuffix("__init__")
+                module = ".".join(part for part in (package, *inside.split(os.sep)) if part)
+                found += [{"text": text, "text_pair": source, "name": name} for text, source, name in _of(path, module)]
+    found.sort(key=lambda row: row["name"])
+    met = {side: Counter(row[side].casefold() for row in found) for side in ("text", "text_pair")}
+    return [row for row in found if all(counts[row[side].casefold()] == 1 for side, counts in met.items())]
+
+
+def _folder(package: str) -> str | None:
+    """Where the sources of a package lie; None where it is not installed."""
+    top, *inside = package.split(".")
+    spec = find_spec(top)
+    return None if spec is None or spec.origin is None else os.path.join(os.path.dirname(spec.origin), *inside)
+
+
+def _of(path: str, module: str) -> Iterator[tuple[str, str, str]]:
+    """(first line, source, name) of each function of a file."""
+    try:
+        with tokenize.open(path) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of other people's escapes
+            text = file.read()
+            tree = ast.parse(text)
+    except (SyntaxError, UnicodeDecodeError):  # a template, or written for another Python
+        return
+    lines = text.split("\n")
+    for name, node in _below(tree, module):
+        first = (ast.get_docstring(node) or "").partition("\n")[0].strip()
+        docstring, *body = node.body
+        if len(first.split()) not in WORDS or not body:
+            continue
+        after, end = docstring.end_lineno or 0, node.end_lineno or 0
+        if end - after >= LINES and docstring.lineno > node.lineno and body[0].lineno > after:
+            source = "\n".join([*lines[node.lineno - 1 : docstring.lineno - 1], *lines[after:end]])
+            yield first, dedent(source), name
+
+
+def _below(node: ast.AST, name: str) -> Iterator[tuple[str, Function]]:
+    """The functions and methods below a node, with their dotted names."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, Function):
+            yield f"{name}.{inner.name}", inner
+        if isinstance(inner, Function | ast.ClassDef):
+            yield from _below(inner, f"{name}.{inner.name}")

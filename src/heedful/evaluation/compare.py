@@ -1,0 +1,183 @@
+"""Two model folders on the same examples: which is better, whether that may be chance, and where they differ."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from heedful.data import Picture, Row, Rows, read
+from heedful.data.builtin import SPLITS
+from heedful.errors import HeedfulError, nearest
+from heedful.evaluation.intervals import doubts
+from heedful.evaluation.paired import Difference, differences, verdict
+from heedful.evaluation.scored import each
+from heedful.tasks.pipeline import Pipeline, pipeline
+from heedful.tasks.task import Encoded, Measured, short
+
+ANY_TOKENS = "bits_per_byte"  # tells models apart whose tokens differ; a loss a token does not
+ANSWERS = ("label", "tags", "answers", "number?")  # columns of these kinds are what is expected, else the second
+MOST = 300  # characters of an input that are shown
+
+
+def compare(
+    models: Sequence[str],
+    data: Sequence[str],
+    *,
+    columns: Sequence[str] | None = None,
+    decoding: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    split: str | None = "test",
+    examples: int = 5,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Let two models answer every example of ``data``, and tell which of them is better, if that can be told.
+
+    Args:
+        models: the folders of model A and model B.
+        data: a file, parallel files, a folder, or a built-in set; of a set with several parts, ``split`` is taken.
+        columns: the columns' names in the file.
+        decoding: how both search for answers, by ``generate``'s names.
+        device: where to compute.
+        dtype: of the weights, as ``heedful.pipeline`` takes it.
+        split: "train", "valid" or "test".
+        examples: show at most so many examples that the models answer differently.
+        say: takes a line about what goes on.
+
+    Returns:
+        ``{"task", "models", "data", "examples", "decides", "verdict", "metrics", "differ", "seconds", "decoding"}``:
+        ``metrics`` holds for each metric the fields of ``Difference`` (a single example, as a text is one, has no
+        interval and no p), ``decides`` is the metric that the ``verdict`` is about, and ``differ`` the examples that
+        most tell the models apart: ``{"place", "file", "line", "input", "expected", "a", "b", "score_a", "score_b"}``.
+
+    Raises:
+        HeedfulError: models of different tasks, or asked with different columns; and as ``evaluate``.
+    """
+    if split is not None and split not in SPLITS:
+        raise HeedfulError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
+    pipes = [pipeline(None, model, device=device, dtype=dtype) for model in models]
+    _check_alike(models, pipes)
+    task = pipes[0].task
+    options = pipes[0].checked(decoding or {})
+    separator = pipes[0].card.get("settings", {}).get("data", {}).get("label_separator")
+    rows = read(list(data), task.columns, names=columns, split=split, separator=separator)
+    encoded = _encoded(pipes, rows, say)
+    began = time.monotonic()
+    measured = []
+    for pipe, made in zip(pipes, encoded, strict=True):
+        pipe.model.eval()
+        measured.append(pipe.task.measure(pipe.model, made.examples, made.rows, **options))
+    seconds = round(time.monotonic() - began, 3)
+    a, b = (one.each for one in measured)
+    if a is None or b is None or len(a) < 2:
+        found = _beside(measured)
+    else:
+        found = differences(a, b)
+        for line in doubts(a, {}):
+            say(line)
+    decides = next((name for name in (ANY_TOKENS, task.decides, *found) if name in found), None)
+    if decides is None:
+        raise HeedfulError(f"no score of {' or '.join(map(str, models))} is a finite number on {', '.join(data)}")
+    return {
+        "task": task.name,
+        "models": [str(model) for model in models],
+        "data": list(data),
+        "examples": len(encoded[0].rows),
+        "decides": decides,
+        "verdict": verdict(decides, found[decides]),
+        "metrics": {name: asdict(one) for name, one in found.items()},
+        "differ": _differ(pipes[0], encoded[0].rows, measured, decides, examples),
+        "seconds": seconds,
+        "decoding": options,
+    }
+
+
+def _beside(measured: Sequence[Measured]) -> dict[str, Difference]:
+    """The metrics of both, where there are no several examples to tell chance by."""
+    a, b = ({name: x for name, x in one.metrics.items() if isinstance(x, float) and np.isfinite(x)} for one in measured)
+    return {name: Difference(a[name], b[name], b[name] - a[name]) for name in a if name in b}
+
+
+def _check_alike(models: Sequence[str], pipes: Sequence[Pipeline]) -> None:
+    """Raise where the two models do not do the same thing."""
+    a, b = (pipe.task for pipe in pipes)
+    if a.name != b.name:
+        raise HeedfulError(
+            f"{models[0]} is for {a.name}, {models[1]} for {b.name}; only models of one task can be compared"
+        )
+    if dict(a.columns) != dict(b.columns):
+        asked = [", ".join(task.columns) for task in (a, b)]
+        raise HeedfulError(
+            f"{models[0]} is asked with {asked[0]}, {models[1]} with {asked[1]}; only models of the same columns can "
+            "be compared"
+        )
+    if a.decides != b.decides:
+        raise HeedfulError(
+            f"{models[0]} is judged by {a.decides}, {models[1]} by {b.decides}; only models that answer alike can be "
+            "compared"
+        )
+
+
+def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) -> list[Encoded]:
+    """What each model makes of the rows that both can take."""
+    made = [pipe.task.encode(rows) for pipe in pipes]
+    taken = [{id(row) for row in one.rows} for one in made]
+    both = Rows((row for row in rows if all(id(row) in ids for ids in taken)), rows.skipped, rows.columns)
+    say(f"{len(both):,} examples{f', {rows.skipped:,} blank or unreadable ones left out' if rows.skipped else ''}")
+    for letter, one in zip("AB", made, strict=True):
+        if one.note:
+            say(f"{letter}: {one.note}")
+    if len(both) == len(made[0].rows) == len(made[1].rows):
+        return made
+    if not both:
+        raise HeedfulError("no example is taken by both models; give shorter ones")
+    say(f"{len(rows) - len(both):,} examples that one of the models cannot take are left out for both")
+    return [pipe.task.encode(both) for pipe in pipes]
+
+
+def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: str, most: int) -> list[dict[str, Any]]:
+    """The examples that tell the models apart most by the metric that decides, then by their loss; of models that give
+    answers only those that are answered differently.
+    """
+    a, b = measured
+    if a.each is None or b.each is None or len(rows) != len(a.each):
+        return []
+    answered = len(a.outputs) == len(b.outputs) == len(rows)
+    places = [i for i in range(len(rows)) if not answered or _bare(a.outputs[i]) != _bare(b.outputs[i])]
+    alone = np.array(places, dtype=np.int64).reshape(-1, 1)
+    ones, others = each(a.each, alone), each(b.each, alone)
+
+    def apart(at: int) -> tuple[float, ...]:
+        return tuple(abs(others[at].get(name, 0.0) - ones[at].get(name, 0.0)) for name in (decides, "loss"))
+
+    found = []
+    for at in sorted(range(len(places)), key=apart, reverse=True)[:most]:
+        row = rows[places[at]]
+        told = {"place": places[at], "file": row.file, "line": row.line, **_asked(pipe, row)}
+        if answered:
+            told |= {"a": a.outputs[places[at]], "b": b.outputs[places[at]]}
+        found.append(told | {"score_a": ones[at].get(decides), "score_b": others[at].get(decides)})
+    return found
+
+
+def _bare(output: Any) -> Any:
+    """An answer without how sure the model is of its parts."""
+    if isinstance(output, Mapping):
+        return {name: value for name, value in output.items() if name != "score"}
+    return [_bare(one) for one in output] if isinstance(output, list) else output
+
+
+def _asked(pipe: Pipeline, row: Row) -> dict[str, Any]:
+    """What the model is asked with, and what is expected, in columns of its task."""
+    values = {name: row.values[name] for name in pipe.task.columns if name in row.values}
+    wanted = [name for name in values if pipe.task.columns[name] in ANSWERS] or list(values)[1:2]
+    shown = {name: value.name if isinstance(value, Picture) else value for name, value in values.items()}
+    asked = [
+        short(value, MOST) if isinstance(value, str) else value for name, value in shown.items() if name not in wanted
+    ]
+    expected = [shown[name] for name in wanted]
+    return {"input": asked[0] if len(asked) == 1 else asked, "expected": expected[0] if expected else None}

@@ -1,0 +1,206 @@
+"""Tags of words: the entities they tell, and precision, recall and F1 of these as CoNLL's scorer counts them.
+
+An entity is right where its kind and both its ends are (Tjong Kim Sang and De Meulder 2003, section 2.3).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.errors import HeedfulError
+from heedful.evaluation.classification import by_class
+from heedful.evaluation.scored import Figures, Places, overall
+
+OUTSIDE = "O"
+# what stands before the hyphen of a tag, and what it says of its word: begins, inside, ends or is an entity
+PARTS = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S"}
+NAMELESS = "_"  # the kind of an entity whose tags are bare: B, I
+ALLOWED = {"IOB2": "BI", "BIOES": "BIES"}
+
+# How tags are read:
+#   "BIO" whatever has such parts (IOB1, IOB2, BIOES, BILOU, BMES), as conlleval does: what goes on with nothing begins;
+#   "IOB2", "BIOES" strictly: what is not well-formed is no entity;
+#   "IO" tags without parts: a run of equal ones is an entity;
+#   "plain" each word for itself, "O" like any other tag: parts of speech.
+Scheme = Literal["BIO", "IOB2", "BIOES", "IO", "plain"]
+
+
+class Entity(NamedTuple):
+    """The words ``start`` to ``end``, the last left out, are of this kind."""
+
+    kind: str
+    start: int
+    end: int
+
+
+def parted(tag: str) -> tuple[str, str]:
+    """What a tag says of its word, and the kind: ("", "") outside, ("", tag) for one without such a part.
+
+    >>> parted("B-creative-work"), parted("U-PER"), parted("I"), parted("O"), parted("NOUN")
+    (('B', 'creative-work'), ('S', 'PER'), ('I', '_'), ('', ''), ('', 'NOUN'))
+    """
+    part, hyphen, kind = tag.partition("-")
+    if part in PARTS and (hyphen or not kind):
+        return PARTS[part], kind or NAMELESS
+    return "", "" if tag == OUTSIDE else tag
+
+
+def entities(tags: Sequence[str], scheme: Scheme = "BIO") -> list[Entity]:
+    """The entities that the tags of a sentence tell, in order.
+
+    >>> entities(["B-PER", "I-PER", "O", "I-LOC"])
+    [Entity(kind='PER', start=0, end=2), Entity(kind='LOC', start=3, end=4)]
+    >>> entities(["B-PER", "I-PER", "O", "I-LOC"], "IOB2")
+    [Entity(kind='PER', start=0, end=2)]
+    >>> entities(["DET", "NOUN", "NOUN"], "plain")[1:]
+    [Entity(kind='NOUN', start=1, end=2), Entity(kind='NOUN', start=2, end=3)]
+
+    Read as "BIO", an entity begins at B and S, where the kind is another one, and after O, E and S; it ends after E and
+    S and where another begins. That is what `seqeval` does by default with B, I, E and S; it does not know L and U,
+    joins what they part, and takes the first letter off tags without a part. Strictly it begins at B or S, goes on with
+    I (and in BIOES ends with E) of the same kind, and is none where one of these is missing, as in `seqeval`'s strict
+    mode. There is no strict IOB1: a B that parts nothing is no fault of the entity (`seqeval` drops its first word).
+
+    Raises ``HeedfulError`` for a tag that a strict scheme does not have.
+    """
+    if scheme == "plain":
+        return [Entity(tag, place, place + 1) for place, tag in enumerate(tags)]
+    told = [("", "" if tag == OUTSIDE else tag) for tag in tags] if scheme == "IO" else [parted(tag) for tag in tags]
+    if scheme in ALLOWED:
+        for (part, kind), tag in zip(told, tags, strict=True):
+            if (part or kind) and part not in tuple(ALLOWED[scheme]):
+                raise HeedfulError(f"the tag {tag!r} is none of {scheme}; read such tags as 'BIO'")
+        return _strict(told, closed=scheme == "BIOES")
+    return _lenient(told)
+
+
+def _lenient(told: Sequence[tuple[str, str]]) -> list[Entity]:
+    found: list[Entity] = []
+    kind, start = "", 0  # of the entity that is open
+    for place, (part, own) in enumerate([*told, ("", "")]):
+        begins = own != kind or part in ("B", "S")
+        if kind and begins:
+            found.append(Entity(kind, start, place))
+            kind = ""
+        if own and not kind:
+            kind, start = own, place
+        if kind and part in ("E", "S"):
+            found.append(Entity(kind, start, place + 1))
+            kind = ""
+    return found
+
+
+def _strict(told: Sequence[tuple[str, str]], closed: bool) -> list[Entity]:
+    """``closed``: where an entity of several words must end with E, and one of one word is S."""
+    found: list[Entity] = []
+    kind, start = "", 0
+    for place, (part, own) in enumerate([*told, ("", "")]):
+        inside = bool(kind) and own == kind and part in ("I", "E")
+        if kind and not inside:
+            if not closed:
+                found.append(Entity(kind, start, place))
+            kind = ""
+        if part == "B":
+            kind, start = own, place
+        elif part == "S" or (part == "E" and inside):
+            found.append(Entity(own, start if inside else place, place + 1))
+            kind = ""
+    return found
+
+
+class EntityScores:
+    """How many of the entities of sentences were found, counted as they come.
+
+    Of TP entities that are right: precision P = TP / said, recall R = TP / true, F1 = 2TP / (said + true), in percent,
+    0 where nothing stands below the line: ``precision``, ``recall`` and ``f1`` over all entities together (micro),
+    ``macro_f1`` the mean of F1 over the kinds that were true or said at least once. ``accuracy`` is the share of words
+    whose tag is right. Plain tags have no more than ``accuracy`` and ``macro_f1``. Where losses are given, ``loss`` is
+    their mean over the words.
+
+    >>> scores = EntityScores()
+    >>> scores.add(["O", "B-MISC", "I-MISC", "O"], ["B-MISC", "I-MISC", "I-MISC", "O"])
+    >>> scores.add(["B-PER", "I-PER", "O"], ["B-PER", "I-PER", "O"])
+    >>> scores.metrics()["f1"], scores.metrics()["macro_f1"]
+    (50.0, 50.0)
+    """
+
+    def __init__(self, scheme: Scheme = "BIO") -> None:
+        self.scheme = scheme
+        self._counts: list[dict[str, list[int]]] = []  # a sentence's kinds, of each: true, said, right
+        self._words: list[tuple[float, ...]] = []  # a sentence's words, how many of their tags are right, and the loss
+
+    def add(self, truth: Sequence[str], said: Sequence[str], loss: float | None = None) -> None:
+        """Count a sentence: the true tag of each word and the one that was said, and the ``loss`` summed over them (of
+        all sentences, or of none).
+        """
+        true, found = (set(entities(tags, self.scheme)) for tags in (truth, said))
+        own: dict[str, list[int]] = {}
+        for column, some in enumerate((true, found, true & found)):
+            for kind, number in Counter(entity.kind for entity in some).items():
+                own.setdefault(kind, [0, 0, 0])[column] = number
+        right = sum(one == other for one, other in zip(truth, said, strict=True))
+        self._counts.append(own)
+        self._words.append((len(truth), right) if loss is None else (len(truth), right, loss))
+        self.__dict__.pop("_statistics", None)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds met so far, in alphabetical order."""
+        return sorted({kind for own in self._counts for kind in own})
+
+    @cached_property
+    def _statistics(self) -> NDArray[np.float64]:
+        """(N, 3K + 2 or 3), what each sentence adds to the sums: true, said and right entities of each of the K kinds,
+        words, those whose tag is right, and the loss.
+        """
+        kinds = {kind: place for place, kind in enumerate(self.kinds)}
+        found = np.zeros((len(self), 3, len(kinds)))
+        for row, own in enumerate(self._counts):
+            for kind, numbers in own.items():
+                found[row, :, kinds[kind]] = numbers
+        words = np.array(self._words or np.zeros((0, 2)), dtype=float)
+        return np.concatenate([found.reshape(len(self), 3 * len(kinds)), words], axis=1)
+
+    def figures(self, places: Places) -> Figures:
+        """The metrics of the sentences at these places; one that comes several times counts as often."""
+        sums = np.bincount(places, minlength=len(self)) @ self._statistics
+        size = 3 * len(self.kinds)
+        return self._figures(sums[:size].reshape(3, -1), *sums[size:].tolist())
+
+    def joined(self, other: Self) -> EntityScores:
+        """These sentences, and behind them the ``other``'s."""
+        both = EntityScores(self.scheme)
+        both._counts, both._words = self._counts + other._counts, self._words + other._words
+        return both
+
+    def metrics(self) -> Figures:
+        """Over all sentences."""
+        return overall(self)
+
+    def details(self) -> dict[str, Any]:
+        """``by_class``: precision, recall, F1 and the number of true ones (``support``) of each kind."""
+        sums = self._statistics.sum(0)[: 3 * len(self.kinds)]
+        return {"by_class": by_class(self.kinds, *sums.astype(np.int64).reshape(3, -1))}
+
+    def _figures(self, kinds: NDArray[Any], words: float = 0, right: float = 0, loss: float | None = None) -> Figures:
+        """``kinds`` (3, K): of each how many were true, said and right."""
+        f1s = [_scores(*one)[2] for one in kinds.T.tolist() if one[0] + one[1]]
+        told = {} if loss is None else {"loss": loss / max(1.0, words)}
+        if self.scheme != "plain":
+            precision, recall, f1 = _scores(*kinds.sum(1).tolist())
+            told |= {"f1": f1, "precision": precision, "recall": recall}
+        return told | {"macro_f1": sum(f1s) / max(1, len(f1s)), "accuracy": 100 * right / max(1.0, words)}
+
+
+def _scores(true: float, said: float, right: float) -> tuple[float, float, float]:
+    """Precision, recall and F1 in percent."""
+    return 100 * right / max(1.0, said), 100 * right / max(1.0, true), 200 * right / max(1.0, true + said)

@@ -1,0 +1,177 @@
+"""How well similarities rank: correlations with people's scores, and finding each text's pair among all.
+
+Vectors are held, N × D numbers; similarities are made and forgotten in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from heedful.evaluation.scored import Figures, Places, Sums
+
+BLOCK = 1 << 22  # similarities at a time
+AT = (1, 5, 10)  # recall among so many
+Floats = NDArray[np.floating]
+
+
+def unit(vectors: Floats) -> Floats:
+    """Rows (N, D) of length 1; zeros stay zeros."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    made: Floats = vectors / np.maximum(lengths, np.finfo(vectors.dtype).tiny)
+    return made
+
+
+# --------------------------------------------------------------------------------------------------------- correlations
+
+
+def average_ranks(values: ArrayLike) -> NDArray[np.float64]:
+    """The rank of each of N numbers, 1 for the smallest; equals share the mean of theirs.
+
+    >>> average_ranks([10, 30, 20, 20]).tolist()
+    [1.0, 4.0, 2.5, 2.5]
+    """
+    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    made: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return made
+
+
+def pearson(x: ArrayLike, y: ArrayLike) -> float:
+    """r = Σ (x − x̄)(y − ȳ) / √(Σ (x − x̄)² Σ (y − ȳ)²); 0 where one of them does not vary.
+
+    >>> round(pearson([1, 2, 3], [1, 2, 4]), 4)
+    0.982
+    """
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if len(a) == 0 or not (np.ptp(a) and np.ptp(b)):
+        return 0.0
+    a, b = a - a.mean(), b - b.mean()
+    return float(np.clip(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)), -1, 1))
+
+
+def spearman(x: ArrayLike, y: ArrayLike) -> float:
+    """Pearson's r of the average ranks (Spearman 1904); 0 where one of them does not vary.
+
+    >>> round(spearman([1, 2, 3], [1, 2, 40]), 6)
+    1.0
+    """
+    return pearson(average_ranks(x), average_ranks(y))
+
+
+def cosent(cosines: ArrayLike, scores: ArrayLike, temperature: float) -> float:
+    """log(1 + Σ_{i,j: score_i > score_j} exp((cos_j − cos_i) / τ)), in nats: 0 where all pairs of rows are in order.
+
+    Su 2022, "CoSENT"; Li and Li 2024, "AoE: Angle-optimized Embeddings", section 3.2. N log N: sorted by score, the sum
+    is Σ_i exp(−cos_i / τ) Σ_{j: score_j < score_i} exp(cos_j / τ).
+
+    >>> round(cosent([0.9, 0.1], [5, 1], 0.1), 6), round(cosent([0.1, 0.9], [5, 1], 0.1), 3)
+    (0.000335, 8.0)
+    """
+    found, true = np.asarray(cosines, dtype=np.float64) / temperature, np.asarray(scores, dtype=np.float64)
+    order = np.argsort(true, kind="stable")
+    found, true = found[order], true[order]
+    below = np.concatenate([[-np.inf], np.logaddexp.accumulate(found)])[np.searchsorted(true, true)]
+    return float(np.logaddexp.reduce(np.concatenate([[0.0], below - found])))
+
+
+class Correlations:
+    """``spearman``, ``pearson`` (100 × r) and ``loss`` (see ``cosent``) of any choice of pairs of texts.
+
+    Args:
+        cosines: (N,) of the pairs' vectors.
+        scores: (N,) how alike people found them.
+        temperature: of the loss.
+
+    >>> round(Correlations([0.1, 0.5, 0.4], [1, 2, 3], 0.05).figures(np.arange(3))["spearman"], 6)
+    50.0
+    """
+
+    def __init__(self, cosines: ArrayLike, scores: ArrayLike, temperature: float) -> None:
+        self.cosines, self.scores = np.asarray(cosines, dtype=np.float64), np.asarray(scores, dtype=np.float64)
+        self.temperature = temperature
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def joined(self, other: Self) -> Correlations:
+        """These pairs, and behind them the ``other``'s."""
+        cosines = np.concatenate([self.cosines, other.cosines])
+        return Correlations(cosines, np.concatenate([self.scores, other.scores]), self.temperature)
+
+    def figures(self, places: Places) -> Figures:
+        """Of the pairs at these places."""
+        found, true = self.cosines[places], self.scores[places]
+        return {
+            "spearman": 100 * spearman(found, true),
+            "pearson": 100 * pearson(found, true),
+            "loss": cosent(found, true, self.temperature),
+        }
+
+
+# ------------------------------------------------------------------------------------------------------------ retrieval
+
+
+class Found(NamedTuple):
+    """What became of N queries."""
+
+    ranks: NDArray[np.int64]  # (N,), 1 where the own candidate is nearer than every wrong one
+    losses: NDArray[np.float64]  # (N,), −log softmax of the own candidate among itself and the wrong ones, in nats
+    nearest: NDArray[np.int64]  # (N,), the own candidate, or the wrong one that is nearest, whichever is nearer
+
+
+def find(
+    near: Callable[[slice], Floats],
+    candidates: int,
+    own: Sequence[int] | NDArray[np.int64],
+    right: Sequence[NDArray[np.int64]],
+    temperature: float,
+) -> Found:
+    """Each query's own candidate among all, by similarity.
+
+    Other candidates that are right for a query too are no mistakes: they are left out of its rank and loss (the
+    filtered setting of Bordes et al. 2013, section 4.2). A wrong candidate as near as the own one is before it: vectors
+    that are all alike find nothing.
+
+    Args:
+        near: the similarities (n, C) of a few of the queries to all candidates, no two of which are of the same text.
+        candidates: C, how many there are.
+        own: (N,), the place of each query's own candidate.
+        right: of each query the places of all its right candidates, the own one among them.
+        temperature: by which similarities are divided in the loss.
+    """
+    own = np.asarray(own, dtype=np.int64)
+    ranks, losses, nearest = np.ones(len(own), np.int64), np.zeros(len(own)), np.zeros(len(own), np.int64)
+    step = max(1, BLOCK // max(1, candidates))
+    for first in range(0, len(own), step):
+        part = slice(first, first + step)
+        alike = near(part)
+        its = alike[np.arange(len(alike)), own[part]]
+        before = ~(alike < its[:, None])  # not "≥": what is no number is never right
+        for row, places in enumerate(right[part]):
+            alike[row, places], before[row, places] = -np.inf, False
+        ranks[part] += before.sum(1)
+        nearest[part] = np.where(ranks[part] == 1, own[part], alike.argmax(1))
+        top = np.maximum(its, alike.max(1))
+        others = np.exp((alike - top[:, None]) / temperature).sum(1, dtype=np.float64)
+        losses[part] = np.log(others + np.exp((its - top) / temperature)) + (top - its) / temperature
+    return Found(ranks, losses, nearest)
+
+
+def retrieval(ranks: NDArray[np.int64], losses: NDArray[np.float64]) -> Sums:
+    """``recall_at_1``, ``recall_at_5``, ``recall_at_10``: the share of queries whose own candidate is among so many
+    nearest, in percent; ``mrr``, 100 × the mean of 1 / rank (Voorhees 1999); the mean ``loss``.
+
+    >>> retrieval(np.array([1, 4]), np.zeros(2)).figures(np.arange(2))
+    {'recall_at_1': 50.0, 'recall_at_5': 100.0, 'recall_at_10': 100.0, 'mrr': 62.5, 'loss': 0.0}
+    """
+    hits = [ranks <= k for k in AT]
+    names = [*(f"recall_at_{k}" for k in AT), "mrr", "loss"]
+    scales = np.array([*(100.0 for _ in hits), 100.0, 1.0])
+
+    def formula(sums: NDArray[np.float64]) -> Figures:
+        return dict(zip(names, scales * sums[:-1] / max(1.0, sums[-1]), strict=True))
+
+    return Sums(np.stack([*hits, 1 / ranks, losses, np.ones(len(ranks))], axis=1), formula)

@@ -1,0 +1,159 @@
+"""Exact match and F1 of answers that are pieces of a text: SQuAD's own scores (Rajpurkar et al. 2016, 2018)."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from heedful.evaluation.scored import Figures, Sums
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalised(text: str) -> str:
+    """What SQuAD compares: lower case, without ASCII punctuation, English articles and needless spaces, in that order.
+
+    >>> normalised("The  U.S. -- an   example")
+    'us example'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact(output: str, answer: str) -> float:
+    """1 where both are the same once `normalised`, else 0."""
+    return float(normalised(output) == normalised(answer))
+
+
+def overlap(output: str, answer: str) -> float:
+    """F1 of the words of both once `normalised`: 2 · common / (words of one + words of the other), 0 to 1.
+
+    A word counts as common as often as both have it. Where one side has no words it is 1 if the other has none either.
+
+    >>> round(overlap("in the old town", "the old town hall"), 3)
+    0.667
+    """
+    said, wanted = normalised(output).split(), normalised(answer).split()
+    if not said or not wanted:
+        return float(said == wanted)
+    common = sum((Counter(said) & Counter(wanted)).values())
+    return 2 * common / (len(said) + len(wanted))
+
+
+class Score(NamedTuple):
+    """Of one answer, each from 0 to 1."""
+
+    exact: float
+    f1: float
+
+
+def score(output: str, answers: Sequence[str]) -> Score:
+    """The best over all `answers`, each figure for itself; without answers, "" is right.
+
+    An answer of which normalising leaves nothing is none, as in the script of SQuAD 2.0; where all are, so that the
+    question has no answer, "" is right.
+
+    >>> score("Denver Broncos", ["Broncos", "the Denver Broncos"])
+    Score(exact=1.0, f1=1.0)
+    """
+    wanted = [answer for answer in answers if normalised(answer)] or [""]
+    return Score(max(exact(output, one) for one in wanted), max(overlap(output, one) for one in wanted))
+
+
+class Threshold(NamedTuple):
+    """From which score on a question is best left without an answer, and what that would have given."""
+
+    score: float  # percent
+    value: float
+
+
+def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayLike, null: ArrayLike) -> Threshold:
+    """The threshold that would have been best on these questions, as SQuAD 2.0's script finds it.
+
+    A question whose `null` is above the threshold gets no answer: right where it has none. It is looked for among the
+    values of `null`, lowest first; 0 stands for answering nothing.
+
+    Args:
+        scores: (N,), of the answers if given, from 0 to 1.
+        outputs: the answers if given; "" is none.
+        answerable: (N,), whether the question has an answer.
+        null: (N,), how much likelier no answer is.
+
+    >>> best_threshold([1.0, 0.0, 0.0], ["a", "b", "c"], [True, False, True], [-2.0, 3.0, 1.0])
+    Threshold(score=66.66666666666667, value=-2.0)
+    """
+    scores, answerable, null = np.asarray(scores, np.float64), np.asarray(answerable, bool), np.asarray(null)
+    given = np.array([output != "" for output in outputs], bool)
+    order = np.argsort(null, kind="stable")
+    gain = np.where(answerable, scores, np.where(given, -1.0, 0.0))[order]
+    reached = np.concatenate([[float((~answerable).sum())], gain]).cumsum()
+    best = int(reached.argmax())
+    value = 0.0 if best == 0 else float(null[order[best - 1]])
+    return Threshold(100.0 * float(reached[best]) / max(1, len(scores)), value)
+
+
+def squad_sums(scores: Sequence[Score], answerable: ArrayLike, losses: ArrayLike, windows: ArrayLike) -> Sums:
+    """``loss``, ``exact_match`` and ``f1`` over any choice of N questions; where some have no answer, also those of
+    either kind, by the names of SQuAD 2.0's script: ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact``, ``NoAns_f1``.
+
+    Args:
+        scores: of each question.
+        answerable: (N,), whether it has an answer.
+        losses: (N,), summed over its windows.
+        windows: (N,), how many it has.
+
+    >>> squad_sums([Score(1, 1), Score(0, 0.5)], [True, True], [1.0, 2.0], [1, 2]).figures(np.array([0, 1]))
+    {'loss': 1.0, 'exact_match': 50.0, 'f1': 75.0}
+    """
+    has = np.asarray(answerable, np.float64)[:, None]
+    both = np.array([tuple(one) for one in scores], np.float64).reshape(-1, 2)
+    count, kinds = np.ones_like(has), bool((has == 0).any())
+    columns = [both, count, np.asarray(losses)[:, None], np.asarray(windows)[:, None]]
+    if kinds:
+        columns += [both * has, has, both * (1 - has), 1 - has]
+    return Sums(np.concatenate(columns, axis=1), _figures)
+
+
+def _figures(sums: NDArray[np.float64]) -> Figures:
+    em, f1, count, loss, windows, *kinds = sums.tolist()
+    found = {"loss": loss / max(1, windows), "exact_match": _percent(em, count), "f1": _percent(f1, count)}
+    parts = {"HasAns": kinds[:3], "NoAns": kinds[3:]} if kinds else {}
+    for name, (right, partly, number) in parts.items():
+        found |= {f"{name}_exact": _percent(right, number), f"{name}_f1": _percent(partly, number)}
+    return found
+
+
+def _percent(part: float, whole: float) -> float:
+    return 100.0 * part / max(1.0, whole)
+
+
+def best_thresholds(
+    outputs: Sequence[str], answers: Sequence[Sequence[str]], null: Sequence[float]
+) -> dict[str, float]:
+    """``best_exact``, ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh``: see `best_threshold`.
+
+    >>> best_thresholds(["a", "b"], [["a"], []], [-1.0, 1.0])["best_f1_thresh"]
+    -1.0
+    """
+    scores = [score(output, wanted) for output, wanted in zip(outputs, answers, strict=True)]
+    has = [bool(wanted) for wanted in answers]
+    told: dict[str, float] = {}
+    for name, values in (("exact", [one.exact for one in scores]), ("f1", [one.f1 for one in scores])):
+        best = best_threshold(values, outputs, has, null)
+        told |= {f"best_{name}": best.score, f"best_{name}_thresh": best.value}
+    return told
+
+
+def by_kind(each: Sums, answerable: ArrayLike) -> dict[str, dict[str, float]]:
+    """``exact_match``, ``f1`` and number of ``examples`` of the questions with an answer, and of those without one."""
+    has, told = np.asarray(answerable, bool), {}
+    for kind, places in (("answerable", has.nonzero()[0]), ("without answer", (~has).nonzero()[0])):
+        figures = each.figures(places)
+        told[kind] = {"exact_match": figures["exact_match"], "f1": figures["f1"], "examples": len(places)}
+    return told

@@ -1,0 +1,374 @@
+"""Feature extraction: a vector for a text, near those of texts that mean the same (Reimers and Gurevych 2019)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.checkpoints import load, read_card
+from heedful.checkpoints.configuration import config_of
+from heedful.checkpoints.folder import find
+from heedful.checkpoints.pooling import Reading, pooled_head, read_reading, repool, write_reading
+from heedful.config import DecoderConfig, EncoderConfig, ModelConfig, PooledHead
+from heedful.data import Kind, Row, Rows, split
+from heedful.data.batching import ordered
+from heedful.errors import HeedfulError
+from heedful.evaluation import ranking
+from heedful.evaluation.baselines import word_vectors
+from heedful.evaluation.classification import Mistakes
+from heedful.evaluation.scored import LOWER_IS_BETTER, Scored, overall
+from heedful.models import Model
+from heedful.settings import PoolingSettings, RunSettings
+from heedful.tasks.contrast import contrastive, cosent, embedded, wrong
+from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning, with_head
+from heedful.tasks.pairs import fitted
+from heedful.tasks.related import SIDES, check_rows, groups_of, search, texts_of
+from heedful.tasks.shared import check_texts, check_vocabulary, masked, reads, tokenizer_of
+from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
+from heedful.text import Tokenizer
+
+log = logging.getLogger("heedful")
+
+POOLED = PooledHead(pooling="mean", normalise=True)  # where nobody says
+TEMPERATURE = 0.05  # as sentence-transformers and SimCSE (Gao, Yao and Chen 2021) have it
+PLAIN = Reading()
+PAIRS = 64  # in a batch: the more, the more there is to be told from
+
+
+class Example(NamedTuple):
+    """Token ids of each text, with the special ones, and the score where there is one."""
+
+    sides: tuple[list[int], ...]
+    score: float | None
+
+
+class FeatureExtraction(Task):
+    """A model of text, above all an encoder, whose head makes one vector of a text's tokens.
+
+    Learns from pairs of texts that belong together, told from all other pairs of the batch and from a ``negative`` of
+    each where the data has one; or, where it has a ``score``, to order pairs as the scores do. Such losses take a batch
+    as a whole: unlike elsewhere, two batches that are accumulated are not one of twice the size. ``pooling.chunk``
+    makes large batches at little memory.
+
+    >>> import heedful
+    >>> pairs = [("a bird sings", "tweet"), ("a cow calls", "moo")]
+    >>> data = Rows(Row({"text": text, "text_pair": pair}, "calls.tsv", 1) for text, pair in pairs)
+    >>> settings = RunSettings(task="feature-extraction", train=("calls.tsv",), out="calls", preset="bert-tiny")
+    >>> task = FeatureExtraction.prepare(data, settings)
+    >>> model = heedful.create(task.config(settings), seed=0).eval()
+    >>> len(task.answer(model, ["tweet"])[0].output)
+    128
+
+    Args:
+        tokenizer: of the texts.
+        reading: what is done to a text before: cut, lower case, a prompt before it.
+    """
+
+    name: ClassVar[str] = "feature-extraction"
+    columns: Mapping[str, Kind] = MappingProxyType(
+        {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
+    )
+    unit: ClassVar[str] = "examples"
+    decides: str = "mrr"
+    uses: ClassVar[frozenset[str]] = TEXTS | {"pooling"}
+    head: ClassVar[str | None] = PooledHead.kind
+    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
+
+    def __init__(self, tokenizer: Tokenizer, reading: Reading = PLAIN) -> None:
+        self.tokenizer, self.reading = tokenizer, reading
+        if reading.longest is not None:
+            told = tokenizer.config.get("model_max_length")
+            tokenizer.config["model_max_length"] = min(reading.longest, told or reading.longest)
+        self._hear(PoolingSettings())
+
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+        """Rows that share a text, on whichever side, stay together, and so do all that these share one with."""
+        groups = [Row({"group": group}, rows[0].file, i) for i, group in enumerate(groups_of(rows))]
+        try:
+            parts = split(groups, valid, seed, by="group")
+        except HeedfulError:
+            if len({row.values["group"] for row in groups}) > 1:
+                raise
+            raise HeedfulError(
+                f"{rows[0].file}: every row shares a text with another, so none can be held back; give validation "
+                "data: --valid FILE"
+            ) from None
+        train, held = ([rows[each.line] for each in part] for part in parts)
+        return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
+
+    @classmethod
+    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+        """By the number of examples; what starts from a model learns as published models are tuned."""
+        words = sum(len(text.split()) for row in rows[:1000] for text in texts_of(row)) / min(len(rows), 1000)
+        batch = asked.training.batch_size or PAIRS
+        if asked.start_from:
+            sized = replace(asked, training=replace(asked.training, batch_size=batch))
+            made = tuning(len(rows), sized, asked.start_from)
+            pooling = PoolingSettings(temperature=TEMPERATURE, symmetric=True)
+        else:
+            made = beginning(len(rows), asked, round(words))
+            pooling = PoolingSettings(
+                kind=POOLED.pooling, normalise=POOLED.normalise, temperature=TEMPERATURE, symmetric=True
+            )
+        learning = replace(made.training, label_smoothing=0.0)
+        if not asked.training.batch_tokens:
+            learning = replace(learning, batch_size=batch, batch_tokens=None)
+        return replace(made, pooling=pooling, training=learning)
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """Train the tokenizer on the training texts."""
+        check_rows(rows, settings)
+        asked = settings.tokenizer
+        texts = [text for row in rows for text in texts_of(row)]
+        tokenizer = Tokenizer.train(
+            texts, asked.size or 8000, asked.kind or "wordpiece", asked.lowercase, template="both"
+        )
+        tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
+        return cls(tokenizer)
+
+    @classmethod
+    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+        """The folder's model, pooling as it says, or else by the mean, to length 1; or as the settings say."""
+        check_rows(rows, settings)
+        folder = reads(cls.name, find(folder))
+        says = pooled_head(folder) is not None or isinstance(config_of(folder).head, PooledHead)
+        task, model = cls.load(folder), load(folder, head=cls.head, dtype="float32")
+        if isinstance(model.config.head, PooledHead):
+            repool(model, _head(settings.pooling, model.config.head if says else POOLED))
+        task.check(model)
+        return task, model
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The tokenizer of a model folder, ours or sentence-transformers', and how that reads a text."""
+        folder = Path(folder)
+        task = cls(tokenizer_of(reads(cls.name, folder)), read_reading(folder))
+        task._hear(PoolingSettings(**read_card(folder).get("settings", {}).get("pooling", {})))
+        return task
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizer, and how a text is read in the files of sentence-transformers."""
+        self.tokenizer.save(folder)
+        write_reading(Path(folder), self.reading._replace(longest=self.longest))
+
+    def config(self, settings: RunSettings) -> ModelConfig:
+        """The preset with this vocabulary, its pooling and no more positions than the longest example needs."""
+        config = encoder_config(settings, self.tokenizer, self.longest, self.name)
+        return with_head(config, _head(settings.pooling, POOLED))
+
+    def ready(self, model: Model, settings: RunSettings) -> None:
+        """Take what only training needs."""
+        self._hear(settings.pooling)
+
+    def _hear(self, asked: PoolingSettings) -> None:
+        self.temperature = asked.temperature or TEMPERATURE
+        self.symmetric = asked.symmetric is not False
+        self.chunk: int | None = asked.chunk
+
+    def check(self, model: Model) -> None:
+        """An encoder or a decoder that pools, with a row for every token. From then on no example is longer than the
+        model's positions reach.
+        """
+        config = model.config
+        if not isinstance(config, EncoderConfig | DecoderConfig):
+            raise HeedfulError(f"{self.name} needs an encoder or a decoder; this model is of kind {config.kind!r}")
+        if not isinstance(config.head, PooledHead):
+            raise HeedfulError(
+                f"{self.name} needs a model that pools, and this one's head is of kind {config.head.kind!r}; open it "
+                'with heedful.from_pretrained(..., head="pooled")'
+            )
+        check_vocabulary(self.tokenizer, config.embedding)
+        limit(self.tokenizer, config)
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a text, special ones counted."""
+        return longest_of(self.tokenizer)
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """The ids of each row's texts; what is longer than ``max_length`` tokens, or than the model takes, is cut.
+
+        From then on the metric that decides is one that these rows, the validation's being the last, can give.
+        """
+        most = min(max_length or self.longest, self.longest)
+        texts = [texts_of(row) for row in rows]
+        found, cut = self._ids([text for sides in texts for text in sides], most)
+        each = iter(zip(found, cut, strict=True))
+        examples, lost = [], 0
+        for sides, row in zip(texts, rows, strict=True):
+            own = [next(each) for _ in sides]
+            examples.append(Example(tuple(ids for ids, _ in own), row.values.get("score")))
+            lost += any(less for _, less in own)
+        self.decides = "mrr" if examples and examples[0].score is None else "spearman"
+        reason = "--data.max-length" if most == max_length else "the model takes no more"
+        return Encoded(examples, rows, f"{sum(cut):,} texts cut to {most} tokens ({reason})" if lost else "", lost)
+
+    def _ids(self, texts: Sequence[str], most: int) -> tuple[list[list[int]], list[bool]]:
+        """The ids of each text, and whether it was cut."""
+        read = [self.reading.prompt + text for text in texts]
+        parts = self.tokenizer.encode([text.lower() for text in read] if self.reading.lowercase else read)
+        around = self.tokenizer.around()
+        kept = [fitted([ids], most, around.added)[0] for ids in parts]
+        cut = [len(ours) != len(ids) for ours, ids in zip(kept, parts, strict=True)]
+        return [around.join(ids)[0] for ids in kept], cut
+
+    def lengths(self, examples: Sequence[Example]) -> np.ndarray:
+        """(N, sides): tokens of each text, special ones counted."""
+        return np.array([[len(ids) for ids in example.sides] for example in examples], dtype=np.int64)
+
+    def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """``ids`` and ``mask`` (B, T) of each side, as "text.ids"; ``same`` (sides, B), numbers that are equal for
+        equal texts; ``scores`` (B,) where there are such.
+        """
+        batch: dict[str, Tensor] = {}
+        numbers: dict[tuple[int, ...], int] = {}
+        columns = list(zip(*(example.sides for example in examples), strict=True))
+        for name, side in zip(SIDES, columns, strict=False):
+            batch[f"{name}.ids"], batch[f"{name}.mask"] = masked(side)
+        same = [[numbers.setdefault(tuple(ids), len(numbers)) for ids in side] for side in columns]
+        batch["same"] = torch.tensor(same)
+        if examples[0].score is not None:
+            batch["scores"] = torch.tensor([example.score for example in examples])
+        return batch
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def count(self, batch: Batch) -> int:
+        """Pairs."""
+        return len(batch["text.ids"])
+
+    def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Of pairs the contrastive loss (see ``contrast.contrastive``): from the texts to their pairs and, where it is
+        ``symmetric``, the mean of that and the way back (Radford et al. 2021, section 2.3). Of scores ``cosent``.
+        """
+        sides = [name for name in SIDES if f"{name}.ids" in batch]
+        vectors = [embedded(model, batch[f"{name}.ids"], batch[f"{name}.mask"], self.chunk) for name in sides]
+        texts, pairs = vectors[:2]
+        if "scores" in batch:
+            return cosent(texts, pairs, batch["scores"], self.temperature)
+        same = batch["same"]
+        others = wrong(same[0], same[1], same[1:].flatten())
+        loss = contrastive(texts, torch.cat(vectors[1:]), others, self.temperature, label_smoothing)
+        if not self.symmetric:
+            return loss
+        back = contrastive(pairs, texts, wrong(same[1], same[0], same[0]), self.temperature, label_smoothing)
+        return (loss + back) / 2
+
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    @torch.no_grad()
+    def measure(
+        self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """Spearman's and Pearson's correlation of cosines with scores; or how well each text finds its pair among all
+        the pairs, and negatives, of these rows: recall@k and the mean reciprocal rank. Always of all examples.
+
+        ``loss`` is that of all rows as one batch. Details: the surest ``mistakes`` of a search.
+        """
+        numbers: dict[tuple[int, ...], int] = {}
+        places = np.array([[numbers.setdefault(tuple(ids), len(numbers)) for ids in each.sides] for each in examples])
+        vectors = ranking.unit(self._vectors(model, list(numbers), options.get("batch_tokens")))
+        if examples[0].score is not None:
+            cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
+            scores = np.array([each.score for each in examples], dtype=np.float64)
+            scored: Scored = ranking.Correlations(cosines, scores, self.temperature)
+            return Measured(overall(scored), each=scored, outputs=cosines.tolist())
+        found, nearest = search(vectors, places, self.temperature)
+        losses = found.losses
+        if self.symmetric:
+            losses = (losses + search(vectors, places[:, 1::-1], self.temperature)[0].losses) / 2
+        scored = ranking.retrieval(found.ranks, losses)
+        texts = {
+            number: text
+            for row, at in zip(rows, places.tolist(), strict=True)
+            for text, number in zip(texts_of(row), at, strict=True)
+        }
+        outputs = [texts[int(number)] for number in nearest]
+        mistakes = Mistakes()
+        for i in np.flatnonzero(found.ranks > 1):
+            row, near = rows[i].values, float(vectors[places[i, 0]] @ vectors[nearest[i]])
+            mistakes.add(int(i), short(row["text"]), short(row["text_pair"]), short(outputs[i]), near)
+        return Measured(overall(scored), {"mistakes": mistakes.surest()}, scored, outputs)
+
+    def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
+        """The same figures for the cosines of TF-IDF vectors, words weighed by how rare they are in the training
+        texts.
+        """
+        numbers: dict[str, int] = {}
+        places = np.array([[numbers.setdefault(text, len(numbers)) for text in texts_of(row)] for row in rows])
+        (vectors,) = word_vectors([text for row in learned() for text in texts_of(row)], list(numbers))
+        if "score" in rows[0].values:
+            cosines = np.asarray(vectors[places[:, 0]].multiply(vectors[places[:, 1]]).sum(1)).ravel()
+            scored: Scored = ranking.Correlations(cosines, [row.values["score"] for row in rows], self.temperature)
+        else:
+            found, _ = search(vectors, places, self.temperature)
+            scored = ranking.retrieval(found.ranks, found.losses)
+        figures = {name: value for name, value in overall(scored).items() if name not in LOWER_IS_BETTER}
+        return Baseline("cosine of TF-IDF vectors", figures)
+
+    @torch.no_grad()
+    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+        """The vector of each text, a list of numbers; of a text without anything in it an empty one.
+
+        What is longer than the model takes is cut, and a warning says so.
+        """
+        check_texts(self.name, inputs)
+        answers = [Answer(one, [], None) for one in inputs]
+        asked = [i for i, text in enumerate(inputs) if text.strip()]
+        if asked:
+            vectors = self.vectors(model, [inputs[i] for i in asked], options.get("batch_tokens"))
+            for i, vector in zip(asked, vectors, strict=True):
+                answers[i] = Answer(inputs[i], vector.tolist(), None)
+        return answers
+
+    @torch.no_grad()
+    def vectors(self, model: Model, texts: Sequence[str], tokens: int | None = None) -> NDArray[np.float32]:
+        """The vectors (N, D) of texts, ``tokens`` of them at a time; equal texts are read once.
+
+        Logs a warning where texts are cut to what the model takes.
+        """
+        found, cut = self._ids(texts, self.longest)
+        if any(cut):
+            log.warning(
+                f"{sum(cut):,} of {len(texts):,} texts cut to {self.longest:,} tokens (the model takes no more)"
+            )
+        numbers: dict[tuple[int, ...], int] = {}
+        places = [numbers.setdefault(tuple(ids), len(numbers)) for ids in found]
+        return self._vectors(model, list(numbers), tokens)[places]
+
+    def _vectors(self, model: Model, texts: Sequence[Sequence[int]], tokens: int | None) -> NDArray[np.float32]:
+        """The vectors (N, D) of rows of ids."""
+        made = np.zeros((len(texts), model.main.dim), dtype=np.float32)
+        budget = tokens or EVALUATED
+        for places in ordered([len(ids) for ids in texts], budget, pairs=budget * SQUARE):
+            ids, mask = masked([texts[i] for i in places])
+            made[places] = model(ids.to(model.device), mask.to(model.device)).float().cpu().numpy()
+        return made
+
+    def sample(self, row: Row) -> str:
+        """``text → pair``, ``text → pair, not negative``, ``text + pair → 3.5``."""
+        text, pair, *negative = map(short, texts_of(row))
+        if "score" in row.values:
+            return f"{text} + {pair} → {row.values['score']:g}"
+        return shown([text, pair]) + "".join(f", not {each}" for each in negative)
+
+
+def _head(asked: PoolingSettings, first: PooledHead) -> PooledHead:
+    """The head that is asked for, ``first`` where nothing is."""
+    normalise = first.normalise if asked.normalise is None else asked.normalise
+    return replace(first, pooling=asked.kind or first.pooling, normalise=normalise)

@@ -1,0 +1,431 @@
+"""Fill-mask: an encoder that says which tokens are missing from a text (Devlin et al. 2019). Column ``text``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.checkpoints import load, read_card
+from heedful.checkpoints.configuration import config_of
+from heedful.checkpoints.folder import find
+from heedful.config import EncoderConfig, MaskedHead, ModelConfig
+from heedful.data import Kind, Row, Rows
+from heedful.data.batching import ordered
+from heedful.data.masking import SHARE, Masking
+from heedful.data.windows import Stream, Window, read
+from heedful.errors import HeedfulError
+from heedful.evaluation.pseudo import pseudo_log_likelihoods
+from heedful.evaluation.scored import Sums, overall
+from heedful.models import Encoder, Model
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks.blanks import blanks
+from heedful.tasks.documents import divided, joined, located
+from heedful.tasks.encoders import LONGEST, encoder_config, limit, longest_of, tuning, with_head
+from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked, reads, special_id, tokenizer_of
+from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
+from heedful.text import Tokenizer
+from heedful.text.filling import check_masked, filled, mask_of
+from heedful.text.words import joints
+
+
+class Size(NamedTuple):
+    """What a number of characters suggests."""
+
+    preset: str
+    vocabulary: int
+    epochs: int
+
+
+# below so many characters: this
+SIZES: tuple[tuple[float, Size], ...] = (
+    (500_000, Size("bert-tiny", 2000, 20)),
+    (20_000_000, Size("bert-tiny", 8000, 3)),
+    (200_000_000, Size("bert-mini", 16_000, 2)),
+    (float("inf"), Size("bert-mini", 30_000, 1)),
+)
+A_TOKEN = 4  # characters, about
+IN_TURN = 2000  # tokens masked one at a time, of a file that has more
+SEED = 1  # of what is masked in an evaluation
+
+
+class Guess(NamedTuple):
+    """The likeliest tokens for one mask, and their probabilities."""
+
+    tokens: list[int]
+    scores: list[float]
+
+
+class FillMask(Task):
+    """An encoder with a masked-language-model head over a stream of documents; the tokens missing from a text.
+
+    Documents are joined to one stream with the tokenizer's end token after each, and read in windows with around each
+    what the tokenizer puts around a text (``[CLS] ... [SEP]``), across the ends of documents (Liu et al. 2019, section
+    4.2: full sentences).
+
+    >>> import heedful
+    >>> data = Rows([Row({"text": "the cow says moo and the owl says hoo"}, "farm.txt", 1)])
+    >>> settings = RunSettings(task="fill-mask", train=("farm.txt",), out="farm", preset="bert-tiny")
+    >>> task = FillMask.prepare(data, settings)
+    >>> model = heedful.create(task.config(settings), seed=0).eval()
+    >>> task.answer(model, ["the <mask> says moo"])[0].output.endswith("says moo")
+    True
+
+    Args:
+        tokenizer: of the text, with a mask token.
+        window: tokens of a window, special ones counted, where nobody says.
+    """
+
+    name: ClassVar[str] = "fill-mask"
+    columns: Mapping[str, Kind] = MappingProxyType({"text": "document"})
+    unit: ClassVar[str] = "tokens"
+    decides: str = "loss"
+    uses: ClassVar[frozenset[str]] = TEXTS | {"masking"}
+    options: ClassVar[frozenset[str]] = frozenset({"top_k", "batch_tokens"})
+
+    def __init__(self, tokenizer: Tokenizer, window: int | None = None) -> None:
+        self.tokenizer, self.window = tokenizer, window
+        self.mask_name, self.mask = mask_of(tokenizer)
+        self.around = tokenizer.around()
+        self.padding = self.mask if tokenizer.pad is None else tokenizer.pad
+        table = joints(tokenizer)
+        ordinary = np.array([i not in tokenizer.special for i in range(tokenizer.vocab_size)])
+        self.masking = Masking(self.mask, ordinary, np.array(table.before), np.array(table.after))
+        self.asked = replace(self.masking, masked=1.0, other=0.0)  # what is measured: all that is chosen is hidden
+
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+        """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
+        return divided(rows, valid, seed)
+
+    @classmethod
+    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+        """By the length of the text; what starts from a model goes on as published models are tuned."""
+        characters = sum(len(row.values["text"]) for row in rows)
+        longest = asked.data.max_length or LONGEST
+        if asked.start_from:
+            longest = min(longest, cls.load(asked.start_from).longest)
+            made = tuning(characters // (A_TOKEN * longest) + 1, asked, asked.start_from)
+            return replace(made, data=DataSettings(max_length=longest))
+        size = next(size for most, size in SIZES if characters < most)
+        tokens = 1024
+        steps = asked.max_steps or size.epochs * max(1, characters // (A_TOKEN * tokens))
+        return replace(
+            asked,
+            preset=asked.preset or size.preset,
+            max_epochs=size.epochs,
+            data=DataSettings(max_length=longest),
+            tokenizer=TokenizerSettings(kind="bpe", size=size.vocabulary),
+            model=ModelSettings(dropout=None if asked.preset else 0.0),
+            training=TrainingSettings(
+                lr=1e-3,
+                schedule="linear",
+                warmup=min(200, steps // 10 + 1),
+                batch_tokens=tokens,
+                accumulate=1,
+                label_smoothing=0.0,
+                clip=1.0,
+                weight_decay=0.01,
+                betas=(0.9, 0.98),
+                eps=1e-6,
+                average=0.05,
+                patience=10,
+                log_every=50,
+            ),
+        )
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """Train the tokenizer on the training documents."""
+        asked, longest = settings.tokenizer, settings.data.max_length or LONGEST
+        tokenizer = Tokenizer.train(
+            (row.values["text"] for row in rows),
+            asked.size or 8000,
+            asked.kind or "bpe",
+            asked.lowercase,
+            template="both",
+            mask=True,
+        )
+        tokenizer.config["model_max_length"] = longest
+        return cls(tokenizer, longest)
+
+    @classmethod
+    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+        """The folder's model, with a fresh masked-language-model head, tied to its embedding, where it has none."""
+        folder = find(folder)
+        task, config = cls.load(folder), config_of(folder)
+        bare = isinstance(config, EncoderConfig) and not isinstance(config.head, MaskedHead)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            model = load(folder, head=MaskedHead.kind if bare else None, dtype="float32")
+        task.check(model)
+        return task, model
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The tokenizer of a model folder; windows as long as in its training, else 128 tokens at most."""
+        folder = reads(cls.name, find(folder))
+        tokenizer = tokenizer_of(folder)
+        limit(tokenizer, config_of(folder))
+        card = read_card(folder)
+        trained = card.get("settings", {}).get("data", {}).get("max_length") if card.get("task") == cls.name else None
+        return cls(tokenizer, trained)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizer."""
+        self.tokenizer.save(folder)
+
+    def config(self, settings: RunSettings) -> ModelConfig:
+        """The preset with this vocabulary, and a head tied to the embedding."""
+        config = encoder_config(settings, self.tokenizer, self.longest, self.name)
+        return with_head(config, MaskedHead(activation=config.encoder.activation, norm_eps=config.encoder.norm_eps))
+
+    def ready(self, model: Model, settings: RunSettings) -> None:
+        """Hide what the settings say: by default 15 % of the tokens, one by one."""
+        asked = settings.masking
+        self.masking = replace(self.masking, share=asked.share or SHARE, unit=asked.unit or "token")
+
+    def check(self, model: Model) -> None:
+        """An encoder with a masked-language-model head, with a row for every token. From then on no window is longer
+        than the model's positions reach.
+        """
+        config = model.config
+        if not isinstance(config, EncoderConfig) or not isinstance(config.head, MaskedHead):
+            raise HeedfulError(
+                f"{self.name} needs an encoder with a masked-language-model head; this model is of kind "
+                f"{config.kind!r}, its head of kind {config.head.kind!r}"
+            )
+        check_vocabulary(self.tokenizer, config.embedding)
+        limit(self.tokenizer, config)
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that the model reads, special ones counted."""
+        return longest_of(self.tokenizer)
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """All rows as one stream of tokens, in windows of ``max_length``, special ones counted."""
+        most = max_length or min(self.window or LONGEST, self.longest)
+        if most > self.longest:
+            raise HeedfulError(f"the model reads {self.longest} tokens, not {most}; lower --data.max-length")
+        room = most - self.around.added
+        if room < 1:
+            raise HeedfulError(
+                f"{most} tokens leave no room for text between the {self.around.added} that stand around it; raise "
+                "--data.max-length"
+            )
+        texts = [row.values["text"] for row in rows]
+        tokens, starts = located(self.tokenizer, texts, [], [special_id(self.tokenizer.end)])
+        if not self.masking.ordinary[tokens].any():
+            where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
+            raise HeedfulError(f"no token that can be hidden{where}: nothing to learn from; give more text")
+        made = Stream(tokens, min(room, len(tokens) - 1), starts)
+        note = f"{len(tokens):,} tokens in windows of {made.context}, {self.around.added} special ones around each"
+        unknown = int((tokens == self.tokenizer.unknown).sum()) if self.tokenizer.unknown is not None else 0
+        if unknown:
+            note += f"; {unknown:,} of them unknown to the vocabulary, never hidden"
+        return Encoded([Window(made, place) for place in range(made.windows)], rows, note)
+
+    def lengths(self, examples: Sequence[Window]) -> np.ndarray:
+        """(N, 1): the window with what stands around it, for each."""
+        return np.array([[window.stream.context + self.around.added] for window in examples], dtype=np.int64)
+
+    def _framed(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> list[list[int]]:
+        """The ids of each window with what stands around it; what closes the last document of all does so too, and is
+        left out.
+        """
+        tokens, there = (shown[:, :-1] for shown in read(examples, random))
+        stream = examples[0].stream
+        if random is None:
+            lefts = [len(stream.tokens) - 1 - window.place * stream.context for window in examples]
+            there &= np.arange(stream.context) < np.array(lefts)[:, None]
+        return [self.around.join(row[real].tolist())[0] for row, real in zip(tokens, there, strict=True)]
+
+    def collate(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """``ids`` (B, T), with some of them hidden, their ``mask``, and ``labels``: what was hidden, elsewhere -100.
+
+        With ``random`` windows begin elsewhere each time and other tokens are hidden, as the settings say. Without it
+        15 % of the tokens of each window stand behind the mask, one by one, always the same ones: whatever a model was
+        trained on, its figures can be compared.
+        """
+        ids, mask = masked(self._framed(examples, random), self.padding)
+        rows = ids.numpy()
+        if random is not None:
+            hidden, chosen = self.masking(rows, random)
+        else:
+            fixed = [np.random.default_rng([SEED, window.place]) for window in examples]
+            each = [self.asked(row[None], draws) for row, draws in zip(rows, fixed, strict=True)]
+            hidden, chosen = (np.concatenate(part) for part in zip(*each, strict=True))
+        labels = ids.masked_fill(~torch.from_numpy(chosen), IGNORED)
+        return {"ids": torch.from_numpy(hidden), "mask": mask, "labels": labels}
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def count(self, batch: Batch) -> int:
+        """Tokens that were chosen."""
+        return int((batch["labels"] != IGNORED).sum())
+
+    def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Σ over chosen tokens of −log p(token | the window as it is shown); see ``Translation.objective`` for
+        ``label_smoothing``. The head is computed for the chosen tokens alone.
+        """
+        logits, truth = self._guesses(model, batch)
+        return F.cross_entropy(logits, truth, reduction="sum", label_smoothing=label_smoothing)
+
+    def _guesses(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits (M, V) for the M chosen tokens of a batch, and what they are (M,)."""
+        assert isinstance(model, Encoder)
+        chosen = batch["labels"] != IGNORED
+        hidden: Tensor = model.hidden(batch["ids"], batch["mask"])
+        return model.head(hidden[chosen]).float(), batch["labels"][chosen]
+
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    @torch.no_grad()
+    def measure(
+        self,
+        model: Model,
+        examples: Sequence[Window],
+        rows: Rows,
+        *,
+        most: int | None = None,
+        batch_tokens: int | None = None,
+        **options: Any,
+    ) -> Measured:
+        """``loss`` and ``accuracy`` (percent) of the 15 % of tokens that ``collate`` hides, over all windows, and the
+        ``pseudo_perplexity`` exp(−1/N Σ log p(w_t | all others of its window)): Salazar et al. 2020, section 2.3.
+
+        The latter takes a pass for each token: it is of ``most`` tokens, or of 2,000, drawn once, where there are more;
+        the details say of how many. It compares models of one vocabulary. Any of ``options`` is an error.
+        """
+        for name in options:
+            raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
+        sums, stream = np.zeros((len(rows), 5)), examples[0].stream
+        for places, batch in self.batches(model, examples, batch_tokens):
+            logits, truth = self._guesses(model, batch)
+            losses = F.cross_entropy(logits, truth, reduction="none")
+            each = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
+            window, place = (batch["labels"] != IGNORED).nonzero().cpu().numpy().T
+            firsts = np.array([examples[i].place * stream.context for i in places]) - len(self.around.before)
+            np.add.at(sums[:, :3], _documents(stream, firsts[window] + place), each.double().cpu().numpy())
+        tokens = self._in_turn(model, examples, sums, most or IN_TURN, batch_tokens or EVALUATED)
+        scored = Sums(sums, _figures)
+        total = sums.sum(axis=0)
+        details = {"tokens": tokens, "hidden": int(total[2]), "hidden_in_turn": int(total[4])}
+        return Measured(overall(scored), details, scored)
+
+    def _in_turn(self, model: Model, examples: Sequence[Window], sums: np.ndarray, most: int, tokens: int) -> int:
+        """Hide up to ``most`` tokens one at a time, add -log p and 1 to the last two sums of their documents; how many
+        tokens there are.
+        """
+        assert isinstance(model, Encoder)
+        stream, before = examples[0].stream, len(self.around.before)
+        index = {window.place: i for i, window in enumerate(examples)}
+        there = np.flatnonzero(self.asked.ordinary[stream.tokens[: stream.windows * stream.context]])
+        there = there[np.isin(there // stream.context, list(index))]
+        taken = np.sort(np.random.default_rng(SEED).permutation(there)[:most])
+        windows = [index[place] for place in (taken // stream.context).tolist()]
+        rows = {i: torch.tensor(self._framed([examples[i]])[0]) for i in set(windows)}
+        places = list(zip(windows, (taken % stream.context + before).tolist(), strict=True))
+        found = pseudo_log_likelihoods(model, rows, places, self.mask, tokens)
+        documents = _documents(stream, taken)
+        sums[:, 3] += np.bincount(documents, -found, len(sums))
+        sums[:, 4] += np.bincount(documents, minlength=len(sums))
+        return len(there)
+
+    def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
+        """Each token with its frequency in the training text, one added to every count, whatever stands around it."""
+        ordinary = self.masking.ordinary
+        seen, asked = (
+            np.bincount(joined(self.tokenizer, [row.values["text"] for row in part], [], []), minlength=len(ordinary))
+            for part in (learned(), rows)
+        )
+        counts, truth = (seen + 1) * ordinary, asked * ordinary
+        p = counts / counts.sum()
+        loss = float(-(truth[ordinary] * np.log(p[ordinary])).sum() / truth.sum())
+        right = 100 * float(truth[p.argmax()] / truth.sum())
+        metrics = {"loss": loss, "accuracy": right, "pseudo_perplexity": math.exp(loss)}
+        return Baseline("the tokens' frequencies in the training text", metrics)
+
+    @torch.no_grad()
+    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+        """Each text with the likeliest token in the place of each mask, and the product of their probabilities; a text
+        without words gets an empty answer.
+
+        The mask is written as the tokenizer's own (``[MASK]``, ``<mask>``). Several masks are filled each on its own,
+        the others being masked, as `transformers` does. With ``top_k`` the output is a list of the likeliest tokens,
+        ``{"label": the token, "score": its probability, "text": the text with it}``; of several masks a list of such
+        lists, in each of which the other masks stand as they were. Of a text longer than the model reads, the part
+        around each mask is read, and a warning says so.
+        """
+        assert isinstance(model, Encoder)
+        top_k, budget = options.get("top_k"), options.get("batch_tokens") or EVALUATED
+        check_texts(self.name, inputs)
+        asked = [i for i, text in enumerate(inputs) if text.strip()]
+        for i in asked:
+            check_masked(inputs[i], self.mask_name, f"input {i}" if len(inputs) > 1 else "the input")
+        answers = [Answer(text, [] if top_k else "", None) for text in inputs]
+        read = blanks(self.tokenizer, [inputs[i] for i in asked], self.longest)
+        guesses: list[list[Guess]] = [[] for _ in read]
+        for batch in ordered([len(blank.ids) for blank in read], budget, pairs=budget * SQUARE) if read else []:
+            ids, real = (part.to(model.device) for part in masked([read[i].ids for i in batch], self.padding))
+            for i, stream in zip(batch, model.hidden(ids, real), strict=True):
+                p = model.head(stream[read[i].places]).float().softmax(-1)
+                best = p.topk(min(top_k or 1, p.size(-1)))
+                guesses[i] = list(map(Guess, best.indices.tolist(), best.values.tolist()))
+        found: list[list[Guess]] = [[] for _ in asked]
+        for blank, made in zip(read, guesses, strict=True):
+            found[blank.owner] += made
+        for i, each in zip(asked, found, strict=True):
+            score = math.prod(guess.scores[0] for guess in each)
+            answers[i] = Answer(inputs[i], self._output(inputs[i], each, top_k), score)
+        return answers
+
+    def _output(self, text: str, each: Sequence[Guess], top_k: int | None) -> Any:
+        if not top_k:
+            return filled(self.tokenizer, text, [guess.tokens[0] for guess in each])
+        lists = []
+        for place, guess in enumerate(each):
+            others = [None] * place, [None] * (len(each) - place - 1)
+            texts = [filled(self.tokenizer, text, [*others[0], token, *others[1]]) for token in guess.tokens]
+            labels = [
+                self.tokenizer.backend.decode([token], skip_special_tokens=False).strip() for token in guess.tokens
+            ]
+            told = zip(labels, guess.scores, texts, strict=True)
+            lists.append([{"label": label, "score": score, "text": made} for label, score, made in told])
+        return lists[0] if len(lists) == 1 else lists
+
+    def trial(self, texts: Sequence[str]) -> list[Any]:
+        """Each text with its last word missing."""
+        return [" ".join([*text.split()[:-1], self.mask_name]) for text in texts]
+
+    def sample(self, row: Row) -> str:
+        """The beginning of the text."""
+        return short(row.values["text"][:200])
+
+
+def _documents(stream: Stream, places: np.ndarray) -> np.ndarray:
+    """Which document each of these tokens is of."""
+    return np.searchsorted(stream.starts, places, side="right") - 1
+
+
+def _figures(sums: np.ndarray) -> dict[str, float]:
+    """Σ −log p, right, hidden; Σ −log p, hidden in turn → metrics; no number where nothing was hidden."""
+    loss, right, hidden, turned, turns = map(float, sums)
+    return {
+        "loss": loss / hidden if hidden else math.nan,
+        "accuracy": 100 * right / hidden if hidden else math.nan,
+        "pseudo_perplexity": math.exp(turned / turns) if turns else math.nan,
+    }

@@ -1,0 +1,414 @@
+"""Question answering: the piece of a text that answers, or none (Devlin et al. 2019, sections 4.2 and 4.3)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.checkpoints import load, read_card
+from heedful.checkpoints.folder import find
+from heedful.config import EncoderConfig, ModelConfig, SpanHead
+from heedful.data import Kind, Row, Rows, split
+from heedful.data.rows import Span
+from heedful.errors import HeedfulError, nearest
+from heedful.evaluation.classification import Mistakes
+from heedful.evaluation.sentences import likest_sentences
+from heedful.evaluation.squad import best_thresholds, by_kind, score, squad_sums
+from heedful.models import Model
+from heedful.settings import DataSettings, RunSettings
+from heedful.tasks.encoders import beginning, encoder_config, limit, longest_of, tuning, with_head
+from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, windows_of
+from heedful.tasks.shared import check_vocabulary, masked, padded, reads, tokenizer_of
+from heedful.tasks.spans import NEVER, NO_ANSWER, Best, Found, best_spans
+from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
+from heedful.text import Tokenizer
+from heedful.text.around import Around
+
+log = logging.getLogger("heedful")
+
+ANSWER = 30  # tokens of an answer, where nobody says (as in Devlin et al.'s run_squad.py)
+TOGETHER = 512  # inputs whose windows are held at once
+WORDS = 200  # tokens of an example: a question and a paragraph
+
+
+class QuestionAnswering(Task):
+    """An encoder that points at the first and the last token of the answer.
+
+    It reads ``[CLS] question [SEP] context [SEP]`` as its own tokenizer puts it. A context too long for that is read in
+    windows that share ``stride`` tokens; one without the whole answer learns to point at ``[CLS]``: not here.
+
+    >>> import heedful
+    >>> asked = {"question": "Who came ?", "context": "Then Ann came .", "answers": (Span("Ann", 5),)}
+    >>> data = Rows([Row(asked, "set.json", 1)])
+    >>> settings = RunSettings(task="question-answering", train=("set.json",), out="qa", preset="bert-tiny")
+    >>> task = QuestionAnswering.prepare(data, settings)
+    >>> model = heedful.create(task.config(settings), seed=0).eval()
+    >>> output = task.answer(model, ["Who came ?\\tThen Ann came ."])[0].output
+    >>> output["answer"] == "Then Ann came ."[output["start"] : output["end"]]
+    True
+
+    Args:
+        tokenizer: of questions and contexts.
+        window: most tokens of an example, special ones counted; fewer where the model takes fewer.
+        stride: tokens that neighbouring windows share; None is 128, or a third of the window where that is less.
+        null_threshold: no answer is given where none scores better than the best by more than this, as logits; None:
+            there always is one.
+    """
+
+    name: ClassVar[str] = "question-answering"
+    columns: Mapping[str, Kind] = MappingProxyType({"question": "text", "context": "text", "answers": "answers"})
+    asks: ClassVar[tuple[str, ...]] = ("question", "context")
+    unit: ClassVar[str] = "windows"
+    decides: str = "f1"
+    uses: ClassVar[frozenset[str]] = TEXTS | {"data.stride"}
+    options: ClassVar[frozenset[str]] = frozenset(
+        {"batch_tokens", "top_k", "stride", "max_answer_length", "null_threshold"}
+    )
+    shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        window: int | None = None,
+        stride: int | None = None,
+        null_threshold: float | None = None,
+    ) -> None:
+        self.tokenizer, self.window, self.stride = tokenizer, window or LONGEST, stride
+        self.null_threshold = null_threshold
+
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+        """The questions of one article stay together where all rows name theirs (``title``) and there are several, else
+        those of one context.
+        """
+        titles = {row.values.get("title") for row in rows}
+        by = "title" if None not in titles and len(titles) > 1 else "context"
+        train, held = split(rows, valid, seed, by=by)
+        return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
+
+    @classmethod
+    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+        """By the number of questions; windows of 384 tokens that share 128, no smoothing."""
+        longest = asked.data.max_length or LONGEST
+        if asked.start_from:
+            made = tuning(len(rows), asked, asked.start_from)
+        else:
+            made = beginning(len(rows), asked, WORDS)
+        return replace(
+            made,
+            data=DataSettings(max_length=longest, stride=min(STRIDE, longest // 3)),
+            training=replace(made.training, label_smoothing=0.0),
+        )
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """Train the tokenizer on the questions and the contexts of training."""
+        asked = settings.tokenizer
+        texts = dict.fromkeys(row.values[column] for column in ("question", "context") for row in rows)
+        kind, size = asked.kind or "wordpiece", asked.size or 8000
+        tokenizer = Tokenizer.train(texts, size, kind, asked.lowercase, template="both")
+        tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
+        return cls._learning(tokenizer, rows, settings)
+
+    @classmethod
+    def _learning(cls, tokenizer: Tokenizer, rows: Sequence[Row], settings: RunSettings) -> Self:
+        none = any(not row.values["answers"] for row in rows)
+        data = settings.data
+        return cls(tokenizer, window=data.max_length, stride=data.stride, null_threshold=0.0 if none else None)
+
+    @classmethod
+    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+        """The folder's model, with the head that points where it has none."""
+        folder = reads(cls.name, find(folder))
+        task = cls._learning(tokenizer_of(folder), rows, settings)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            model = load(folder, head="span", dtype="float32")
+        task.check(model)
+        return task, model
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The tokenizer of a model folder; windows and whether there may be no answer as it was trained."""
+        folder = Path(folder)
+        card = read_card(folder)
+        told = card.get("settings", {}).get("data", {})
+        return cls(
+            tokenizer_of(reads(cls.name, folder)),
+            window=told.get("max_length"),
+            stride=told.get("stride"),
+            null_threshold=card.get("null_threshold"),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """``null_threshold``: none where every question of training has an answer."""
+        return {"null_threshold": self.null_threshold}
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizer."""
+        self.tokenizer.save(folder)
+
+    def config(self, settings: RunSettings) -> ModelConfig:
+        """The preset with this vocabulary and no more positions than a window has."""
+        return with_head(encoder_config(settings, self.tokenizer, self.longest, self.name), SpanHead())
+
+    def check(self, model: Model) -> None:
+        """An encoder that points, with a row for every token. From then on no window is longer than it reads."""
+        config = model.config
+        if not isinstance(config, EncoderConfig) or not isinstance(config.head, SpanHead):
+            raise HeedfulError(
+                f"{self.name} needs an encoder with a span head; this model is of kind {config.kind!r}, its head of "
+                f"kind {config.head.kind!r}: teach an encoder: heedful train {self.name} --from MODEL"
+            )
+        check_vocabulary(self.tokenizer, config.embedding)
+        if not self._around.before:
+            raise HeedfulError("the tokenizer puts no class token before a pair; give its template one: it means none")
+        limit(self.tokenizer, config)
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a window, special ones counted."""
+        return min(self.window, longest_of(self.tokenizer))
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """The windows of each row; the note says how many contexts have several, and what was cut."""
+        made = self._windows(rows, max_length=max_length)
+        return Encoded(made.windows, rows, made.note, made.lost)
+
+    def _windows(self, rows: Sequence[Row], stride: int | None = None, max_length: int | None = None) -> Windows:
+        asked = [(row.values["question"], row.values["context"]) for row in rows]
+        answers = [row.values["answers"] for row in rows]
+        most = min(max_length or self.longest, self.longest)
+        return windows_of(self.tokenizer, asked, answers, most, self.stride if stride is None else stride)
+
+    def lengths(self, examples: Sequence[Window]) -> np.ndarray:
+        """(N, 1): tokens, special ones counted."""
+        added = self._around.added
+        return np.array([[added + len(w.question) + w.last - w.first] for w in examples], dtype=np.int64)
+
+    def collate(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """``ids``, ``mask``, ``segments``, ``context`` and ``seen``, its tokens that are not blank (B, T); ``labels``
+        (B, 2), the places of the answer's first and last token, 0 (the class token) where there is none.
+        """
+        joined = [self._around.join(w.question, w.passage.ids[w.first : w.last].tolist()) for w in examples]
+        ids, mask = masked([row for row, _ in joined])
+        context, seen = torch.zeros_like(mask), torch.zeros_like(mask)
+        labels = torch.zeros(len(examples), 2, dtype=torch.long)
+        for i, window in enumerate(examples):
+            begins = self._begins(window)
+            inside = slice(begins, begins + window.last - window.first)
+            context[i, inside] = True
+            seen[i, inside] = torch.from_numpy(window.passage.seen[window.first : window.last])
+            if window.start != NOWHERE:
+                labels[i] = torch.tensor([window.start, window.end]) - window.first + begins
+        segments = padded([row for _, row in joined], 0)
+        return {"ids": ids, "mask": mask, "segments": segments, "context": context, "seen": seen, "labels": labels}
+
+    @cached_property
+    def _around(self) -> Around:
+        return self.tokenizer.around(pair=True)
+
+    def _begins(self, window: Window) -> int:
+        """The place of the first token of the context."""
+        return len(self._around.before) + len(window.question) + len(self._around.between)
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def count(self, batch: Batch) -> int:
+        """Windows."""
+        return len(batch["ids"])
+
+    def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Σ over windows of −(log p(start) + log p(end)) / 2, p a softmax over the window's tokens (Devlin et al. 2019,
+        section 4.2); smoothed, y becomes (1 − ε) y + ε/T.
+        """
+        return self._losses(self._logits(model, batch), batch, label_smoothing).sum()
+
+    def _logits(self, model: Model, batch: Batch) -> Tensor:
+        """(B, T, 2)."""
+        config = model.config
+        two = isinstance(config, EncoderConfig) and config.embedding.segments > 1
+        return model(batch["ids"], batch["mask"], *([batch["segments"]] if two else [])).float()
+
+    def _losses(self, logits: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
+        """(B,)."""
+        real = batch["mask"][..., None]
+        log_p = logits.masked_fill(~real, NEVER).log_softmax(1)
+        own = log_p.gather(1, batch["labels"][:, None, :]).squeeze(1)
+        mean = log_p.masked_fill(~real, 0.0).sum(1) / real.sum(1)
+        return -((1 - smoothing) * own + smoothing * mean).mean(1)
+
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    @torch.no_grad()
+    def _read(
+        self, model: Model, windows: Sequence[Window], rows: int, tokens: int | None, longest: int | None, k: int = 1
+    ) -> list[Found]:
+        """What the windows of each of so many rows say."""
+        found = [Found() for _ in range(rows)]
+        for places, batch in self.batches(model, windows, tokens):
+            logits = self._logits(model, batch)
+            losses = self._losses(logits, batch).tolist()
+            told = best_spans(logits, batch["context"], batch["seen"], longest or ANSWER, k).rows()
+            for place, loss, one in zip(places, losses, told, strict=True):
+                found[windows[place].row].add(one, list(self._pieces(windows[place], one)), loss, k)
+        return found
+
+    def _pieces(self, window: Window, told: Best) -> Iterator[tuple[float, Span]]:
+        shift = window.first - self._begins(window)
+        for each, start, end in zip(told.scores, told.starts, told.ends, strict=True):
+            if each > NEVER and (span := window.passage.characters(start + shift, end + shift)).text:
+                yield each, span
+
+    def measure(
+        self, model: Model, examples: Sequence[Window], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """``exact_match`` and ``f1`` as SQuAD's own script has them, always of all rows; ``loss`` is over windows.
+
+        Where rows without an answer are among them, also ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact`` and
+        ``NoAns_f1``, and the thresholds that would have been best with what they would have given: ``best_exact``,
+        ``best_exact_thresh``, ``best_f1``, ``best_f1_thresh``. No answer is given then where none is better by more
+        than ``null_threshold``, by default that of the model, or 0.
+
+        Details: ``by_kind``, where there are both, and the surest ``mistakes``.
+        """
+        if "top_k" in options:
+            raise HeedfulError("top_k has no effect: the best answer is what is scored; leave it out")
+        if options.get("stride") is not None:
+            examples = self._windows(rows, options["stride"]).windows
+        found = self._read(model, examples, len(rows), options.get("batch_tokens"), options.get("max_answer_length"))
+        golds = [[span.text for span in row.values["answers"]] for row in rows]
+        has = np.array([bool(answers) for answers in golds])
+        threshold = self._threshold(options.get("null_threshold"), 0.0 if not has.all() else None)
+        chosen = [one.chosen(threshold) for one in found]
+        scores = [score(span.text, answers) for (_, span), answers in zip(chosen, golds, strict=True)]
+        each = squad_sums(scores, has, [one.loss for one in found], [one.windows for one in found])
+        details: dict[str, Any] = {"mistakes": _mistakes(rows, golds, chosen, [one.exact for one in scores])}
+        metrics = each.figures(np.arange(len(rows)))
+        if not has.all():
+            outputs, margins = [one.chosen(None)[1].text for one in found], [one.margin for one in found]
+            metrics |= best_thresholds(outputs, golds, margins)
+            details |= {"by_kind": by_kind(each, has)}
+        return Measured(metrics, details, each, [_output(span) for _, span in chosen])
+
+    def _threshold(self, asked: float | None, default: float | None) -> float | None:
+        own = self.null_threshold if self.null_threshold is not None else default
+        return own if asked is None else asked
+
+    def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
+        """The sentence that is most like the question: see ``likest_sentences``. It learns nothing."""
+        said = likest_sentences(*([row.values[column] for row in rows] for column in ("question", "context")))
+        golds = [[span.text for span in row.values["answers"]] for row in rows]
+        scores = [score(output, answers) for output, answers in zip(said, golds, strict=True)]
+        nothing = np.zeros(len(rows))
+        each = squad_sums(scores, [bool(answers) for answers in golds], nothing, nothing)
+        figures = {name: value for name, value in each.figures(np.arange(len(rows))).items() if name != "loss"}
+        return Baseline("the sentence most like the question (TF-IDF)", figures)
+
+    def answer(
+        self,
+        model: Model,
+        inputs: Sequence[Any],
+        *,
+        top_k: int | None = None,
+        stride: int | None = None,
+        max_answer_length: int | None = None,
+        null_threshold: float | None = None,
+        batch_tokens: int | None = None,
+        **others: Any,
+    ) -> list[Answer]:
+        """``{"answer", "start", "end"}`` for each input: the piece ``context[start:end]`` of the largest probability,
+        p(start) · p(end), which is the score. One without an answer has "" from 0 to 0, and the probability of none.
+
+        Args:
+            model: the model.
+            inputs: each ``(question, context)``, ``{"question": ..., "context": ...}``, or one string with a tab
+                between them; where either is blank the answer is empty, without a score. A question is cut to half of a
+                window, and a warning says so.
+            top_k: with more than 1 the output is a list of so many answers, best first, each with its ``"score"``.
+            stride: tokens that neighbouring windows of a long context share.
+            max_answer_length: most tokens of an answer; None is 30.
+            null_threshold: no answer where none is better than the best by more than this, as logits; None is that of
+                the model, which has one if questions without an answer were among those of training.
+            batch_tokens: tokens of a batch, padding counted.
+            **others: there are none; any is an error.
+        """
+        for name in others:
+            raise HeedfulError(f"the option {name} has no effect for {self.name}; {nearest(name, self.options)}")
+        asked = [_asked(one) for one in inputs]
+        answers = [Answer(one, _output(NO_ANSWER), None) for one in inputs]
+        there = [i for i, (question, context) in enumerate(asked) if question.strip() and context.strip()]
+        threshold, k, cut = self._threshold(null_threshold, None), top_k or 1, 0
+        for first in range(0, len(there), TOGETHER):
+            places = there[first : first + TOGETHER]
+            own = self.stride if stride is None else stride
+            some, unknown = [asked[i] for i in places], [()] * len(places)
+            made = windows_of(self.tokenizer, some, unknown, self.longest, own)
+            cut += made.lost
+            found = self._read(model, made.windows, len(some), batch_tokens, max_answer_length, k)
+            for place, one in zip(places, found, strict=True):
+                best = one.chosen(threshold)
+                several = [best, *(piece for piece in one.pieces if piece is not best)][:k]
+                output: Any = _output(best[1])
+                if k > 1:
+                    output = [{**_output(span), "score": math.exp(each)} for each, span in several]
+                answers[place] = Answer(inputs[place], output, math.exp(best[0]))
+        if cut:
+            log.warning(f"{cut:,} of {len(inputs):,} questions cut to half of the {self.longest:,} tokens of a window")
+        return answers
+
+    def trial(self, texts: Sequence[str]) -> list[Any]:
+        """Each text, asked for what it says."""
+        return [("What does it say?", text) for text in texts]
+
+    def sample(self, row: Row) -> str:
+        """``question → answer``."""
+        answers = row.values["answers"]
+        return f"{short(row.values['question'], 80)} → {short(answers[0].text) if answers else '(no answer)'}"
+
+
+def _asked(one: Any) -> tuple[str, str]:
+    """The question and the context of an input."""
+    sides: Any = one
+    if isinstance(one, str):
+        sides = one.split("\t", 1)
+    elif isinstance(one, Mapping):
+        sides = [one.get("question"), one.get("context")]
+    if isinstance(one, str) and not one.strip():
+        return "", ""
+    if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(isinstance(side, str) for side in sides):
+        raise HeedfulError(
+            "question-answering is asked with a question and a context: (question, context), "
+            f'{{"question": ..., "context": ...}}, or one string with a tab between them; not with {short(repr(one))}'
+        )
+    return sides[0], sides[1]
+
+
+def _output(span: Span) -> dict[str, Any]:
+    return {"answer": span.text, "start": span.start, "end": span.start + len(span.text)}
+
+
+def _mistakes(
+    rows: Sequence[Row], golds: Sequence[Sequence[str]], chosen: Sequence[tuple[float, Span]], right: Sequence[float]
+) -> list[dict[str, Any]]:
+    mistakes = Mistakes()
+    for place, (row, answers, (each, span)) in enumerate(zip(rows, golds, chosen, strict=True)):
+        if not right[place]:
+            expected = answers[0] if answers else ""
+            mistakes.add(place, short(row.values["question"], 200), expected, span.text, math.exp(each))
+    return mistakes.surest()

@@ -1,0 +1,377 @@
+"""What the tasks of one text into another do alike: an encoder-decoder, its vocabularies, its loss, its search."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.checkpoints.configuration import home
+from heedful.checkpoints.folder import find
+from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
+from heedful.data import Row, Rows
+from heedful.data.batching import ordered
+from heedful.errors import HeedfulError
+from heedful.generation import decode
+from heedful.generation.options import NAMES, part, resolve
+from heedful.generation.stopping import cut
+from heedful.models import Model
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks.shared import (
+    IGNORED,
+    changed,
+    check_texts,
+    check_vocabulary,
+    masked,
+    padded,
+    positions_of,
+    preset_of,
+    said_of,
+    seeded,
+    special_id,
+    start_of,
+)
+from heedful.tasks.specific import encoder_decoder_of, prefix_of, specific
+from heedful.tasks.task import EVALUATED, TEXTS, Answer, Batch, Encoded, Task, shown
+from heedful.text import Tokenizer
+
+log = logging.getLogger("heedful")
+
+
+class Size(NamedTuple):
+    """What a number of pairs suggests."""
+
+    preset: str
+    vocabulary: int
+    dropout: float
+    epochs: int
+    warmup: int
+    batch_tokens: int
+
+
+# what an encoder-decoder hears besides
+SIDES = frozenset({"data.prefix", "tokenizer.shared", "model.encoder_depth", "model.decoder_depth", "model.tied"})
+Pair = tuple[list[int], list[int]]
+
+
+class SequenceToSequence(Task):
+    """An encoder-decoder from the first column to the second, with one vocabulary for both or one for each.
+
+    Each tokenizer says what stands around its texts: ``text </s>`` in ours, T5's and Marian's, ``<s> text </s>`` in
+    BART's. The decoder reads the model's start token and then the target, but for its last token.
+
+    ``prefix`` stands before every source, in learning and in answering, where nobody says otherwise: what T5 is told
+    its task by (Raffel et al. 2020, section 2.4). ``told`` is how a published folder wants answers to this task
+    generated.
+
+    Args:
+        source: of the source texts.
+        target: of the target texts; the same object where they share one.
+        special: the ids that the model names; None: the target tokenizer's.
+        positions: the most tokens of either side, where the model has so many learned positions.
+    """
+
+    uses: ClassVar[frozenset[str]] = TEXTS | SIDES
+    options: ClassVar[frozenset[str]] = frozenset(
+        {*NAMES, "batch_tokens", "prefix", "logprobs"} - {"num_return_sequences"}
+    )
+    shows: ClassVar[frozenset[str]] = frozenset({"logprobs"})
+    sizes: ClassVar[Sequence[tuple[float, Size]]]  # below so many pairs: this
+    most: ClassVar[int]  # tokens of a side, where nobody says
+    cuts: ClassVar[bool] = False  # whether a source that is too long is cut; else its pair is left out
+
+    def __init__(
+        self, source: Tokenizer, target: Tokenizer, special: SpecialTokens | None = None, positions: int | None = None
+    ) -> None:
+        self.source, self.target, self.positions = source, target, positions
+        given = special or SpecialTokens(pad=target.pad, start=target.start)
+        self.first, self.pad = given.start, given.pad or 0
+        self.prefix, self.told = "", dict[str, Any]()
+        self.silent = False  # while rows are answered of which ``encode`` told what was cut
+
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+        """By the number of pairs: more data, a larger model, a larger vocabulary, less dropout."""
+        size = next(size for most, size in cls.sizes if len(rows) < most)
+        preset = asked.preset or size.preset
+        longest, prefix = cls.most, None
+        if asked.start_from is None:
+            dim = asked.model.dim or preset_of(preset, EncoderDecoderConfig, cls.name).encoder.dim
+        else:
+            folder = find(asked.start_from)
+            begun = encoder_decoder_of(folder, cls.name)
+            dim, longest = begun.encoder.dim, min(positions_of(begun) or cls.most, cls.most)
+            prefix = prefix_of(folder, cls.name) or None
+        peak = 1e-4 if asked.start_from else 1e-3  # what was learned is easily shaken off
+        return replace(
+            asked,
+            preset=None if asked.start_from else preset,
+            max_epochs=size.epochs,
+            data=DataSettings(max_length=longest, prefix=prefix),
+            tokenizer=TokenizerSettings()
+            if asked.start_from
+            else TokenizerSettings(kind="bpe", size=size.vocabulary, shared=True),
+            model=ModelSettings(dropout=None if asked.preset or asked.start_from else size.dropout),
+            training=TrainingSettings(
+                lr=round(peak * (256 / dim) ** 0.5, 6),  # wider models want smaller steps
+                schedule="cosine",
+                warmup=min(size.warmup, (asked.max_steps or 10**9) // 5 + 1),  # a short run has no time for a long one
+                batch_tokens=size.batch_tokens,
+                accumulate=1,
+                label_smoothing=0.1,
+                clip=1.0,
+                weight_decay=0.01,
+                betas=(0.9, 0.98),
+                eps=1e-9,
+                average=0.1,
+                patience=10,
+                log_every=50,
+            ),
+        )
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """Train the tokenizer, or two of them, on the training texts."""
+        size, kind = settings.tokenizer.size or 8000, settings.tokenizer.kind or "bpe"
+        source, target = list(cls.columns)[:2]
+
+        def trained(*columns: str) -> Tokenizer:
+            texts = (row.values[column] for row in rows for column in columns)
+            return Tokenizer.train(texts, size, kind, settings.tokenizer.lowercase)
+
+        if settings.tokenizer.shared:
+            tokenizer = trained(source, target)
+            return cls(tokenizer, tokenizer)
+        return cls(trained(source), trained(target))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The tokenizers of a model folder, two where source and target differ, the ids that its model names, and what
+        it says of the task: its prefix and how to generate.
+        """
+        found = find(folder)
+        config = encoder_decoder_of(found, cls.name)
+        place = found if Tokenizer.lies_in(found) else home(found)
+        source = Tokenizer.load(place)
+        own = Tokenizer.lies_in(place, "tokenizer.target")
+        target = Tokenizer.load(place, "tokenizer.target") if own else source
+        task = cls(source, target, config.special, positions_of(config))
+        task.prefix = prefix_of(found, cls.name)
+        task.told = {name: value for name, value in specific(found, cls.name).items() if name != "prefix"}
+        return task
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizers."""
+        self.source.save(folder)
+        if self.target is not self.source:
+            self.target.save(folder, "tokenizer.target")
+
+    def config(self, settings: RunSettings) -> ModelConfig:
+        """The preset with this vocabulary; one embedding for all where the vocabulary is shared."""
+        config = preset_of(settings.preset or "transformer-small", EncoderDecoderConfig, self.name)
+        shared = self.target is self.source
+        head = config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied)
+        return replace(
+            config,
+            source=replace(config.source, vocab_size=self.source.vocab_size),
+            target=None if shared else replace(config.source, vocab_size=self.target.vocab_size),
+            encoder=changed(config.encoder, settings.model, settings.model.encoder_depth),
+            decoder=changed(config.decoder, settings.model, settings.model.decoder_depth),
+            head=head,
+            special=SpecialTokens(pad=self.target.pad, start=self.target.start, end=(special_id(self.target.end),)),
+        )
+
+    def ready(self, model: Model, settings: RunSettings) -> None:
+        """Take over the prefix, which ``heedful.json`` keeps with the other settings."""
+        self.prefix = settings.data.prefix or ""
+
+    def check(self, model: Model) -> None:
+        """An encoder-decoder that predicts tokens, with a row for every token; rows to spare are no harm. From then on
+        it generates as a published folder says for this task, where that differs from what it says for all.
+        """
+        config = model.config
+        if not isinstance(config, EncoderDecoderConfig) or not isinstance(config.head, LanguageHead):
+            raise HeedfulError(
+                f"{self.name} needs an encoder-decoder with a language-model head; this model is of kind "
+                f"{config.kind!r}, its head of kind {config.head.kind!r}"
+            )
+        sides = ("source", self.source, config.source), ("target", self.target, config.target or config.source)
+        for side, tokenizer, embedding in sides:
+            check_vocabulary(tokenizer, embedding, f"{side} tokenizer")
+        start_of(config)
+        if self.told:
+            model.generation = {**model.generation, **self.told}
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a source that the model takes, where it has such a limit."""
+        return self.positions
+
+    def asked(self, row: Row) -> str:
+        """What the model is asked with for a row, without the prefix."""
+        return str(row.values[next(iter(self.columns))])
+
+    def wanted(self, row: Row) -> str:
+        """What it should answer."""
+        return str(row.values[list(self.columns)[1]])
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """Source and target ids of each row, with what their tokenizers put around them; pairs with a side longer than
+        ``max_length``, or than the model takes, are left out, or where the task cuts sources, their sources cut.
+        """
+        most = min((each for each in (max_length, self.longest) if each is not None), default=None)
+        reason = "--data.max-length" if most == max_length else "the model takes no more"
+        texts = [self.prefix + self.asked(row) for row in rows]
+        sources, few = whole(self.source, texts), []
+        if self.cuts and most is not None:
+            few = [place for place, ids in enumerate(sources) if len(ids) > most]
+            if few and most <= (least := len(whole(self.source, [self.prefix])[0])):
+                raise HeedfulError(f"{most} tokens have no room for text ({reason}); give {least + 1} or more")
+            for place, ids in zip(few, whole(self.source, [texts[i] for i in few], most), strict=True):
+                sources[place] = ids
+        targets = whole(self.target, [self.wanted(row) for row in rows])
+        examples = list(zip(sources, targets, strict=True))
+        fits = [most is None or max(map(len, pair)) <= most for pair in examples]
+        left_out = len(fits) - sum(fits)
+        if left_out == len(fits):
+            asked = most == max_length
+            remedy = "raise --data.max-length" if asked else "the model takes no more, give shorter ones"
+            raise HeedfulError(f"every example is longer than {most} tokens; {remedy}")
+        kept = Rows(compress(rows, fits), rows.skipped, rows.columns)
+        notes = [f"{len(few):,} of {len(rows):,} texts cut to {most} tokens"] if few else []
+        notes += [f"{left_out:,} examples longer than {most} tokens left out"] if left_out else []
+        return Encoded(
+            list(compress(examples, fits)), kept, f"{', '.join(notes)} ({reason})" if notes else "", len(few)
+        )
+
+    def lengths(self, examples: Sequence[Pair]) -> np.ndarray:
+        """(N, 2): source and target."""
+        return np.array([(len(source), len(target)) for source, target in examples], dtype=np.int64)
+
+    def collate(self, examples: Sequence[Pair], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """``source``, ``source_mask``, ``target`` (what the decoder reads) and ``labels`` (what it must say next);
+        nothing in it is random.
+        """
+        source, mask = masked([source for source, _ in examples], self.pad)
+        start = special_id(self.first)
+        return {
+            "source": source,
+            "source_mask": mask,
+            "target": padded([[start, *target[:-1]] for _, target in examples], self.pad),
+            "labels": padded([target for _, target in examples], IGNORED),
+        }
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def count(self, batch: Batch) -> int:
+        """Target tokens, end tokens included."""
+        return int((batch["labels"] != IGNORED).sum())
+
+    def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)). Szegedy et al. 2016, section 7.
+
+        Padding stands after the last real token, where no real token can see it: the decoder needs no mask for it.
+        """
+        logits = model(batch["source"], batch["target"], batch["source_mask"])
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(),
+            batch["labels"].flatten(),
+            ignore_index=IGNORED,
+            reduction="sum",
+            label_smoothing=label_smoothing,
+        )
+
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    def answered(
+        self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
+    ) -> list[str]:
+        """What the model says to the first ``most`` rows; with ``most`` no longer than their targets by far."""
+        if most is not None and "max_length" not in options:  # a fresh model would babble on
+            longest = max(len(target) for _, target in examples) - 1
+            least = int(model.generation.get("min_new_tokens") or 0)
+            options = {"max_new_tokens": max(int(1.5 * longest) + 10, least), **options}
+        self.silent = True
+        try:
+            answers = self.answer(model, [self.asked(row) for row in rows[:most]], **options)
+        finally:
+            self.silent = False
+        return [answer.output for answer in answers]
+
+    def answer(
+        self,
+        model: Model,
+        inputs: Sequence[str],
+        *,
+        batch_tokens: int | None = None,
+        prefix: str | None = None,
+        logprobs: bool = False,
+        **options: Any,
+    ) -> list[Answer]:
+        """Decode each input, alike lengths together; an input without text gets an empty answer.
+
+        An input of more tokens than the model takes, or than one batch holds (``batch_tokens``, at least 4,096), is cut
+        to so many, and a warning says so. ``prefix`` stands before each in place of the folder's own. With
+        ``stop_strings`` an answer ends right after the first of them, which is shown. With ``logprobs`` each answer has
+        log p of its tokens, as the model itself says it (``heedful.generation.decode.Generated``), those included that
+        are not shown: the end token, and what follows a stop string in its last token.
+        """
+        check_texts(self.name, inputs)
+        strings = resolve(options, model.generation).stop_strings
+        answers = [Answer(text, "", None, [] if logprobs else None) for text in inputs]
+        asked = [index for index, text in enumerate(inputs) if text.strip()]
+        if not asked:
+            return answers
+        before = self.prefix if prefix is None else prefix
+        sources = self._read([before + inputs[index] for index in asked], asked, max(batch_tokens or 0, EVALUATED))
+        own = seeded(part(options, asked, len(inputs)), sources)
+        for batch in ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128):
+            ids, real = masked([sources[i] for i in batch], self.pad)
+            made = part(own, batch, len(asked))
+            found = decode(
+                model, ids, real, defaults=model.generation, tokenizer=self.target, logprobs=logprobs, **made
+            )
+            texts, said = self.target.decode(found.ids.tolist()), said_of(found, [1] * len(batch))
+            for i, text, score, log_p in zip(batch, texts, found.scores.tolist(), said, strict=True):
+                answers[asked[i]] = Answer(inputs[asked[i]], cut(text, strings), score, log_p)
+        return answers
+
+    def _read(self, texts: Sequence[str], places: Sequence[int], held: int) -> list[list[int]]:
+        """The ids of the inputs at these ``places``, at most as many as the model takes or are ``held``."""
+        most = held if self.longest is None else min(held, self.longest)
+        sources = whole(self.source, texts)
+        long = [i for i, ids in enumerate(sources) if len(ids) > most]
+        remedy = "a larger batch_tokens reads more" if most == held else "the model takes no more"
+        if self.cuts and long and not self.silent:
+            log.warning(f"{len(long):,} of {len(texts):,} inputs cut to {most:,} tokens ({remedy})")
+        for i in [] if self.cuts else long:
+            told = f"input {places[i]} has {len(sources[i]):,} tokens, only {most:,} of them are read"
+            log.warning(f"{told} ({remedy})")
+        for i, ids in zip(long, whole(self.source, [texts[i] for i in long], most), strict=True):
+            sources[i] = ids
+        return sources
+
+    def sample(self, row: Row) -> str:
+        """``source → target``."""
+        return shown([self.prefix + self.asked(row), self.wanted(row)])
+
+
+def whole(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+    """The ids of each text with what the tokenizer puts around one; the end token where it puts nothing. Of a text that
+    is longer than ``most`` so, its beginning.
+    """
+    around = tokenizer.around()
+    after = around.after or (() if around.before else (special_id(tokenizer.end),))
+    room = None if most is None else max(0, most - len(around.before) - len(after))
+    return [[*around.before, *ids[:room], *after] for ids in tokenizer.encode(texts)]

@@ -1,0 +1,183 @@
+"""Summarization: a long text in few words, by an encoder-decoder. Columns ``text`` and ``summary``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+from heedful.data import Kind, Row, Rows
+from heedful.errors import HeedfulError
+from heedful.evaluation.rouge import Rouge
+from heedful.generation.options import part
+from heedful.models import Model
+from heedful.settings import RunSettings
+from heedful.tasks.encoders import ranges
+from heedful.tasks.sequence_to_sequence import Pair, SequenceToSequence, Size, whole
+from heedful.tasks.task import Answer, Baseline, Measured, short
+
+SUMMARY = 128  # tokens of a summary at most, where neither a person nor the folder says
+END = re.compile(r"(?<=[.!?؟।])\s+|(?<=[。！？])|\n")  # of a sentence or a line
+WORST = 20  # examples with the least ROUGE-L that are told of
+
+
+class Summarization(SequenceToSequence):
+    """From ``text`` to ``summary`` (Lewis et al. 2020; Raffel et al. 2020; Zhang et al. 2020).
+
+    A text of more tokens than the model takes is cut at its end: a summary leans on what comes first (news, abstracts).
+    In training that is ``--data.max-length``, which a model trained here keeps to in answering; of a published one its
+    positions, or the ``model_max_length`` of its tokenizer. How many were cut is always said. ``stride`` splits such a
+    text instead.
+
+    The best weights are those of the highest ROUGE-L: of short summaries ROUGE-2 is 0 for many, so that its mean over a
+    few hundred is coarse, and ROUGE-1 does not mind disorder.
+    """
+
+    name: ClassVar[str] = "summarization"
+    columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "summary": "text"})
+    decides: str = "rougeL"
+    options: ClassVar[frozenset[str]] = SequenceToSequence.options | {"stride"}
+    most: ClassVar[int] = 512
+    cuts: ClassVar[bool] = True
+    sizes: ClassVar[Sequence[tuple[float, Size]]] = (
+        (20_000, Size("transformer-tiny", 4000, 0.2, 40, 400, 2048)),
+        (500_000, Size("transformer-small", 8000, 0.1, 20, 400, 4096)),
+        (float("inf"), Size("transformer-base", 32000, 0.1, 10, 4000, 8192)),
+    )
+
+    summaries: int | None = None  # tokens of the longest summary that was learned from, where that is known
+
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """As all; with the most tokens of a text and of a summary, which the folder keeps."""
+        task = super().prepare(rows, settings)
+        most = settings.data.max_length or cls.most
+        task.source.config["model_max_length"] = most
+        longest = max(map(len, whole(task.target, [row.values["summary"] for row in rows])))
+        task.summaries = min(longest, most)
+        return task
+
+    def ready(self, model: Model, settings: RunSettings) -> None:
+        """As all; what begins here writes no summary that is longer than all that it learned from."""
+        super().ready(model, settings)
+        if self.summaries is not None:
+            model.generation = {**model.generation, "max_new_tokens": self.summaries}
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a text: the model's positions, or what its tokenizer's folder says."""
+        told = (self.positions, self.source.config.get("model_max_length"))
+        return min((int(each) for each in told if each), default=None)
+
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    def measure(
+        self, model: Model, examples: Sequence[Pair], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """ROUGE-1, -2, -L and -Lsum, the mean F1 of the first ``most`` rows.
+
+        Details: ``rouge``, by kind the ``precision``, ``recall`` and ``f1``; ``worst``, the examples of least ROUGE-L.
+        """
+        total, count = self.loss(model, examples)
+        asked = rows[:most]
+        outputs = self.answered(model, examples, rows, most, options)
+        scores = Rouge(outputs, [self.wanted(row) for row in asked])
+        worst = [
+            {
+                "place": place,
+                "input": short(self.asked(asked[place]), 200),
+                "expected": self.wanted(asked[place]),
+                "output": outputs[place],
+                "rougeL": round(100 * scores.of(place, "rougeL").f1, 2),
+            }
+            for place in scores.worst(WORST)
+        ]
+        details = {"rouge": scores.details(), "worst": worst}
+        return Measured({"loss": total / count, **scores.metrics()}, details, scores.each(), outputs)
+
+    def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
+        """The first sentence of each text, or its beginning of as many characters as the summaries of ``rows`` have on
+        average, ended with a whole word: the prefix that headlines are measured by (Rush et al. 2015, section 7.2).
+        Whichever has the higher ROUGE-L, so that nobody beats the weaker one and rejoices.
+        """
+        texts, wanted = [self.asked(row) for row in rows], [self.wanted(row) for row in rows]
+        most = round(sum(map(len, wanted)) / len(wanted))
+        ways = {
+            "first sentence": list(map(sentence, texts)),
+            f"first {most} characters": [lead(t, most) for t in texts],
+        }
+        scores = {name: Rouge(outputs, wanted).metrics() for name, outputs in ways.items()}
+        better, other = sorted(scores, key=lambda name: -scores[name]["rougeL"])
+        return Baseline(f"lead: the {better}, better here than the {other}", scores[better])
+
+    def answer(self, model: Model, inputs: Sequence[str], *, stride: int | None = None, **options: Any) -> list[Answer]:
+        """The summary of each input, at most 128 tokens where nobody says.
+
+        With ``stride`` a text that is too long is split into pieces that share so many tokens, and their summaries
+        stand one after the other, and the log-probabilities of these; such an answer has no score.
+        """
+        bounded = ("max_new_tokens", "max_length")
+        if not any({**model.generation, **options}.get(name) for name in bounded):
+            options["max_new_tokens"] = min(SUMMARY, self.positions or SUMMARY)
+        if stride is None:
+            return super().answer(model, inputs, **options)
+        texts = [
+            self._split(text, stride, options.get("prefix")) if isinstance(text, str) else [text] for text in inputs
+        ]
+        owners = [place for place, pieces in enumerate(texts) for _ in pieces]
+        if isinstance(options.get("seed"), list | tuple):
+            options |= part({"seed": options["seed"]}, owners, len(inputs))
+        made = iter(super().answer(model, [piece for pieces in texts for piece in pieces], **options))
+        found = [[next(made) for _ in pieces] for pieces in texts]
+        return [joined(text, answers) for text, answers in zip(inputs, found, strict=True)]
+
+    def _split(self, text: str, stride: int, prefix: str | None) -> list[str]:
+        """The pieces of a text that the model takes, each but the first beginning with the ``stride`` last tokens of
+        the one before.
+        """
+        before = self.prefix if prefix is None else prefix
+        if self.longest is None or len(whole(self.source, [before + text])[0]) <= self.longest:
+            return [text]
+        room = self.longest - len(whole(self.source, [before])[0])
+        [(ids, places)] = self.source.offsets([text])
+        for size in range(room, stride, -1):
+            windows = ranges(len(ids), size, stride)
+            pieces = [text[places[each[0]][0] : places[each[-1]][1]].strip() for each in windows]
+            # a piece that begins within a word may have a token more than it had there
+            if all(len(made) <= self.longest for made in whole(self.source, [before + piece for piece in pieces])):
+                return pieces
+        raise HeedfulError(f"stride={stride}, but a piece has room for {room} tokens; lower it")
+
+
+def joined(text: str, answers: Sequence[Answer]) -> Answer:
+    """One answer to a text, of those to its pieces."""
+    if len(answers) == 1:
+        return answers[0]
+    said = [log_p for one in answers for log_p in one.logprobs or ()]
+    kept = None if answers[0].logprobs is None else said
+    return Answer(text, " ".join(one.output for one in answers if one.output), None, kept)
+
+
+def sentence(text: str) -> str:
+    """The first sentence of a text, or its first line where that is shorter.
+
+    >>> sentence("It is red. It is small."), sentence("東京に行きました。雨でした。")
+    ('It is red.', '東京に行きました。')
+    """
+    return END.split(text.strip(), maxsplit=1)[0]
+
+
+def lead(text: str, most: int) -> str:
+    """The beginning of a text, at most so many characters, up to the end of a word where there is one.
+
+    >>> lead("A small red house.", 9), lead("東京に行きました", 4)
+    ('A small', '東京に行')
+    """
+    text = " ".join(text.split())
+    if len(text) <= most:
+        return text
+    head = text[: most + 1]
+    return head.rpartition(" ")[0] or head[:most]

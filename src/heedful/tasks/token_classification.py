@@ -1,0 +1,385 @@
+"""Token classification: a label for each word of a text (Devlin et al. 2019, section 5.3; Tjong Kim Sang 2003)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.checkpoints import load, read_card
+from heedful.checkpoints.configuration import config_of, told
+from heedful.checkpoints.folder import find
+from heedful.config import EncoderConfig, ModelConfig, TokenHead
+from heedful.data import Kind, Row, Rows
+from heedful.errors import HeedfulError
+from heedful.evaluation.classification import Mistakes
+from heedful.evaluation.entities import OUTSIDE, Entity, EntityScores, Scheme, entities
+from heedful.models import Model
+from heedful.settings import RunSettings
+from heedful.stack import initialise
+from heedful.tasks import tagging
+from heedful.tasks.classes import stored
+from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning, with_head
+from heedful.tasks.shared import IGNORED, check_vocabulary, masked, padded, reads, tokenizer_of
+from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
+from heedful.tasks.words import Worded, of_texts, of_words, shared, spread, windows
+from heedful.text import Tokenizer
+
+UNSEEN = 0.1  # share of a fresh model's tokens that are hidden from it in training, so that it leans on no single one
+AT_ONCE = 1024  # inputs whose tokens are held at a time
+
+
+class Example(NamedTuple):
+    """One window of a text: token ids with the special ones, their segments, and which words are asked for where."""
+
+    ids: list[int]
+    segments: list[int]
+    labels: list[int]  # of these words; none where they are to be found
+    places: list[int]  # the place of each word's first token
+    row: int  # the text that this is a window of
+    words: range  # which of its words
+
+
+class Said(NamedTuple):
+    """What is said of the words of a text."""
+
+    labels: np.ndarray  # (words,) the place of the label
+    p: np.ndarray  # (words,) its probability
+    losses: np.ndarray  # (words,) −log of the true label's probability; 0 where there is none
+
+
+class TokenClassification(Task):
+    """An encoder with a classifier over every token; what it says of a word's first token is the word's label.
+
+    Words that tell entities begin with B- or I- (IOB1, IOB2) or with E- and S- too (BIOES, BILOU); tags without these
+    are entities where there is an ``O``, else each word's own (parts of speech). A text longer than the model takes is
+    read in windows that share ``--data.stride`` tokens, and every word counts once, where its window shows most of what
+    stands around it: no label is ever lost.
+
+    >>> import heedful
+    >>> row = Row({"words": ("in", "Paris"), "tags": ("O", "B-LOC")}, "places.conll", 1)
+    >>> settings = RunSettings(task="token-classification", train=("places.conll",), out="-", preset="bert-tiny")
+    >>> task = TokenClassification.prepare([row], settings)
+    >>> model = heedful.create(task.config(settings), seed=0).eval()
+    >>> all(one["text"] in "in Paris" for one in task.answer(model, ["in Paris"])[0].output)
+    True
+
+    Args:
+        tokenizer: of the texts.
+        labels: the tags, in the order of the model's logits.
+        stride: tokens that neighbouring windows of a long text share; None is a quarter of a window.
+    """
+
+    name: ClassVar[str] = "token-classification"
+    columns: Mapping[str, Kind] = MappingProxyType({"words": "words", "tags": "tags"})
+    unit: ClassVar[str] = "words"
+    decides: str = "f1"
+    uses: ClassVar[frozenset[str]] = TEXTS | {"data.stride"}
+    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "stride"})
+
+    def __init__(self, tokenizer: Tokenizer, labels: Sequence[str], stride: int | None = None) -> None:
+        self.tokenizer, self.labels, self.stride = tokenizer, list(labels), stride
+        self.scheme: Scheme = tagging.scheme_of(self.labels)
+        self.decides = "accuracy" if self.scheme == "plain" else "f1"
+        self.unseen = 0.0
+
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+        """As every task does, but a sentence with a kind of tag that no training row would have goes to training."""
+        return tagging.teachable(*super().divide(rows, valid, seed))
+
+    @classmethod
+    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+        """By the number of sentences; what starts from a model learns as published models are tuned."""
+        if asked.start_from:
+            return tuning(len(rows), asked, asked.start_from)
+        return beginning(len(rows), asked)
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """Train the tokenizer on the training sentences, and take the labels from them."""
+        labels = tagging.labels_of(rows)
+        asked = settings.tokenizer
+        texts = (" ".join(row.values["words"]) for row in rows)
+        tokenizer = Tokenizer.train(
+            texts, asked.size or 8000, asked.kind or "wordpiece", asked.lowercase, template="both"
+        )
+        tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
+        return cls(tokenizer, labels, settings.data.stride)
+
+    @classmethod
+    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+        """The folder's model, with a classifier of tokens where it has none; where the data has tags that it does not
+        know, with a new output layer for those.
+        """
+        folder = reads(cls.name, find(folder))
+        names = tagging.labels_of(rows)
+        seen = {tag for row in rows for tag in row.values["tags"]}
+        own = stored(told(folder)[0]) if isinstance(config_of(folder).head, TokenHead) else []
+        known = seen <= set(own)
+        task = cls(tokenizer_of(folder), own if known else names, settings.data.stride)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            model = load(folder, head="token", num_labels=None if known else len(names), dtype="float32")
+            if not known:  # also where their number is the same
+                output = model.get_submodule("head.output")
+                initialise(output, model.main)
+                model.fresh = sorted({*model.fresh, *(f"head.output.{name}" for name in output.state_dict())})
+        task.check(model)
+        return task, model
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The tokenizer of a model folder, and the labels of its ``config.json``."""
+        folder = reads(cls.name, Path(folder))
+        return cls(tokenizer_of(folder), stored(told(folder)[0]), read_card(folder).get("stride"))
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizer; the labels are the model's."""
+        self.tokenizer.save(folder)
+
+    def facts(self) -> dict[str, Any]:
+        """The stride, where one was asked for."""
+        return {} if self.stride is None else {"stride": self.stride}
+
+    def config(self, settings: RunSettings) -> ModelConfig:
+        """The preset with this vocabulary, these labels and no more positions than the longest window needs."""
+        config = encoder_config(settings, self.tokenizer, self.longest, self.name)
+        return with_head(config, TokenHead(labels=len(self.labels), dropout=config.encoder.dropout.residual))
+
+    def ready(self, model: Model, settings: RunSettings) -> None:
+        """Name the model's classes; what starts anew has words hidden from it."""
+        model.labels = list(self.labels)
+        self.unseen = 0.0 if settings.start_from else UNSEEN
+
+    def check(self, model: Model) -> None:
+        """An encoder with a classifier of tokens, an output for every label and a row for every token. From then on no
+        window is longer than the model's positions reach.
+        """
+        config = model.config
+        if not isinstance(config, EncoderConfig):
+            raise HeedfulError(f"{self.name} needs an encoder; this model is of kind {config.kind!r}")
+        if not isinstance(config.head, TokenHead):
+            raise HeedfulError(
+                f"{self.name} needs a classifier of tokens, but this model has none (its head is of kind "
+                f"{config.head.kind!r}); teach it one: heedful train {self.name} --from MODEL --train FILE"
+            )
+        if config.head.labels != len(self.labels):
+            raise HeedfulError(
+                f"the model tells {config.head.labels} labels apart, its folder names {len(self.labels)}"
+            )
+        check_vocabulary(self.tokenizer, config.embedding)
+        limit(self.tokenizer, config)
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a window, special ones counted."""
+        return longest_of(self.tokenizer)
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """Each row as a window, or as several where it is longer than ``max_length`` tokens or than the model takes.
+        The note says by which scheme the tags tell entities.
+        """
+        most = min(max_length or self.longest, self.longest)
+        labels = [tagging.numbers_of(row, self.labels) for row in rows]
+        worded = of_words(self.tokenizer, [row.values["words"] for row in rows])
+        examples = list(self._windows(worded, most, self.stride, labels))
+        parts = np.bincount(np.array([example.row for example in examples], dtype=np.int64))
+        note = tagging.told(rows, self.labels)
+        if parts.max(initial=0) > 1:
+            split, reason = int((parts > 1).sum()), "--data.max-length" if most == max_length else "the model's most"
+            note += (
+                f"; {split:,} {'sentence' if split == 1 else 'sentences'} in {parts[parts > 1].sum():,} windows of "
+                f"{most} tokens ({reason}), each word counted once"
+            )
+        return Encoded(examples, rows, note)
+
+    def _windows(
+        self, texts: Sequence[Worded], most: int, stride: int | None, labels: Sequence[Sequence[int]] | None = None
+    ) -> Iterator[Example]:
+        around = self.tokenizer.around()
+        room = most - around.added
+        if room < 1:
+            raise HeedfulError(f"--data.max-length {most} has no room for a word; give {around.added + 1} or more")
+        kept = shared(stride, room)
+        for row, text in enumerate(texts):
+            own = None if labels is None else labels[row]
+            for tokens, words in windows(text.first, len(text.ids), room, kept):
+                ids, segments = around.join(text.ids[tokens.start : tokens.stop])
+                offset = len(around.before) - tokens.start
+                places = [text.first[word] + offset for word in words]
+                yield Example(ids, segments, [] if own is None else [own[word] for word in words], places, row, words)
+
+    def lengths(self, examples: Sequence[Example]) -> np.ndarray:
+        """(N, 1): tokens, special ones counted."""
+        return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
+
+    def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """``ids``, ``mask``, ``segments`` and ``labels`` (B, T): the label where a word begins, −100 elsewhere.
+
+        With ``random`` a share of the tokens of a model that starts anew becomes ``<unk>``, other ones each time.
+        """
+        ids, mask = masked([example.ids for example in examples])
+        segments = padded([example.segments for example in examples], 0)
+        labels = torch.full(ids.shape, IGNORED)
+        for i, example in enumerate(examples):
+            if example.labels:
+                labels[i, example.places] = torch.tensor(example.labels)
+        if random is not None and self.unseen and self.tokenizer.unknown is not None:
+            around = self.tokenizer.around()
+            hidden = torch.from_numpy(random.random(ids.shape) < self.unseen) & mask
+            for special in (*around.before, *around.after):
+                hidden &= ids != special
+            ids[hidden] = self.tokenizer.unknown
+        return {"ids": ids, "mask": mask, "segments": segments, "labels": labels}
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def count(self, batch: Batch) -> int:
+        """Words that have a label."""
+        return int((batch["labels"] != IGNORED).sum())
+
+    def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Σ over words of −Σ_c y_c log p_c at their first tokens, y smoothed to (1 − ε) y + ε/C."""
+        return self._loss(self._logits(model, batch), batch["labels"], label_smoothing)
+
+    def _logits(self, model: Model, batch: Batch) -> Tensor:
+        config = model.config
+        two = isinstance(config, EncoderConfig) and config.embedding.segments > 1
+        return model(batch["ids"], batch["mask"], *([batch["segments"]] if two else [])).float()
+
+    def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        return F.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+        )
+
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    @torch.no_grad()
+    def _say(self, model: Model, examples: Sequence[Example], sizes: Sequence[int], tokens: int | None) -> list[Said]:
+        """What is said of the words of each text, of which there are ``sizes``."""
+        said = [Said(np.zeros(size, np.int32), *np.zeros((2, size), np.float32)) for size in sizes]
+        for places, batch in self.batches(model, examples, tokens) if examples else ():
+            logits = self._logits(model, batch)
+            losses = F.cross_entropy(logits.transpose(1, 2), batch["labels"], ignore_index=IGNORED, reduction="none")
+            p, best = logits.softmax(-1).max(-1)
+            found = best.cpu().numpy(), p.cpu().numpy(), losses.cpu().numpy()
+            for i, place in enumerate(places):
+                example = examples[place]
+                words = slice(example.words.start, example.words.stop)
+                for kept, each in zip(said[example.row], found, strict=True):
+                    kept[words] = each[i, example.places]
+        return said
+
+    def measure(
+        self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """Entity F1, precision, recall and macro F1, and the accuracy of words; of plain tags accuracy and macro F1.
+
+        Details: ``by_class``; of plain tags ``confusion``; and the surest ``mistakes``: the entities (of plain tags the
+        words) that a sentence has and that were not said, against those that were said and are none.
+        """
+        truth = [tagging.numbers_of(row, self.labels) for row in rows]
+        if options.get("stride") is not None:
+            worded = of_words(self.tokenizer, [row.values["words"] for row in rows])
+            examples = list(self._windows(worded, self.longest, options["stride"], truth))
+        every = self._say(model, examples, [len(own) for own in truth], options.get("batch_tokens"))
+        scores, mistakes, outputs = EntityScores(self.scheme), Mistakes(), []
+        confusion = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
+        for place, (row, said) in enumerate(zip(rows, every, strict=True)):
+            tags = [self.labels[i] for i in said.labels]
+            scores.add(row.values["tags"], tags, float(said.losses.sum(dtype=np.float64)))
+            np.add.at(confusion, (np.array(truth[place]), said.labels), 1)
+            text, spans = spread(row.values["words"])
+            outputs.append(self._output(text, spans, said))
+            expected, found = (entities(each, self.scheme) for each in (row.values["tags"], tags))
+            if expected != found:
+                lacking = _listed(text, spans, [one for one in expected if one not in found])
+                wrong = _listed(text, spans, [one for one in found if one not in expected])
+                mistakes.add(place, text, lacking, wrong, _whole(said))
+        details = scores.details() | {"mistakes": mistakes.surest()}
+        if self.scheme == "plain":
+            details["confusion"] = {"labels": list(self.labels), "counts": confusion.tolist()}
+        return Measured(scores.metrics(), details, scores, outputs)
+
+    def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
+        """The tag that each word had most often in training; for words that were not there the most frequent of all."""
+        simple, scores = tagging.MostFrequent(learned()), EntityScores(self.scheme)
+        for row in rows:
+            scores.add(row.values["tags"], simple.tags(row.values["words"]))
+        return Baseline("most frequent tag of each word", scores.metrics())
+
+    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+        """The entities of each text, or of plain tags its words: ``{"label", "text", "start", "end", "score"}``, the
+        characters being ``text[start:end]``. A score is the mean over its words of the probability of their labels; the
+        answer's own is the probability that all labels are right, were they independent.
+
+        An input is a text, or its words: a list of them, or ``{"words": [...]}``, whose text is the words with a space
+        between. Of a text's words see ``heedful.tasks.words.of_texts``. What the model says of a word's first token is
+        its label, and entities are read as by ``seqeval`` (``evaluation.entities``): one that goes on with nothing
+        begins there. So does the ``transformers`` pipeline with ``aggregation_strategy="first"``, which knows B and I
+        only, and cuts off what is longer than the model takes. An input without a word gets an empty answer.
+        """
+        answers: list[Answer] = []
+        stride = self.stride if options.get("stride") is None else options["stride"]
+        for first in range(0, len(inputs), AT_ONCE):
+            some = inputs[first : first + AT_ONCE]
+            worded = self._worded(some)
+            examples = list(self._windows(worded, self.longest, stride))
+            every = self._say(model, examples, [len(text.first) for text in worded], options.get("batch_tokens"))
+            for one, text, said in zip(some, worded, every, strict=True):
+                score = _whole(said) if text.first else None
+                answers.append(Answer(one, self._output(text.text, text.spans, said), score))
+        return answers
+
+    def _worded(self, inputs: Sequence[Any]) -> list[Worded]:
+        """The words of each input, in order."""
+        texts = {place: one for place, one in enumerate(inputs) if isinstance(one, str)}
+        lists = {place: _words(one) for place, one in enumerate(inputs) if not isinstance(one, str)}
+        found = dict(zip(texts, of_texts(self.tokenizer, [*texts.values()]), strict=True))
+        found |= dict(zip(lists, of_words(self.tokenizer, [*lists.values()]), strict=True))
+        return [found[place] for place in range(len(inputs))]
+
+    def _output(self, text: str, spans: Sequence[tuple[int, int]], said: Said) -> list[dict[str, Any]]:
+        found = []
+        for kind, first, last in entities([self.labels[i] for i in said.labels], self.scheme):
+            start, end = spans[first][0], spans[last - 1][1]
+            score = float(said.p[first:last].mean())
+            found.append({"label": kind, "text": text[start:end], "start": start, "end": end, "score": score})
+        return found
+
+    def sample(self, row: Row) -> str:
+        """``the sentence → its entities``, or of plain tags its words with theirs."""
+        text, spans = spread(row.values["words"])
+        return shown([text, _listed(text, spans, entities(row.values["tags"], self.scheme))])
+
+
+def _words(one: Any) -> list[str]:
+    """The words of an input that is no text."""
+    words = one.get("words") if isinstance(one, Mapping) else one
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) and word for word in words):
+        raise HeedfulError(
+            'this model is asked with a text, a list of words, or {"words": [...]}, none of them empty; not with '
+            f"{short(repr(one))}"
+        )
+    return list(words)
+
+
+def _listed(text: str, spans: Sequence[tuple[int, int]], found: Sequence[Entity]) -> str:
+    """Entities for a person: ``Paris (LOC), Ann Lee (PER)``."""
+    return ", ".join(f"{text[spans[first][0] : spans[last - 1][1]]} ({kind})" for kind, first, last in found) or OUTSIDE
+
+
+def _whole(said: Said) -> float:
+    """The probability that all labels are right, were they independent."""
+    return float(np.exp(np.log(said.p.astype(np.float64)).sum()))

@@ -1,0 +1,540 @@
+"""A file of inputs through a model: in order, in bounded memory, and gone on with after any end."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import lzma
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import heedful
+from heedful.answering import blocks, progress, through
+from heedful.answering.through import predict
+from heedful.answering.unfinished import Unfinished
+from heedful.data.inputs import inputs
+from heedful.errors import HeedfulError
+from heedful.tasks.pipeline import Pipeline
+from heedful.tasks.task import Answer
+
+log = logging.getLogger("heedful")
+
+
+class Echo:
+    """A task that turns texts around, and can be told when to stop."""
+
+    name = "translation"
+    options = frozenset({"seed", "batch_tokens"})
+    input_columns = {"source": "text"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.asked: list[list[Any]] = []
+        self.stops: Callable[[Sequence[Any]], None] = lambda inputs: None
+
+    def answer(self, model: Any, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+        if inputs:
+            self.asked.append(list(inputs))
+            self.stops(inputs)
+        return [Answer(one, str(one)[::-1], None) for one in inputs]
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Echo:
+    """The task that stands in for a model, in blocks of at most 8; its folder is ``model``."""
+    task = Echo()
+    model = SimpleNamespace(generation={})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(through, "pipeline", lambda *_, **__: Pipeline(task, model))  # type: ignore[arg-type]
+    monkeypatch.setattr(through, "FIRST", 2)
+    monkeypatch.setattr(blocks, "BLOCK", 8)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return task
+
+
+def lines(count: int) -> str:
+    return "".join(f"line {n} of the file\n" for n in range(count))
+
+
+def quietly(source: str, out: str | None = "y.jsonl", **given: Any) -> dict[str, Any]:
+    return predict("model", source, out, quiet=True, **given)
+
+
+def stopped(echo: Echo, after: int, source: str = "x.txt", **given: Any) -> None:
+    """A call that ends in its block number ``after``, from 0."""
+    calls = 0
+
+    def stop(inputs: Sequence[Any]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise KeyboardInterrupt
+
+    echo.stops = stop
+    with pytest.raises(KeyboardInterrupt):
+        quietly(source, **given)
+    echo.stops = lambda inputs: None
+
+
+# ------------------------------------------------------------------------------------------------------------ in order
+
+
+def test_each_line_has_its_answer(echo: Echo) -> None:
+    Path("x.txt").write_text("ab\n\n  \ncd\u2028e\r\nlast")
+    told = quietly("x.txt")
+    assert [json.loads(line) for line in Path("y.jsonl").read_text().split("\n")[:-1]] == [
+        {"input": text, "output": text[::-1], "score": None} for text in ("ab", "", "  ", "cd\u2028e", "last")
+    ]
+    assert echo.asked == [["ab", ""], ["  ", "cd\u2028e", "last"]]
+    assert {name: told[name] for name in ("task", "in", "out", "inputs", "before")} == {
+        "task": "translation",
+        "in": "x.txt",
+        "out": "y.jsonl",
+        "inputs": 5,
+        "before": 0,
+    }
+    assert sorted(path.name for path in Path().iterdir()) == ["model", "x.txt", "y.jsonl"]
+
+
+def test_blocks_double_up_to_the_most(echo: Echo) -> None:
+    Path("x.txt").write_text(lines(30))
+    quietly("x.txt")
+    assert list(map(len, echo.asked)) == [2, 4, 8, 8, 8]
+
+
+def test_long_inputs_make_short_blocks(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "HELD", 50)
+    Path("x.txt").write_text(lines(10))
+    quietly("x.txt")
+    assert list(map(len, echo.asked)) == [2, 3, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.tsv", "source\tother\nfirst\tx\nsecond\ty\n"),
+        ("bare.tsv", "first\tx\nsecond\ty\n"),
+        ("x.csv", 'other,source\nx,first\ny,"second"\n'),
+        ("x.jsonl", '{"source": "first", "target": "?"}\n{"source": "second"}\n'),
+        ("x.en", "first\nsecond\n"),
+    ],
+)
+@pytest.mark.parametrize("pack", ["", ".gz", ".xz", ".zst"])
+def test_every_kind_of_file(echo: Echo, name: str, text: str, pack: str) -> None:
+    if pack == ".zst":
+        packed = pytest.importorskip("zstandard").ZstdCompressor().compress(text.encode())
+    else:
+        packed = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[pack](text.encode())
+    Path(name + pack).write_bytes(packed)
+    quietly(name + pack, "y.txt")
+    assert Path("y.txt").read_text() == "tsrif\ndnoces\n"
+
+
+def test_parquet_and_built_in_sets(echo: Echo) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    table = pyarrow.table({"id": [7, 8], "source": ["first", "second"]})
+    parquet.write_table(table, "x.parquet")
+    quietly("x.parquet")
+    assert [json.loads(line)["id"] for line in Path("y.jsonl").read_text().splitlines()] == [7, 8]
+    quietly("builtin:cldr-dates/en-de", "dates.txt")
+    assert len(Path("dates.txt").read_text().splitlines()) == len(
+        heedful.data.read("builtin:cldr-dates/en-de", ["source"], split="test")
+    )
+
+
+def test_an_id_is_handed_on_and_nothing_else(echo: Echo) -> None:
+    Path("x.jsonl").write_text('{"id": "a1", "source": "ab", "more": 1}\n\n{"source": "", "id": [3]}\n')
+    quietly("x.jsonl")
+    assert [json.loads(line) for line in Path("y.jsonl").read_text().splitlines()] == [
+        {"id": "a1", "input": "ab", "output": "ba", "score": None},
+        {"input": "", "output": "", "score": None},
+        {"id": "[3]", "input": "", "output": "", "score": None},
+    ]
+    Path("x.tsv").write_text("id\tsource\n1\tab\n")
+    quietly("x.tsv", "z.jsonl")
+    assert json.loads(Path("z.jsonl").read_text())["id"] == "1"
+
+
+def test_columns_by_other_names(echo: Echo) -> None:
+    Path("x.jsonl").write_text('{"id": 1, "sentence": {"en": "ab"}}\n')
+    quietly("x.jsonl", columns=["sentence.en"])
+    assert json.loads(Path("y.jsonl").read_text()) == {"id": 1, "input": "ab", "output": "ba", "score": None}
+    Path("x.csv").write_text("1,ab\n2,cd\n")
+    quietly("x.csv", "y.txt", columns=["2"])
+    assert Path("y.txt").read_text() == "ba\ndc\n"
+
+
+def test_several_columns_become_a_mapping(echo: Echo) -> None:
+    echo.input_columns = {"question": "text", "context": "text"}
+    Path("x.jsonl").write_text('{"context": "c", "question": "q", "id": 5}\n\n')
+    quietly("x.jsonl")
+    assert echo.asked == [[{"question": "q", "context": "c"}, {"question": "", "context": ""}]]
+
+
+@pytest.mark.parametrize("name", ["words", "tokens", "text"])
+def test_words_are_called_as_files_call_them(echo: Echo, name: str) -> None:
+    echo.input_columns = {"words": "words"}
+    value = "a b" if name == "text" else ["a", "b"]
+    Path("x.jsonl").write_text(json.dumps({name: value, "tags": ["X", "Y"]}) + "\n")
+    quietly("x.jsonl")
+    assert echo.asked == [[value]]
+
+
+def test_messages_and_prompts_are_inputs(echo: Echo) -> None:
+    echo.input_columns = {"text": "document"}
+    talk = [{"role": "user", "content": "Hello"}]
+    Path("x.jsonl").write_text(json.dumps({"messages": talk}) + "\n")
+    quietly("x.jsonl")
+    Path("x.jsonl").write_text(json.dumps({"prompt": "Hello", "completion": "Hi"}) + "\n")
+    quietly("x.jsonl", overwrite=True)
+    assert echo.asked == [[talk], ["Hello"]]
+
+
+def test_plain_lines_and_half_characters(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Echo, "answer", lambda self, model, inputs, **_: [Answer(one, "a\r\nb\ud800", 0.5) for one in inputs]
+    )
+    Path("x.txt").write_text("a\n")
+    quietly("x.txt", "y.txt")
+    assert Path("y.txt").read_bytes() == b"a\\r\\nb\\ud800\n"
+    quietly("x.txt")
+    assert json.loads(Path("y.jsonl").read_bytes()) == {"input": "a", "output": "a\r\nb\ud800", "score": 0.5}
+
+
+def test_without_a_file_each_answer_is_shown(echo: Echo) -> None:
+    Path("x.txt").write_text("ab\ncd\nef\n")
+    seen: list[str] = []
+    predict("model", "x.txt", show=seen.append)
+    assert seen == ["ba", "dc", "fe"]
+    seen.clear()
+    predict("model", "x.txt", show=seen.append, as_json=True)
+    assert json.loads(seen[2]) == {"input": "ef", "output": "fe", "score": None}
+
+
+# --------------------------------------------------------------------------------------------------------- going on
+
+
+def test_it_goes_on_after_any_byte(echo: Echo) -> None:
+    """Cut anywhere in its last lines, at a block's end or in the middle of one, with more or less than was flushed."""
+    Path("x.txt").write_text(lines(20))
+    quietly("x.txt", "whole.jsonl")
+    whole = Path("whole.jsonl").read_bytes()
+    stopped(echo, after=2)
+    part, beside = Path("y.jsonl.part"), Path("y.jsonl.part.json")
+    written, told = part.read_bytes(), beside.read_bytes()
+    assert whole.startswith(written)
+    assert written.count(b"\n") == 6
+    for end in (*range(len(written) - 150, len(written) + 1), 0, 1):
+        part.write_bytes(written[:end])
+        beside.write_bytes(told)
+        quietly("x.txt")
+        assert Path("y.jsonl").read_bytes() == whole
+        assert not part.exists()
+        assert not beside.exists()
+        Path("y.jsonl").unlink()
+    for end in (len(whole), len(whole) - 1):  # all was written, but for the name, or the last line's end
+        part.write_bytes(whole[:end])
+        beside.write_bytes(told)
+        assert quietly("x.txt")["before"] == 20 - (end < len(whole))
+        assert Path("y.jsonl").read_bytes() == whole
+        Path("y.jsonl").unlink()
+
+
+def test_a_block_is_asked_again_as_it_was(echo: Echo) -> None:
+    Path("x.txt").write_text(lines(20))
+    stopped(echo, after=2)
+    part = Path("y.jsonl.part")
+    part.write_text("".join(part.read_text().splitlines(keepends=True)[:4]))
+    asked = [*echo.asked]
+    echo.asked.clear()
+    told = quietly("x.txt")
+    assert told["before"] == 4
+    assert told["inputs"] == 20
+    assert echo.asked[0] == asked[1]  # the four of the block, of which two were kept
+    assert list(map(len, echo.asked)) == [4, 8, 6]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda: Path("x.txt").write_text(lines(21)), "input"),
+        (lambda: Path("model/config.json").write_text('{"a": 1}'), "model"),
+        (lambda: Path("model/model.safetensors").write_bytes(b"other weights"), "model"),
+        (lambda: None, "options"),
+    ],
+)
+def test_nothing_is_mixed(echo: Echo, change: Callable[[], object], what: str) -> None:
+    Path("x.txt").write_text(lines(20))
+    stopped(echo, after=2)
+    change()
+    given = {"options": {"batch_tokens": 5}} if what == "options" else {}
+    with pytest.raises(HeedfulError, match=rf"y.jsonl.part was begun with other {what}; --overwrite starts anew"):
+        quietly("x.txt", **given)
+    quietly("x.txt", overwrite=True, **given)
+    assert len(Path("y.jsonl").read_text().splitlines()) == 20 + (what == "input")
+
+
+def test_what_is_there_is_not_lost(echo: Echo) -> None:
+    Path("x.txt").write_text(lines(20))
+    quietly("x.txt")
+    with pytest.raises(HeedfulError, match=r"y.jsonl is there already; --overwrite replaces it"):
+        quietly("x.txt")
+    Path("part.jsonl.part").write_text("of somebody else's\n")
+    with pytest.raises(HeedfulError, match=r"part.jsonl.part does not say what it was made of; --overwrite"):
+        quietly("x.txt", "part.jsonl")
+    before = Path("y.jsonl").read_bytes()
+    stopped(echo, after=1, overwrite=True)
+    assert Path("y.jsonl").read_bytes() == before  # until the new one is whole
+    quietly("x.txt")  # and this goes on with it
+    assert Path("y.jsonl").read_bytes() == before
+    assert not Path("y.jsonl.part").exists()
+
+
+def test_only_one_writes(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    with Unfinished(tmp_path / "y", {"a": 1}, {}) as first:
+        first.add(["one"])
+        with pytest.raises(HeedfulError, match=r"y is being written by another call"):
+            Unfinished(tmp_path / "y", {"a": 1}, {})
+    with Unfinished(tmp_path / "y", {"a": 1}, {}) as second:
+        assert second.done == 1
+        second.finish()
+    assert (tmp_path / "y").read_text() == "one\n"
+
+
+def test_standard_input_cannot_be_gone_on_with(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    def typed() -> None:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=__import__("io").BytesIO(lines(20).encode())))
+
+    typed()
+    stopped(echo, after=2, source="-")
+    typed()
+    with pytest.raises(HeedfulError, match="was begun with other input; --overwrite"):
+        quietly("-")
+    typed()
+    assert quietly("-", overwrite=True)["inputs"] == 20
+
+
+SLOWLY = """
+import sys, time, types
+from pathlib import Path
+from heedful.answering import blocks, through
+from heedful.tasks.pipeline import Pipeline
+from heedful.tasks.task import Answer
+class Echo:
+    name, options, input_columns = "translation", frozenset({"seed", "batch_tokens"}), {"source": "text"}
+    def answer(self, model, inputs, **options):
+        time.sleep(0.01 * len(inputs))
+        return [Answer(one, one[::-1], None) for one in inputs]
+through.pipeline = lambda *_, **__: Pipeline(Echo(), types.SimpleNamespace(generation={}))
+through.FIRST = 2
+blocks.BLOCK = 8
+through.predict("model", "x.txt", "y.jsonl", quiet=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+def test_killed_and_gone_on(echo: Echo) -> None:
+    Path("x.txt").write_text(lines(400))
+    quietly("x.txt", "whole.jsonl")
+    part = Path("y.jsonl.part")
+    with subprocess.Popen([sys.executable, "-c", SLOWLY]) as process:
+        while process.poll() is None and not (part.exists() and part.stat().st_size > 2000):
+            time.sleep(0.003)
+        process.kill()
+    assert 0 < part.stat().st_size < Path("whole.jsonl").stat().st_size
+    told = quietly("x.txt")
+    assert 0 < told["before"] < 400
+    assert Path("y.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------- wrong inputs
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.txt", b"", "there is no input in the file"),
+        ("x.txt", b"one\ntw\xe7\n", r"invalid UTF-8 .*x.txt:2; convert"),
+        ("x.txt", b"one\n\0\n", r"NUL byte.*x.txt:2"),
+        ("x.jsonl", b'{"source": "a"}\n{"source"\n', r"broken JSON .*x.jsonl:2; write"),
+        (
+            "x.jsonl",
+            b'{"source": "a"}\n{"source": 3}\n',
+            r"'source' is 3 and text is wanted, in x.jsonl:2; .*--columns",
+        ),
+        ("x.jsonl", b'{"source": "a"}\n{"source": null}\n', r"'source' is null .*x.jsonl:2"),
+        (
+            "x.jsonl",
+            b'{"soruce": "a"}\n',
+            r"no column 'source' .*x.jsonl:1; did you mean 'soruce'.*: --columns soruce$",
+        ),
+        ("x.jsonl", b'{"source": "a"}\n{"id": 1, "source": "b"}\n', r"'id' is here and not in line 1, in x.jsonl:2"),
+        ("x.jsonl", b'{"source": "\\ud800"}\n', r"half of a surrogate pair, in x.jsonl:1"),
+        ("x.tsv", b"source\tb\na\n", r"1 column where line 1 has 2, in x.tsv:2"),
+        ("x.csv", b"sorce\na\n", r"no column 'source' .*x.csv:1; did you mean 'sorce'"),
+        ("x.txt.gz", gzip.compress(b"a\nb\n")[:-6], r"x.txt.gz is cut off"),
+        ("x.conll", b"a B\n", r"x.conll has a word a line; give text"),
+    ],
+)
+def test_a_wrong_file(echo: Echo, name: str, content: bytes, message: str) -> None:
+    Path(name).write_bytes(content)
+    with pytest.raises(HeedfulError, match=message) as caught:
+        quietly(name)
+    assert "\n" not in str(caught.value)
+    assert echo.asked == []  # what is broken is said before the work begins
+    assert sorted(path.name for path in Path().iterdir()) == ["model", name]
+
+
+def test_files_that_are_none(echo: Echo) -> None:
+    with pytest.raises(HeedfulError, match=r"no such file: x.txt"):
+        quietly("x.txt")
+    with pytest.raises(HeedfulError, match=r"model is a folder and a file is wanted"):
+        quietly("model")
+    Path("x.txt").write_text("a\n")
+    with pytest.raises(HeedfulError, match=r"columns are named for x.txt, which is plain text; leave --columns out"):
+        quietly("x.txt", columns=["a"])
+    with pytest.raises(HeedfulError, match=r"2 names \(a,b\) for what is asked with source; --columns"):
+        quietly("x.txt", columns=["a", "b"])
+    with pytest.raises(HeedfulError, match=r"answers are not written as .csv, for y.csv; name it .jsonl"):
+        quietly("x.txt", "y.csv")
+    with pytest.raises(HeedfulError, match=r"option nothing has no effect for translation"):
+        quietly("x.txt", options={"nothing": 1})
+
+
+def test_an_error_of_the_task_names_the_line(echo: Echo) -> None:
+    def refuse(inputs: Sequence[Any]) -> None:
+        if any("17" in one for one in inputs):
+            raise HeedfulError("this text is none; give another")
+
+    echo.stops = refuse
+    Path("x.txt").write_text(lines(30))
+    with pytest.raises(HeedfulError, match=r"^this text is none; give another, in x.txt:18$"):
+        quietly("x.txt")
+    echo.stops = lambda inputs: None
+    quietly("x.txt")  # and the answers before it are kept
+    assert Path("y.jsonl").read_text().count("\n") == 30
+
+
+def test_warnings_name_the_line_or_are_added_up(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:
+    def warn(inputs: Sequence[Any]) -> None:
+        for place, one in enumerate(inputs):
+            if "7" in one:
+                log.warning(f"input {place} has {len(one):,} tokens")
+        log.warning(f"{len(inputs) // 2:,} of {len(inputs):,} inputs cut to 5 tokens (the model takes no more)")
+
+    echo.stops = warn
+    Path("x.txt").write_text(lines(20))
+    with caplog.at_level(logging.WARNING):
+        quietly("x.txt")
+    assert caplog.messages == [
+        "x.txt:8 has 18 tokens",
+        "x.txt:18 has 19 tokens",
+        "10 of 20 inputs cut to 5 tokens (the model takes no more)",
+    ]
+    assert log.filters == []
+
+
+def test_many_warnings_are_counted(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:
+    echo.stops = lambda inputs: [log.warning("input %d is odd", place) for place in range(len(inputs))] and None
+    Path("x.txt").write_text(lines(70))
+    with caplog.at_level(logging.WARNING):
+        quietly("x.txt")
+    assert caplog.messages[49:] == ["x.txt:50 is odd", "20 more warnings like these"]
+
+
+# ------------------------------------------------------------------------------------------------------------- memory
+
+
+def peak(call: Callable[[], object]) -> int:
+    """The most bytes that Python held at a time for a call."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_file(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK", 64)
+    monkeypatch.setattr(Echo, "answer", lambda self, model, inputs, **_: [Answer(one, one[:3], None) for one in inputs])
+    line = "many words " * 50 + "\n"
+    Path("short.txt").write_text(line * 200)
+    Path("long.txt").write_text(line * 4000)  # 2 MB
+    quietly("short.txt", "short.jsonl")
+    assert peak(lambda: quietly("long.txt")) < 2 * peak(lambda: quietly("short.txt", overwrite=True))
+
+
+def test_a_packed_file_is_unpacked_as_it_is_read(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    small, large = tmp_path / "small.zst", tmp_path / "large.zst"
+    random, pack = np.random.default_rng(0), zstandard.ZstdCompressor().compress
+    digits = random.integers(48, 58, (20_000, 200), dtype=np.uint8)
+    digits[:, -1] = 10
+    small.write_bytes(pack(digits[:1000].tobytes()))
+    large.write_bytes(pack(digits.tobytes()) + pack(b"last\n"))
+
+    def read_it(path: Path) -> int:
+        return sum(1 for _ in inputs(str(path), {"source": "text"}))
+
+    assert read_it(large) == 20_001
+    assert peak(lambda: read_it(large)) < 2 * peak(lambda: read_it(small))
+
+
+def test_a_pipeline_holds_no_more_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Echo, "answer", lambda self, model, inputs, **_: [Answer(one, one[:3], None) for one in inputs])
+    monkeypatch.setattr(blocks, "BLOCK", 64)
+    pipe = Pipeline(Echo(), SimpleNamespace(generation={}))  # type: ignore[arg-type]
+
+    def through_it(count: int) -> None:
+        made = ("many words " * 50 + str(n) for n in range(count))
+        assert sum(1 for _ in pipe(made)) == count
+
+    through_it(10)
+    assert peak(lambda: through_it(4000)) < 2 * peak(lambda: through_it(200))
+
+
+# ----------------------------------------------------------------------------------------------------------- progress
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_log_has_plain_lines_and_a_terminal_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    seen = StringIO()
+    with progress.Progress(1000, 100, stream=seen) as shown:
+        shown.tick(200)
+        shown.note("a line")
+    first, second = seen.getvalue().splitlines()
+    assert first.startswith("200 of 1,000 inputs  ")
+    assert first.endswith(" left")
+    assert second == "a line"
+    seen = Terminal()
+    with progress.Progress(1000, stream=seen) as shown:
+        shown.tick(1000)
+        shown._bar.refresh()  # type: ignore[union-attr]
+    assert "1,000" in seen.getvalue()
+    assert "inputs/s" in seen.getvalue()
+    seen = StringIO()
+    with progress.Progress(None, quiet=True, stream=seen) as shown:
+        shown.tick(5)
+        shown.note("a line")
+    assert seen.getvalue() == ""

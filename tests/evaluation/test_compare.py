@@ -1,0 +1,301 @@
+"""Two models beside each other: differences, chance, verdicts, and the examples that tell them apart."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
+
+import heedful
+from heedful import tasks
+from heedful.checkpoints import save
+from heedful.data import read
+from heedful.errors import HeedfulError
+from heedful.evaluation.compare import compare
+from heedful.evaluation.intervals import draws
+from heedful.evaluation.labelled import Labelled
+from heedful.evaluation.metrics import translation_scores
+from heedful.evaluation.paired import Difference, differences, randomised, verdict
+from heedful.evaluation.scored import Sums, overall
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
+from heedful.tasks.pipeline import Pipeline, pipeline
+from heedful.training.report import card_of
+from heedful.views.scores import compared
+
+# ------------------------------------------------------------------------------------------------------------ by chance
+
+
+def rate(right: Any) -> Sums:
+    return Sums([[one, 1] for one in right], lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
+
+
+def labelled(right: Any) -> Labelled:
+    return Labelled.of(["no", "yes"], [["yes"]] * len(right), [["yes"] if one else ["no"] for one in right])
+
+
+def exact_p(a: np.ndarray, b: np.ndarray) -> float:
+    """Of all 2^N ways to exchange the answers, the share with at least as large a difference of the sums."""
+    apart = (b.astype(int) - a.astype(int))[a != b]
+    every = [abs(np.dot(signs, apart)) for signs in itertools.product((-1, 1), repeat=len(apart))]
+    return float(np.mean(np.array(every) >= abs(apart.sum())))
+
+
+@pytest.mark.parametrize("make", [rate, labelled])
+@pytest.mark.parametrize("seed", range(3))
+def test_p_is_the_share_of_all_exchanges(make: Callable[[Any], Any], seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    a = draw.random(60) < 0.6
+    b = np.where(draw.random(60) < 0.15, ~a, a)
+    found = differences(make(a), make(b), times=4000)["accuracy"]
+    assert found.p == pytest.approx(exact_p(a, b), abs=0.03)
+    assert found.difference == pytest.approx(100 * (b.mean() - a.mean()))
+    drawn = np.concatenate([100 * (b[rows].mean(1) - a[rows].mean(1)) for rows in draws(60, 4000, 0)])
+    assert found.interval == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+
+
+def test_few_answers_that_differ_show_nothing() -> None:
+    """Three, all in favour of B: a quarter of all exchanges do as much. The bootstrap alone would have said 95 %."""
+    a = np.array([True] * 50 + [False] * 50)
+    b = a.copy()
+    b[50:53] = True
+    found = differences(rate(a), rate(b))["accuracy"]
+    assert found.p == pytest.approx(0.25, abs=0.05)
+    assert found.better is None
+    b[50:58] = True
+    assert differences(rate(a), rate(b))["accuracy"].better == "b"
+    assert differences(rate(b), rate(a))["accuracy"].better == "a"
+
+
+def test_a_model_is_not_better_than_itself() -> None:
+    right = np.random.default_rng(0).random(40) < 0.5
+    assert differences(rate(right), rate(right))["accuracy"] == Difference(
+        100 * right.mean(), 100 * right.mean(), 0.0, (0.0, 0.0), 1.0, None
+    )
+
+
+def test_false_alarms_are_as_rare_as_promised() -> None:
+    """400 pairs of models that are right in 70 % of 100 examples, each for itself: B better or worse in about 5 %."""
+    draw = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(400):
+        a, b = draw.random((2, 100)) < 0.7
+        alarms += differences(rate(a), rate(b), times=200)["accuracy"].better is not None
+    assert 0.015 <= alarms / 400 <= 0.075
+
+
+def test_what_is_better_is_found() -> None:
+    draw = np.random.default_rng(2)
+    found = 0
+    for _ in range(40):
+        a, b = draw.random(400) < 0.6, draw.random(400) < 0.75
+        found += differences(rate(a), rate(b), times=300)["accuracy"].better == "b"
+    assert found >= 38
+
+
+def texts(count: int, noise: float, seed: int) -> list[str]:
+    draw = np.random.default_rng(0)
+    references = [" ".join(draw.choice(list("abcdefgh"), draw.integers(3, 12))) for _ in range(count)]
+    if not noise:
+        return references
+    change = np.random.default_rng(seed)
+    return [" ".join(w if change.random() > noise else "x" for w in text.split()) for text in references]
+
+
+@pytest.mark.parametrize("noise", [0.24, 0.3])
+def test_translations_differ_as_in_sacrebleus_own_test(noise: float) -> None:
+    references, a, b = texts(80, 0, 0), texts(80, 0.22, 1), texts(80, noise, 2)
+    test = PairedTest([("a", a), ("b", b)], {"bleu": BLEU(), "chrf": CHRF()}, [references], test_type="ar")
+    theirs = test()[1]
+    found = differences(*(translation_scores(side, references, ter=False) for side in (a, b)))
+    assert set(found) == {"bleu", "chrf", "exact_match"}
+    for name, metric in (("bleu", "BLEU"), ("chrf", "chrF2")):
+        _, result = theirs[metric]
+        assert found[name].b == pytest.approx(result.score)
+        assert found[name].p == pytest.approx(result.p_value, abs=0.05)
+
+
+def test_less_of_a_loss_is_better() -> None:
+    losses = np.random.default_rng(3).random(50)
+    a, b = (Sums(np.stack([side, np.ones(50)], 1), lambda s: {"loss": s[0] / s[1]}) for side in (losses, losses + 0.1))
+    found = differences(a, b)["loss"]
+    assert found.better == "a"
+    assert verdict("loss", found).startswith("A is better at 95 %: loss")
+    assert found.difference == pytest.approx(0.1)
+
+
+def test_exchanges_are_of_whole_answers() -> None:
+    """Where B has all that A has and more, every exchange leaves the sum of both as it is."""
+    draw = np.random.default_rng(4)
+    a, b = (Sums(draw.random((30, 2)), lambda s: {"first": s[0], "both": s[0] + s[1]}) for _ in range(2))
+    chance = randomised(a, b, times=200)
+    apart = {name: overall(b)[name] - overall(a)[name] for name in ("first", "both")}
+    assert abs(np.mean(chance["first"])) < 3 * np.std(chance["first"]) / np.sqrt(200)
+    assert np.abs(chance["first"]).max() <= np.abs(b.statistics[:, 0] - a.statistics[:, 0]).sum() + 1e-9
+    assert set(chance) == set(apart)
+    with pytest.raises(ValueError, match="3 and 4 examples"):
+        differences(rate([1, 0, 1]), rate([1, 0, 1, 1]))
+
+
+# ---------------------------------------------------------------------------------------------------------- two folders
+
+FRUIT = ["apple", "pear", "plum", "quince", "fig", "grape"]
+TOOLS = ["hammer", "saw", "chisel", "drill", "pliers", "file"]
+SMALL = ModelSettings(dim=16, heads=2, depth=1)
+
+
+def folder_of(name: str, file: Path, out: Path, seed: int, **more: Any) -> Path:
+    """A model of a task with fresh weights, its folder as a run leaves it."""
+    kind = tasks.get(name)
+    tokens = TokenizerSettings(kind="bpe", size=more.pop("size", 300), shared=True if name == "translation" else None)
+    settings = RunSettings(name, train=(str(file),), out=str(out), seed=seed, model=SMALL, tokenizer=tokens, **more)
+    rows = read(str(file), kind.columns)
+    task = kind.prepare(rows, settings)
+    model = heedful.create(task.config(settings), seed=seed)
+    task.ready(model, settings)
+    save(model, out, extra=card_of(task, rows, settings))
+    task.save(out)
+    return out
+
+
+def quiet(line: str) -> None:
+    """Hear nothing."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classifiers, two translators, two language models with other tokens, and their data."""
+    desk = tmp_path_factory.mktemp("desk")
+    labels = [f"one {w} {n}\t{k}" for k, ws in {"fruit": FRUIT, "tool": TOOLS}.items() for w in ws for n in range(3)]
+    (desk / "labels.tsv").write_text("\n".join(["text\tlabel", *labels]) + "\n", "utf-8")
+    pairs = [f"the {a} and a {b}\t{b} {a}" for a in FRUIT for b in TOOLS[:3]]
+    (desk / "pairs.tsv").write_text("\n".join(["source\ttarget", *pairs]) + "\n", "utf-8")
+    books = [json.dumps({"text": f"the {a} fell on the {b} .\n" * 3}) for a in FRUIT for b in TOOLS]
+    (desk / "books.jsonl").write_text("\n".join(books) + "\n", "utf-8")
+    for seed in (0, 1):
+        folder_of("text-classification", desk / "labels.tsv", desk / f"labels{seed}", seed, preset="bert-tiny")
+        folder_of("translation", desk / "pairs.tsv", desk / f"pairs{seed}", seed, preset="transformer-tiny")
+        length = DataSettings(max_length=16)
+        more = {"preset": "gpt-micro", "data": length, "size": 270 + 100 * seed}
+        folder_of("text-generation", desk / "books.jsonl", desk / f"books{seed}", seed, **more)
+    return desk
+
+
+def both(folders: Path, name: str, data: str, **options: Any) -> dict[str, Any]:
+    models = [str(folders / f"{name}{seed}") for seed in (0, 1)]
+    return compare(models, [str(folders / data)], say=options.pop("say", quiet), **options)
+
+
+def test_two_classifiers(folders: Path) -> None:
+    result = both(folders, "labels", "labels.tsv")
+    assert result["task"] == "text-classification"
+    assert result["decides"] == "accuracy"
+    assert result["examples"] == 36
+    assert set(result["metrics"]) == {"loss", "accuracy", "macro_f1", "matthews"}
+    for seed, letter in enumerate("ab"):
+        pipe = heedful.pipeline(None, folders / f"labels{seed}")
+        rows = read(folders / "labels.tsv", pipe.task.columns)
+        said = [answer["output"] for answer in pipe([row.values["text"] for row in rows])]
+        right = [row.values["label"] == one for row, one in zip(rows, said, strict=True)]
+        assert result["metrics"]["accuracy"][letter] == pytest.approx(100 * np.mean(right))
+        for example in result["differ"]:
+            row = rows[example["place"]]
+            assert example["input"] == row.values["text"]
+            assert example["expected"] == row.values["label"]
+            assert example[letter] == said[example["place"]]
+            assert example["line"] == row.line
+    assert len(result["differ"]) == 5
+    assert json.loads(json.dumps(result))["metrics"]["accuracy"]["a"] == result["metrics"]["accuracy"]["a"]
+    lines = compared(result)
+    assert lines[0].startswith("A  ")
+    assert result["verdict"] in lines
+
+
+def test_examples_are_shown_by_how_far_apart_they_are(folders: Path) -> None:
+    found = both(folders, "pairs", "pairs.tsv", examples=100, decoding={"max_new_tokens": 8})
+    assert found["decides"] == "bleu"
+    assert {"bleu", "chrf", "ter", "exact_match"} == set(found["metrics"])
+    apart = [abs(one["score_b"] - one["score_a"]) for one in found["differ"]]
+    assert apart == sorted(apart, reverse=True)
+    assert all(one["a"] != one["b"] for one in found["differ"])
+    again = both(folders, "pairs", "pairs.tsv", examples=2, decoding={"max_new_tokens": 8})
+    assert again["differ"] == found["differ"][:2]
+
+
+def test_language_models_with_other_tokens_are_compared_by_the_byte(folders: Path) -> None:
+    result = both(folders, "books", "books.jsonl")
+    assert result["decides"] == "bits_per_byte"
+    assert result["verdict"].split(": ")[1].startswith("bits_per_byte")
+    assert result["examples"] == 36
+    example = result["differ"][0]
+    assert set(example) == {"place", "file", "line", "input", "expected", "score_a", "score_b"}
+    assert example["expected"] is None
+    assert any(line.strip().startswith("A (") for line in compared(result))
+
+
+def test_rows_that_one_model_cannot_take_are_left_out_for_both(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "long.tsv"
+    data.write_text("source\ttarget\n" + "the fig and a saw\tsaw fig\n" * 3 + f"{'the fig ' * 40}\tfig\n", "utf-8")
+
+    def opened(task: str | None, model: str, **options: Any) -> Pipeline:
+        pipe = pipeline(task, model, **options)
+        pipe.task.positions = 16 if model.endswith("1") else None
+        return pipe
+
+    told: list[str] = []
+    monkeypatch.setattr("heedful.evaluation.compare.pipeline", opened)
+    result = both(folders, "pairs", str(data), say=told.append, decoding={"max_new_tokens": 4})
+    assert result["examples"] == 3
+    assert told == [
+        "3 examples",
+        "B: 1 examples longer than 16 tokens left out (the model takes no more)",
+        "1 examples that one of the models cannot take are left out for both",
+        "of 3 examples an interval is too narrow; give 30 or more",
+    ]
+    (tmp_path / "none.tsv").write_text(f"source\ttarget\n{'the fig ' * 40}\tfig\n", "utf-8")
+    with pytest.raises(HeedfulError, match="every example is longer than 16 tokens"):
+        both(folders, "pairs", str(tmp_path / "none.tsv"))
+
+
+def test_one_text_shows_the_figures_and_nothing_more(folders: Path, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("the fig fell on the saw .\n" * 9, "utf-8")
+    result = both(folders, "books", str(tmp_path / "book.txt"))
+    figures = result["metrics"]["bits_per_byte"]
+    assert figures["difference"] == figures["b"] - figures["a"]
+    assert figures["interval"] is figures["p"] is figures["better"] is None
+    assert result["verdict"].startswith(
+        "one example cannot tell which is better, and a text counts as one: bits_per_byte"
+    )
+    assert result["differ"] == [] or len(result["differ"]) == 1
+    assert result["verdict"] in compared(result)
+
+
+def test_what_cannot_be_compared_is_one_line(folders: Path, tmp_path: Path) -> None:
+    labels, pairs = str(folders / "labels0"), str(folders / "pairs0")
+    data = str(folders / "labels.tsv")
+    with pytest.raises(HeedfulError, match=r"labels0 is for text-classification, .*pairs0 for translation; only"):
+        compare([labels, pairs], [data], say=quiet)
+    with pytest.raises(HeedfulError, match="num_beams has no effect for text-classification"):
+        compare([labels, labels], [data], decoding={"num_beams": 2}, say=quiet)
+    with pytest.raises(HeedfulError, match="unknown split 'tset'; did you mean 'test'"):
+        compare([labels, labels], [data], split="tset", say=quiet)
+    (tmp_path / "pairs.tsv").write_text("text\ttext_pair\tlabel\none\ttwo\tyes\nthree\tfour\tno\n", "utf-8")
+    other = folder_of("text-classification", tmp_path / "pairs.tsv", tmp_path / "two", 0, preset="bert-tiny")
+    with pytest.raises(HeedfulError, match=r"asked with text, label, .* with text, text_pair, label; only"):
+        compare([labels, str(other)], [data], say=quiet)
+    lists = [json.dumps({"text": f"one {w}", "label": [w, "all"]}) for w in FRUIT]
+    (tmp_path / "lists.jsonl").write_text("\n".join(lists) + "\n", "utf-8")
+    several = folder_of("text-classification", tmp_path / "lists.jsonl", tmp_path / "several", 0, preset="bert-tiny")
+    with pytest.raises(HeedfulError, match=r"judged by accuracy, .*several by micro_f1; only"):
+        compare([labels, str(several)], [data], say=quiet)
+    same = compare([labels, labels], [data], say=quiet)
+    assert same["verdict"].startswith("no difference shown at 95 %: accuracy")
+    assert same["differ"] == []

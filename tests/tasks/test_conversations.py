@@ -1,0 +1,290 @@
+"""Instructions and conversations: what is read, what is learned, as `transformers` tells it, and wrong files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import heedful
+from heedful.data import Row, Rows, read
+from heedful.data.split import split
+from heedful.errors import HeedfulError
+from heedful.evaluation.run import evaluate
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks.conversations import Talk
+from heedful.tasks.text_generation import TextGeneration
+from heedful.text import Tokenizer, chat
+from heedful.training.run import train
+
+pytest.importorskip("jinja2")
+
+PAIRS = [("Say moo: ", "moo moo"), ("Say hoo twice: ", "hoo hoo"), ("What says the cow? ", "Moo.")] * 4
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What says the cow?"},
+    {"role": "assistant", "content": "Moo."},
+    {"role": "user", "content": "And the owl?"},
+    {"role": "assistant", "content": "Hoo, of course."},
+]
+TEXTS = [text for pair in PAIRS for text in pair] + [message["content"] for message in TALK]
+CHATML = (
+    "{% for message in messages %}<|{{ message.role }}|>\n"
+    "{% if message.role == 'assistant' %}{% generation %}{{ message.content }}{{ eos_token }}{% endgeneration %}"
+    "{% else %}{{ message.content }}{{ eos_token }}{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+UNMARKED = CHATML.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+
+
+def settings(**given: Any) -> RunSettings:
+    chosen: dict[str, Any] = {
+        "preset": "gpt-micro",
+        "data": DataSettings(max_length=64),
+        "model": ModelSettings(dim=32, heads=2, depth=1),
+        "tokenizer": TokenizerSettings(kind="bpe", size=320),
+    }
+    return RunSettings(task="text-generation", train=("-",), out="-", **(chosen | given))
+
+
+def pairs(*texts: tuple[str, str]) -> Rows:
+    rows = (Row({"prompt": a, "completion": b}, "pairs.tsv", i) for i, (a, b) in enumerate(texts, 1))
+    return Rows(rows, 0, ("prompt", "completion"))
+
+
+def talks(*each: Any) -> Rows:
+    return Rows((Row({"messages": tuple(one)}, "talks.jsonl", i) for i, one in enumerate(each, 1)), 0, ("messages",))
+
+
+def tokenizer(template: str | None = None) -> Tokenizer:
+    made = Tokenizer.train(TEXTS, 320, template="none")
+    if template:
+        made.config |= {"chat_template": template, "split_special_tokens": False}
+        made.backend.encode_special_tokens = False
+    return made
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def test_files_tell_what_they_hold(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("prompt\tcompletion\nSay moo\tmoo\n\nSay hoo\t \nSay\thoo\n")
+    rows = read(tmp_path / "pairs.tsv", TextGeneration.columns)
+    assert [(row.values, row.line) for row in rows] == [
+        ({"prompt": "Say moo", "completion": "moo"}, 2),
+        ({"prompt": "Say", "completion": "hoo"}, 5),
+    ]
+    assert (rows.skipped, rows.columns) == (2, ("prompt", "completion"))
+    (tmp_path / "asked.csv").write_text('q,a,n\n"one, two",three,4\n')
+    named = read(tmp_path / "asked.csv", TextGeneration.columns, names=["q", "a"])
+    assert named[0].values == {"prompt": "one, two", "completion": "three"}
+    lines = [{"messages": TALK, "id": 3}, {"messages": TALK[:3]}]
+    (tmp_path / "talks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = read(tmp_path / "talks.jsonl", TextGeneration.columns)
+    assert [row.values for row in found] == [{"messages": tuple(TALK)}, {"messages": tuple(TALK[:3])}]
+    assert len(read(tmp_path / "talks.jsonl", TextGeneration.columns, limit=1)) == 1
+    (tmp_path / "both.jsonl").write_text(json.dumps({"text": "a text", "prompt": "p", "completion": "c"}))
+    assert read(tmp_path / "both.jsonl", TextGeneration.columns)[0].values == {"text": "a text"}
+    (tmp_path / "body.tsv").write_text("body\nA text.\n")
+    assert read(tmp_path / "body.tsv", TextGeneration.columns, names=["body"])[0].values == {"text": "A text."}
+
+
+def test_two_names_are_a_prompts_and_a_completions(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A text.\n")
+    for names in (["a", "b"], ["a", "b", "c", "d"]):
+        with pytest.raises(
+            HeedfulError, match=r"names \(a,b.*\) for 1 columns; --data\.columns takes one for each of text"
+        ):
+            read(tmp_path / "a.txt", TextGeneration.columns, names=names)
+    (tmp_path / "a.tsv").write_text("a\tb\nx\ty\n")
+    with pytest.raises(HeedfulError, match=r"no column 'c' among 'a', 'b', in .*a\.tsv:1"):
+        read(tmp_path / "a.tsv", TextGeneration.columns, names=["a", "c"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl", '{"messages": "hello"}', r"messages are no JSON list, in .*a\.jsonl:1; write \[\{"),
+        ("a.jsonl", '{"messages": []}', r"messages are no list of them, in .*a\.jsonl:1"),
+        ("a.jsonl", '\n{"messages": [{"role": "user"}]}', r'message 1 has no "role" and "content" of text, in .*:2'),
+        ("a.jsonl", '{"messages": [{"role": "user", "content": "Hi"}]}', r"no message is the assistant's, in .*:1, so"),
+        ("a.jsonl", '{"prompt": "a", "completion": 3}', r"'completion' is 3 and text is wanted, in .*a\.jsonl:1"),
+        (
+            "a.jsonl",
+            '{"prompt": "a", "completion": "b"}\n{"prompt": "a"}',
+            r"no column 'completion' among 'prompt'.*:2",
+        ),
+        ("a.tsv", "prompt\tcompletion\n\t\n", r"only blank rows \(1\) in .*a\.tsv; write prompts and completions"),
+        ("a.tsv", "prompt\tcompletion\nonly one\n", r"1 column where line 1 has 2, in .*a\.tsv:2"),
+        ("a.jsonl", '{"prompt": "a", "answer": "b"}', r"no column 'text' among 'prompt', 'answer', in .*a\.jsonl:1"),
+        ("a.tsv", "prompt\tcompletion\nà\tb\n".encode("latin-1"), r"a\.tsv:2"),
+    ],
+)
+def test_wrong_files(name: str, content: str | bytes, told: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(HeedfulError, match=told):
+        read(tmp_path / name, TextGeneration.columns)
+
+
+def test_the_same_prompt_stays_on_one_side() -> None:
+    rows = pairs(*PAIRS)
+    train_rows, held = TextGeneration.divide(rows, 0.3, 0)
+    sides = [{row.values["prompt"] for row in side} for side in (train_rows, held)]
+    assert not sides[0] & sides[1]
+    assert len(train_rows) + len(held) == len(rows)
+    ours = [TALK, TALK, TALK[:3], TALK[1:3]]
+    one, other = split(talks(*ours), 0.5, 0, by="messages")
+    assert {len(one), len(other)} == {2}
+
+
+# ---------------------------------------------------------------------------------------------------- what is learned
+
+
+def test_of_a_prompt_and_its_completion_the_completion_is_learned() -> None:
+    task = TextGeneration(tokenizer(), 64)
+    encoded = task.encode(pairs(("Say moo: ", "moo moo"), ("Say ", "Moo.")), 64)
+    batch = task.collate(encoded.examples, np.random.default_rng(0))
+    for i, (asked, answered) in enumerate([("Say moo: ", "moo moo"), ("Say ", "Moo.")]):
+        before, after = task.tokenizer.encode([asked, answered])
+        ids = [task.end, *before, *after, task.end]
+        labels = [-100] * len(before) + [*after, task.end]
+        assert batch["ids"][i, : len(ids) - 1].tolist() == ids[:-1]
+        assert batch["labels"][i].tolist() == labels + [-100] * (batch["labels"].size(1) - len(labels))
+    assert task.count(batch) == sum(len(ids) for ids in task.tokenizer.encode(["moo moo", "Moo."])) + 2
+    assert encoded.note == f"{task.count(batch)} tokens of answers are learned, what is asked is read"
+    assert task.lengths(encoded.examples).tolist() == [[len(talk.ids) - 1] for talk in encoded.examples]
+
+
+@pytest.mark.parametrize("template", [CHATML, chat.DEFAULT])
+def test_what_is_learned_is_what_transformers_tells(template: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    made = tokenizer(template)
+    made.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for messages in (TALK, TALK[1:3], [*TALK, {"role": "user", "content": "« Merci », é!"}]):
+        told = theirs.apply_chat_template(messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+        task = TextGeneration(Tokenizer.load(tmp_path), 256)
+        (talk,) = task.encode(talks(messages), 256).examples
+        assert talk.ids == told["input_ids"]
+        assert talk.learned == [bool(one) for one in told["assistant_masks"]]
+        assert 0 < sum(talk.learned) < len(talk.learned)
+
+
+def test_without_marks_what_comes_after_the_question_is_learned() -> None:
+    marked, plain = (chat.spoken(tokenizer(template), TALK) for template in (CHATML, UNMARKED))
+    said = [[text for text, is_said in parts if is_said] for parts in (marked, plain)]
+    assert said == [["Moo.</s>", "Hoo, of course.</s>"], ["Moo.</s>", "Hoo, of course.</s>"]]
+    assert "".join(text for text, _ in marked) == "".join(text for text, _ in plain)
+    forgets = "{% for message in messages[-2:] %}{{ message.content }}{% endfor %}"
+    with pytest.raises(HeedfulError, match="writes message 3 otherwise when others follow it"):
+        chat.spoken(tokenizer(forgets), TALK)
+    with pytest.raises(HeedfulError, match="shows nothing that the assistant says"):
+        chat.spoken(tokenizer("{{ messages[0].content }}"), TALK)
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe"])
+def test_a_new_vocabulary_knows_the_templates_words(kind: Any) -> None:
+    task = TextGeneration.prepare(
+        talks(TALK), settings(tokenizer=TokenizerSettings(kind=kind, size=320), data=DataSettings(max_length=256))
+    )
+    (talk,) = task.encode(talks(TALK), 256).examples
+    assert task.tokenizer.unknown not in talk.ids
+    assert task.tokenizer.decode([talk.ids])[0].startswith("system:\nBe brief.\nuser:\nWhat says")
+
+
+def test_what_is_asked_in_use_is_what_was_read_in_training() -> None:
+    task = TextGeneration(tokenizer(chat.DEFAULT), 256)
+    (talk,) = task.encode(talks(TALK[:3]), 256).examples
+    (prompt,) = task._prompts([TALK[:2]])
+    assert talk.ids[: len(prompt)] == prompt
+    assert not any(talk.learned[: len(prompt)])
+    assert talk.ids[len(prompt) :][: sum(talk.learned)][-1] == task.end
+
+
+def test_what_is_too_long_is_left_out_and_never_split() -> None:
+    task = TextGeneration(tokenizer(), 64)
+    long = ("Say moo: ", "moo " * 100)
+    encoded = task.encode(pairs(("Say ", "Moo."), long), 64)
+    assert len(encoded.examples) == len(encoded.rows) == 1
+    assert encoded.note.endswith("; 1 examples longer than 64 tokens left out")
+    with pytest.raises(HeedfulError, match=r"every example is longer than 64 tokens; raise --data\.max-length"):
+        task.encode(pairs(long), 64)
+    odd = Rows([*pairs(("a", "b")), Row({"text": "a document"}, "b.txt", 1)])
+    with pytest.raises(HeedfulError, match=r"documents and instructions in one set, in b\.txt:1"):
+        task.encode(odd, 64)
+
+
+def test_the_figures_are_of_the_answers_alone() -> None:
+    task = TextGeneration(tokenizer(), 64)
+    model = heedful.create(task.config(settings()), seed=0).eval()
+    rows = pairs(("Say moo: ", "moo moo"), ("Say ", "Moo, é"), ("What? ", "No"))
+    encoded = task.encode(rows, 64)
+    measured = task.measure(model, encoded.examples, encoded.rows, batch_tokens=16)
+    total, count = 0.0, 0
+    for row in rows:
+        before, after = task.tokenizer.encode([row.values["prompt"], row.values["completion"]])
+        ids = [task.end, *before, *after, task.end]
+        with torch.no_grad():
+            p = model(torch.tensor([ids[:-1]]))[0].double().log_softmax(-1)
+        for place in range(len(before), len(ids) - 1):
+            total, count = total - float(p[place, ids[place + 1]]), count + 1
+    size = sum(len(row.values["completion"].encode()) for row in rows)
+    assert measured.details == {"tokens": count, "bytes": size}
+    assert measured.metrics == pytest.approx(
+        {"loss": total / count, "perplexity": math.exp(total / count), "bits_per_byte": total / math.log(2) / size},
+        rel=1e-5,
+    )
+    assert measured.each is not None
+    assert len(measured.each) == 3
+    batch = task.collate(encoded.examples)
+    with torch.no_grad():
+        assert float(task.objective(model, batch)) == pytest.approx(total, rel=1e-5)
+    with pytest.raises(HeedfulError, match="no simple method answers prompts or messages; leave --baseline out"):
+        task.baseline(rows, lambda: rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def run(data: Path, out: Path, **given: Any) -> dict[str, Any]:
+    asked: dict[str, Any] = {"max_steps": 150, "preset": "gpt-micro", "model": ModelSettings(dim=32, heads=2, depth=2)}
+    asked |= {"train": (str(data),), "valid": (str(data),), "out": str(out)}
+    return train(RunSettings(task="text-generation", **(asked | given)), say=lambda line: None, quiet=True)
+
+
+def test_a_model_learns_to_answer_and_transformers_asks_it_alike(tmp_path: Path) -> None:
+    answers = {"What says the cow?": "Moo.", "What says the owl?": "Hoo!", "What says the hen?": "Cluck, cluck."}
+    lines = [
+        {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]}
+        for asked, said in answers.items()
+    ]
+    (tmp_path / "talks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    result = run(tmp_path / "talks.jsonl", tmp_path / "run", max_steps=100, training=TrainingSettings(lr=5e-3))
+    assert result["metrics"]["loss"] < 0.1
+    pipe = heedful.pipeline("text-generation", tmp_path / "run", device="cpu")
+    for asked, said in answers.items():
+        assert pipe([{"role": "user", "content": asked}], do_sample=False)["output"] == said
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")
+    ids = theirs.apply_chat_template(
+        [{"role": "user", "content": "What says the owl?"}], add_generation_prompt=True, return_dict=False
+    )
+    made = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "run")
+    out = made.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False)
+    assert theirs.decode(out[0, len(ids) :], skip_special_tokens=True) == "Hoo!"
+
+
+def test_a_model_of_documents_is_told_instructions(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("The cow says moo. The owl says hoo.\n" * 30)
+    (tmp_path / "pairs.tsv").write_text("prompt\tcompletion\nThe cow says \tmoo.\nThe owl says \thoo.\n")
+    run(tmp_path / "book.txt", tmp_path / "one", max_steps=30)
+    before = evaluate(str(tmp_path / "one"), [str(tmp_path / "pairs.tsv")], say=lambda line: None)["metrics"]
+    begun = {"start_from": str(tmp_path / "one"), "preset": None, "model": ModelSettings()}
+    after = run(tmp_path / "pairs.tsv", tmp_path / "two", max_steps=30, **begun)["metrics"]
+    assert after["perplexity"] < 0.9 * before["perplexity"]
+    assert isinstance(TextGeneration.load(tmp_path / "two").encode(pairs(("The ", "cow"))).examples[0], Talk)

@@ -1,0 +1,236 @@
+"""What holds for every task alike: trained on a small file, evaluated, asked, resumed, looked into, verified."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import heedful
+from heedful import cli, tasks
+from heedful.data import builtin, read
+from heedful.errors import HeedfulError
+from heedful.settings import RunSettings
+from heedful.tasks.task import SOME
+from heedful.training.choices import asked_for
+
+SMALL = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--training.log-every=1"]
+SMALL += ["--training.evaluate-every=2", "--training.schedule=constant", "--training.warmup=1"]
+FRUIT = ["apple", "pear", "plum", "quince", "fig", "grape"]
+TOOLS = ["hammer", "saw", "chisel", "drill", "pliers", "file"]
+
+
+def _table(folder: Path, header: str, lines: list[str]) -> Path:
+    file = folder / "set.tsv"
+    file.write_text("\n".join([header.replace(" ", "\t"), *lines]) + "\n", encoding="utf-8")
+    return file
+
+
+def _pairs(folder: Path, header: str) -> Path:
+    return _table(folder, header, [f"the {a} and a {b}\t{b} {a}" for a in FRUIT for b in TOOLS])
+
+
+def _labels(folder: Path) -> Path:
+    return _table(folder, "text label", [f"one {w} {n}\t{k}" for k, ws in SETS.items() for w in ws for n in range(4)])
+
+
+def _plain(folder: Path) -> Path:
+    file = folder / "book.txt"
+    file.write_text("".join(f"the {a} fell on the {b} .\n" for a in FRUIT for b in TOOLS), encoding="utf-8")
+    return file
+
+
+def _tags(folder: Path) -> Path:
+    file = folder / "set.conll"
+    sentences = [f"take\tO\nthe\tO\n{a}\tB-fruit\n{a}\tI-fruit\nor\tO\n{b}\tB-tool\n" for a in FRUIT for b in TOOLS]
+    file.write_text("\n".join(sentences), encoding="utf-8")
+    return file
+
+
+def _questions(folder: Path) -> Path:
+    paragraphs = []
+    for number, (a, b) in enumerate((a, b) for a in FRUIT for b in TOOLS):
+        context = f"The {a} lies in the box. The {b} hangs on the wall."
+        qas = [
+            {"id": f"{number}a", "question": "What hangs?", "answers": [{"text": b, "answer_start": context.index(b)}]},
+            {"id": f"{number}b", "question": "What lies?", "answers": [{"text": a, "answer_start": 4}]},
+        ]
+        paragraphs.append({"context": context, "qas": qas})
+    file = folder / "set.json"
+    file.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}), "utf-8")
+    return file
+
+
+SETS = {"fruit": FRUIT, "tool": TOOLS}
+# task: (its file, more options, two inputs)
+MADE: dict[str, tuple[Callable[[Path], Path] | str, list[str], list[Any]]] = {
+    "translation": (lambda folder: _pairs(folder, "source target"), ["--tokenizer.size=300"], ["the fig", "a saw"]),
+    "summarization": (lambda folder: _pairs(folder, "text summary"), ["--tokenizer.size=300"], ["the fig", "a saw"]),
+    "text-generation": (_plain, ["--data.max-length=16"], ["the fig", "the saw fell"]),
+    "text-classification": (_labels, ["--tokenizer.size=200"], ["one fig 1", "one saw"]),
+    "token-classification": (_tags, ["--tokenizer.size=200"], ["take the fig", "or the saw"]),
+    "question-answering": (
+        _questions,
+        ["--tokenizer.size=200"],
+        [{"question": "What hangs?", "context": "The saw hangs."}, ("What lies?", "The fig lies here.")],
+    ),
+    "fill-mask": (_plain, ["--tokenizer.size=300", "--data.max-length=16"], ["the <mask> fell", "the saw <mask>"]),
+    "feature-extraction": (lambda folder: _pairs(folder, "text text_pair"), ["--tokenizer.size=200"], ["fig", "a saw"]),
+    "image-classification": (lambda folder: Path("builtin:digits"), ["--data.limit=60"], []),
+}
+
+
+@pytest.fixture(scope="module", params=list(tasks.TASKS))
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, list[str]]:
+    """The name of a task, the folder of a run of six steps, and the command that made it."""
+    name = request.param
+    folder = tmp_path_factory.mktemp(name)
+    make, more, _ = MADE[name]
+    command = ["train", name, "--train", str(make(folder)), *SMALL, *more]
+    if name not in ("translation", "summarization", "image-classification", "text-generation"):
+        command.append("--preset=bert-tiny")
+    assert cli.main([*command, "--out", str(folder / "whole"), "--max-steps=6", "--json"]) == 0
+    return name, folder / "whole", command
+
+
+def inputs_of(name: str) -> list[Any]:
+    if name == "image-classification":
+        return [row.values["image"] for row in read("builtin:digits:test", {"image": "image"}, limit=2)]
+    return MADE[name][2]
+
+
+def plain(output: Any) -> Any:
+    return (
+        pytest.approx(output, abs=1e-4)
+        if isinstance(output, list) and output and isinstance(output[0], float)
+        else output
+    )
+
+
+def test_every_task_is_tried_here() -> None:
+    assert (
+        set(MADE)
+        == set(tasks.TASKS)
+        == {
+            *("text-generation", "translation", "summarization", "text-classification", "token-classification"),
+            *("question-answering", "fill-mask", "feature-extraction", "image-classification"),
+        }
+    )
+
+
+def test_a_folder_answers_alone_together_and_empty(run: tuple[str, Path, list[str]]) -> None:
+    name, folder, _ = run
+    pipe = heedful.pipeline(None, folder)
+    assert pipe.task.name == name
+    options = {"do_sample": False, "max_new_tokens": 5}
+    given = {key: value for key, value in options.items() if key in pipe.task.options}
+    inputs = inputs_of(name)
+    together = pipe(list(inputs), **given)
+    for one, answer in zip(inputs, together, strict=True):
+        alone = pipe(one, **given)
+        assert set(alone) == {"input", "output", "score"}
+        assert alone["output"] == plain(answer["output"])
+        generates = "max_new_tokens" in pipe.task.options  # whose score is a log-probability for each token
+        assert alone["score"] is None or (alone["score"] <= 0 if generates else 0 <= alone["score"] <= 1 + 1e-6)
+    assert pipe([]) == []
+    if name not in ("image-classification", "text-generation"):  # which goes on from nothing
+        empty = pipe(["", inputs[0]], **given)
+        assert empty[0]["score"] is None
+        assert empty[1]["output"] == plain(together[0]["output"])
+
+
+def test_what_is_measured_is_made_of_the_rows(run: tuple[str, Path, list[str]]) -> None:
+    _, folder, command = run
+    pipe = heedful.pipeline(None, folder)
+    rows = read(command[3], pipe.task.columns, limit=20, split="test")
+    encoded = pipe.task.encode(rows)
+    measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows)
+    assert pipe.task.decides in measured.metrics
+    assert math.isfinite(measured.metrics["loss"])
+    assert measured.each is not None
+    again = measured.each.figures(np.arange(len(measured.each)))
+    assert again
+    for metric, value in again.items():
+        assert value == pytest.approx(measured.metrics[metric], rel=1e-6, abs=1e-9), metric
+    assert pipe.task.decides in again
+    halves = measured.each.figures(np.arange(len(measured.each) // 2))
+    assert set(halves) == set(again)
+    assert len(measured.outputs) in (len(measured.each), 0)  # none where nothing is answered, only measured
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(run: tuple[str, Path, list[str]], tmp_path: Path) -> None:
+    _, whole, command = run
+    out = ["--out", str(tmp_path / "parts")]
+    assert cli.main([*command, *out, "--max-steps=3", "--json"]) == 0
+    assert cli.main([*command, *out, "--max-steps=6", "--resume", "--json"]) == 0
+    ours, theirs = (load_file(folder / "last" / "model.safetensors") for folder in (tmp_path / "parts", whole))
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    assert ours.keys() == theirs.keys()
+
+
+def test_a_folder_is_verified_summed_up_and_looked_into(
+    run: tuple[str, Path, list[str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    name, folder, _ = run
+    assert cli.main(["verify", str(folder), "--json"]) == 0, capsys.readouterr().out
+    assert cli.main(["summary", str(folder), "--json"]) == 0
+    if name != "image-classification":
+        one = inputs_of(name)[0]
+        text = one if isinstance(one, str) else f"{one['question']}\t{one['context']}"
+        assert cli.main(["inspect", str(folder), text, "--out", str(tmp_path / "look.html")]) == 0
+        assert (tmp_path / "look.html").stat().st_size > 10_000
+
+
+def test_settings_of_other_tasks_are_refused(
+    run: tuple[str, Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = run[0]
+    values = {"data.label_separator": ",", "data.stride": 2, "data.prefix": "p: ", "pooling.kind": "mean"}
+    values |= {"masking.unit": "word", "image.size": 8, "tokenizer.shared": True, "model.patch_size": 2}
+    kind = tasks.get(name)
+    for key, value in values.items():
+        section, _, field = key.partition(".")
+        given = {"task": name, "train": ["a"], "out": "o", section: {field: value}}
+        settings = RunSettings.from_dict(given)
+        if {key, section} & (SOME - kind.uses):
+            with pytest.raises(HeedfulError, match="has no effect"):
+                asked_for(kind, settings)
+        else:
+            asked_for(kind, settings)
+
+
+def test_what_cannot_be_read_is_one_line(
+    run: tuple[str, Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = run[0]
+    for content in (b"", b"\xff\xfe\x00 no text\n", b"just some words\n\n"):
+        file = tmp_path / ("set.json" if name == "question-answering" else "set.tsv")
+        file.write_bytes(content)
+        status = cli.main(["train", name, "--train", str(file), "--out", str(tmp_path / "out"), "--max-steps=1"])
+        told = capsys.readouterr().err.strip()
+        if status == 0:
+            assert name in ("text-generation", "fill-mask")  # to which any text is data
+            continue
+        assert status == 2
+        assert len(told.splitlines()) == 1, told
+        assert str(file) in told
+        assert "Traceback" not in told
+        assert not (tmp_path / "out").exists()
+
+
+def test_every_built_in_set_is_of_a_task() -> None:
+    for name in builtin.names():
+        first = builtin.load(f"builtin:{name}", "test")[0]
+        wanted = [kind for kind in map(tasks.get, tasks.TASKS) if set(read_columns(kind)) <= set(first)]
+        assert wanted, name
+
+
+def read_columns(kind: Any) -> list[str]:
+    return [name for name, what in kind.columns.items() if not what.endswith("?")]
