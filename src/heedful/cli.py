@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError, default_name_transform
 
@@ -322,6 +322,59 @@ def compare(
         say=say_to(json),
     )
     print_comparison(result, json)
+
+
+@app.command(help_epilogue='Example:  heedful nearest runs/near "how do I open a file?" --among notes')
+def nearest(
+    model: Annotated[str, Parameter(help="model folder, of feature-extraction")],
+    /,
+    *queries: Annotated[str, Parameter(help="what is looked for")],
+    among: Annotated[
+        str | None, Parameter(help="texts to look in: a table, a text with one a line, or a folder of texts")
+    ] = None,
+    index: Annotated[
+        str | None, Parameter(help="folder in which their vectors are kept; with it alone --among")
+    ] = None,
+    column: Annotated[str | None, Parameter(help="of a table; text by default")] = None,
+    k: Annotated[int, Parameter(help="so many of each; 10 by default")] = 10,
+    engine: Annotated[Literal["numpy", "faiss"], Parameter(help="what compares, equally exact")] = "numpy",
+    device: Device = None,
+    dtype: Dtype = None,
+    json: Json = False,
+) -> None:
+    """Find the texts that mean about the same."""
+    check_model(model)
+    if not queries:
+        raise HeedfulError("nothing is looked for; give a text")
+    if among is None and (index is None or not Path(index).is_dir()):
+        raise HeedfulError("--among names no texts to look in; give a file or a folder, or --index with kept ones")
+    if among is None and column is not None:
+        raise HeedfulError("--column is of --among; give both, or neither")
+    if among is not None:
+        check_file(among)
+        if index is not None and Path(index).exists():
+            raise HeedfulError(f"--index {index} is there already; leave --among out to look in it, or name a new one")
+
+    import heedful
+    from heedful.answering.neighbours import Index, texts_among
+
+    pipe = heedful.pipeline("feature-extraction", model, device=device, dtype=dtype)
+    if among is None:
+        found = Index.open(str(index), pipe, engine)
+    else:
+        found = Index(pipe, engine).add(texts_among(among, column))
+        if index is not None:
+            found.save(index)
+    for query, near in zip(queries, found.nearest(list(queries), k), strict=True):
+        if json:
+            print(to_json({"input": query, "output": [one._asdict() for one in near]}))
+            continue
+        if len(queries) > 1:
+            print(query)
+        for one in near:
+            print(
+                f"{one.score:6.3f}  {one.file + ':' if one.file else ''}{one.line}  {' '.join(one.text.split())[:200]}"
+            )
 
 
 @app.command(help_epilogue="Example:  heedful verify runs/en-fr\nExit status: 0 everything holds, 1 something is off.")

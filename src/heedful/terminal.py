@@ -67,6 +67,10 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     for name, group in result.get("by_format", {}).items():
         note = "" if group["counted"] else "  (not counted: no answer can be sure)"
         print(f"  {name:<18}{group['exact_match']:5.1f} % of {group['examples']}{note}")
+    for parts in ("by_language", "by_kind"):
+        for name, group in result.get(parts, {}).items():
+            figures = ", ".join(f"{key} {value:.4g}" for key, value in group.items() if isinstance(value, float))
+            print(f"  {name:<18}{figures} ({group['examples']:,} examples)")
     if "by_class" in result:
         from heedful.views.report import table
 

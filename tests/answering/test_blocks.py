@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from answering_folders import WORDS, made
 
+from answering_folders import WORDS, made
 from heedful.answering import blocks
 from heedful.answering.blocks import Seeds, size_of
 from heedful.errors import HeedfulError

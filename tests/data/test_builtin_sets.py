@@ -29,6 +29,7 @@ COLUMNS: dict[str, dict[str, Kind]] = {
     "digits": {"image": "image", "label": "label"},
     "docstrings": {"text": "text", "summary": "text"},
     "functions": {"text": "text", "text_pair": "text"},
+    "parameters": {"question": "text", "context": "text", "answers": "answers"},
     "stdlib": {"text": "document"},
 }
 WITHOUT_ARGUMENT = sorted(set(COLUMNS) - {"cldr-dates"})

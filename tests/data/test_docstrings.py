@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sysconfig
 from itertools import combinations
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.
     assert made == [docstrings.Docstring("good.f(a, c)", "Do a thing.", detail.strip())]
     monkeypatch.setattr(docstrings, "_every", docstrings._every.__wrapped__)  # which keeps nothing
     monkeypatch.setattr(docstrings, "PACKAGES", ("no_such_package",))
-    monkeypatch.setattr(docstrings.sysconfig, "get_path", lambda name: str(tmp_path / "nothing"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "nothing"))
     (tmp_path / "nothing").mkdir()
     with pytest.raises(HeedfulError, match=r"no source in .*nothing; install Python with its standard library"):
         docstrings.rows(None, "train")

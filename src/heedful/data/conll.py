@@ -19,8 +19,11 @@ LISTS = (".jsonl", ".ndjson", ".parquet")
 KEYS = {"words": ("words", "tokens"), "tags": ("tags", "ner_tags")}  # what files of lists call them, the Hub's last
 DOCUMENT = "-DOCSTART-"  # parts documents in CoNLL-2003
 NO_WORD = re.compile(r"\d+[-.]\d+")  # how CoNLL-U numbers a line that is no word: words written as one, and empty ones
+OBJECT = '{"words": ["the", "word"], "tags": ["O", "O"]}'
 CONLLU = (".conllu", ".conll-u")
 UNIVERSAL = ("2", "4")  # in CoNLL-U: the form, and the universal part of speech
+# how a first line may call its columns, where it is a header; as words with such tags they stand nowhere
+HEADER = {"word", "words", "token", "tokens", "form"}, {"tag", "tags", "label", "labels", "ner_tag", "ner_tags", "ner"}
 HOW = "write a word, a tab and its tag a line, and a blank line between sentences"
 
 
@@ -46,7 +49,7 @@ def read_rows(
       gives them (the Hub's ClassLabel), or else are written out.
     - Every other file is CoNLL: a word a line, its columns parted by a tab or by blanks, the word the first and the tag
       the last one (in ``.conllu`` the second and the fourth), or those numbered by ``names``, which are names where the
-      first line holds them. Lines without anything but blanks part sentences, and so does ``-DOCSTART-``.
+      first line holds them. A first line that calls them ``word`` and ``tag``, or alike, is a header. Lines without anything but blanks part sentences, and so does ``-DOCSTART-``.
 
     Passed over are lines that begin with ``#`` at the head of a sentence and do not have the columns of the others
     (comments), and in ``.conllu`` lines numbered ``3-4`` and ``3.1``. Several files are read one after another.
@@ -62,6 +65,11 @@ def read_rows(
             raise HeedfulError(f"{source!r} cannot be one of several files; give it alone")
         if extension(source) == ".csv":
             raise HeedfulError(f"{source} is a table of cells, and words with tags are wanted; {HOW}")
+        if extension(source) == ".json":
+            raise HeedfulError(
+                f"{source} is one JSON document, and words with tags are wanted; write an object a line, "
+                f"{OBJECT}, and name it .jsonl"
+            )
         file: _Lists | _Columns = (_Lists if extension(source) in LISTS else _Columns)(source, names)
         for sentence in file:
             if not sentence.words:
@@ -74,8 +82,18 @@ def read_rows(
         if len(rows) == limit:
             return rows
     if not rows:
-        raise HeedfulError(f"no sentences in {shown(', '.join(sources))}; {HOW}")
+        how = f"write an object a line: {OBJECT}" if extension(sources[-1]) in LISTS else HOW
+        raise HeedfulError(f"no sentences in {shown(', '.join(sources))}; {how}")
     return rows
+
+
+def line_of(row: Row, place: int) -> int:
+    """The line of a sentence's word: in columns a word has a line, in lists and CoNLL-U a sentence is told by its first.
+
+    >>> line_of(Row({"words": ("in", "Paris"), "tags": ("O", "B-LOC")}, "places.conll", 7), 1)
+    8
+    """
+    return row.line + (place if extension(row.file) not in (*LISTS, *CONLLU) else 0)
 
 
 class _Columns:
@@ -138,7 +156,10 @@ class _Columns:
             if len(first) < 2:
                 raise HeedfulError(f"the word {brief(first[0])!r} has no tag, in {where}; {HOW}")
             self._places = (0, -1)
-            return False
+            header = all(cell.lower() in names for cell, names in zip((first[0], first[-1]), HEADER, strict=True))
+            if header:
+                self.found = (first[0], first[-1])
+            return header
         if all(name in first for name in self._names):
             self._places = (first.index(self._names[0]), first.index(self._names[1]))
             return True
@@ -214,7 +235,7 @@ class _Lists:
         if not isinstance(value, list):
             raise HeedfulError(
                 f"{name!r} is {brief(json.dumps(value, default=str))} and a list is wanted, in {where}; write "
-                '{"words": ["the", "word"], "tags": ["O", "O"]}, or choose other columns: --data.columns'
+                f"{OBJECT}, or choose other columns: --data.columns"
             )
         return value
 
@@ -228,9 +249,11 @@ def _known(record: Mapping[str, Any], column: str, where: str) -> str:
 
 def _not_found(record: Mapping[str, Any], name: str, where: str) -> HeedfulError:
     there = ", ".join(repr(brief(key)) for key in list(keys(record))[:12])
-    return HeedfulError(
-        f"no column {name!r} among {there}, in {where}; say which to use: --data.columns tokens,ner_tags"
-    )
+    lists = [key for key, value in record.items() if isinstance(value, list)]
+    words = next((key for key in (*KEYS["words"], *lists) if key in lists), None)
+    tags = next((key for key in (*KEYS["tags"], *lists) if key in lists and key != words), None)
+    remedy = f"say which to use: --data.columns {words},{tags}" if words and tags else f"write an object a line: {OBJECT}"
+    return HeedfulError(f"no column {name!r} among {there}, in {where}; {remedy}")
 
 
 def _word(value: Any, column: str, where: str) -> str:

@@ -73,6 +73,8 @@ def _chosen(source: str, columns: Mapping[str, Kind], names: Sequence[str] | Non
         raise HeedfulError(f"columns are named for {shown(source)}, which is plain text; leave --columns out")
     if os.path.isdir(source):
         raise HeedfulError(f"{source} is a folder and a file is wanted; give a file in it")
+    if extension(source) == ".json":
+        raise HeedfulError(f"{source} is one JSON document; give an object a line, and name it .jsonl")
     if extension(source) in TAGGED:
         raise HeedfulError(f"{source} has a word a line; give text with an input a line, or .jsonl with lists of words")
     return _lines(source)

@@ -59,7 +59,8 @@ def read_rows(
                 rows.append(row)
     if reader.several:
         log.warning(
-            f"{reader.several:,} answers stand several times in their text: the first place counts; "
+            f"{reader.several:,} {'answer stands' if reader.several == 1 else 'answers stand'} several times in the "
+            "text: the first place counts; "
             "give answer_start to choose another"
         )
     if not rows:
@@ -201,9 +202,13 @@ class _Questions(Table):
         return []
 
     def _not_found(self, found: list[str], line: int) -> Any:
-        error = super()._not_found(found, line)
-        if extension_of(self.path) in (".jsonl", ".ndjson") and "data" in found:
-            return type(error)(f"{error} (SQuAD's own JSON ends in .json)")
+        error, keyed = super()._not_found(found, line), extension_of(self.path) in (".jsonl", ".ndjson")
+        what, where, _ = str(error).partition(f"{shown(self.path)}:{line}")
+        if keyed and "data" in found:
+            return type(error)(f"{what}{where}; SQuAD's own JSON ends in .json: rename it")
+        if self.names is None and 1 < len(found) < len(self.found):  # no choice of columns would do
+            how = FLAT if keyed else "question, context and answer (empty where there is none)"
+            return type(error)(f"{what}{where}; write {how}")
         return error
 
 
@@ -276,6 +281,8 @@ def _parsed(path: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=placed)
     except json.JSONDecodeError as error:
+        if not text.strip():
+            raise HeedfulError(f"nothing in {shown(path)}; give SQuAD's JSON: {SHAPE}") from error
         several = "; an object a line is called .jsonl" if error.msg == "Extra data" else ""
         raise HeedfulError(
             f"broken JSON ({error.msg}, at character {error.colno}), in {path}:{error.lineno}; mend it there, or "

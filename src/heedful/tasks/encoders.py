@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from heedful.checkpoints.configuration import config_of
 from heedful.checkpoints.folder import find
 from heedful.config import EncoderConfig, Head, LearnedPosition, ModelConfig, SpecialTokens
+from heedful.errors import HeedfulError
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.tasks.shared import changed, gentle, positions_of, preset_of, special_id
+from heedful.tasks.shared import changed, gentle, positions_of, preset_of, reads, special_id
 from heedful.text import Tokenizer
 
 
@@ -122,6 +124,15 @@ def with_head(config: EncoderConfig, head: Head) -> EncoderConfig:
     return replace(config, head=head)
 
 
+def encoder_in(task: str, folder: str | Path) -> Path:
+    """The folder, whose model must be an encoder of texts: asked before one is opened with another head."""
+    found = reads(task, find(folder))
+    config = config_of(found)
+    if not isinstance(config, EncoderConfig):
+        raise HeedfulError(f"{task} needs an encoder; the model in {folder} is of kind {config.kind!r}")
+    return found
+
+
 def longest_of(tokenizer: Tokenizer) -> int:
     """The most tokens of an example, special ones counted, as the tokenizer's folder says."""
     return int(tokenizer.config.get("model_max_length", UNTOLD))
@@ -142,7 +153,6 @@ def ranges(length: int, most: int, stride: int) -> list[range]:
     >>> ranges(3, 5, 2)
     [range(0, 3)]
     """
-    step = most - stride
     step = most - stride
     if step < 1:
         raise ValueError(f"windows of {most} cannot share {stride}")

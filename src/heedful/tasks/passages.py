@@ -98,7 +98,7 @@ def windows_of(
     if room < 4:
         raise HeedfulError(f"--data.max-length {most} has no room for a question and a text; give {around.added + 4}")
     if shared > most // 2:
-        raise HeedfulError(f"windows of {most} tokens cannot share {shared}; a stride of {most // 2} is the most")
+        raise HeedfulError(f"windows of {most} tokens cannot share {shared} (stride); give {most // 2} or less")
     passages = passages_of(tokenizer, (context for _, context in asked))
     questions = tokenizer.encode([question for question, _ in asked])
     found: list[Window] = []
@@ -110,11 +110,15 @@ def windows_of(
         found += made
     cut = sum(len(ids) > room // 2 for ids in questions)
     told = (
-        (split, f"{split:,} texts read in windows of {most} tokens that share {shared}"),
-        (cut, f"{cut:,} questions cut to {room // 2} tokens"),
-        (lost, f"{lost:,} answers in no window whole, so learned as none"),
+        (split, f"{_some(split, 'text')} read in windows of {most} tokens that share {shared}"),
+        (cut, f"{_some(cut, 'question')} cut to {room // 2} tokens"),
+        (lost, f"{_some(lost, 'answer')} in no window whole, so learned as none"),
     )
     return Windows(found, "; ".join(text for count, text in told if count), cut)
+
+
+def _some(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _windows(

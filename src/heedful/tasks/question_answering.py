@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from heedful.checkpoints import load, read_card
-from heedful.checkpoints.folder import find
+from heedful.checkpoints.configuration import config_of
 from heedful.config import EncoderConfig, ModelConfig, SpanHead
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.rows import Span
@@ -26,7 +26,7 @@ from heedful.evaluation.sentences import likest_sentences
 from heedful.evaluation.squad import best_thresholds, by_kind, score, squad_sums
 from heedful.models import Model
 from heedful.settings import DataSettings, RunSettings
-from heedful.tasks.encoders import beginning, encoder_config, limit, longest_of, tuning, with_head
+from heedful.tasks.encoders import beginning, encoder_config, encoder_in, limit, longest_of, tuning, with_head
 from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, windows_of
 from heedful.tasks.shared import check_vocabulary, masked, padded, reads, tokenizer_of
 from heedful.tasks.spans import NEVER, NO_ANSWER, Best, Found, best_spans
@@ -101,9 +101,15 @@ class QuestionAnswering(Task):
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """By the number of questions; windows of 384 tokens that share 128, no smoothing."""
+        """By the number of questions; windows of 384 tokens that share 128, or less where a model takes less; no
+        smoothing.
+        """
         longest = asked.data.max_length or LONGEST
         if asked.start_from:
+            folder = encoder_in(cls.name, asked.start_from)
+            tokenizer = tokenizer_of(folder)
+            limit(tokenizer, config_of(folder))
+            longest = min(longest, longest_of(tokenizer))
             made = tuning(len(rows), asked, asked.start_from)
         else:
             made = beginning(len(rows), asked, WORDS)
@@ -126,13 +132,18 @@ class QuestionAnswering(Task):
     @classmethod
     def _learning(cls, tokenizer: Tokenizer, rows: Sequence[Row], settings: RunSettings) -> Self:
         none = any(not row.values["answers"] for row in rows)
+        if not any(row.values["answers"] for row in rows):
+            raise HeedfulError(
+                f"{rows[0].file}:{rows[0].line}: none of {len(rows):,} questions has an answer, so nothing is there to "
+                'point at; give answers: "answers": {"text": ["..."], "answer_start": [0]}'
+            )
         data = settings.data
         return cls(tokenizer, window=data.max_length, stride=data.stride, null_threshold=0.0 if none else None)
 
     @classmethod
     def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model, with the head that points where it has none."""
-        folder = reads(cls.name, find(folder))
+        folder = encoder_in(cls.name, folder)
         task = cls._learning(tokenizer_of(folder), rows, settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from heedful.data import Row, Rows
+from heedful.data.conll import line_of
 from heedful.errors import HeedfulError, nearest
 from heedful.evaluation.entities import OUTSIDE, PARTS, Scheme, entities, parted
 
@@ -32,7 +33,10 @@ def labels_of(rows: Sequence[Row]) -> list[str]:
 
     Raises ``HeedfulError`` for a single tag, and for one without a part among others that have one: a slip of the pen.
     """
-    first = {tag: (row, place) for row in reversed(rows) for place, tag in enumerate(row.values["tags"])}
+    first: dict[str, tuple[Row, int]] = {}
+    for row in rows:
+        for place, tag in enumerate(row.values["tags"]):
+            first.setdefault(tag, (row, place))
     if len(first) < 2:
         raise HeedfulError(
             f"{rows[0].file}: the one tag {next(iter(first))!r} in {len(rows):,} sentences; there must be two to tell "
@@ -41,11 +45,13 @@ def labels_of(rows: Sequence[Row]) -> list[str]:
     others = [tag for tag in first if tag != OUTSIDE]
     bare = [tag for tag in others if not parted(tag)[0]]
     if 0 < len(bare) <= len(others) - len(bare):
-        tag = min(bare, key=lambda one: first[one][0].line)
+        tag = next(one for one in first if one in bare)
         row, place = first[tag]
+        word = row.values["words"][place]
+        header = f", or if this line is a header, name its columns: --data.columns {word},{tag}"
         raise HeedfulError(
-            f"{row.file}:{row.line}: the tag {tag!r} of {row.values['words'][place]!r} says neither B- nor I- as "
-            f"others do; {nearest(tag, [one for one in others if one not in bare])}"
+            f"{row.file}:{line_of(row, place)}: the tag {tag!r} of {word!r} says neither B- nor I- as others do; "
+            f"{nearest(tag, [one for one in others if one not in bare])}{header if line_of(row, place) == 1 else ''}"
         )
     if scheme_of([*first]) != "BIO":
         return sorted(first, key=lambda tag: (tag != OUTSIDE, tag))
@@ -59,10 +65,10 @@ def labels_of(rows: Sequence[Row]) -> list[str]:
 def numbers_of(row: Row, labels: Sequence[str]) -> list[int]:
     """The places of a row's tags among ``labels``; one that is not there is an error."""
     known = {label: place for place, label in enumerate(labels)}
-    for word, tag in zip(row.values["words"], row.values["tags"], strict=True):
+    for place, (word, tag) in enumerate(zip(row.values["words"], row.values["tags"], strict=True)):
         if tag not in known:
             raise HeedfulError(
-                f"{row.file}:{row.line}: the tag {tag!r} of {word!r} is none that the model learned; "
+                f"{row.file}:{line_of(row, place)}: the tag {tag!r} of {word!r} is none that the model learned; "
                 f"{nearest(tag, labels)}"
             )
     return [known[tag] for tag in row.values["tags"]]

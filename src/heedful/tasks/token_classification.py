@@ -14,7 +14,6 @@ from torch import Tensor
 
 from heedful.checkpoints import load, read_card
 from heedful.checkpoints.configuration import config_of, told
-from heedful.checkpoints.folder import find
 from heedful.config import EncoderConfig, ModelConfig, TokenHead
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError
@@ -25,7 +24,7 @@ from heedful.settings import RunSettings
 from heedful.stack import initialise
 from heedful.tasks import tagging
 from heedful.tasks.classes import stored
-from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning, with_head
+from heedful.tasks.encoders import LONGEST, beginning, encoder_config, encoder_in, limit, longest_of, tuning, with_head
 from heedful.tasks.shared import IGNORED, check_vocabulary, masked, padded, reads, tokenizer_of
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
 from heedful.tasks.words import Worded, of_texts, of_words, shared, spread, windows
@@ -94,6 +93,11 @@ class TokenClassification(Task):
     @classmethod
     def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
         """As every task does, but a sentence with a kind of tag that no training row would have goes to training."""
+        if len(rows) == 1:
+            raise HeedfulError(
+                f"{rows[0].file}:{rows[0].line}: all {len(rows[0].values['words']):,} words are one sentence, and some "
+                "are held back to validate on; put a blank line between sentences, or name validation data: --valid"
+            )
         return tagging.teachable(*super().divide(rows, valid, seed))
 
     @classmethod
@@ -120,7 +124,7 @@ class TokenClassification(Task):
         """The folder's model, with a classifier of tokens where it has none; where the data has tags that it does not
         know, with a new output layer for those.
         """
-        folder = reads(cls.name, find(folder))
+        folder = encoder_in(cls.name, folder)
         names = tagging.labels_of(rows)
         seen = {tag for row in rows for tag in row.values["tags"]}
         own = stored(told(folder)[0]) if isinstance(config_of(folder).head, TokenHead) else []

@@ -7,23 +7,15 @@ The detail alone often leaves out what the thing is, which its name tells: so it
 from __future__ import annotations
 
 import ast
-import os
 import re
-import sysconfig
-import tokenize
-import warnings
 from collections.abc import Iterator
 from functools import cache
 from hashlib import blake2b
-from importlib.util import find_spec
 from typing import NamedTuple
 
-from heedful.data.files import below
-from heedful.data.sets.stdlib import FOLDERS
+from heedful.data.sets.sources import PACKAGES, modules, no_source, parsed, text_of
 from heedful.errors import HeedfulError
 
-PACKAGES = ("babel", "cyclopts", "huggingface_hub", "numpy", "PIL", "rich", "sacrebleu", "tokenizers", "torch.nn")
-BESIDE = {"testing", "_vendor", "_inductor"}  # folders of packages that are no library of theirs
 SHARES = {"test": 0.08, "valid": 0.06}  # of all rows
 SHORTEST, LONGEST = 3, 25  # words of a summary
 LEAST = 12  # words of a detail
@@ -55,10 +47,7 @@ def rows(argument: str | None, part: str) -> list[dict[str, str]]:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:docstrings/{argument}; write builtin:docstrings")
     found = _every()
     if not found:
-        folder = sysconfig.get_path("stdlib")
-        raise HeedfulError(
-            f"no source in {folder}; install Python with its standard library, or give texts of your own"
-        )
+        raise no_source()
     chosen = _parts()
     return [
         {"text": f"{one.name}\n\n{one.detail}", "summary": one.summary, "name": one.name}
@@ -71,36 +60,18 @@ def rows(argument: str | None, part: str) -> list[dict[str, str]]:
 def _every() -> list[Docstring]:
     """All of them, each pair of summary and detail once, in the order of a hash."""
     found: dict[tuple[str, str], Docstring] = {}
-    roots = [("", sysconfig.get_path("stdlib")), *((name, _home(name)) for name in PACKAGES)]
-    for package, folder in roots:
-        for path in below(folder, FOLDERS | BESIDE) if folder else ():
-            if path.endswith(".py"):
-                inside = os.path.relpath(path, folder).removesuffix(".py").removesuffix("__init__")
-                module = ".".join(part for part in (package, *inside.split(os.sep)) if part)
-                for one in _of(path, module):
-                    found.setdefault((one.summary, one.detail), one)
+    for path, module in modules(PACKAGES):
+        for one in _of(path, module):
+            found.setdefault((one.summary, one.detail), one)
     return sorted(found.values(), key=lambda one: _hash("\0".join(one)))
-
-
-def _home(package: str) -> str | None:
-    """The folder of a package, whose parent alone may be imported to find it; None where it is not installed."""
-    top, _, rest = package.partition(".")
-    spec = find_spec(top)
-    if spec is None or spec.origin is None:
-        return None
-    return os.path.join(os.path.dirname(spec.origin), *rest.split(".") if rest else [])
 
 
 def _of(path: str, module: str) -> Iterator[Docstring]:
     """The docstrings of a file that have both parts."""
-    try:
-        with tokenize.open(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of other people's escapes
-            source = file.read()
-            tree = ast.parse(source if SHAPE.search(source) else "")  # which takes most of the time
-    except (SyntaxError, UnicodeDecodeError):  # a template, or written for another Python
+    source = text_of(path)
+    if not SHAPE.search(source):  # parsing takes most of the time
         return
-    for name, node in _defined(tree, module):
+    for name, node in _defined(parsed(source), module):
         summary, _, detail = (ast.get_docstring(node) or "").partition("\n\n")
         detail = _plain(detail)
         if (

@@ -6,20 +6,13 @@ From the standard library and the packages that are always there with this one, 
 from __future__ import annotations
 
 import ast
-import os
-import sysconfig
-import tokenize
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from hashlib import blake2b
-from importlib.util import find_spec
 from textwrap import dedent
 
-from heedful.data.files import below
-from heedful.data.sets.docstrings import BESIDE, PACKAGES
-from heedful.data.sets.stdlib import FOLDERS
+from heedful.data.sets.sources import PACKAGES, modules, no_source, parsed, text_of
 from heedful.errors import HeedfulError
 
 SHARES = {"test": 0.1, "valid": 0.08}  # of all functions; the rest is for training
@@ -44,8 +37,7 @@ def rows(argument: str | None, part: str) -> list[dict[str, str]]:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:functions/{argument}; write builtin:functions")
     found = _every()
     if not found:
-        folder = sysconfig.get_path("stdlib")
-        raise HeedfulError(f"no source in {folder}; install Python with its standard library, or give your own pairs")
+        raise no_source()
     chosen = _drawn(Counter(_package(row["name"]) for row in found), part)
     return [dict(row) for row in found if _package(row["name"]) in chosen]
 
@@ -73,37 +65,18 @@ def _drawn(sizes: Counter[str], part: str) -> set[str]:
 @cache
 def _every() -> list[dict[str, str]]:
     """The functions of all parts, in the order of their names."""
-    roots = [("", sysconfig.get_path("stdlib")), *((name, _folder(name)) for name in PACKAGES)]
-    found = []
-    for package, folder in roots:
-        for path in below(folder, FOLDERS | BESIDE) if folder else ():
-            if path.endswith(".py"):
-                inside = os.path.relpath(path, folder).removesuffix(".py").removesuffix("__init__")
-                module = ".".join(part for part in (package, *inside.split(os.sep)) if part)
-                found += [{"text": text, "text_pair": source, "name": name} for text, source, name in _of(path, module)]
+    every = (one for path, module in modules(PACKAGES) for one in _of(path, module))
+    found = [{"text": text, "text_pair": source, "name": name} for text, source, name in every]
     found.sort(key=lambda row: row["name"])
     met = {side: Counter(row[side].casefold() for row in found) for side in ("text", "text_pair")}
     return [row for row in found if all(counts[row[side].casefold()] == 1 for side, counts in met.items())]
 
 
-def _folder(package: str) -> str | None:
-    """Where the sources of a package lie; None where it is not installed."""
-    top, *inside = package.split(".")
-    spec = find_spec(top)
-    return None if spec is None or spec.origin is None else os.path.join(os.path.dirname(spec.origin), *inside)
-
-
 def _of(path: str, module: str) -> Iterator[tuple[str, str, str]]:
     """(first line, source, name) of each function of a file."""
-    try:
-        with tokenize.open(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of other people's escapes
-            text = file.read()
-            tree = ast.parse(text)
-    except (SyntaxError, UnicodeDecodeError):  # a template, or written for another Python
-        return
+    text = text_of(path)
     lines = text.split("\n")
-    for name, node in _below(tree, module):
+    for name, node in _below(parsed(text), module):
         first = (ast.get_docstring(node) or "").partition("\n")[0].strip()
         docstring, *body = node.body
         if len(first.split()) not in WORDS or not body:

@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from hashlib import blake2b
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from heedful.data.files import below
 from heedful.data.rows import Span
+from heedful.data.sets.sources import home, parsed, text_of
 from heedful.errors import HeedfulError
 
 PACKAGES = ("babel", "cyclopts", "huggingface_hub", "numpy", "PIL", "rich", "sacrebleu", "torch")
@@ -130,10 +130,9 @@ def _every() -> list[Described]:
     """All functions whose docstring tells of two parameters or more, each text once."""
     found: dict[str, Described] = {}
     for path in _files():
-        with open(path, encoding="utf-8") as file:
-            source = file.read()
+        source = text_of(path)
         if ":param" in source or "Args:" in source or "Parameters\n" in source:
-            for name, text in _docstrings(ast.parse(source)):
+            for name, text in _docstrings(parsed(source)):
                 one = described(name, text)
                 if one is not None:
                     found.setdefault(one.text, one)
@@ -142,11 +141,10 @@ def _every() -> list[Described]:
 
 def _files() -> Iterator[str]:
     for package in PACKAGES:
-        spec = find_spec(package)
-        assert spec is not None, "heedful needs it"
-        for root in spec.submodule_search_locations or ():
-            for part in TORCH if package == "torch" else ("",):
-                yield from (path for path in below(os.path.join(root, part), FOLDERS) if path.endswith(".py"))
+        folder = home(package)
+        assert folder is not None, "heedful needs it"
+        for part in TORCH if package == "torch" else ("",):
+            yield from (path for path in below(os.path.join(folder, part), FOLDERS) if path.endswith(".py"))
 
 
 def _docstrings(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str]]:

@@ -1,0 +1,65 @@
+"""What does this parameter do? A published encoder learns to point at the answer in a docstring, and reads help pages.
+
+    python examples/ask_the_docs.py MODEL [STEPS]
+
+MODEL is an encoder's folder or Hub id, such as sentence-transformers/all-MiniLM-L6-v2; it is trained in the folder
+"answers", unless that is there. One core, STEPS (48 by default) of eight questions, about two minutes. To expect, with
+that model:
+
+    387 questions about other functions: F1 00.0, exactly right 00.0 %; the likeliest sentence has F1 00.0
+
+and, from help(textwrap.fill) and other pages of Python's own, what the answer is and how sure the model is of it. The
+same without Python:
+
+    heedful train question-answering --train builtin:parameters --from MODEL --out answers
+    heedful evaluate answers --data builtin:parameters --baseline
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from pathlib import Path
+
+import heedful
+from heedful.evaluation.run import evaluate
+from heedful.settings import DataSettings, RunSettings, TrainingSettings
+from heedful.training.run import train
+
+DATA, OUT = "builtin:parameters", "answers"
+ASKED = (
+    (textwrap.TextWrapper, "What does `width` do?"),
+    (textwrap.TextWrapper, "What is `initial_indent` in `TextWrapper`?"),
+    (sorted, "What should I pass to `sorted` as `key`?"),
+)
+
+
+def main(model: str, steps: int = 48, asked: str = DATA) -> None:
+    """Train, measure, and ask."""
+    if not Path(OUT).exists():
+        settings = RunSettings(
+            task="question-answering",
+            train=(DATA,),
+            start_from=model,
+            out=OUT,
+            max_steps=steps,
+            data=DataSettings(max_length=192, limit=8 * steps),
+            training=TrainingSettings(batch_size=8, lr=3e-4),
+        )
+        train(settings)
+    told = evaluate(OUT, [asked], baseline=True)
+    scores, simple = told["metrics"], told["baseline"]["metrics"]["f1"]
+    print(
+        f"{told['examples']} questions about other functions: F1 {scores['f1']:.1f}, exactly right "
+        f"{scores['exact_match']:.1f} %; the likeliest sentence has F1 {simple:.1f}"
+    )
+    answer = heedful.pipeline("question-answering", OUT)
+    for thing, question in ASKED:
+        told = answer({"question": question, "context": inspect.getdoc(thing)})
+        text = " ".join(told["output"]["answer"].split())
+        print(f"\n{question}\n    {text} ({told['score']:.0%})")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]) if sys.argv[2:] else 48)

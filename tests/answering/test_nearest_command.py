@@ -1,0 +1,77 @@
+"""``heedful nearest``: what is found, kept, opened again and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heedful import cli
+
+WORDS = ["one", "two", "three", "four", "five", "six"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and texts to look in."""
+    place = tmp_path_factory.mktemp("near")
+    pairs = [f"{a} {b}\t{b} {a}" for a in WORDS for b in WORDS if a != b]
+    (place / "pairs.tsv").write_text("\n".join(["text\ttext_pair", *pairs]) + "\n", encoding="utf-8")
+    (place / "texts.txt").write_text("".join(f"{a} {b}\n" for a in WORDS for b in WORDS), encoding="utf-8")
+    small = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60", "--max-steps=2", "--json"]
+    command = ["train", "feature-extraction", "--train", str(place / "pairs.tsv"), "--out", str(place / "model")]
+    assert cli.main([*command, *small]) == 0
+    return place
+
+
+def test_the_text_itself_is_nearest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["nearest", str(folder / "model"), "three five", "six two", "--among", str(folder / "texts.txt")]
+    assert cli.main([*command, "--k", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "three five"
+    assert lines[1].split()[0] == "1.000"
+    assert lines[1].endswith(f"{folder / 'texts.txt'}:17  three five")
+    assert len(lines) == 8
+    assert cli.main([*command, "--k", "2", "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["input"] for one in told] == ["three five", "six two"]
+    assert told[1]["output"][0] == {
+        "text": "six two",
+        "score": pytest.approx(1, abs=1e-4),
+        "file": str(folder / "texts.txt"),
+        "line": 32,
+    }
+
+
+def test_vectors_are_kept(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = str(tmp_path / "kept")
+    ask = ["nearest", str(folder / "model"), "four one", "--json"]
+    assert cli.main([*ask, "--among", str(folder / "texts.txt"), "--index", index]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert cli.main([*ask, "--index", index]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert [one["text"] for one in again["output"]] == [one["text"] for one in first["output"]]
+    assert cli.main([*ask, "--among", str(folder / "texts.txt"), "--index", index]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "nothing is looked for"),
+        (["one"], "--among names no texts"),
+        (["one", "--index", "nowhere"], "--among names no texts"),
+        (["one", "--among", "nowhere.txt"], "no such file"),
+        (["one", "--among", "{texts}", "--k", "0"], "ask for 1 or more"),
+        (["one", "--index", "{texts}", "--column", "x"], "--among"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    words = [word.format(texts=folder / "texts.txt") for word in given]
+    assert cli.main(["nearest", str(folder / "model"), *words]) == 2
+    told = capsys.readouterr().err.strip()
+    assert said in told
+    assert len(told.splitlines()) == 1
