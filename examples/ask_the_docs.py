@@ -3,13 +3,13 @@
     python examples/ask_the_docs.py MODEL [STEPS]
 
 MODEL is an encoder's folder or Hub id, such as sentence-transformers/all-MiniLM-L6-v2; it is trained in the folder
-"answers", unless that is there. One core, STEPS (48 by default) of eight questions, about two minutes. To expect, with
-that model:
+"answers", unless that is there. One core, STEPS (48 by default) of eight questions, three minutes and a half, others
+working beside it. To expect, with that model:
 
-    387 questions about other functions: F1 00.0, exactly right 00.0 %; the likeliest sentence has F1 00.0
+    387 questions about other functions: F1 34.3, exactly right 15.5 %; the likeliest sentence has F1 47.9
 
-and, from help(textwrap.fill) and other pages of Python's own, what the answer is and how sure the model is of it. The
-same without Python:
+and, from help pages of Python's own, what the answer is and how sure the model is of it. In so few steps it learns what
+an answer looks like, and does not yet beat whoever takes the whole sentence: give it more. The same without Python:
 
     heedful train question-answering --train builtin:parameters --from MODEL --out answers
     heedful evaluate answers --data builtin:parameters --baseline
@@ -35,7 +35,7 @@ ASKED = (
 )
 
 
-def main(model: str, steps: int = 48, asked: str = DATA) -> None:
+def main(model: str, steps: int = 48) -> None:
     """Train, measure, and ask."""
     if not Path(OUT).exists():
         settings = RunSettings(
@@ -48,7 +48,7 @@ def main(model: str, steps: int = 48, asked: str = DATA) -> None:
             training=TrainingSettings(batch_size=8, lr=3e-4),
         )
         train(settings)
-    told = evaluate(OUT, [asked], baseline=True)
+    told = evaluate(OUT, [DATA], baseline=True)
     scores, simple = told["metrics"], told["baseline"]["metrics"]["f1"]
     print(
         f"{told['examples']} questions about other functions: F1 {scores['f1']:.1f}, exactly right "

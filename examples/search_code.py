@@ -1,16 +1,16 @@
 """Which function does this? Source code is searched by words, with the vectors of a published model of sentences.
 
-    python examples/search_code.py MODEL ["how different are two strings?" ...]
+    python examples/search_code.py MODEL ["which lines of a program were executed?" ...]
 
 MODEL is a folder or a Hub id, such as sentence-transformers/all-MiniLM-L6-v2, taken as it is: nothing is trained. One
 core, a minute the first time; then seconds, the vectors being kept in the folder "functions". To expect, with that
 model:
 
-    895 functions: 00.0 % are the first that their own first line finds, 00.0 % among the first ten
+    895 functions: 47.4 % are the first that their own first line finds, 85.3 % among the first ten
 
 and under each question the three nearest functions. Texts of your own are searched alike, without Python:
 
-    heedful predict MODEL --nearest TEXTS "how different are two strings?"
+    heedful nearest MODEL "how do I open a file?" --among notes --index notes.vectors
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import heedful
 from heedful.answering.neighbours import Index
 from heedful.data import read
 
-QUESTIONS = ("how different are two strings?", "read numbers from a text file", "send an e-mail")
+QUESTIONS = ("which lines of a program were executed?", "compile C to object files", "talk to a host over telnet")
 OUT = Path("functions")
 
 

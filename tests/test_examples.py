@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
+import json
 import re
 import string
 from collections.abc import Callable
@@ -190,3 +192,104 @@ def test_where_a_digit_was_placed_is_known() -> None:
     assert all(
         picture[here].mean() > picture[~here].mean() + 100 for picture, here in zip(pictures, where, strict=True)
     )
+
+
+# ------------------------------------------------------------------------------------- the tasks of encoders, summaries
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> str:
+    """A model of sentences, after one step."""
+    (tmp_path / "pairs.tsv").write_text("".join(f"one {i}\tanother {i}\n" for i in range(12)), encoding="utf-8")
+    settings = RunSettings(
+        task="feature-extraction",
+        train=(str(tmp_path / "pairs.tsv"),),
+        out=str(tmp_path / "sentences"),
+        max_steps=1,
+        model=ModelSettings(depth=1, dim=16, heads=2),
+        tokenizer=TokenizerSettings(size=200),
+    )
+    train(settings, quiet=True, say=lambda line: None)
+    return settings.out
+
+
+def test_code_in_colours(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two steps, on a few functions: the page has the whole of the code."""
+    module = loaded("code_in_colours")
+    tags = ["O", "function", "O", "parameter", "O", "O", "O", "parameter", "O", "attribute"]
+    rows = [{"words": f"def area ( box ) : return box . side{i}".split(), "tags": tags} for i in range(12)]
+    (tmp_path / "roles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    monkeypatch.setattr(module, "DATA", str(tmp_path / "roles.jsonl"))
+    file = tmp_path / "area.py"
+    file.write_text('def area(box, unit="long enough to be cut <"):\n    """Its area."""\n    return box.wide\n')
+    lines = printed(module.main, file, tmp_path / "roles", 2)
+    assert shape(lines[-2]) == shape(promised(module)[0])
+    assert lines[-1].endswith(f"names are painted in {tmp_path / 'roles' / 'code.html'}")
+    page = (tmp_path / "roles" / "code.html").read_text(encoding="utf-8")
+    code = re.sub(r"<[^>]*>", "", page[page.index("<pre>") : page.index("</pre>")])
+    assert html.unescape(code) == file.read_text().rstrip()
+
+
+def test_functions_of_a_file() -> None:
+    """By hand: an inner function's tokens come once, docstrings and comments do not."""
+    source = (
+        'def f(x):\n    "Says x."\n    def g(): return x  # inner\n    return g\n\n\nclass C:\n    def h(self): 0\n'
+    )
+    found = [" ".join(one.string for one in tokens) for tokens in loaded("code_in_colours").functions(source)]
+    assert found == ["def f ( x ) : def g ( ) : return x return g", "def h ( self ) : 0"]
+
+
+def test_search_code(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = loaded("search_code")
+    lines = printed(module.main, encoder, ["compare two strings"], 12)
+    assert [shape(line) for line in lines[:1]] == [shape(line) for line in promised(module)]
+    assert lines[2] == "compare two strings"
+    assert len(lines) == 6
+    assert printed(module.main, encoder, ["compare two strings"], 12) == lines  # the vectors were kept
+
+
+def test_ask_the_docs(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": "What is x?", "context": f"It is {i}. x is here.", "answers": ["here"]} for i in range(12)]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    module = loaded("ask_the_docs")
+    monkeypatch.setattr(module, "DATA", "asked.jsonl")
+    lines = printed(module.main, encoder, 2)
+    (told,) = promised(module)
+    assert shape(told) in map(shape, lines)
+    assert {question for _, question in module.ASKED} <= set(lines)
+
+
+def test_first_lines(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "".join(f"text {i} of some words\tsummary {i}\n" for i in range(12))
+    (tmp_path / "texts.tsv").write_text(text, encoding="utf-8")
+    settings = RunSettings(
+        task="summarization",
+        train=("texts.tsv",),
+        out="titles",
+        preset="transformer-tiny",
+        max_steps=1,
+        model=ModelSettings(depth=1, dim=16, heads=2),
+        tokenizer=TokenizerSettings(size=300),
+    )
+    train(settings, quiet=True, say=lambda line: None)
+    module = loaded("first_lines")
+    lines = printed(module.main, "titles", 1, 2, 1)
+    (told,) = promised(module)
+    assert shape(told) in map(shape, lines)
+    assert sum(line.startswith("said:") for line in lines) == 1
+
+
+def test_letters_with_holes(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two steps, measured on a short text."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.txt").write_text("import os\n" * 200, encoding="utf-8")
+    module = loaded("letters_with_holes")
+    monkeypatch.setattr(module, "DATA", "code.txt")
+    lines = printed(module.main, ["imp_rt _s"], 2)
+    (told,) = promised(module)
+    assert shape(told) in map(shape, lines)
+    assert lines[-2] == "imp_rt _s"
+    assert lines[-1].count("/") == 4

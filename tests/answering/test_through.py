@@ -389,6 +389,7 @@ def test_killed_and_gone_on(echo: Echo) -> None:
         ("x.csv", b"sorce\na\n", r"no column 'source' .*x.csv:1; did you mean 'sorce'"),
         ("x.txt.gz", gzip.compress(b"a\nb\n")[:-6], r"x.txt.gz is cut off"),
         ("x.conll", b"a B\n", r"x.conll has a word a line; give text"),
+        ("x.json", b'{"data": []}', r"x.json is one JSON document; give an object a line, and name it .jsonl"),
     ],
 )
 def test_a_wrong_file(echo: Echo, name: str, content: bytes, message: str) -> None:
@@ -428,6 +429,17 @@ def test_an_error_of_the_task_names_the_line(echo: Echo) -> None:
     echo.stops = lambda inputs: None
     quietly("x.txt")  # and the answers before it are kept
     assert Path("y.jsonl").read_text().count("\n") == 30
+
+
+def test_what_is_refused_at_once_leaves_no_file(echo: Echo) -> None:
+    def refuse(inputs: Sequence[Any]) -> None:
+        raise HeedfulError("this text is none; give another")
+
+    echo.stops = refuse
+    Path("x.txt").write_text(lines(3))
+    with pytest.raises(HeedfulError, match=r", in x.txt:1$"):
+        quietly("x.txt")
+    assert sorted(path.name for path in Path().iterdir()) == ["model", "x.txt"]
 
 
 def test_warnings_name_the_line_or_are_added_up(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:

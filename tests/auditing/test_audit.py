@@ -10,7 +10,10 @@ import pytest
 
 from heedful import cli
 from heedful.auditing.audit import Audit, audit
+from heedful.auditing.tokens import looked_at
+from heedful.data import Row, Rows
 from heedful.settings import DataSettings, RunSettings, TokenizerSettings
+from heedful.tasks.text_generation import TextGeneration
 
 SAID = {"good": "fine", "bad": "poor"}
 RIGHT = [(f"the {a} {b} is {word}", label) for label, word in SAID.items() for a in "abcde" for b in "vwxyz"]
@@ -103,6 +106,21 @@ def test_what_is_cut_and_what_is_unknown(tmp_path: Path) -> None:
     odd = [(f"{'ab' * 60}{i} the", "good" if i % 2 else "bad") for i in range(60)]
     names = found(audited("text-classification", table(tmp_path, odd, "odd.tsv")))
     assert names["unknown"][0] == "warning"
+
+
+def test_examples_with_nothing_to_learn(tmp_path: Path) -> None:
+    talks = [[{"role": "user", "content": f"Say {i}"}, {"role": "assistant", "content": f"{i}"}] for i in range(5)]
+    rows = Rows((Row({"messages": tuple(talk)}, "talks.jsonl", i) for i, talk in enumerate(talks, 1)), 0, ("messages",))
+    task = TextGeneration.prepare(rows, RunSettings("text-generation", train=("talks.jsonl",), out="-"))
+    encoded = task.encode(rows)
+    assert [one.name for one in looked_at(task, encoded)] == []
+    for place in (1, 3):
+        talk = encoded.examples[place]
+        encoded.examples[place] = talk._replace(learned=[True] + [False] * (len(talk.ids) - 1))  # first: never
+    (finding,) = looked_at(task, encoded)
+    assert (finding.name, finding.level, finding.count) == ("masked", "warning", 2)
+    assert finding.places == ["talks.jsonl:2", "talks.jsonl:4"]
+    assert "every label is masked" in finding.line()
 
 
 def test_the_sample_is_what_the_model_is_given(tmp_path: Path) -> None:

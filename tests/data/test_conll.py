@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from heedful.data import Row, Rows, read
+from heedful.data.conll import line_of
 from heedful.errors import HeedfulError
 
 COLUMNS = {"words": "words", "tags": "tags"}
@@ -78,6 +79,14 @@ def test_other_columns_by_number_and_by_name(tmp_path: Path) -> None:
     headed = written(tmp_path, "nr\tform\tpos\n1\tin\tIN\n2\tParis\tNNP\n", "headed.tsv")
     rows = rows_of(headed, names=["form", "pos"])
     assert (plain(rows), rows.columns) == ([("in Paris", "IN NNP", 2)], ("form", "pos"))
+
+
+def test_a_first_line_that_names_its_columns_is_a_header(tmp_path: Path) -> None:
+    rows = rows_of(written(tmp_path, "Word\tpos\tTag\nin\tP\tO\nParis\tN\tB-LOC\n"))
+    assert (plain(rows), rows.columns) == ([("in Paris", "O B-LOC", 2)], ("Word", "Tag"))
+    assert plain(rows_of(written(tmp_path, "word O\nTag O\n"))) == [("word Tag", "O O", 1)]
+    assert [line_of(rows[0], place) for place in (0, 1)] == [2, 3]
+    assert {line_of(Row({}, file, 2), 1) for file in ("a.jsonl", "a.conllu.gz", "builtin:code-roles")} == {2}
 
 
 def test_conll_u(tmp_path: Path) -> None:
@@ -153,6 +162,14 @@ def test_wrong_sources(tmp_path: Path) -> None:
         (tmp_path, "is a folder and a file is wanted"),
         (tmp_path / "gone.conll", "no such file"),
         (written(tmp_path, "word,tag\na,O\n", "a.csv"), r"a\.csv is a table of cells, .* write a word, a tab"),
+        (
+            written(tmp_path, "[]", "a.json"),
+            r"a\.json is one JSON document, .* write an object a line, .* name it \.jsonl$",
+        ),
+        (
+            written(tmp_path, '{"words": [], "tags": []}\n', "a.jsonl"),
+            r"no sentences in .*a\.jsonl; write an object a line: {",
+        ),
         ([written(tmp_path, TWO), "builtin:code-roles"], "cannot be one of several files; give it alone"),
     ]:
         with pytest.raises(HeedfulError, match=message):
@@ -201,7 +218,11 @@ def test_parquet_names_its_tags(tmp_path: Path) -> None:
     [
         ({"words": ["a", "b"], "tags": ["O"]}, r"^2 words and 1 tag, in .*:2; give each word one tag"),
         ({"words": "a b", "tags": ["O"]}, r"^'words' is \"a b\" and a list is wanted, in .*:2"),
-        ({"words": ["a"], "labels": ["O"]}, r"^no column 'tags' among 'words', 'labels', in .*:2; .*tokens,ner_tags"),
+        (
+            {"words": ["a"], "labels": ["O"]},
+            r"^no column 'tags' among 'words', 'labels', in .*:2; .*columns words,labels$",
+        ),
+        ({"words": ["a"], "tag": "O"}, r"^no column 'tags' among 'words', 'tag', in .*:2; write an object a line: {"),
         ({"words": [7], "tags": ["O"]}, r"^'words' holds 7 where a word is wanted, in .*:2"),
         ({"words": [""], "tags": ["O"]}, r"^'words' holds \"\" where a word is wanted"),
         ({"words": ["a"], "tags": [None]}, r"^'tags' holds null where a tag is wanted, in .*:2"),

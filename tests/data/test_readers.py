@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from heedful.data import Row, Rows, read
+from heedful.data import Kind, Row, Rows, read
 from heedful.errors import HeedfulError
 
 PAIR = ("source", "target")
@@ -180,6 +180,16 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "blank lines": ("a.tsv", "\n \n", "only blank rows (2) in {path};"),
     "header alone": ("a.csv", "source,target\n", "no rows in {path};"),
     "binary": ("a.tsv", b"one\tun\n\x00\x01\tx\n", "a NUL byte, so this is no text, in {path}:2;"),
+    "an image": (
+        "a.tsv",
+        b"\x89PNG\r\n\x1a\n\0\0",
+        "{path} is a PNG image, and text is wanted; save its text as UTF-8",
+    ),
+    "a workbook": (
+        "a.csv",
+        b"PK\x03\x04\x14\0\n",
+        "{path} is a ZIP archive, as Word and Excel write them, and text is",
+    ),
     "utf-16": (
         "a.tsv",
         tsv().encode("utf-16"),
@@ -273,6 +283,52 @@ def test_explicit_names_that_are_not_there(write: Write) -> None:
 def test_names_must_be_as_many_as_columns(write: Write) -> None:
     message = said(write("a.tsv", tsv()), names=("1",))
     assert message == "1 names (1) for 2 columns; --data.columns takes one for each of source, target, in that order"
+
+
+SCORED: dict[str, Kind] = {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
+
+
+def test_one_column_alone_is_named(write: Write) -> None:
+    cells = [("one", "un", "0.5"), ("two", "deux", "1")]
+    table = "".join("\t".join(row) + "\n" for row in cells)
+    expected = [("one", "un", 0.5), ("two", "deux", 1.0)]
+    rows = read(write("a.tsv", "text\ttext_pair\tlikeness\n" + table), SCORED, names=["score=likeness"])
+    assert values(rows) == expected
+    assert [*rows[0].values] == ["text", "text_pair", "score"]
+    assert rows.columns == ("text", "text_pair", "likeness")
+    assert values(read(write("b.tsv", "a\tb\tc\n" + table), SCORED, names=["score=c", "a", "b"])) == expected
+    assert values(read(write("c.tsv", table), SCORED, names=["1", "2", "score=3"])) == expected
+    swapped = [(b, a) for a, b, _ in expected]
+    assert values(read(write("d.tsv", table), SCORED, names=["text=2", "text_pair=1"])) == swapped
+    records = "".join(json.dumps({"pair": {"a": a, "b": b}, "score": float(c)}) + "\n" for a, b, c in cells)
+    names = ["text=pair.a", "text_pair=pair.b", "score=score"]
+    assert values(read(write("e.jsonl", records), SCORED, names=names)) == expected
+    odd = read(write("f.csv", "x=1,target\none,un\n"), PAIR, names=["x=1", "target"])  # no column of ours is called x
+    assert values(odd) == [("one", "un")]
+
+
+def test_columns_that_are_named_wrongly(write: Write) -> None:
+    path = write("a.tsv", "one\tun\t1\n")
+    two = "a column is named twice (score=3,score=2); name each once"
+    assert said(path, SCORED, names=["score=3", "score=2"]) == two.replace(",", ", ")
+    told = said(path, SCORED, names=["1", "score=3"])
+    assert told == "1 names (1) beside score=3; name each of text, text_pair, in that order, or none of them"
+    told = said(path, SCORED, names=["1", "2", "3"])
+    assert told.endswith("negative (optional), score (optional), in that order, or column=name for some")
+    assert "no column 'text' among 'one', 'un', '1', in " in said(path, SCORED, names=["score=likeness"])
+
+
+def test_prompts_are_named(write: Write) -> None:
+    columns: dict[str, Kind] = {"text": "document", "prompt": "text?", "completion": "text?", "messages": "messages?"}
+    path = write("a.csv", "asked,said\nWhy?,So.\n")
+    assert read(path, columns, names=["completion=said", "prompt=asked"])[0].values == {
+        "prompt": "Why?",
+        "completion": "So.",
+    }
+    assert "names 'prompt' alone; name both, prompt=... and completion=..." in said(path, columns, names=["prompt=a"])
+    text = write("a.txt", "Why?\n")
+    told = said(text, columns, names=["prompt=a", "completion=b"])
+    assert told == f"{text} is no table with prompt and completion; leave --data.columns out"
 
 
 def test_a_path_is_as_good_as_its_name(write: Write) -> None:

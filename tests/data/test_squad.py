@@ -199,7 +199,7 @@ def test_what_stands_several_times_is_said(tmp_path: Path, caplog: pytest.LogCap
     assert [row.values["answers"][0].start for row in rows] == [0, 8]
     assert rows.skipped == 1
     assert caplog.messages == [
-        "1 answers stand several times in their text: the first place counts; give answer_start to choose another"
+        "1 answer stands several times in their text: the first place counts; give answer_start to choose another"
     ]
     caplog.clear()
     start = put(
@@ -263,7 +263,7 @@ def test_wrong_questions(question: dict[str, Any], message: str, tmp_path: Path)
         ('{"data": [\n{"title": "x",\n}]}', r"broken JSON \(.*, at character \d+\), in .*a\.json:[23]; mend it there"),
         ("[" * 100_000, r"(too many lists one in the other|broken JSON), .*in .*a\.json"),
         ('{"a": 1}\n{"a": 2}', r"broken JSON \(Extra data, .*a\.json:2; .*; an object a line is called \.jsonl$"),
-        ("", r"broken JSON \(Expecting value, at character 1\), in .*a\.json:1"),
+        ("\n", r"^nothing in .*a\.json; give SQuAD's JSON: "),
         ('{"version": 2, "rows": []}', r"no list 'data' among 'version', 'rows', in .*a\.json:1; SQuAD's JSON is "),
         ("3", r"no object, in .*a\.json:1; SQuAD's JSON is "),
         ('{"data": []}', r"no questions in .*a\.json; give a file with question, context and answers$"),
@@ -296,9 +296,23 @@ def test_wrong_documents(content: Any, message: str, tmp_path: Path) -> None:
             "question,text,answer\nWhere?,x,x\n",
             r"no column 'context' among 'question', 'text', 'answer', in .*:1",
         ),
-        ("a.csv", "question,context\nWhere?,x\n", r"no column 'answers' among 'question', 'context', in .*a\.csv:1"),
+        (
+            "a.csv",
+            "question,context\nWhere?,x\n",
+            r"no column 'answers' among 'question', 'context', in .*a\.csv:1; write question, context and answer",
+        ),
+        (
+            "a.csv",
+            "question;context;answer\nQ;c;c\n",
+            r"no column 'question' in .*a\.csv:1, whose cells stand between semi",
+        ),
         ("a.jsonl", '{"question": "Q"}\n', r"no column 'context' among 'question', in .*a\.jsonl:1"),
-        ("a.jsonl", '{"data": []}\n', r"no column .* \(SQuAD's own JSON ends in \.json\)$"),
+        (
+            "a.jsonl",
+            '{"question": "Q", "context": "c"}\n',
+            r"no column 'answers' .*a\.jsonl:1; write {\"question\": \"\.\.\.\", .*\"answer_start\": \[0\]}}$",
+        ),
+        ("a.jsonl", '{"data": []}\n', r"no column .*a\.jsonl:1; SQuAD's own JSON ends in \.json: rename it$"),
         (
             "a.jsonl",
             '{"question": "Q", "context": "c", "answers": "c"}\n{',

@@ -6,6 +6,7 @@ import json
 import lzma
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from heedful.evaluation.metrics import translation_metrics
 from heedful.evaluation.run import evaluate, training_rows
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.pipeline import pipeline
+from heedful.tasks.text_generation import TextGeneration
 from heedful.training.report import card_of
 from heedful.training.sources import divided
+from heedful.views.draw import draw_report
 
 FRUIT = ["apple", "pear", "plum", "quince", "fig", "grape"]
 TOOLS = ["hammer", "saw", "chisel", "drill", "pliers", "file"]
@@ -181,6 +184,22 @@ def test_training_files_that_are_gone(labels: Path, tmp_path: Path) -> None:
         evaluate(str(folder), [str(moved)], baseline=True, say=lambda line: None)
     without = evaluate(str(folder), [str(moved)], say=lambda line: None)
     assert "baseline" not in without
+
+
+def test_what_a_baseline_lacks_is_said_before_the_model_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [{"prompt": f"the {word}", "completion": "yes"} for word in FRUIT]
+    (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, asked)), "utf-8")
+    folder = folder_of("text-generation", [tmp_path / "asked.jsonl"], tmp_path / "run", DataSettings(max_length=16))
+    data = [str(tmp_path / "asked.jsonl")]
+    told: list[str] = []
+    evaluate(str(folder), data, say=told.append, draw=partial(draw_report, tmp_path / "drawn"))
+    assert told[-1].startswith("nothing was drawn: text-generation has no picture")
+    assert not (tmp_path / "drawn").exists()
+    monkeypatch.setattr(TextGeneration, "measure", None)  # a call would fail otherwise
+    with pytest.raises(HeedfulError, match="no simple method answers prompts or messages; leave --baseline out"):
+        evaluate(str(folder), data, baseline=True, say=told.append)
 
 
 def test_a_translation_is_held_against_its_source(tmp_path: Path) -> None:

@@ -299,3 +299,15 @@ def test_what_cannot_be_compared_is_one_line(folders: Path, tmp_path: Path) -> N
     same = compare([labels, labels], [data], say=quiet)
     assert same["verdict"].startswith("no difference shown at 95 %: accuracy")
     assert same["differ"] == []
+
+
+def test_nothing_tells_a_model_from_itself(folders: Path, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("the fig fell on the saw .\n" * 9, "utf-8")
+    for name, data in (("books0", folders / "books.jsonl"), ("books0", tmp_path / "book.txt"), ("labels0", None)):
+        model, file = str(folders / name), str(data or folders / "labels.tsv")
+        result = compare([model, model], [file], say=quiet)
+        assert all(one["difference"] == 0 and one["better"] is None for one in result["metrics"].values())
+        assert result["differ"] == []
+        assert compared(result)[-1] == result["verdict"]
+    apart = compared(both(folders, "books", "books.jsonl"))
+    assert not [line for line in apart if line != line.rstrip()]

@@ -121,7 +121,12 @@ def test_two_names_are_a_prompts_and_a_completions(tmp_path: Path) -> None:
         ),
         ("a.tsv", "prompt\tcompletion\n\t\n", r"only blank rows \(1\) in .*a\.tsv; write prompts and completions"),
         ("a.tsv", "prompt\tcompletion\nonly one\n", r"1 column where line 1 has 2, in .*a\.tsv:2"),
-        ("a.jsonl", '{"prompt": "a", "answer": "b"}', r"no column 'text' among 'prompt', 'answer', in .*a\.jsonl:1"),
+        ("a.jsonl", '{"prompt": "a", "answer": "b"}', r"'prompt' and no 'completion', in .*a\.jsonl:1; call the other"),
+        (
+            "a.csv",
+            "\ncompletion,n\na,1\n",
+            r"'completion' and no 'prompt', in .*a\.csv:3; .*--data\.columns completion$",
+        ),
         ("a.tsv", "prompt\tcompletion\nà\tb\n".encode("latin-1"), r"a\.tsv:2"),
     ],
 )
@@ -288,3 +293,22 @@ def test_a_model_of_documents_is_told_instructions(tmp_path: Path) -> None:
     after = run(tmp_path / "pairs.tsv", tmp_path / "two", max_steps=30, **begun)["metrics"]
     assert after["perplexity"] < 0.9 * before["perplexity"]
     assert isinstance(TextGeneration.load(tmp_path / "two").encode(pairs(("The ", "cow"))).examples[0], Talk)
+
+
+def test_a_model_of_documents_is_told_conversations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "book.txt").write_text("The cow says moo. The owl says hoo.\n" * 30)
+    run(tmp_path / "book.txt", tmp_path / "one", max_steps=1)
+    assert "chat_template" not in TextGeneration.load(tmp_path / "one").tokenizer.config
+    asked = [{"role": "user", "content": "The cow says "}, {"role": "assistant", "content": "moo"}]
+    (tmp_path / "talks.jsonl").write_text(json.dumps({"messages": asked}) + "\n")
+    begun = {"start_from": str(tmp_path / "one"), "preset": None, "model": ModelSettings()}
+    run(tmp_path / "talks.jsonl", tmp_path / "two", training=TrainingSettings(lr=1e-2), max_steps=60, **begun)
+    assert "the model has no chat template; messages are put in the plain one" in caplog.text
+    task = TextGeneration.load(tmp_path / "two")
+    (talk,) = task.encode(talks(asked)).examples
+    assert isinstance(talk, Talk)
+    told = task.tokenizer.decode([[one for one, said in zip(talk.ids, talk.learned, strict=True) if said]])
+    assert told == ["moo"]
+    assert talk.ids.count(task.end) == 2  # after what is asked and what is answered, as one token
+    pipe = heedful.pipeline("text-generation", tmp_path / "two", device="cpu")
+    assert pipe(asked[:1], do_sample=False)["output"] == "moo"

@@ -512,7 +512,8 @@ def test_minilm_is_what_was_published() -> None:
         ("a\n", "1 column, and column 2 is wanted for 'text_pair', in {file}:1"),
         ("", "no rows in {file}"),
         (b"text\ttext_pair\n\xe9t\xe9\tb\n", "invalid UTF-8 (byte 0xe9 at byte 1 of the line), in {file}:2"),
-        ("text\ttext_pair\na\tb\na\tc\nd\tc\n", "{file}: every row shares a text with another, so none can be"),
+        ("text\ttext_pair\na\tb\n", "{file}:2: there is a single row, so none can be held back; give more, or"),
+        ("text\ttext_pair\na\tb\na\tc\nd\tc\n", "{file}:2: every row shares a text with another, so none can be"),
     ],
 )  # fmt: skip
 def test_wrong_files_are_one_line(

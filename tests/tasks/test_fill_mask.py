@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -559,3 +560,13 @@ def test_masking_is_told_the_words_of_the_vocabulary() -> None:
     whole.ready(trained()[1], settings(masking=MaskingSettings(unit="word")))
     words = ["".join(task.tokenizer.pieces(row[word])).strip() for word in whole.masking.words(row)]
     assert words == ["The", "cow", "says", "moo", ",", "and", "the", "owl", "hoo", "."]
+
+
+def test_little_text_is_read_in_short_windows_of_few_tokens() -> None:
+    asked = RunSettings(task="fill-mask", train=("-",), out="-")
+    for size, vocabulary, window in ((400_000, 1000, 32), (7_000_000, 1000, 32), (30_000_000, 16_000, 128)):
+        text = rows("a b\n" * (size // 4))
+        found = FillMask.suggest(text, asked)
+        assert (found.tokenizer.size, found.data.max_length) == (vocabulary, window)
+        longer = FillMask.suggest(text, replace(asked, data=DataSettings(max_length=64)))
+        assert longer.data.max_length == 64

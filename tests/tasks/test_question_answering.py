@@ -139,7 +139,7 @@ def test_windows_are_those_of_transformers(most: int, stride: int | None, tmp_pa
     batch = task.collate(examples)
     assert [ids[real].tolist() for ids, real in zip(batch["ids"], batch["mask"], strict=True)] == wanted
     assert rows == data
-    several = f"1 texts read in windows of {most} tokens that share {shared}"
+    several = f"1 text read in windows of {most} tokens that share {shared}"
     assert (note, lost) == (several if len(wanted) > 1 else "", 0)
     held = [window for window in examples if window.start != NOWHERE]
     assert held
@@ -154,14 +154,14 @@ def test_what_is_cut_or_lost_is_said() -> None:
     wide = ("a?", "b" * 40, (Span("b" * 30, 5),))
     made = windows_of(tokenizer, [long[:2], wide[:2]], [long[2], wide[2]], 23, 4)
     assert made.note == (
-        "1 texts read in windows of 23 tokens that share 4; 1 questions cut to 10 tokens; "
-        "1 answers in no window whole, so learned as none"
+        "1 text read in windows of 23 tokens that share 4; 1 question cut to 10 tokens; "
+        "1 answer in no window whole, so learned as none"
     )
     assert made.lost == 1
     assert all(len(window.question) + window.last - window.first + 3 <= 23 for window in made.windows)
     with pytest.raises(HeedfulError, match=r"max-length 6 has no room for a question and a text; give 7$"):
         windows_of(tokenizer, [], [], 6)
-    with pytest.raises(HeedfulError, match=r"windows of 23 tokens cannot share 12; a stride of 11 is the most$"):
+    with pytest.raises(HeedfulError, match=r"windows of 23 tokens cannot share 12 \(stride\); give 11 or less$"):
         windows_of(tokenizer, [], [], 23, 12)
 
 
@@ -237,8 +237,10 @@ def test_settings_that_the_data_suggests(tmp_path: Path) -> None:
     plain: dict[str, Any] = {"preset": None, "model": ModelSettings(), "tokenizer": TokenizerSettings()}
     fine = QuestionAnswering.suggest(many, settings(start_from=folder, **plain))
     assert fine.training.lr == pytest.approx(5e-5 * 768 / 32)
-    assert (fine.training.label_smoothing, fine.data.max_length, fine.training.batch_size) == (0.0, 384, 32)
-    given = settings(start_from="gone", training=TrainingSettings(lr=1e-4), **plain)
+    assert (fine.training.label_smoothing, fine.training.batch_size) == (0.0, 32)
+    assert (fine.data.max_length, fine.data.stride) == (64, 21)  # the model reads no more at a time
+    assert QuestionAnswering.start(folder, SETS["all"], fine)[0].encode(SETS["all"]).note == ""
+    given = settings(start_from=folder, training=TrainingSettings(lr=1e-4), **plain)
     assert QuestionAnswering.suggest(many, given).training.lr == 1e-4
 
 
@@ -446,7 +448,9 @@ def test_a_long_context_is_read_to_its_end() -> None:
     other = task.measure(model, examples, data, stride=24)
     assert other.metrics["loss"] != pytest.approx(task.measure(model, examples, data).metrics["loss"], rel=1e-9)
     assert other.outputs[0] == task.answer(model, [("Where is Eve now ?", LONG)], stride=24)[0].output
-    with pytest.raises(HeedfulError, match="a stride of 24 is the most"):
+    with pytest.raises(HeedfulError, match=r"cannot share 25 \(stride\); give 24 or less$"):
+        task.answer(model, [], stride=25)  # before any input is read
+    with pytest.raises(HeedfulError, match=r"cannot share 25 \(stride\); give 24 or less$"):
         task.answer(model, [("Where ?", LONG)], stride=25)
 
 
@@ -587,6 +591,28 @@ def test_going_on_from_a_model_without_a_head(tmp_path: Path) -> None:
     kept = QuestionAnswering.start(folder, SETS["all"], asked)[1]
     assert list(kept.fresh) == []
     assert all(tensor.equal(learned.state_dict()[name]) for name, tensor in kept.state_dict().items())
+
+
+def test_a_model_that_is_no_encoder_is_refused_before_it_is_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(heedful.create("transformer-tiny"), tmp_path)
+    with pytest.raises(HeedfulError, match=r"needs an encoder; the model in .* is of kind 'encoder-decoder'$"):
+        QuestionAnswering.start(tmp_path, SETS["all"], settings())
+    assert not caplog.messages  # nothing of a new head
+
+
+def test_questions_of_which_none_has_an_answer_teach_nothing() -> None:
+    none = Rows([row("Where ?", "Ann is in Rome .", None), row("Who ?", "Bob is in Oslo .", None)])
+    with pytest.raises(
+        HeedfulError, match=r":\d+: none of 2 questions has an answer, .*; give answers: \"answers\": {"
+    ):
+        QuestionAnswering.prepare(none, settings())
+    task, model = made(SETS["none"])  # but such questions alone may be measured
+    told = task.measure(model, task.encode(none).examples, none)
+    assert not [name for name in told.metrics if name.startswith(("HasAns", "NoAns"))]
+    assert "best_f1_thresh" in told.metrics
+    assert "by_kind" not in told.details
 
 
 def test_models_that_cannot_point(tmp_path: Path) -> None:

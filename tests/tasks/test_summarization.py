@@ -211,7 +211,7 @@ def test_a_long_text_is_split_where_a_stride_is_given() -> None:
     assert found[0] == pipe("a bird", seed=1, **options)
     assert found[2] == {"input": "", "output": "", "score": None}
     with pytest.raises(HeedfulError, match=f"stride={room}, but a piece has room for {room} tokens; lower it"):
-        pipe(long, stride=room)
+        pipe("short", stride=room)  # before any input is read
     with pytest.raises(HeedfulError, match="a list of texts, not with a int"):
         pipe([3], stride=1)
 

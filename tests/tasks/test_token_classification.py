@@ -14,11 +14,12 @@ import torch
 from tagging_models import SENTENCES, SPEECH, rows, saved, settings
 
 import heedful
-from heedful.checkpoints import load
+from heedful.checkpoints import load, save
 from heedful.cli import main
 from heedful.config import EncoderConfig
 from heedful.data import Rows
 from heedful.errors import HeedfulError
+from heedful.evaluation.compare import compare
 from heedful.evaluation.run import evaluate
 from heedful.models import Model
 from heedful.settings import DataSettings, TokenizerSettings, TrainingSettings
@@ -28,6 +29,7 @@ from heedful.tasks.words import of_texts, of_words, windows
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
 from heedful.training.run import train
+from heedful.views.scores import compared
 
 DATA = rows(*SENTENCES)
 SETS = {"entities": DATA, "speech": rows(*SPEECH)}
@@ -172,7 +174,7 @@ def test_no_label_is_lost_with_a_long_sentence(stride: int | None) -> None:
     assert other.metrics["loss"] != measured.metrics["loss"]
     assert task.encode(long, 12).note.endswith("windows of 12 tokens (--data.max-length), each word counted once")
     with pytest.raises(HeedfulError, match=r"windows of 14 tokens cannot share 14 \(stride\); give 13 or less"):
-        task.answer(model, [words], stride=14)
+        task.answer(model, [], stride=14)  # before any input is read
     with pytest.raises(HeedfulError, match=r"max-length 2 has no room for a word; give 3 or more"):
         task.encode(long, 2)
 
@@ -221,7 +223,11 @@ def test_schemes_are_known_by_themselves(tags: list[str], labels: list[str], tol
         ([("a b", "O O")], r"^set\.conll: the one tag 'O' in 1 sentences; there must be two"),
         (
             [("a b", "O B-PER"), ("c d", "I-PER PERS")],
-            r"^set\.conll:2: the tag 'PERS' of 'd' says neither B- nor I- as others do; did you mean '[BI]-PER'\?",
+            r"^set\.conll:3: the tag 'PERS' of 'd' says neither B- nor I- as others do; did you mean '[BI]-PER'\?$",
+        ),
+        (
+            [("Wort a b", "Etikett O B-PER"), ("c d", "I-PER O")],
+            r"^set\.conll:1: the tag 'Etikett' .* if this line is a header, name its columns: .*columns Wort,Etikett$",
         ),
     ],
 )
@@ -232,7 +238,7 @@ def test_tags_that_cannot_be_learned(sentences: list[tuple[str, str]], message: 
 
 def test_a_tag_that_was_not_learned() -> None:
     task, _ = made()
-    with pytest.raises(HeedfulError, match=r"^set\.conll:2: the tag 'B-PRE' of 'b' is none .*; did you mean 'B-PER'\?"):
+    with pytest.raises(HeedfulError, match=r"^set\.conll:3: the tag 'B-PRE' of 'b' is none .*; did you mean 'B-PER'\?"):
         task.encode(rows(("a", "O"), ("a b", "O B-PRE")))
     assert task.encode(rows(("a", "I-LOC"))).examples[0].labels == [2]
 
@@ -245,6 +251,8 @@ def test_what_is_held_back_has_only_kinds_that_are_learned() -> None:
     assert {tag for row in held for tag in row.values["tags"]} == {"O", "B-common"}
     with pytest.raises(HeedfulError, match="--valid"):
         TokenClassification.divide(rows(*((f"a {i}", f"O B-k{i}") for i in range(20))), 0.2, 0)
+    with pytest.raises(HeedfulError, match=r"^set\.conll:1: all 3 words are one sentence, .* put a blank line between"):
+        TokenClassification.divide(rows(("a b c", "O O B-k")), 0.2, 0)
 
 
 # ------------------------------------------------------------------------------------------------------------- learning
@@ -399,6 +407,31 @@ def test_models_that_cannot_tell_words_apart() -> None:
     ]:
         with pytest.raises(HeedfulError, match=message):
             task.check(other)
+
+
+def test_sentences_are_compared_as_a_person_reads_them(tmp_path: Path) -> None:
+    """Words with a space between, and none of a long text's thousands."""
+    long = (" ".join(["in Paris"] * 400), " ".join(["O B-LOC"] * 400))
+    told = ["\n".join(f"{w} {t}" for w, t in zip(*map(str.split, one), strict=True)) for one in (*SENTENCES, long)]
+    file = tmp_path / "set.conll"
+    file.write_text("\n\n".join(told))
+    task, fresh = made()
+    folders = [str(saved(task, model, tmp_path / name)) for name, model in (("a", fresh), ("b", taught()[1]))]
+    found = compare(folders, [str(file)], examples=100, say=lambda line: None)
+    texts = [one["input"] for one in found["differ"]]
+    assert "Ann Lee lives in New York ." in texts
+    assert all(len(text) <= 300 for text in texts)
+    assert any(text.startswith("in Paris in Paris") for text in texts)
+    assert max(map(len, compared(found))) <= 320
+
+
+def test_a_model_that_is_no_encoder_is_refused_before_it_is_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(heedful.create("transformer-tiny"), tmp_path)
+    with pytest.raises(HeedfulError, match=r"needs an encoder; the model in .* is of kind 'encoder-decoder'$"):
+        TokenClassification.start(tmp_path, rows(("a b", "O B-PER")), settings())
+    assert not caplog.messages  # nothing of a new head
 
 
 def test_a_run_from_files_to_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,7 +100,11 @@ class Unfinished:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        refused = isinstance(error, HeedfulError) and not os.fstat(self._file.fileno()).st_size
         self._file.close()
+        if refused:  # before the first line: there is nothing to go on after
+            self.part.unlink(missing_ok=True)
+            self.beside.unlink(missing_ok=True)
 
 
 def _lock(file: IO[bytes], path: Path) -> None:

@@ -48,7 +48,7 @@ def looked_at(task: Task, encoded: Encoded, most: int = READ) -> Iterator[Findin
     if missed:
         share = 100 * missed / total
         text = f"{many(missed, 'token')}{of} ({share:.2f} %) unknown to the tokenizer"
-        text += "; take --tokenizer.kind bpe, which spells anything" if share > 1 else ""
+        text += "; begin anew with --tokenizer.kind bpe, which spells anything" if share > 1 else ""
         yield Finding("unknown", "warning" if share > 1 else "fact", missed, text)
     if lost:
         text = f"{many(len(lost))}{of} with nothing to learn: every label is masked; look at what is cut"

@@ -49,7 +49,8 @@ def read_rows(
       gives them (the Hub's ClassLabel), or else are written out.
     - Every other file is CoNLL: a word a line, its columns parted by a tab or by blanks, the word the first and the tag
       the last one (in ``.conllu`` the second and the fourth), or those numbered by ``names``, which are names where the
-      first line holds them. A first line that calls them ``word`` and ``tag``, or alike, is a header. Lines without anything but blanks part sentences, and so does ``-DOCSTART-``.
+      first line holds them. A first line that calls them ``word`` and ``tag``, or alike, is a header. Lines without
+      anything but blanks part sentences, and so does ``-DOCSTART-``.
 
     Passed over are lines that begin with ``#`` at the head of a sentence and do not have the columns of the others
     (comments), and in ``.conllu`` lines numbered ``3-4`` and ``3.1``. Several files are read one after another.
@@ -88,12 +89,13 @@ def read_rows(
 
 
 def line_of(row: Row, place: int) -> int:
-    """The line of a sentence's word: in columns a word has a line, in lists and CoNLL-U a sentence is told by its first.
+    """The line of a sentence's word: in columns each has its own; in lists and CoNLL-U the sentence's is known.
 
     >>> line_of(Row({"words": ("in", "Paris"), "tags": ("O", "B-LOC")}, "places.conll", 7), 1)
     8
     """
-    return row.line + (place if extension(row.file) not in (*LISTS, *CONLLU) else 0)
+    together = row.file.startswith(builtin.PREFIX) or extension(row.file) in (*LISTS, *CONLLU)
+    return row.line if together else row.line + place
 
 
 class _Columns:
@@ -248,11 +250,13 @@ def _known(record: Mapping[str, Any], column: str, where: str) -> str:
 
 
 def _not_found(record: Mapping[str, Any], name: str, where: str) -> HeedfulError:
-    there = ", ".join(repr(brief(key)) for key in list(keys(record))[:12])
+    there = ", ".join(repr(brief(key)) for key in list(keys(record))[:12]) or "nothing"
     lists = [key for key, value in record.items() if isinstance(value, list)]
     words = next((key for key in (*KEYS["words"], *lists) if key in lists), None)
     tags = next((key for key in (*KEYS["tags"], *lists) if key in lists and key != words), None)
-    remedy = f"say which to use: --data.columns {words},{tags}" if words and tags else f"write an object a line: {OBJECT}"
+    remedy = (
+        f"say which to use: --data.columns {words},{tags}" if words and tags else f"write an object a line: {OBJECT}"
+    )
     return HeedfulError(f"no column {name!r} among {there}, in {where}; {remedy}")
 
 

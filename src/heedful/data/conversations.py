@@ -57,8 +57,15 @@ def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit:
 def _there(source: str) -> tuple[str, ...]:
     """Which columns of a table make it one of instructions; () where none do."""
     table = Table(source, LOOKED_FOR)
-    next((line for line, values in table if values), None)  # a table knows its columns from its first row on
+    line = next((line for line, values in table if values), None)  # a table knows its columns from its first row on
     there = set(table.taken)
+    if len(there) == 1 and there.issubset(PAIR):
+        (one,) = there
+        (other,) = set(PAIR) - there
+        raise HeedfulError(
+            f"{one!r} and no {other!r}, in {shown(source)}:{line}; call the other column so, or name both: "
+            f"--data.columns PROMPT,COMPLETION; plain text is learned from one: --data.columns {one}"
+        )
     if "text" in there:
         return ()
     return ("messages",) if "messages" in there else PAIR if there.issuperset(PAIR) else ()

@@ -20,6 +20,14 @@ from heedful.errors import HeedfulError
 
 STDIN = "-"
 COMPRESSED = (".gz", ".xz", ".zst")
+# how files begin that people take for text, and what they are
+FORMS = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF-": "a PDF",
+    b"PK\x03\x04": "a ZIP archive, as Word and Excel write them",
+}
 LONG = 1000  # characters of a path that nobody wants to read whole
 CHUNK = 1 << 14  # bytes of a .zst file that are decompressed at a time: at most some thousand times as many
 
@@ -56,6 +64,9 @@ def raw_lines(path: str) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(stream, 1):
             if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise NoText(f"UTF-16 text, in {shown(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file")
+            form = next((told for begins, told in FORMS.items() if number == 1 and line.startswith(begins)), None)
+            if form:
+                raise NoText(f"{shown(path)} is {form}, and text is wanted; save its text as UTF-8 and give that file")
             if b"\0" in line:
                 raise NoText(
                     f"a NUL byte, so this is no text, in {shown(path)}:{number}; give a text file, or name a "

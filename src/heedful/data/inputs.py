@@ -11,7 +11,7 @@ from heedful.data.files import STDIN, extension, shown, text_stream
 from heedful.data.pictures import Picture
 from heedful.data.readers import read
 from heedful.data.records import BLANK, MISSING, Parquet, from_json, look_up
-from heedful.data.rows import Kind, required
+from heedful.data.rows import Kind, named, required
 from heedful.data.tables import EXTENSIONS, Table
 from heedful.errors import HeedfulError
 
@@ -45,6 +45,7 @@ def inputs(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None
     Every file may be compressed (``.gz``, ``.xz``, ``.zst``). Raises ``HeedfulError`` with file and line for a file
     that is not as described, when it comes to it.
     """
+    columns, names = named(columns, names)
     if names is not None and len(names) not in (len(columns), len(required(columns))):
         raise HeedfulError(
             f"{len(names)} names ({','.join(names)}) for what is asked with {', '.join(columns)}; --columns takes one "

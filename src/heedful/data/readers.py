@@ -13,10 +13,11 @@ from heedful.data.files import STDIN, extension, shown, text_stream
 from heedful.data.labels import Labels
 from heedful.data.numbers import Numbers
 from heedful.data.pictures import Picture
-from heedful.data.rows import Kind, Row, Rows, required
+from heedful.data.rows import Kind, Row, Rows, named, required
 from heedful.data.tables import EXTENSIONS, Reader, Table
 from heedful.errors import HeedfulError
 
+PLURALS = {"image": "images", "number": "numbers"}
 HOLDS = {"image": Picture, "words": tuple, "tags": tuple, "answers": tuple, "messages": tuple, "number": float}
 
 
@@ -52,10 +53,18 @@ def read(
               have them, these written out, or the names that the file gives them (the Hugging Face Hub's ClassLabel).
               Where the file has lists, or a `separator` is given, a tuple of names, () where a row has none.
             - "document": a whole text, line ends and all. "image": a `Picture`.
+            - "words" and "tags": a tuple of words, never empty, and one of labels, as many. CoNLL files, a word a line,
+              or lists in JSON or Parquet: see `heedful.data.conll`.
+            - "answers": a tuple of `Span`, pieces of a "context", () where it has no answer. SQuAD's JSON, or a table:
+              see `heedful.data.squad`.
+            - "number?": a float, where the source has it.
+            - "messages?": a tuple of mappings with their "role" and "content", or in its place the texts "prompt" and
+              "completion", where the source is a table that has them: see `heedful.data.conversations`.
         names: what the file calls the columns: names, numbers from 1, or dotted keys of nested JSON ("translation.en"),
-            for all columns, or for all but the optional ones; by default as the task does. A first row that holds all
-            the names is a header. Without `names`, a TSV file without any of the task's names in its first row is read
-            by position, optional columns left out; any other table must hold the task's names.
+            for all columns, or for all but the optional ones; by default as the task does. One column alone is named by
+            "column=name", such as "score=similarity": see `heedful.data.rows.named`. A first row that holds all the
+            names is a header. Without `names`, a TSV file without any of the task's names in its first row is read by
+            position, optional columns left out; any other table must hold the task's names.
         split: the part of a source that has `parts`, where the source names none: "train" (default), "valid" or "test".
             It has no effect on others.
         limit: read at most so many rows.
@@ -72,10 +81,14 @@ def read(
     sources = _listed(source)
     if not all(sources) or not sources:
         raise HeedfulError("no file is named; give a file, a folder, or a built-in set: builtin:NAME")
-    if "messages?" in kinds.values() and separator is None:
+    talking = "messages?" in kinds.values()
+    kinds, names = named(kinds, names)
+    if talking and separator is None:
         talks = conversations.read_rows(sources, names, limit)
         if talks is not None:
             return talks
+        if not required(kinds):
+            raise HeedfulError(f"{shown(sources[0])} is no table with {' and '.join(kinds)}; leave --data.columns out")
         kinds = {name: kinds[name] for name in required(kinds)}
     _check(kinds, names, separator)
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
@@ -128,6 +141,7 @@ def _check(kinds: Mapping[str, Kind], names: Sequence[str] | None, separator: st
         raise HeedfulError(
             f"{len(names)} names ({','.join(names)}) for {len(kinds)} columns; --data.columns takes one for each of "
             f"{every}, in that order"
+            + (", or column=name for some" if any(kind.endswith("?") for kind in kinds.values()) else "")
         )
     if separator == "":
         raise HeedfulError("an empty label separator; give what stands between labels: --data.label-separator ,")
@@ -220,7 +234,7 @@ def _builtin(
             kind = kinds[column].rstrip("?")
             if not isinstance(values[name], HOLDS.get(kind, str)):
                 held = next((other for other, made in HOLDS.items() if isinstance(values[name], made)), "text")
-                raise HeedfulError(f"{name!r} of {source} holds {held} and cannot be {column!r}; give other data")
+                raise HeedfulError(f"{name!r} of {source} holds {PLURALS.get(held, held)} and cannot be {column!r}; give other data")
             chosen[column] = values[name]
         rows.append(Row({**values, **chosen}, source, line))
     return rows

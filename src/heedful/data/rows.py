@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+
+from heedful.errors import HeedfulError
 
 # What a column holds, and so what a row's value is:
 #   "text" a str, never blank; "text?" the same, left out of the row where the file has no such column;
@@ -30,6 +32,43 @@ class Span(NamedTuple):
 def required(columns: Mapping[str, Kind]) -> list[str]:
     """The columns that every source must have, in their order."""
     return [column for column, kind in columns.items() if not kind.endswith("?")]
+
+
+def named(columns: Mapping[str, Kind], names: Sequence[str] | None) -> tuple[dict[str, Kind], Sequence[str] | None]:
+    """The columns that are taken and what the file calls each, where some of ``names`` say it as ``column=name``; else
+    both as they are. The other names are those of the required columns, in order; without any these keep their own.
+
+    >>> columns = {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
+    >>> named(columns, ["score=similarity"])
+    ({'text': 'text', 'text_pair': 'text', 'score': 'number?'}, ['text', 'text_pair', 'similarity'])
+    >>> named(columns, ["1", "2", "score=5"])[1]
+    ['1', '2', '5']
+
+    Raises `HeedfulError` for a column that is named twice, and for names that are not as many as these columns.
+    """
+    split = [(name, *name.partition("=")) for name in names or ()]
+    told = [(column, theirs) for _, column, equals, theirs in split if equals and column in columns]
+    if not told:
+        return dict(columns), names
+    given, asked = dict(told), ", ".join(name for name, *_ in split)
+    if len(given) < len(told):
+        raise HeedfulError(f"a column is named twice ({asked}); name each once")
+    needed = [column for column in required(columns) if column not in given]
+    optional = [column for column in columns if column in given and columns[column].endswith("?")]
+    if "messages?" in columns.values() and optional:  # in the place of documents
+        if optional != ["prompt", "completion"]:
+            raise HeedfulError(f"{asked} names {optional[0]!r} alone; name both, prompt=... and completion=...")
+        needed = []
+    plain = [name for name, column, *_ in split if column not in given]
+    if plain and len(plain) != len(needed):
+        raise HeedfulError(
+            f"{len(plain)} names ({','.join(plain)}) beside {','.join(map('='.join, told))}; name each of "
+            f"{', '.join(needed) or 'the columns once'}, in that order, or none of them"
+        )
+    given |= dict(zip(needed, plain or needed, strict=True))
+    return {column: kind for column, kind in columns.items() if column in given}, [
+        given[column] for column in columns if column in given
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def read_rows(
                 rows.append(row)
     if reader.several:
         log.warning(
-            f"{reader.several:,} {'answer stands' if reader.several == 1 else 'answers stand'} several times in the "
+            f"{reader.several:,} {'answer stands' if reader.several == 1 else 'answers stand'} several times in their "
             "text: the first place counts; "
             "give answer_start to choose another"
         )

@@ -171,10 +171,10 @@ class Table:
         close = get_close_matches(missing, found, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         keyed = extension_of(self.path) in (".jsonl", ".ndjson", ".parquet")
-        if extension_of(self.path) == ".csv" and len(found) == 1 and found[0].count(";") >= len(self.taken) - 1:
+        if extension_of(self.path) == ".csv" and len(found) == 1 and ";" in found[0]:
             return NoColumn(
-                f"no column {missing!r} in {shown(self.path)}:{line}, whose cells stand between semicolons; write commas, "
-                "or tabs and name it .tsv"
+                f"no column {missing!r} in {shown(self.path)}:{line}, whose cells stand between semicolons; write "
+                "commas, or tabs and name it .tsv"
             )
         numbers = "" if keyed else ", or by number where there is no header: --data.columns 1,2"
         example = ",".join(found[: len(self.taken)]) if len(found) >= len(self.taken) else "a,b"

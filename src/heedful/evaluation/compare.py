@@ -141,7 +141,7 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
 
 def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: str, most: int) -> list[dict[str, Any]]:
     """The examples that tell the models apart most by the metric that decides, then by their loss; of models that give
-    answers only those that are answered differently.
+    answers only those that are answered differently, of others only those that are scored differently.
     """
     a, b = measured
     if a.each is None or b.each is None or len(rows) != len(a.each):
@@ -155,7 +155,8 @@ def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: s
         return tuple(abs(others[at].get(name, 0.0) - ones[at].get(name, 0.0)) for name in (decides, "loss"))
 
     found = []
-    for at in sorted(range(len(places)), key=apart, reverse=True)[:most]:
+    told_apart = [at for at in range(len(places)) if answered or any(apart(at))]
+    for at in sorted(told_apart, key=apart, reverse=True)[:most]:
         row = rows[places[at]]
         told = {"place": places[at], "file": row.file, "line": row.line, **_asked(pipe, row)}
         if answered:
@@ -176,6 +177,7 @@ def _asked(pipe: Pipeline, row: Row) -> dict[str, Any]:
     values = {name: row.values[name] for name in pipe.task.columns if name in row.values}
     wanted = [name for name in values if pipe.task.columns[name] in ANSWERS] or list(values)[1:2]
     shown = {name: value.name if isinstance(value, Picture) else value for name, value in values.items()}
+    shown |= {name: " ".join(shown[name]) for name in shown if pipe.task.columns[name] == "words"}
     asked = [
         short(value, MOST) if isinstance(value, str) else value for name, value in shown.items() if name not in wanted
     ]

@@ -46,7 +46,7 @@ def evaluate(
             trained on, as its folder tells.
         baseline_train: files that the simple method is to learn from in place of those.
         say: takes a line about what goes on.
-        draw: given the scores and the rows they were made on.
+        draw: given the scores and the rows they were made on; gives what it wrote. Where that is nothing, a line says so.
 
     Returns:
         ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``: ``intervals`` holds
@@ -65,6 +65,9 @@ def evaluate(
     encoded = pipe.task.encode(rows)
     for line in _told(rows, encoded.note):
         say(line)
+    beside: dict[str, Any] = {}
+    if baseline or baseline_train is not None:  # first: what it lacks must not cost a model's scores
+        beside["baseline"] = asdict(_beside(pipe, encoded.rows, columns, baseline_train))
     began = time.monotonic()
     pipe.model.eval()
     measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows, **options)
@@ -73,11 +76,8 @@ def evaluate(
     told = [] if measured.each is None else doubts(measured.each, found)
     for line in (*measured.details.get("warnings", ()), *told):
         say(line)
-    beside: dict[str, Any] = {}
-    if baseline or baseline_train is not None:
-        beside["baseline"] = asdict(_beside(pipe, encoded.rows, columns, baseline_train))
-    if draw is not None:
-        draw(measured, encoded.rows)
+    if draw is not None and not draw(measured, encoded.rows):
+        say(f"nothing was drawn: {pipe.task.name} has no picture of its scores, so that --out was not made")
     return {
         "task": pipe.task.name,
         "model": str(model),

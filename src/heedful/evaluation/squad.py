@@ -99,8 +99,9 @@ def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayL
 
 
 def squad_sums(scores: Sequence[Score], answerable: ArrayLike, losses: ArrayLike, windows: ArrayLike) -> Sums:
-    """``loss``, ``exact_match`` and ``f1`` over any choice of N questions; where some have no answer, also those of
-    either kind, by the names of SQuAD 2.0's script: ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact``, ``NoAns_f1``.
+    """``loss``, ``exact_match`` and ``f1`` over any choice of N questions; where some have an answer and others none,
+    also those of either kind, by the names of SQuAD 2.0's script: ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact``,
+    ``NoAns_f1``.
 
     Args:
         scores: of each question.
@@ -113,7 +114,7 @@ def squad_sums(scores: Sequence[Score], answerable: ArrayLike, losses: ArrayLike
     """
     has = np.asarray(answerable, np.float64)[:, None]
     both = np.array([tuple(one) for one in scores], np.float64).reshape(-1, 2)
-    count, kinds = np.ones_like(has), bool((has == 0).any())
+    count, kinds = np.ones_like(has), bool((has == 0).any() and has.any())
     columns = [both, count, np.asarray(losses)[:, None], np.asarray(windows)[:, None]]
     if kinds:
         columns += [both * has, has, both * (1 - has), 1 - has]

@@ -50,11 +50,15 @@ def told(row: Row) -> str:
     return shown(words_of(row))
 
 
-def with_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> None:
-    """Give a tokenizer that is to read conversations the plain template, in which its end token is written out."""
-    if any("messages" in row.values for row in rows) and "chat_template" not in tokenizer.config:
+def with_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
+    """Give a tokenizer that is to read conversations the plain template, in which its end token is written out; whether
+    it needed one.
+    """
+    needed = any("messages" in row.values for row in rows) and "chat_template" not in tokenizer.config
+    if needed:
         tokenizer.config |= {"chat_template": chat.DEFAULT, "split_special_tokens": False}
         tokenizer.backend.encode_special_tokens = False
+    return needed
 
 
 def encoded(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int, most: int) -> Encoded:

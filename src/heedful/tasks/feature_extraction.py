@@ -101,9 +101,10 @@ class FeatureExtraction(Task):
         except HeedfulError:
             if len({row.values["group"] for row in groups}) > 1:
                 raise
+            why = "every row shares a text with another" if len(rows) > 1 else "there is a single row"
             raise HeedfulError(
-                f"{rows[0].file}: every row shares a text with another, so none can be held back; give validation "
-                "data: --valid FILE"
+                f"{rows[0].file}:{rows[0].line}: {why}, so none can be held back; give more, or validation data: "
+                "--valid FILE"
             ) from None
         train, held = ([rows[each.line] for each in part] for part in parts)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)

@@ -43,14 +43,16 @@ class Size(NamedTuple):
     preset: str
     vocabulary: int
     epochs: int
+    window: int  # tokens
 
 
-# below so many characters: this
+# below so many characters: this. A model that sees little text must see each pair of places, and each token, often:
+# otherwise it stays for long at the tokens' frequencies (stdlib: 1,000 steps of 128 places and 8,000 tokens end there).
 SIZES: tuple[tuple[float, Size], ...] = (
-    (500_000, Size("bert-tiny", 2000, 20)),
-    (20_000_000, Size("bert-tiny", 8000, 3)),
-    (200_000_000, Size("bert-mini", 16_000, 2)),
-    (float("inf"), Size("bert-mini", 30_000, 1)),
+    (500_000, Size("bert-tiny", 1000, 20, 32)),
+    (20_000_000, Size("bert-tiny", 1000, 1, 32)),
+    (200_000_000, Size("bert-mini", 16_000, 2, LONGEST)),
+    (float("inf"), Size("bert-mini", 30_000, 1, LONGEST)),
 )
 A_TOKEN = 4  # characters, about
 IN_TURN = 2000  # tokens masked one at a time, of a file that has more
@@ -112,9 +114,8 @@ class FillMask(Task):
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the length of the text; what starts from a model goes on as published models are tuned."""
         characters = sum(len(row.values["text"]) for row in rows)
-        longest = asked.data.max_length or LONGEST
         if asked.start_from:
-            longest = min(longest, cls.load(asked.start_from).longest)
+            longest = min(asked.data.max_length or LONGEST, cls.load(asked.start_from).longest)
             made = tuning(characters // (A_TOKEN * longest) + 1, asked, asked.start_from)
             return replace(made, data=DataSettings(max_length=longest))
         size = next(size for most, size in SIZES if characters < most)
@@ -124,7 +125,7 @@ class FillMask(Task):
             asked,
             preset=asked.preset or size.preset,
             max_epochs=size.epochs,
-            data=DataSettings(max_length=longest),
+            data=DataSettings(max_length=asked.data.max_length or size.window),
             tokenizer=TokenizerSettings(kind="bpe", size=size.vocabulary),
             model=ModelSettings(dropout=None if asked.preset else 0.0),
             training=TrainingSettings(

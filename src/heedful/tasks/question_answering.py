@@ -291,10 +291,10 @@ class QuestionAnswering(Task):
     ) -> Measured:
         """``exact_match`` and ``f1`` as SQuAD's own script has them, always of all rows; ``loss`` is over windows.
 
-        Where rows without an answer are among them, also ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact`` and
-        ``NoAns_f1``, and the thresholds that would have been best with what they would have given: ``best_exact``,
-        ``best_exact_thresh``, ``best_f1``, ``best_f1_thresh``. No answer is given then where none is better by more
-        than ``null_threshold``, by default that of the model, or 0.
+        Where rows without an answer are among others, also ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact`` and
+        ``NoAns_f1``; where there are such rows, the thresholds that would have been best with what they would have
+        given: ``best_exact``, ``best_exact_thresh``, ``best_f1``, ``best_f1_thresh``. No answer is given then where
+        none is better by more than ``null_threshold``, by default that of the model, or 0.
 
         Details: ``by_kind``, where there are both, and the surest ``mistakes``.
         """
@@ -314,7 +314,7 @@ class QuestionAnswering(Task):
         if not has.all():
             outputs, margins = [one.chosen(None)[1].text for one in found], [one.margin for one in found]
             metrics |= best_thresholds(outputs, golds, margins)
-            details |= {"by_kind": by_kind(each, has)}
+            details |= {"by_kind": by_kind(each, has)} if has.any() else {}
         return Measured(metrics, details, each, [_output(span) for _, span in chosen])
 
     def _threshold(self, asked: float | None, default: float | None) -> float | None:
@@ -365,9 +365,10 @@ class QuestionAnswering(Task):
         answers = [Answer(one, _output(NO_ANSWER), None) for one in inputs]
         there = [i for i, (question, context) in enumerate(asked) if question.strip() and context.strip()]
         threshold, k, cut = self._threshold(null_threshold, None), top_k or 1, 0
+        own = self.stride if stride is None else stride
+        windows_of(self.tokenizer, [], [], self.longest, own)  # what cannot be shared is said before any input
         for first in range(0, len(there), TOGETHER):
             places = there[first : first + TOGETHER]
-            own = self.stride if stride is None else stride
             some, unknown = [asked[i] for i in places], [()] * len(places)
             made = windows_of(self.tokenizer, some, unknown, self.longest, own)
             cut += made.lost

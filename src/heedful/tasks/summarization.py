@@ -124,6 +124,9 @@ class Summarization(SequenceToSequence):
             options["max_new_tokens"] = min(SUMMARY, self.positions or SUMMARY)
         if stride is None:
             return super().answer(model, inputs, **options)
+        room = self._room(options.get("prefix"))
+        if room is not None and stride >= room:
+            raise HeedfulError(f"stride={stride}, but a piece has room for {room} tokens; lower it")
         texts = [
             self._split(text, stride, options.get("prefix")) if isinstance(text, str) else [text] for text in inputs
         ]
@@ -134,14 +137,18 @@ class Summarization(SequenceToSequence):
         found = [[next(made) for _ in pieces] for pieces in texts]
         return [joined(text, answers) for text, answers in zip(inputs, found, strict=True)]
 
+    def _room(self, prefix: str | None) -> int | None:
+        """The tokens that a text may have beside the prefix; None where there is no limit."""
+        before = self.prefix if prefix is None else prefix
+        return None if self.longest is None else self.longest - len(whole(self.source, [before])[0])
+
     def _split(self, text: str, stride: int, prefix: str | None) -> list[str]:
         """The pieces of a text that the model takes, each but the first beginning with the ``stride`` last tokens of
         the one before.
         """
-        before = self.prefix if prefix is None else prefix
-        if self.longest is None or len(whole(self.source, [before + text])[0]) <= self.longest:
+        before, room = self.prefix if prefix is None else prefix, self._room(prefix)
+        if self.longest is None or room is None or len(whole(self.source, [before + text])[0]) <= self.longest:
             return [text]
-        room = self.longest - len(whole(self.source, [before])[0])
         [(ids, places)] = self.source.offsets([text])
         for size in range(room, stride, -1):
             windows = ranges(len(ids), size, stride)

@@ -177,6 +177,17 @@ class TextGeneration(Task):
         return cls(tokenizer, context)
 
     @classmethod
+    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+        """The folder's model; one without a chat template that is to learn from messages gets the plain one."""
+        task, model = super().start(folder, rows, settings)
+        if with_template(task.tokenizer, rows):
+            log.warning(
+                "the model has no chat template; messages are put in the plain one (the role and a colon, a line end, "
+                "the content, the end token), which the new folder keeps"
+            )
+        return task, model
+
+    @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The tokenizer of a model folder; the context is what it names, or the model's positions where those are
         fewer.

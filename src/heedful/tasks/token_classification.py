@@ -336,7 +336,7 @@ class TokenClassification(Task):
         """
         answers: list[Answer] = []
         stride = self.stride if options.get("stride") is None else options["stride"]
-        for first in range(0, len(inputs), AT_ONCE):
+        for first in range(0, max(1, len(inputs)), AT_ONCE):  # once without inputs: what cannot be shared is said
             some = inputs[first : first + AT_ONCE]
             worded = self._worded(some)
             examples = list(self._windows(worded, self.longest, stride))

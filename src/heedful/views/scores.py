@@ -8,7 +8,8 @@ from typing import Any
 from heedful.data import Span
 from heedful.views.text import visible
 
-NAME = 16  # columns of a metric's name
+NAME = 16  # columns of a metric's name, at least
+MOST = 300  # characters of a value that are shown
 
 
 def scored(result: Mapping[str, Any]) -> list[str]:
@@ -28,17 +29,18 @@ def scored(result: Mapping[str, Any]) -> list[str]:
     seconds         1.5
     """
     beside, spans = result.get("baseline"), result.get("intervals", {})
-    lines = []
-    for name, value in {**result["metrics"], "seconds": result["seconds"]}.items():
+    lines, told = [], {**result["metrics"], "seconds": result["seconds"]}
+    column = max(NAME, *(len(name) + 2 for name in told))
+    for name, value in told.items():
         span = f" ({_short(spans[name][0])}–{_short(spans[name][1])})" if name in spans else ""
-        lines.append((f"{name:<{NAME}}{_short(value)}{span}", name))
+        lines.append((f"{name:<{column}}{_short(value)}{span}", name))
     if beside is None:
         return [line for line, _ in lines]
     wide = max(len(line) for line, name in lines if name in beside["metrics"]) + 2
-    told = {name: _short(value) for name, value in beside["metrics"].items()}
+    others = {name: _short(value) for name, value in beside["metrics"].items()}
     return [
         " " * wide + beside["name"],
-        *(f"{line:<{wide}}{told[name]}" if name in told else line for line, name in lines),
+        *(f"{line:<{wide}}{others[name]}" if name in others else line for line, name in lines),
     ]
 
 
@@ -63,13 +65,19 @@ def compared(result: Mapping[str, Any]) -> list[str]:
         told = {"input": example["input"], "expected": example["expected"]}
         told |= {f"{letter.upper()} ({_short(example[f'score_{letter}'])})": example.get(letter) for letter in "ab"}
         lines += [
-            f"  {name:<12}{_shown(value)}" for name, value in told.items() if name != "expected" or value is not None
+            f"  {name:<12}{_cut(_shown(value))}".rstrip()
+            for name, value in told.items()
+            if name != "expected" or value is not None
         ]
     return lines
 
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
 
 
 def _shown(value: Any) -> str:

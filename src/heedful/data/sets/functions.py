@@ -9,10 +9,10 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from hashlib import blake2b
 from textwrap import dedent
 
-from heedful.data.sets.sources import PACKAGES, modules, no_source, parsed, text_of
+from heedful.data.sets.sources import PACKAGES, modules, parsed, text_of
+from heedful.data.sets.stdlib import drawn, no_source
 from heedful.errors import HeedfulError
 
 SHARES = {"test": 0.1, "valid": 0.08}  # of all functions; the rest is for training
@@ -38,28 +38,12 @@ def rows(argument: str | None, part: str) -> list[dict[str, str]]:
     found = _every()
     if not found:
         raise no_source()
-    chosen = _drawn(Counter(_package(row["name"]) for row in found), part)
+    chosen = drawn(Counter(_package(row["name"]) for row in found), part, SHARES, LARGE, 8)
     return [dict(row) for row in found if _package(row["name"]) in chosen]
 
 
 def _package(name: str) -> str:
     return name.partition(".")[0]
-
-
-def _drawn(sizes: Counter[str], part: str) -> set[str]:
-    """The packages of a part."""
-    total = sizes.total()
-    small = [name for name, size in sizes.items() if size < LARGE * total]
-    order = iter(sorted(small, key=lambda name: blake2b(name.encode(), digest_size=8).digest()))
-    drawn = {"train": set(sizes)}
-    for name, share in SHARES.items():
-        drawn[name], size = set(), 0
-        while size < share * total:
-            package = next(order)
-            drawn[name].add(package)
-            size += sizes[package]
-        drawn["train"] -= drawn[name]
-    return drawn[part]
 
 
 @cache

@@ -12,7 +12,6 @@ from importlib.util import find_spec
 
 from heedful.data.files import below
 from heedful.data.sets.stdlib import FOLDERS
-from heedful.errors import HeedfulError
 
 PACKAGES = ("babel", "cyclopts", "huggingface_hub", "numpy", "PIL", "rich", "sacrebleu", "tokenizers", "torch.nn")
 BESIDE = {"testing", "_vendor", "_inductor"}  # folders of packages that are no library of theirs
@@ -51,9 +50,3 @@ def parsed(text: str) -> ast.Module:
             return ast.parse(text)
         except SyntaxError:
             return ast.parse("")
-
-
-def no_source() -> HeedfulError:
-    """What is said where Python came without its source."""
-    folder = sysconfig.get_path("stdlib")
-    return HeedfulError(f"no source in {folder}; install Python with its standard library, or give texts of your own")

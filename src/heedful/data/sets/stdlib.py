@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
 from heedful.data.files import below
@@ -32,29 +32,33 @@ def rows(argument: str | None, part: str) -> list[dict[str, str]]:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:stdlib/{argument}; write builtin:stdlib")
     modules = dict(_modules())
     if not modules:
-        folder = sysconfig.get_path("stdlib")
-        raise HeedfulError(
-            f"no source in {folder}; install Python with its standard library, or give texts of your own"
-        )
-    chosen = _drawn(modules, part)
+        raise no_source()
+    chosen = drawn({text: len(text.encode()) for text in modules}, part, SHARES, LARGE, 16)
     return [{"text": text, "module": name} for text, name in modules.items() if text in chosen]
 
 
-def _drawn(texts: dict[str, str], part: str) -> set[str]:
-    """The texts of a part."""
-    sizes = {text: len(text.encode()) for text in texts}
+def no_source() -> HeedfulError:
+    """What is said where Python came without its source."""
+    folder = sysconfig.get_path("stdlib")
+    return HeedfulError(f"no source in {folder}; install Python with its standard library, or give texts of your own")
+
+
+def drawn(sizes: Mapping[str, int], part: str, shares: Mapping[str, float], large: float, digest: int) -> set[str]:
+    """What is in a part: each of the ``shares`` of all is filled in the order of a hash of ``digest`` bytes, none with
+    what has ``large`` of all or more; the rest is "train".
+    """
     total = sum(sizes.values())
-    small = (text for text, size in sizes.items() if size < LARGE * total)
-    order = iter(sorted(small, key=lambda text: blake2b(text.encode(), digest_size=16).digest()))
-    drawn = {"train": set(texts)}
-    for name, share in SHARES.items():
-        drawn[name], size = set(), 0
+    small = (name for name, size in sizes.items() if size < large * total)
+    order = iter(sorted(small, key=lambda name: blake2b(name.encode(), digest_size=digest).digest()))
+    found = {"train": set(sizes)}
+    for name, share in shares.items():
+        found[name], size = set(), 0
         while size < share * total:
-            text = next(order)
-            drawn[name].add(text)
-            size += sizes[text]
-        drawn["train"] -= drawn[name]
-    return drawn[part]
+            one = next(order)
+            found[name].add(one)
+            size += sizes[one]
+        found["train"] -= found[name]
+    return found[part]
 
 
 def _modules() -> Iterator[tuple[str, str]]:

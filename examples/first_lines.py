@@ -1,0 +1,66 @@
+"""A published writer of titles learns to write the first lines of docstrings from what stands below them.
+
+    python examples/first_lines.py MODEL [STEPS]
+
+MODEL is the folder or Hub id of an encoder-decoder that summarizes, such as google/flan-t5-small; it is trained in the
+folder "first-lines", unless that is there. One core, STEPS (12 by default) of eight docstrings, three minutes, others
+working beside it. To expect, with a flan-t5-small that was tuned on titles:
+
+    30 unseen docstrings, ROUGE-L: 7.8 as it came, 17.1 after 12 steps; 20.3 of the text's beginning
+
+and some of what it says. The same without Python, on all docstrings:
+
+    heedful train summarization --train builtin:docstrings --from MODEL --out first-lines
+    heedful evaluate first-lines --data builtin:docstrings --baseline
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import heedful
+from heedful.data import read
+from heedful.settings import DataSettings, RunSettings, TrainingSettings
+from heedful.training.run import train
+
+DATA, OUT, VALID = "builtin:docstrings", "first-lines", "first-lines.jsonl"
+
+
+def main(model: str, steps: int = 12, unseen: int = 30, shown: int = 4) -> None:
+    """Measure, train, measure again, and show."""
+    rows = read(DATA, ["text", "summary"], split="test", limit=unseen)
+
+    def rouge(folder: str) -> float:
+        pipe = heedful.pipeline("summarization", folder)
+        encoded = pipe.task.encode(rows)
+        return pipe.task.measure(pipe.model, encoded.examples, encoded.rows).metrics["rougeL"]
+
+    before = rouge(model)
+    if not Path(OUT).exists():
+        few = read(DATA, ["text", "summary"], split="valid", limit=8)  # to validate on; all would take minutes
+        Path(VALID).write_text("".join(json.dumps(row.values) + "\n" for row in few), encoding="utf-8")
+        settings = RunSettings(
+            task="summarization",
+            train=(f"{DATA}:train",),
+            valid=(VALID,),
+            start_from=model,
+            out=OUT,
+            max_steps=steps,
+            data=DataSettings(max_length=96, limit=8 * steps),
+            training=TrainingSettings(batch_size=8, lr=5e-4, log_every=4),
+        )
+        train(settings)
+    write = heedful.pipeline("summarization", OUT)
+    simple = write.task.baseline(rows, lambda: rows)
+    print(
+        f"{unseen} unseen docstrings, ROUGE-L: {before:.1f} as it came, {rouge(OUT):.1f} after {steps} steps; "
+        f"{simple.metrics['rougeL']:.1f} of the text's beginning"
+    )
+    for row, told in zip(rows, write([row.values["text"] for row in rows[:shown]]), strict=False):
+        print(f"\n{row.values['name']}\n    written: {row.values['summary']}\n    said:    {told['output']}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]) if sys.argv[2:] else 12)
