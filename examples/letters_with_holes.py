@@ -11,7 +11,7 @@ expect (other figures on another machine):
 and each line, filled, with what else was thought of each hole: so few steps teach little more than which letters stand
 beside which, enough for `len(self)` and not for `range`. The same without Python:
 
-    heedful train fill-mask --train builtin:stdlib --tokenizer.kind character --data.max-length 32 --max-minutes 3 --out holes
+    heedful train fill-mask --train builtin:stdlib --tokenizer.kind character --data.max-length 32 --out holes
     heedful predict holes "for i in r<mask>nge(10):" --top-k 5 --json
 """
 

@@ -234,7 +234,9 @@ def _builtin(
             kind = kinds[column].rstrip("?")
             if not isinstance(values[name], HOLDS.get(kind, str)):
                 held = next((other for other, made in HOLDS.items() if isinstance(values[name], made)), "text")
-                raise HeedfulError(f"{name!r} of {source} holds {PLURALS.get(held, held)} and cannot be {column!r}; give other data")
+                raise HeedfulError(
+                    f"{name!r} of {source} holds {PLURALS.get(held, held)} and cannot be {column!r}; give other data"
+                )
             chosen[column] = values[name]
         rows.append(Row({**values, **chosen}, source, line))
     return rows

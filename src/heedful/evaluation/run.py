@@ -46,7 +46,7 @@ def evaluate(
             trained on, as its folder tells.
         baseline_train: files that the simple method is to learn from in place of those.
         say: takes a line about what goes on.
-        draw: given the scores and the rows they were made on; gives what it wrote. Where that is nothing, a line says so.
+        draw: given the scores and the rows they were made on, gives what it wrote; a line says where that is nothing.
 
     Returns:
         ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``: ``intervals`` holds
