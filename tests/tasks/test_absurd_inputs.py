@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from answering_folders import made
 
+from answering_folders import made
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.tasks import TASKS

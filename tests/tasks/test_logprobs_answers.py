@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from answering_folders import made
 
+from answering_folders import made
 from heedful.errors import HeedfulError
 from heedful.generation import generate
 from heedful.tasks.pipeline import Pipeline

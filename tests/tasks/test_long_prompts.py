@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from answering_folders import made
 
 import heedful
+from answering_folders import made
 from heedful.config import AlibiPosition, NoPosition
 from heedful.errors import HeedfulError
 from heedful.models import Model

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from answering_folders import LABELS, WORDS, made, saved
 from PIL import Image
 
 import heedful
+from answering_folders import LABELS, WORDS, made, saved
 from heedful.errors import HeedfulError
 from heedful.evaluation.run import evaluate
 from heedful.tasks.classes import likeliest
