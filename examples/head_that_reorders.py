@@ -29,7 +29,8 @@ from heedful.data import Rows, read
 from heedful.demos import demo
 from heedful.inspection import find_heads, intervene
 from heedful.inspection.finding import Found
-from heedful.tasks.translation import Translation, whole
+from heedful.tasks.sequence_to_sequence import whole
+from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer
 
 ORDER = (0, 2, 1, 3)  # weekday, day, month, year: where French takes each of its words from

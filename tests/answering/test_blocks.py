@@ -117,7 +117,7 @@ def live() -> int:
     gc.collect()
     held = {}
     for one in gc.get_objects():
-        if issubclass(type(one), torch.Tensor):
+        if type(one) in (torch.Tensor, torch.nn.Parameter):  # and none of those that stand for others while exporting
             storage = one.untyped_storage()
             held[storage.data_ptr()] = storage.nbytes()
     return sum(held.values())

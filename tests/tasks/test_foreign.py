@@ -226,16 +226,21 @@ def test_the_loss_is_that_of_transformers(name: str, tmp_path: Path) -> None:
 
 
 def test_documents_begin_and_end_as_the_tokenizer_and_the_model_say(tmp_path: Path) -> None:
+    from heedful.tasks.documents import joined
     from heedful.tasks.text_generation import TextGeneration
 
     bare = {name: TextGeneration.load(folder_of(name, tmp_path)) for name in DECODERS}
+
+    def stream(task: TextGeneration) -> list[int]:
+        return joined(task.tokenizer, ENGLISH[:2], task.begins, task.closes).tolist()
+
     one, two = (tokenizer("none").encode([text])[0] for text in ENGLISH[:2])
-    assert bare["gpt2"]._tokens(ENGLISH[:2]).tolist() == [2, *one, 2, *two]
-    assert bare["llama"]._tokens(ENGLISH[:2]).tolist() == [1, *one, 2, 1, *two, 2]
+    assert stream(bare["gpt2"]) == [2, *one, 2, *two]
+    assert stream(bare["llama"]) == [1, *one, 2, 1, *two, 2]
     ends = json.loads((tmp_path / "llama" / "generation_config.json").read_text())
     (tmp_path / "llama" / "generation_config.json").write_text(json.dumps({**ends, "eos_token_id": [1, 2]}))
     told = TextGeneration.load(tmp_path / "llama")  # where <s> ends a text, too
-    assert told._tokens(ENGLISH[:2]).tolist() == [1, *one, 1, *two]
+    assert stream(told) == [1, *one, 1, *two]
     assert told._prompts(["", "a"])[0] == [1]
     assert bare["gpt2"]._prompts(["", "a"])[0] == [2]
 
@@ -271,8 +276,10 @@ def test_the_head_says_what_a_published_model_is_for(tmp_path: Path) -> None:
     transformers.ViTForImageClassification(vit).save_pretrained(tmp_path / "image")
     assert task_of(tmp_path / "sequence") == "text-classification"
     assert task_of(tmp_path / "image") == "image-classification"
-    with pytest.raises(HeedfulError, match="kind 'masked-language-model'"):
-        task_of(tmp_path / "masked")
+    assert task_of(tmp_path / "masked") == "fill-mask"
+    transformers.BertModel(bert).save_pretrained(tmp_path / "bare")
+    with pytest.raises(HeedfulError, match="names no task, and none here answers"):
+        task_of(tmp_path / "bare")
 
 
 # ----------------------------------------------------------------------------------------------------------- fine-tuned

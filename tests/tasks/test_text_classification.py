@@ -119,7 +119,7 @@ def test_long_pairs_are_cut_as_transformers_cuts_them(most: int, tmp_path: Path)
     task, _ = made(PAIRS)
     task.save(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    examples, kept, note = task.encode(PAIRS, most)
+    examples, kept, note, lost = task.encode(PAIRS, most)
     wanted = [
         theirs(row.values["text"], row.values["text_pair"], truncation="longest_first", max_length=most)
         for row in PAIRS
@@ -129,6 +129,7 @@ def test_long_pairs_are_cut_as_transformers_cuts_them(most: int, tmp_path: Path)
     cut = sum(length > most for length in whole)
     assert kept == PAIRS
     assert note == (f"{cut} examples cut to {most} tokens (--data.max-length)" if cut else "")
+    assert lost == cut
 
 
 def test_a_text_longer_than_the_model_is_cut_and_the_note_says_so() -> None:

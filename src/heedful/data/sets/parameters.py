@@ -166,7 +166,7 @@ def described(name: str, text: str) -> Described | None:
 
     >>> one = described("f", "Add.\\n\\nArgs:\\n    x: the first number. Not NaN.\\n    y (int): the second number")
     >>> one.parameters
-    {'x': Span(text='the first number', start=19), 'y': Span(text='the second number', start=60)}
+    {'x': Span(text='the first number', start=19), 'y': Span(text='the second number', start=59)}
     """
     for style in (_numpy, _google, _sphinx):
         entries = list(style(text))
