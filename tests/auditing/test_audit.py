@@ -57,6 +57,16 @@ def test_what_is_said_twice_and_what_contradicts(tmp_path: Path) -> None:
     assert leak.places == [f"{held}:2 = {file}:27"]
 
 
+def test_a_pair_is_asked_as_a_whole(tmp_path: Path) -> None:
+    pairs = [(f"the {a}", f"is {b}", "yes" if a < b else "no") for a in "abcdefg" for b in "vwxyz"]
+    file = table(tmp_path, [*pairs, ("the a", "is v", "no")], header="text\ttext_pair\tlabel")
+    held = table(tmp_path, [("the a", "is new", "yes"), ("the b", "IS z", "no")], "held.tsv", "text\ttext_pair\tlabel")
+    names = found(audited("text-classification", file, valid=(str(held),)))
+    assert names["contradict"] == ("warning", 1, [37])
+    assert names["leakage"] == ("warning", 1, [3])
+    assert "duplicates" not in names
+
+
 def test_labels_that_are_rare_alike_or_alone(tmp_path: Path) -> None:
     rows = [*RIGHT, ("one more x", "Good"), ("one more y", "good "), ("odd one", "gud")]
     result = audited("text-classification", table(tmp_path, rows), valid=(str(table(tmp_path, RIGHT[:2], "v.tsv")),))

@@ -10,7 +10,7 @@ from typing import Any
 from heedful import tasks
 from heedful.auditing.characters import odd_characters
 from heedful.auditing.finding import Finding
-from heedful.auditing.rows import balance, leaked, repeated
+from heedful.auditing.rows import balance, keys_of, leaked, repeated
 from heedful.auditing.tokens import lengths, looked_at, shown
 from heedful.data import Rows
 from heedful.models.base import device_of
@@ -93,8 +93,9 @@ def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
     if rows.skipped:
         text = f"{rows.skipped:,} blank or unreadable rows are left out"
         yield Finding("skipped", "warning", rows.skipped, text)
-    yield from repeated(rows, columns)
-    yield from leaked(rows, held, columns)
+    keys, others = (keys_of(part, columns, task.input_columns) for part in (rows, held))
+    yield from repeated(rows, keys, columns)
+    yield from leaked(rows, keys, held, others)
     yield from balance(rows, columns)
     yield from odd_characters([*rows, *held], columns)
 

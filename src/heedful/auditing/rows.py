@@ -3,75 +3,83 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 from heedful.auditing.finding import Finding, many, place
 from heedful.data import Picture, Row
 from heedful.data.rows import Kind
 
-ANSWERS = ("label", "tags", "answers", "number?")  # kinds of columns that are to be said, not read
-TARGETS = {"target", "summary", "completion", "text_pair", "negative", "score"}
 FEW = 5  # of a label, so few examples hardly teach it
 SKEWED = 0.9  # the share from which one label drowns the others
 
 
-def asked_by(columns: Mapping[str, Kind]) -> list[str]:
-    """The columns that a model is asked with: all but those that hold what it is to say."""
-    names = [name for name, kind in columns.items() if kind not in ANSWERS and name not in TARGETS]
-    return names or list(columns)
+class Key(NamedTuple):
+    """What makes two rows equal, in a few bytes: letters in whichever case, blanks as one; of images the pixels."""
+
+    whole: bytes  # of all columns
+    asked: bytes  # of those that a model is asked with
 
 
-def key(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
-    """What makes two rows equal: letters in whichever case, runs of blanks as one; of images the pixels."""
-    return tuple(_plain(row.values.get(name)) for name in names)
+def keys_of(rows: Sequence[Row], columns: Iterable[str], asks: Collection[str]) -> list[Key]:
+    """The keys of the rows, each value looked at once; a model is asked with the columns ``asks``."""
+    found = []
+    for row in rows:
+        each = {name: _digest(row.values.get(name)) for name in columns}
+        found.append(Key(_joined(each.values()), _joined(one for name, one in each.items() if name in asks)))
+    return found
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return " ".join(value.split()).casefold()
+def _digest(value: Any) -> bytes:
     if isinstance(value, Picture):
-        return value.digest_bytes()
-    return repr(value) if isinstance(value, tuple) else value  # words, spans, messages: some of these have no hash
+        content = value.digest_bytes()
+    else:  # words, spans and messages by what they show: some of them have no hash
+        plain = " ".join(value.split()).casefold() if isinstance(value, str) else repr(value)
+        content = plain.encode("utf-8", "surrogatepass")
+    return blake2b(content, digest_size=16).digest()
 
 
-def repeated(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
+def _joined(parts: Iterable[bytes]) -> bytes:
+    return blake2b(b"".join(parts), digest_size=16).digest()
+
+
+def repeated(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[str, Kind]) -> Iterator[Finding]:
     """Examples that stand more than once, and those that are asked the same and answered otherwise.
 
     >>> rows = [Row({"text": t, "label": l}, "a.tsv", i) for i, (t, l) in enumerate(["ax", "Ax", "ay"], 1)]
-    >>> [(one.name, one.count, one.places) for one in repeated(rows, {"text": "text", "label": "label"})]
+    >>> columns = {"text": "text", "label": "label"}
+    >>> [(one.name, one.count, one.places) for one in repeated(rows, keys_of(rows, columns, ["text"]), columns)]
     [('duplicates', 1, ['a.tsv:2']), ('contradict', 1, ['a.tsv:3'])]
     """
-    names, asks = list(columns), asked_by(columns)
-    whole: set[Any] = set()
-    answers: dict[Any, set[Any]] = defaultdict(set)
+    whole, asked = set[bytes](), set[bytes]()
     again, against = [], []
-    for row in rows:
-        mine, question = key(row, names), key(row, asks)
-        if mine in whole:
+    for row, key in zip(rows, keys, strict=True):
+        if key.whole in whole:
             again.append(place(row))
-        elif answers[question]:
+        elif key.asked in asked:
             against.append(place(row))
-        whole.add(mine)
-        answers[question].add(mine)
+        whole.add(key.whole)
+        asked.add(key.asked)
     if again:
         share = 100 * len(again) / len(rows)
         text = f"{many(len(again))} ({share:.1f} %) said again; learned once more each time"
         yield Finding("duplicates", "warning" if share > 1 else "fact", len(again), text, again)
-    if against and asks != names:
+    if against:
         graded = any(kind in ("label", "tags") for kind in columns.values())
         text = f"{many(len(against))} asked as another is, and answered otherwise"
         text += "; correct their labels" if graded else ""
         yield Finding("contradict", "warning" if graded else "fact", len(against), text, against)
 
 
-def leaked(train: Sequence[Row], held: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """Validation examples that are asked as one of training is."""
-    asks = asked_by(columns)
-    first: dict[Any, str] = {}
-    for row in train:
-        first.setdefault(key(row, asks), place(row))
-    found = [f"{place(row)} = {first[mine]}" for row in held if (mine := key(row, asks)) in first]
+def leaked(train: Sequence[Row], keys: Sequence[Key], held: Sequence[Row], others: Sequence[Key]) -> Iterator[Finding]:
+    """Validation examples, of the keys ``others``, that are asked as one of training is."""
+    first: dict[bytes, Row] = {}
+    for row, key in zip(train, keys, strict=True):
+        first.setdefault(key.asked, row)
+    found = [
+        f"{place(row)} = {place(first[key.asked])}" for row, key in zip(held, others, strict=True) if key.asked in first
+    ]
     if found:
         text = f"{len(found):,} of {len(held):,} validation examples stand in training too; take them out of one"
         yield Finding("leakage", "warning", len(found), text, found)
