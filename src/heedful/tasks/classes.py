@@ -1,17 +1,21 @@
-"""Labels of rows and of models, and what both classifiers do alike with them."""
+"""Labels of rows and of models, and what classifiers do alike with them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from heedful.checkpoints import load
 from heedful.checkpoints.folder import label_names
-from heedful.config import ImageHead, SequenceHead
+from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError, nearest
 from heedful.models import Model
+from heedful.stack import initialise
 
 
 def labels_of(row: Row) -> tuple[str, ...]:
@@ -50,7 +54,7 @@ def stored(theirs: Mapping[str, Any]) -> list[str]:
 
 
 def check_classifier(
-    task: str, model: Model, labels: Sequence[str], head: type[SequenceHead] | type[ImageHead]
+    task: str, model: Model, labels: Sequence[str], head: type[SequenceHead] | type[TokenHead] | type[ImageHead]
 ) -> None:
     """Raise where the model has no classifier of this kind, or not one output for each label."""
     its = model.config.head
@@ -61,6 +65,22 @@ def check_classifier(
         )
     if its.labels != len(labels):
         raise HeedfulError(f"the model tells {its.labels} labels apart, its folder names {len(labels)}")
+
+
+def classifier_in(folder: Path, head: str, labels: int | None, seed: int) -> Model:
+    """The model of a folder with this kind of classifier, its own where it has one.
+
+    With ``labels`` it gets an output layer for so many, drawn anew by ``seed`` even where its own has as many: they
+    are others.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = load(folder, head=head, num_labels=labels, dtype="float32")
+        if labels is not None:
+            output = model.get_submodule("head.output")
+            initialise(output, model.main)
+            model.fresh = sorted({*model.fresh, *(f"head.output.{name}" for name in output.state_dict())})
+    return model
 
 
 def checked_top(k: Any) -> int | None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints import load, read_card
+from heedful.checkpoints import read_card
 from heedful.checkpoints.configuration import config_of, told
 from heedful.checkpoints.folder import find, multi_label
 from heedful.config import (
@@ -31,10 +31,10 @@ from heedful.evaluation.labelled import Labelled
 from heedful.evaluation.scored import overall
 from heedful.models import Model
 from heedful.settings import RunSettings
-from heedful.stack import initialise
 from heedful.tasks.classes import (
     check_classifier,
     checked_top,
+    classifier_in,
     labels_of,
     likeliest,
     names_of,
@@ -146,13 +146,7 @@ class TextClassification(Task):
         known = set(names) <= set(own)
         tokenizer = tokenizer_of(folder)
         task = cls(tokenizer, own if known else names, columns=_columns(rows), multi_label=several(rows))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            model = load(folder, head="sequence", num_labels=None if known else len(names), dtype="float32")
-            if not known:  # also where their number is the same
-                output = model.get_submodule("head.output")
-                initialise(output, model.main)
-                model.fresh = sorted({*model.fresh, *(f"head.output.{name}" for name in output.state_dict())})
+        model = classifier_in(folder, "sequence", None if known else len(names), settings.seed)
         task.check(model)
         return task, model
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints import load, read_card
+from heedful.checkpoints import read_card
 from heedful.checkpoints.configuration import config_of, told
 from heedful.config import EncoderConfig, ModelConfig, TokenHead
 from heedful.data import Kind, Row, Rows
@@ -21,9 +21,8 @@ from heedful.evaluation.classification import Mistakes
 from heedful.evaluation.entities import OUTSIDE, Entity, EntityScores, Scheme, entities
 from heedful.models import Model
 from heedful.settings import RunSettings
-from heedful.stack import initialise
 from heedful.tasks import tagging
-from heedful.tasks.classes import stored
+from heedful.tasks.classes import check_classifier, classifier_in, stored
 from heedful.tasks.encoders import LONGEST, beginning, encoder_config, encoder_in, limit, longest_of, tuning, with_head
 from heedful.tasks.shared import IGNORED, check_vocabulary, masked, padded, reads, tokenizer_of
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
@@ -130,13 +129,7 @@ class TokenClassification(Task):
         own = stored(told(folder)[0]) if isinstance(config_of(folder).head, TokenHead) else []
         known = seen <= set(own)
         task = cls(tokenizer_of(folder), own if known else names, settings.data.stride)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            model = load(folder, head="token", num_labels=None if known else len(names), dtype="float32")
-            if not known:  # also where their number is the same
-                output = model.get_submodule("head.output")
-                initialise(output, model.main)
-                model.fresh = sorted({*model.fresh, *(f"head.output.{name}" for name in output.state_dict())})
+        model = classifier_in(folder, "token", None if known else len(names), settings.seed)
         task.check(model)
         return task, model
 
@@ -171,15 +164,7 @@ class TokenClassification(Task):
         config = model.config
         if not isinstance(config, EncoderConfig):
             raise HeedfulError(f"{self.name} needs an encoder; this model is of kind {config.kind!r}")
-        if not isinstance(config.head, TokenHead):
-            raise HeedfulError(
-                f"{self.name} needs a classifier of tokens, but this model has none (its head is of kind "
-                f"{config.head.kind!r}); teach it one: heedful train {self.name} --from MODEL --train FILE"
-            )
-        if config.head.labels != len(self.labels):
-            raise HeedfulError(
-                f"the model tells {config.head.labels} labels apart, its folder names {len(self.labels)}"
-            )
+        check_classifier(self.name, model, self.labels, TokenHead)
         check_vocabulary(self.tokenizer, config.embedding)
         limit(self.tokenizer, config)
 
