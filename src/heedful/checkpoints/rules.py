@@ -139,12 +139,16 @@ class SqueezeUnlessZero(Squeeze):
 
 @dataclass(frozen=True)
 class RenameUnlessZero(Rename):
-    """Another name for tensors that are not there where all of them are zero: a pooler that its class asks for."""
+    """Another name for tensors that are not there where the weight is zero: a pooler that its class asks for.
+
+    The weight alone tells, as it does for the ``Stored`` fact.
+    """
 
     def read(self, stored: Tensors, made: Tensors) -> None:
-        """As ``Rename``; zeros are left out."""
+        """As ``Rename``; what belongs to a weight of zeros is left out."""
         names = [name for name in stored if self.claims(name)]
-        for name in names if not any(stored[name].any() for name in names) else []:
+        weights = [name for name in names if name.endswith("weight")]
+        for name in names if weights and not stored[weights[0]].any() else []:
             del stored[name]
         super().read(stored, made)
 
