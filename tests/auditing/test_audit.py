@@ -57,6 +57,14 @@ def test_what_is_said_twice_and_what_contradicts(tmp_path: Path) -> None:
     assert leak.places == [f"{held}:2 = {file}:27"]
 
 
+def test_sentences_may_be_said_again(tmp_path: Path) -> None:
+    pairs = [(f"one {a} {b}", f"{b} {a}") for a in "abcdefg" for b in "vwxyz"]
+    held = table(tmp_path, [("new", "new")], "held.tsv", header="source\ttarget")
+    result = audited("translation", table(tmp_path, pairs * 2, header="source\ttarget"), valid=(str(held),))
+    assert found(result)["duplicates"][:2] == ("fact", 35)
+    assert result.ok
+
+
 def test_a_pair_is_asked_as_a_whole(tmp_path: Path) -> None:
     pairs = [(f"the {a}", f"is {b}", "yes" if a < b else "no") for a in "abcdefg" for b in "vwxyz"]
     file = table(tmp_path, [*pairs, ("the a", "is v", "no")], header="text\ttext_pair\tlabel")

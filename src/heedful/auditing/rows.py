@@ -61,12 +61,12 @@ def repeated(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[str, Kin
             against.append(place(row))
         whole.add(key.whole)
         asked.add(key.asked)
+    graded = any(kind in ("label", "tags") for kind in columns.values())  # texts are often said again, and rightly so
     if again:
         share = 100 * len(again) / len(rows)
         text = f"{many(len(again))} ({share:.1f} %) said again; learned once more each time"
-        yield Finding("duplicates", "warning" if share > 1 else "fact", len(again), text, again)
+        yield Finding("duplicates", "warning" if graded and share > 1 else "fact", len(again), text, again)
     if against:
-        graded = any(kind in ("label", "tags") for kind in columns.values())
         text = f"{many(len(against))} asked as another is, and answered otherwise"
         text += "; correct their labels" if graded else ""
         yield Finding("contradict", "warning" if graded else "fact", len(against), text, against)
