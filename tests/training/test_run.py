@@ -369,10 +369,26 @@ def test_a_resumed_run_cannot_change_what_it_is_made_of(run: Path, capsys: pytes
         ("--model.dim=32", "--model.dim is 32, but the run in"),
         ("--model.ff-dim=32", "was begun without it; leave it out, or start a new run"),
         ("--tokenizer.size=77", "was begun with 300; leave it out"),
+        ("--data.prefix=to French: ", "was begun without it; leave it out, or start a new run"),
         ("--preset=transformer-small", "was begun with transformer-tiny"),
         (f"--from={run}", "--from is"),
     ):
         assert cli.main(["train", "translation", "--train", str(data), "--out", str(run), "--resume", option]) == 2
+        assert said in capsys.readouterr().err
+    vectors = [
+        "train",
+        "feature-extraction",
+        "--train",
+        str(data),
+        "--data.columns=1,2",
+        "--out",
+        str(run.parent / "near"),
+    ]
+    small = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60", "--max-steps=1"]
+    assert cli.main([*vectors, *small]) == 0
+    capsys.readouterr()
+    for option, said in (("--pooling.kind=max", "begun with mean"), ("--pooling.normalise=false", "begun with True")):
+        assert cli.main([*vectors, "--resume", option]) == 2
         assert said in capsys.readouterr().err
     other = ["train", "text-generation", "--train", str(data), "--out", str(run), "--resume"]
     assert cli.main(other) == 2

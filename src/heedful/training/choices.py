@@ -18,6 +18,17 @@ from heedful.tasks.task import SOME, Task
 # Times that of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base on
 # MNLI (github.com/microsoft/LoRA, examples/NLU/roberta_base_mnli.sh).
 ADAPTERS_LR = 10
+# settings, or beginnings of their names, that a run's folder holds: a resumed run cannot hear others
+MADE = (
+    "model.",
+    "tokenizer.",
+    "lora.",
+    "image.size",
+    "image.channels",
+    "pooling.kind",
+    "pooling.normalise",
+    "data.prefix",
+)
 
 
 def check_same(settings: RunSettings, begun: RunSettings) -> None:
@@ -28,7 +39,7 @@ def check_same(settings: RunSettings, begun: RunSettings) -> None:
     asked = {name: value for name, value in (named | _given(settings)).items() if value is not None}
     its = {"recipe": begun.recipe, "preset": begun.preset, "from": begun.start_from} | _given(begun)
     for name, value in asked.items():
-        made = name in named or name.startswith(("model.", "tokenizer.", "lora.", "image.size", "image.channels"))
+        made = name in named or name.startswith(MADE)
         if made and value != its.get(name):
             was = "without it" if its.get(name) is None else f"with {its[name]}"
             raise HeedfulError(
