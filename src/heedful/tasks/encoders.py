@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from heedful.checkpoints.configuration import config_of
 from heedful.checkpoints.folder import find
-from heedful.config import EncoderConfig, Head, LearnedPosition, ModelConfig, SpecialTokens
+from heedful.config import EncoderConfig, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.errors import HeedfulError
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.shared import changed, gentle, positions_of, preset_of, reads, special_id
@@ -117,11 +117,6 @@ def encoder_config(
         encoder=stack,
         special=SpecialTokens(pad=tokenizer.pad, start=start, end=(end,)),
     )
-
-
-def with_head(config: EncoderConfig, head: Head) -> EncoderConfig:
-    """The configuration with another head."""
-    return replace(config, head=head)
 
 
 def encoder_in(task: str, folder: str | Path) -> Path:

@@ -29,7 +29,7 @@ from heedful.evaluation.scored import LOWER_IS_BETTER, Scored, overall
 from heedful.models import Model
 from heedful.settings import PoolingSettings, RunSettings
 from heedful.tasks.contrast import contrastive, cosent, embedded, wrong
-from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning, with_head
+from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning
 from heedful.tasks.pairs import fitted
 from heedful.tasks.related import SIDES, check_rows, groups_of, search, texts_of
 from heedful.tasks.shared import check_texts, check_vocabulary, masked, reads, tokenizer_of
@@ -168,7 +168,7 @@ class FeatureExtraction(Task):
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset with this vocabulary, its pooling and no more positions than the longest example needs."""
         config = encoder_config(settings, self.tokenizer, self.longest, self.name)
-        return with_head(config, _head(settings.pooling, POOLED))
+        return replace(config, head=_head(settings.pooling, POOLED))
 
     def ready(self, model: Model, settings: RunSettings) -> None:
         """Take what only training needs."""

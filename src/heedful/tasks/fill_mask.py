@@ -29,7 +29,7 @@ from heedful.models import Encoder, Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.blanks import blanks
 from heedful.tasks.documents import divided, joined, located
-from heedful.tasks.encoders import LONGEST, encoder_config, limit, longest_of, tuning, with_head
+from heedful.tasks.encoders import LONGEST, encoder_config, limit, longest_of, tuning
 from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked, reads, special_id, tokenizer_of
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
@@ -189,7 +189,7 @@ class FillMask(Task):
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset with this vocabulary, and a head tied to the embedding."""
         config = encoder_config(settings, self.tokenizer, self.longest, self.name)
-        return with_head(config, MaskedHead(activation=config.encoder.activation, norm_eps=config.encoder.norm_eps))
+        return replace(config, head=MaskedHead(activation=config.encoder.activation, norm_eps=config.encoder.norm_eps))
 
     def ready(self, model: Model, settings: RunSettings) -> None:
         """Hide what the settings say: by default 15 % of the tokens, one by one."""

@@ -26,7 +26,7 @@ from heedful.evaluation.sentences import likest_sentences
 from heedful.evaluation.squad import best_thresholds, by_kind, score, squad_sums
 from heedful.models import Model
 from heedful.settings import DataSettings, RunSettings
-from heedful.tasks.encoders import beginning, encoder_config, encoder_in, limit, longest_of, tuning, with_head
+from heedful.tasks.encoders import beginning, encoder_config, encoder_in, limit, longest_of, tuning
 from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, windows_of
 from heedful.tasks.shared import check_vocabulary, masked, padded, reads, tokenizer_of
 from heedful.tasks.spans import NEVER, NO_ANSWER, Best, Found, best_spans
@@ -174,7 +174,7 @@ class QuestionAnswering(Task):
 
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset with this vocabulary and no more positions than a window has."""
-        return with_head(encoder_config(settings, self.tokenizer, self.longest, self.name), SpanHead())
+        return replace(encoder_config(settings, self.tokenizer, self.longest, self.name), head=SpanHead())
 
     def check(self, model: Model) -> None:
         """An encoder that points, with a row for every token. From then on no window is longer than it reads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -43,7 +44,7 @@ from heedful.tasks.classes import (
     stored,
     teachable,
 )
-from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning, with_head
+from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning
 from heedful.tasks.pairs import SIDES, Example, examples_of, sides_of
 from heedful.tasks.shared import (
     check_vocabulary,
@@ -166,7 +167,7 @@ class TextClassification(Task):
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset with this vocabulary, these labels and no more positions than the longest example needs."""
         config = encoder_config(settings, self.tokenizer, self.longest, self.name)
-        return with_head(config, SequenceHead(labels=len(self.labels), dropout=config.encoder.dropout.residual))
+        return replace(config, head=SequenceHead(labels=len(self.labels), dropout=config.encoder.dropout.residual))
 
     def ready(self, model: Model, settings: RunSettings) -> None:
         """Name the model's classes; what starts anew has words hidden from it."""

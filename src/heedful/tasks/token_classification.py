@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -23,7 +24,7 @@ from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks import tagging
 from heedful.tasks.classes import check_classifier, classifier_in, stored
-from heedful.tasks.encoders import LONGEST, beginning, encoder_config, encoder_in, limit, longest_of, tuning, with_head
+from heedful.tasks.encoders import LONGEST, beginning, encoder_config, encoder_in, limit, longest_of, tuning
 from heedful.tasks.shared import IGNORED, check_vocabulary, masked, padded, reads, tokenizer_of
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
 from heedful.tasks.words import Worded, of_texts, of_words, shared, spread, windows
@@ -150,7 +151,7 @@ class TokenClassification(Task):
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset with this vocabulary, these labels and no more positions than the longest window needs."""
         config = encoder_config(settings, self.tokenizer, self.longest, self.name)
-        return with_head(config, TokenHead(labels=len(self.labels), dropout=config.encoder.dropout.residual))
+        return replace(config, head=TokenHead(labels=len(self.labels), dropout=config.encoder.dropout.residual))
 
     def ready(self, model: Model, settings: RunSettings) -> None:
         """Name the model's classes; what starts anew has words hidden from it."""
