@@ -247,7 +247,11 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "parquet: broken": ("a.parquet", b"PAR1 and no more", "{path} is no whole Parquet file ("),
     "parquet: half": ("a.parquet", FILES["pairs.parquet"][:200], "{path} is no whole Parquet file ("),
-    "gz: half": ("a.tsv.gz", gzip.compress(tsv().encode() * 99)[:60], "{path} is cut off before its end; copy or"),
+    "gz: half": (
+        "a.tsv.gz",
+        gzip.compress(tsv().encode() * 99, mtime=0)[:60],
+        "{path} is cut off before its end; copy or",
+    ),
     "xz: half": ("a.tsv.xz", lzma.compress(tsv().encode() * 99)[:80], "{path} is cut off before its end; copy or"),
     "zst: half": ("a.tsv.zst", PACK[".zst"](tsv().encode() * 99)[:-9], "{path} is cut off before its end; copy or"),
     "gz: other": ("a.tsv.gz", b"plain text\n", "{path} is no whole .gz file (Not a gzipped file"),
