@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from heedful.data.builtin import PREFIX
 from heedful.data.files import STDIN, NoText, below, extension, shown, whole_text
 from heedful.data.image_folder import PARTS
+from heedful.data.pieces import is_large, pieces
 from heedful.data.rows import Row, Rows
 from heedful.data.tables import EXTENSIONS, NoColumn, Table
 from heedful.errors import HeedfulError
@@ -23,6 +24,8 @@ def read_rows(
     r"""A row for each document of `sources`, in their order; its text is the value of `column`.
 
     - A text file (any extension that no table has), or ``-``, standard input: one document, every line end ``\n``.
+      One of 256 MiB and more, not packed, is a row for each MiB, which is read when it is asked for:
+      `heedful.data.pieces`.
     - A table: a document in each row, in the column of that name, or in the one that `names` names.
     - A folder: every text file and table in it, then those of the folders in it; hidden ones are passed over. `parts`
       says when it has parts, of which `split` chooses one (None: the training part).
@@ -35,7 +38,10 @@ def read_rows(
     rows = Rows(columns=names or [column])
     for source in sources:
         if not os.path.isdir(source):
-            _add(rows, source, _texts(source, column, names), column, limit)
+            if is_large(source) and extension(source) not in EXTENSIONS and names is None and limit is None:
+                rows.extend(pieces(source, column))
+            else:
+                _add(rows, source, _texts(source, column, names), column, limit)
             continue
         for path in _chosen(source, split):
             before = len(rows)

@@ -75,7 +75,7 @@ def named(columns: Mapping[str, Kind], names: Sequence[str] | None) -> tuple[dic
 class Row:
     """One example: `values` by the task's column names, and the `file` and `line` (from 1) that it begins at."""
 
-    values: dict[str, Any]
+    values: Mapping[str, Any]
     file: str
     line: int
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 
+PART = 1 << 24  # tokens looked at together
 NOWHERE = np.zeros(0, dtype=np.int64)
 
 
@@ -30,6 +31,33 @@ class Window(NamedTuple):
 
     stream: Stream
     place: int
+
+
+class Windows(Sequence[Window]):
+    """All windows of a stream, each made when it is asked for: there may be more than memory holds."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def __len__(self) -> int:
+        return self.stream.windows
+
+    @overload
+    def __getitem__(self, place: int) -> Window: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Window]: ...
+
+    def __getitem__(self, place: int | slice) -> Window | list[Window]:
+        places = range(len(self))[place]
+        return Window(self.stream, places) if isinstance(places, int) else [Window(self.stream, one) for one in places]
+
+
+def counted(tokens: np.ndarray, wanted: int | None) -> int:
+    """How often one token stands among them, a part at a time."""
+    if wanted is None:
+        return 0
+    return sum(int((tokens[at : at + PART] == wanted).sum()) for at in range(0, len(tokens), PART))
 
 
 def read(windows: Sequence[Window], random: np.random.Generator | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
 
 from heedful.text.tokenizer import Tokenizer
 
@@ -12,25 +13,28 @@ TOGETHER = 16 * PART  # characters encoded at a time: the library's encodings ar
 CUT = re.compile(r"[^\W\d_](?=\n)")  # between a letter and a line's end tokenizers of words cut too
 
 
-def encode_parts(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[tuple[bool, list[int]]]:
-    """The ids of ``texts``, one after the other in parts, each with whether a text begins there.
+def encode_parts(
+    tokenizer: Tokenizer, texts: Iterable[str], continues: Iterable[bool] = ()
+) -> Iterator[tuple[bool, list[int]]]:
+    """The ids of ``texts``, one after the other in parts, each with whether a text begins there. ``continues`` says
+    which of them go on with the one before; by default none.
 
     The ids of a text's parts, joined, are those of the whole: it is cut only between a letter and the end of a line,
     and not at all for a tokenizer that reads a part otherwise (one that puts a space before every text).
     """
     whole, *halves = tokenizer.encode(["one\n two\n\nthree", "one", "\n two\n\nthree"])
     most = PART if whole == halves[0] + halves[1] else None
-    for group in _grouped(texts, most):
+    for group in _grouped(zip(texts, chain(continues, repeat(False)), strict=False), most):
         yield from zip((begins for begins, _ in group), tokenizer.encode([part for _, part in group]), strict=True)
 
 
-def _grouped(texts: Iterable[str], most: int | None) -> Iterator[list[tuple[bool, str]]]:
+def _grouped(texts: Iterable[tuple[str, bool]], most: int | None) -> Iterator[list[tuple[bool, str]]]:
     """Lists of (whether a text begins, part of about ``most`` characters), each list of ``TOGETHER`` characters."""
     group: list[tuple[bool, str]] = []
     size = 0
-    for text in texts:
+    for text, continues in texts:
         for start, end in _cuts(text, most):
-            group.append((start == 0, text[start:end]))
+            group.append((start == 0 and not continues, text[start:end]))
             size += end - start
             if size >= TOGETHER:
                 yield group

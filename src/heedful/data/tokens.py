@@ -1,0 +1,50 @@
+"""Tokens on disk: written once as they are made, then read as they are looked at, through the system's file cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heedful.errors import HeedfulError
+
+
+def stored(
+    identity: str, parts: Callable[[], Iterable[np.ndarray]], kind: np.dtype[Any], starts: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The parts joined, and ``starts``, which making them fills: both mapped from files (``numpy.memmap``).
+
+    They lie in ``home()`` under a name made of ``identity``; where they are there nothing is made. They are written
+    beside and renamed, so half of them is never read.
+    """
+    name = hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    tokens, places = home() / f"{name}.tokens", home() / f"{name}.starts.npy"
+    if not (tokens.exists() and places.exists()):
+        beside = tokens.with_name(f"{tokens.name}.{os.getpid()}.part")
+        try:
+            tokens.parent.mkdir(parents=True, exist_ok=True)
+            with beside.open("wb") as file:
+                for part in parts():
+                    part.tofile(file)
+            np.save(places, np.array(starts, dtype=np.int64))
+            os.replace(beside, tokens)
+        except OSError as error:
+            raise HeedfulError(
+                f"cannot write tokens to {tokens.parent}: {error.strerror}; make room, or name another folder in "
+                "HEEDFUL_CACHE"
+            ) from None
+        finally:
+            beside.unlink(missing_ok=True)
+    return np.memmap(tokens, kind, "r"), np.load(places)
+
+
+def home() -> Path:
+    """Where tokens are kept: ``$HEEDFUL_CACHE``, else ``heedful`` in ``$XDG_CACHE_HOME``, else ``~/.cache/heedful``."""
+    named = os.environ.get("HEEDFUL_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heedful"

@@ -1,0 +1,125 @@
+"""A text cut into pieces is the text: the same tokens as of the whole, read when they are asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heedful import cli
+from heedful.data import pieces as cut
+from heedful.data import read
+from heedful.data.documents import read_rows
+from heedful.data.pieces import Piece, is_cut
+from heedful.errors import HeedfulError
+from heedful.tasks.documents import divided, located
+from heedful.text import Tokenizer
+
+TEXT = "".join(f"The {n} old café\r\nstood {'—' * (n % 3)} by\n\n  the sea, {n * n} times;\n" for n in range(400))
+COLUMNS = {"text": "document"}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cut, "PIECE", 700)
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path / "kept"))
+
+
+def made(folder: Path, content: bytes | str = TEXT) -> str:
+    file = folder / "sea.txt"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(file)
+
+
+def in_pieces(monkeypatch: pytest.MonkeyPatch, *files: str) -> list:
+    monkeypatch.setattr(cut, "LARGE", 1000)
+    return read_rows(files, "text")
+
+
+def test_the_pieces_joined_are_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (whole,) = read(made(tmp_path), COLUMNS)
+    rows = in_pieces(monkeypatch, made(tmp_path))
+    assert len(rows) > 20
+    assert is_cut(rows)
+    assert "".join(row.values["text"] for row in rows) == whole.values["text"]
+    text = TEXT.replace("\r\n", "\n")
+    seen = 0
+    for row in rows:
+        assert row.line == 1 + text[:seen].count("\n")
+        seen += len(row.values["text"])
+
+
+@pytest.mark.parametrize("content", ["—é" * 3000, "x" * 5000, "a b " * 2000 + "é\n" * 900], ids=["wide", "one", "some"])
+def test_without_good_places_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    rows = in_pieces(monkeypatch, made(tmp_path, content))
+    assert len(rows) > 3
+    assert "".join(row.values["text"] for row in rows) == content
+
+
+@pytest.mark.parametrize("kind", ["bpe", "character", "wordpiece"])
+def test_their_tokens_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    tokenizer = Tokenizer.train([TEXT], 300, kind, template="none")
+    other = tmp_path / "other.txt"
+    other.write_text("a short text\n")
+    files = [made(tmp_path), str(other)]
+    whole, starts = located(tokenizer, read_rows(files, "text"), [7], [5])
+    rows = in_pieces(monkeypatch, *files)
+    found, places = located(tokenizer, rows, [7], [5])
+    assert isinstance(found, np.memmap)
+    assert found.tolist() == whole.tolist()
+    assert places.tolist() == starts.tolist()
+
+
+def test_tokens_are_made_once_for_a_file_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = Tokenizer.train([TEXT], 300, template="none")
+    rows = in_pieces(monkeypatch, made(tmp_path))
+    first, _ = located(tokenizer, rows, [], [5])
+    with monkeypatch.context() as patch:
+        patch.setattr(Tokenizer, "encode", lambda *_: pytest.fail("made again"))
+        assert located(tokenizer, rows, [], [5])[0].tolist() == first.tolist()
+    again = in_pieces(monkeypatch, made(tmp_path, TEXT.replace("old", "new")))
+    assert located(tokenizer, again, [], [5])[0].tolist() != first.tolist()
+    assert not list((tmp_path / "kept").glob("*.part"))
+
+
+def test_the_last_pieces_are_held_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = in_pieces(monkeypatch, made(tmp_path))
+    train, held = divided(rows, None, 0)
+    assert [*train, *held] == [*rows]
+    assert len(held) == 4
+    assert len(divided(rows, 0.5, 0)[1]) == round(0.5 * len(rows))
+    with pytest.raises(HeedfulError, match="give a validation file"):
+        divided(rows[:3], None, 0)
+
+
+def test_a_wrong_byte_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [b"plain text here\n"] * 200
+    lines[150] = b"fa\xe7ade\n"
+    rows = in_pieces(monkeypatch, made(tmp_path, b"".join(lines)))
+    with pytest.raises(HeedfulError, match=r"byte 0xe7\) in .*sea.txt:151; convert"):
+        [row.values["text"] for row in rows]
+
+
+def test_a_piece_is_a_mapping_of_one_text(tmp_path: Path) -> None:
+    piece = Piece(made(tmp_path, "one two"), "text", 4, 7, 1)
+    assert (dict(piece), piece.get("other"), len(piece)) == ({"text": "two"}, None, 1)
+
+
+def test_a_model_learns_from_them_as_from_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, held = made(tmp_path), tmp_path / "held.txt"
+    held.write_text(TEXT[:3000], newline="")
+    small = ["--preset=gpt-micro", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.kind=character"]
+    run = ["train", "text-generation", "--train", file, "--valid", str(held), *small, "--data.max-length=16"]
+    run += ["--max-steps=6", "--training.log-every=1", "--training.batch-tokens=64"]
+    for name, large in (("whole", 1 << 28), ("cut", 1000)):
+        monkeypatch.setattr(cut, "LARGE", large)
+        assert cli.main([*run, "--out", str(tmp_path / name)]) == 0
+    losses = [
+        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("whole", "cut")
+    ]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 6
+    assert list((tmp_path / "kept").glob("*.tokens"))
