@@ -19,7 +19,10 @@ from heedful.data import builtin, read
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.tasks.task import SOME
+from heedful.training import Checkpoints, Loop
+from heedful.training import run as training
 from heedful.training.choices import asked_for
+from heedful.verification.ends import compared
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--training.log-every=1"]
 SMALL += ["--training.evaluate-every=2", "--training.schedule=constant", "--training.warmup=1"]
@@ -174,6 +177,31 @@ def test_a_stopped_run_goes_on_to_the_same_bits(run: tuple[str, Path, list[str]]
     ours, theirs = (load_file(folder / "last" / "model.safetensors") for folder in (tmp_path / "parts", whole))
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
     assert ours.keys() == theirs.keys()
+
+
+def test_a_run_that_broke_off_anywhere_ends_the_same(
+    run: tuple[str, Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of its beginning, of a step, of a write: weights, best ones, state, losses, files are those of ``whole``."""
+    _, whole, command = run
+    again = [*command, "--out", str(tmp_path / "whole"), "--max-steps=6", "--resume", "--json"]
+    places = ((training, "begun", 0), (Loop, "_step", 3), (Checkpoints, "_write", 1), (Loop, "_step", 1))
+    for place, name, call in places:
+        made, own = iter(range(call + 1)), getattr(place, name)
+
+        def breaking(*given: Any, made: Any = made, own: Any = own, call: int = call) -> Any:
+            if next(made) == call:
+                raise HeedfulError("broken off")
+            return own(*given)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, breaking)
+            assert cli.main(again) == 2
+    assert cli.main(again) == 0
+    findings = compared(whole, tmp_path / "whole")
+    assert [(one.name, one.reason) for one in findings if one.verdict == "off"] == []
+    held = {one.name for one in findings if one.verdict == "ok"}
+    assert held >= {"last weights", "best weights", "checkpoint", "losses", "files"}
 
 
 def test_a_folder_is_verified_summed_up_and_looked_into(

@@ -28,6 +28,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {lower[close[0]]!r}?" if close else "known: " + ", ".join(names)
 
 
+def many(count: int, what: str = "example", plural: str | None = None) -> str:
+    """A number of things; more than one are ``plural``, where that is more than an s.
+
+    >>> many(1), many(1200, "label"), many(0, "entity", "entities")
+    ('1 example', '1,200 labels', '0 entities')
+    """
+    return f"{count:,} {what if count == 1 else plural or what + 's'}"
+
+
 def chosen(table: Mapping[str, T], word: str, what: str) -> T:
     """What ``table`` holds under ``word``; another word raises ``HeedfulError``, naming the nearest.
 

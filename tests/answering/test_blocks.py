@@ -14,6 +14,7 @@ import torch
 from answering_folders import WORDS, made
 from heedful.answering import blocks
 from heedful.answering.blocks import Seeds, size_of
+from heedful.answering.told import Told
 from heedful.errors import HeedfulError
 from heedful.tasks.pipeline import Pipeline
 
@@ -140,6 +141,20 @@ def test_sizes() -> None:
     assert size_of(b"x" * 100) == 5
     assert size_of(np.zeros((10, 10), dtype=np.uint8)) == 5
     assert size_of(7) == 0
+
+
+def test_warnings_of_one_input_are_added_up_too(caplog: pytest.LogCaptureFixture) -> None:
+    told, log = Told(), logging.getLogger("heedful")
+    with told.naming(str):
+        for text in (
+            "1 of 1 input cut to 5 tokens",
+            "2 of 3 questions cut to 5 tokens",
+            "1 of 2 texts cut to 5 tokens",
+        ):
+            log.warning(text)
+    assert caplog.messages == []
+    told.end(6)
+    assert caplog.messages == ["4 of 6 inputs cut to 5 tokens"]
 
 
 def test_seeds_of_equal_inputs_differ_and_can_be_had_again() -> None:

@@ -117,7 +117,7 @@ def test_what_is_drawn_is_drawn_again(
     with monkeypatch.context() as patch:
         patch.setattr(through.Unfinished, "add", stop)
         _, err = run(capsys, *given, "--out", "y.jsonl", status=130)
-        assert err == "12 answers are kept in y.jsonl.part; the same call goes on after them\nheedful: stopped\n"
+        assert err == "12 answers kept in y.jsonl.part; the same call goes on after them\nheedful: stopped\n"
     drawn = json.loads(Path("y.jsonl.part.json").read_text())["kept"]["seed"]
     _, err = run(capsys, *given, "--out", "y.jsonl")
     assert err.startswith("going on after 11 answers\n9 inputs answered in ")

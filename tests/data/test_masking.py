@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful.data.masking import LIKELY, SPANS, Masking
+from heedful.data.masking import SPANS, STOP, Masking, likely, stop_of
 
 SPECIAL, MASK, V = 5, 4, 105  # ids 0 to 4 are special; even ordinary ids begin a word, odd ones go on with it
 ORDINARY = np.arange(V) >= SPECIAL
@@ -107,9 +107,9 @@ def test_single_tokens_do_not_keep_words_whole() -> None:
 
 def test_spans_are_as_long_as_in_spanbert() -> None:
     """p(n) ∝ 0.2 · 0.8ⁿ⁻¹ up to 10 words, 3.8 on average (Joshi et al. 2020, section 3.1)."""
-    assert LIKELY.sum() == pytest.approx(1)
-    assert (SPANS * LIKELY).sum() == pytest.approx(3.8, abs=0.01)
-    assert LIKELY[1:] / LIKELY[:-1] == pytest.approx(0.8)
+    assert likely(STOP).sum() == pytest.approx(1)
+    assert (SPANS * likely(STOP)).sum() == pytest.approx(3.8, abs=0.01)
+    assert likely(STOP)[1:] / likely(STOP)[:-1] == pytest.approx(0.8)
     rows = windows(300, 2000, begins=0.6)
     masking, lengths = replace(MASKING, unit="span", share=0.02), Counter[int]()  # few: they seldom meet
     random = np.random.default_rng(6)
@@ -124,8 +124,15 @@ def test_spans_are_as_long_as_in_spanbert() -> None:
     total = sum(lengths.values())
     assert total > 1200
     assert max(lengths) == 10
-    for length, likely in zip(SPANS.tolist(), LIKELY, strict=True):
-        assert lengths[length] / total == pytest.approx(likely, abs=0.04)
+    for length, p in zip(SPANS.tolist(), likely(STOP), strict=True):
+        assert lengths[length] / total == pytest.approx(p, abs=0.04)
+
+
+@pytest.mark.parametrize("length", [1, 1.5, 3, 3.797, 5.4])
+def test_spans_are_as_long_as_is_asked_on_average(length: float) -> None:
+    assert likely(stop_of(length)) @ SPANS == pytest.approx(length)
+    with pytest.raises(ValueError, match=r"spans of at most 10 words have 1 to less than 5\.5 on average, not 5\.5"):
+        stop_of(5.5)
 
 
 def test_a_span_shares_its_draw_and_ends_at_a_special_token() -> None:

@@ -400,3 +400,17 @@ def test_a_missing_extra_names_its_install_line(
 def test_several_compressed_frames_are_one_file(write: Write) -> None:
     path = write("a.tsv.zst", PACK[".zst"](b"one\tun\n") + PACK[".zst"](b"two\tdeux\n"))
     assert values(read(path, PAIR)) == [("one", "un"), ("two", "deux")]
+
+
+def test_a_header_of_other_names_is_no_row(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    for header in ("sorce\ttraget", "txt\ttraget", "text\tlabel", "Sentence\tScore"):
+        file.write_text(f"{header}\nthe cow\tla vache\n")
+        name = header.partition("\t")[0]
+        with pytest.raises(
+            HeedfulError, match=rf"no column 'source' among '{name}', .*a\.tsv:1; .*by number where there"
+        ):
+            read(file, ["source", "target"])
+        assert len(read(file, ["source", "target"], names=["1", "2"])) == 2
+    file.write_text("text\nthe cow\n")  # a single word is a word, unless it is nearly what is wanted
+    assert len(read(file, ["source"])) == 2

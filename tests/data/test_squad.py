@@ -351,3 +351,10 @@ def test_names_are_not_for_squads_own_json_and_bytes_are_not_text(tmp_path: Path
     (tmp_path / "b.json").write_bytes(b'{"data": [\n"\xe9"]}')
     wrong(str(tmp_path / "b.json"), r"invalid UTF-8 \(byte 0xe9 at byte 2 of the line\), in .*b\.json:2")
     wrong(str(tmp_path / "c.json"), r"no such file: .*c\.json; ")
+
+
+def test_records_without_a_context_are_shown_what_to_write(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"question": "Who?", "answers": {"text": ["cow"], "answer_start": [4]}}\n')
+    with pytest.raises(HeedfulError, match=r"no column 'context' among .*a\.jsonl:1; write {\"question\": "):
+        read(file, {"question": "text", "context": "text", "answers": "answers"})

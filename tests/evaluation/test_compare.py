@@ -23,6 +23,7 @@ from heedful.evaluation.intervals import draws
 from heedful.evaluation.labelled import Labelled
 from heedful.evaluation.metrics import translation_scores
 from heedful.evaluation.paired import Difference, differences, randomised, verdict
+from heedful.evaluation.run import evaluate
 from heedful.evaluation.scored import Sums, overall
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
@@ -220,7 +221,7 @@ def test_two_classifiers(folders: Path) -> None:
 def test_examples_are_shown_by_how_far_apart_they_are(folders: Path) -> None:
     found = both(folders, "pairs", "pairs.tsv", examples=100, decoding={"max_new_tokens": 8})
     assert found["decides"] == "bleu"
-    assert {"bleu", "chrf", "ter", "exact_match"} == set(found["metrics"])
+    assert {"loss", "bleu", "chrf", "ter", "exact_match"} == set(found["metrics"])
     apart = [abs(one["score_b"] - one["score_a"]) for one in found["differ"]]
     assert apart == sorted(apart, reverse=True)
     assert all(one["a"] != one["b"] for one in found["differ"])
@@ -256,8 +257,8 @@ def test_rows_that_one_model_cannot_take_are_left_out_for_both(
     assert result["examples"] == 3
     assert told == [
         "3 examples",
-        "B: 1 examples longer than 16 tokens left out (the model takes no more)",
-        "1 examples that one of the models cannot take are left out for both",
+        "B: 1 example longer than 16 tokens left out (the model takes no more)",
+        "1 example that one of the models cannot take left out for both",
         "of 3 examples an interval is too narrow; give 30 or more",
     ]
     (tmp_path / "none.tsv").write_text(f"source\ttarget\n{'the fig ' * 40}\tfig\n", "utf-8")
@@ -276,6 +277,29 @@ def test_one_text_shows_the_figures_and_nothing_more(folders: Path, tmp_path: Pa
     )
     assert result["differ"] == [] or len(result["differ"]) == 1
     assert result["verdict"] in compared(result)
+
+
+def test_of_tagged_sentences_entities_are_shown(tmp_path: Path) -> None:
+    lines = [f"the O\n{a} B-fruit\n{a} I-fruit\non O\n{b} B-tool\n" for a in FRUIT for b in TOOLS]
+    (tmp_path / "set.conll").write_text("\n".join(lines), "utf-8")
+    file = tmp_path / "set.conll"
+    models = [
+        str(folder_of("token-classification", file, tmp_path / f"m{seed}", seed, preset="bert-tiny")) for seed in (0, 1)
+    ]
+    result = compare(models, [str(file)], say=quiet)
+    (first, _), wanted = result["differ"][:2], result["differ"][0]["expected"]
+    fruit = first["input"].split()[1]
+    assert wanted[0] == {"label": "fruit", "text": f"{fruit} {fruit}", "start": 4, "end": 4 + 2 * len(fruit) + 1}
+    shown = next(line for line in compared(result) if line.strip().startswith("expected"))
+    assert shown.split(None, 1)[1].startswith(f"fruit {fruit} {fruit}, tool ")
+
+
+def test_columns_are_named_by_the_flag_that_is_there(folders: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong.tsv").write_text("txet\tlabel\na\tfruit\n", "utf-8")
+    model, data = str(folders / "labels0"), [str(tmp_path / "wrong.tsv")]
+    for run in (lambda: compare([model, model], data, say=quiet), lambda: evaluate(model, data, say=quiet)):
+        with pytest.raises(HeedfulError, match=r"no column 'text' .* which to use: --columns txet,label"):
+            run()
 
 
 def test_what_cannot_be_compared_is_one_line(folders: Path, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_of_a_prompt_and_its_completion_the_completion_is_learned() -> None:
         assert batch["ids"][i, : len(ids) - 1].tolist() == ids[:-1]
         assert batch["labels"][i].tolist() == labels + [-100] * (batch["labels"].size(1) - len(labels))
     assert task.count(batch) == sum(len(ids) for ids in task.tokenizer.encode(["moo moo", "Moo."])) + 2
-    assert encoded.note == f"{task.count(batch)} tokens of answers are learned, what is asked is read"
+    assert encoded.note == f"{task.count(batch)} tokens of answers learned, what is asked is read"
     assert task.lengths(encoded.examples).tolist() == [[len(talk.ids) - 1] for talk in encoded.examples]
 
 
@@ -216,7 +216,7 @@ def test_what_is_too_long_is_left_out_and_never_split() -> None:
     long = ("Say moo: ", "moo " * 100)
     encoded = task.encode(pairs(("Say ", "Moo."), long), 64)
     assert len(encoded.examples) == len(encoded.rows) == 1
-    assert encoded.note.endswith("; 1 examples longer than 64 tokens left out")
+    assert encoded.note.endswith("; 1 example longer than 64 tokens left out")
     with pytest.raises(HeedfulError, match=r"every example is longer than 64 tokens; raise --data\.max-length"):
         task.encode(pairs(long), 64)
     odd = Rows([*pairs(("a", "b")), Row({"text": "a document"}, "b.txt", 1)])

@@ -150,7 +150,7 @@ def test_a_shorter_text_and_one_of_nothing() -> None:
         task.encode(rows("日"), LENGTH)
     with pytest.raises(HeedfulError, match=r"the model reads 16 tokens, not 17; lower --data\.max-length"):
         task.encode(rows(BOOK), 17)
-    with pytest.raises(HeedfulError, match=r"2 tokens leave no room for text between the 2 that stand around it"):
+    with pytest.raises(HeedfulError, match=r"2 tokens cannot hold a text and the 2 special ones around it"):
         task.encode(rows(BOOK), 2)
     assert task.encode(rows("The 日 cow 日"), LENGTH).note.endswith(
         "; 2 of them unknown to the vocabulary, never hidden"
@@ -327,7 +327,7 @@ def test_around_each_mask_of_a_long_text_is_read(caplog: pytest.LogCaptureFixtur
     assert answer.score == pytest.approx(math.prod(scores), rel=1e-3)
     assert line.replace("<mask>", "and") * 3 in answer.output
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
-        "1 of 2 inputs are longer than the 16 tokens that the model reads; so many around each mask were read"
+        "1 of 2 inputs longer than the 16 tokens that the model reads; so many around each mask were read"
     ]
 
 
@@ -392,7 +392,7 @@ def test_transformers_opens_a_trained_folder_and_fills_alike(kind: Any, book: Pa
 
 def test_a_folder_comes_back_as_it_was_trained(book: Path, tmp_path: Path) -> None:
     result = run(book, tmp_path / "run", masking=MaskingSettings(unit="word", share=0.3))
-    assert result["settings"]["masking"] == {"share": 0.3, "unit": "word"}
+    assert result["settings"]["masking"] == {"share": 0.3, "unit": "word", "length": None}
     task = FillMask.load(tmp_path / "run")
     assert (task.window, task.longest, task.mask_name) == (LENGTH, LENGTH, "<mask>")
     card = json.loads((tmp_path / "run" / "heedful.json").read_text())
@@ -522,6 +522,16 @@ def test_folders_that_cannot_fill(tmp_path: Path, book: Path) -> None:
         task.check(heedful.create("gpt-micro", seed=0))
     with pytest.raises(HeedfulError, match="they do not belong together"):
         task.check(made("wordpiece")[1])
+
+
+def test_a_decoder_is_refused_before_a_head_is_drawn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = Tokenizer.train([BOOK], 300, template="both", mask=True)
+    model = heedful.create("gpt-micro", seed=0)
+    save(model, tmp_path)
+    tokenizer.save(tmp_path)
+    with pytest.raises(HeedfulError, match=r"fill-mask needs an encoder; the model in .* is of kind 'decoder'$"):
+        FillMask.start(tmp_path, rows(BOOK), settings())
+    assert caplog.messages == []
 
 
 def test_wrong_files(tmp_path: Path) -> None:

@@ -232,7 +232,9 @@ def test_documents_begin_and_end_as_the_tokenizer_and_the_model_say(tmp_path: Pa
     bare = {name: TextGeneration.load(folder_of(name, tmp_path)) for name in DECODERS}
 
     def stream(task: TextGeneration) -> list[int]:
-        return joined(task.tokenizer, ENGLISH[:2], task.begins, task.closes).tolist()
+        return joined(
+            task.tokenizer, [Row({"text": text}, "", 1) for text in ENGLISH[:2]], task.begins, task.closes
+        ).tolist()
 
     one, two = (tokenizer("none").encode([text])[0] for text in ENGLISH[:2])
     assert stream(bare["gpt2"]) == [2, *one, 2, *two]

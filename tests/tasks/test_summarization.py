@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,7 +93,7 @@ def test_a_summary_that_is_too_long_is_left_out_and_said() -> None:
     long = Row({"text": "the bird", "summary": "a bird " * 30}, "s.tsv", 5)
     kept = task.encode(Rows([*ROWS, long]), 40)
     assert len(kept.examples) == len(kept.rows) == 4
-    assert kept.note == "1 examples longer than 40 tokens left out (--data.max-length)"
+    assert kept.note == "1 example longer than 40 tokens left out (--data.max-length)"
 
 
 def test_no_room_beside_the_prefix_is_said() -> None:
@@ -121,7 +122,10 @@ def test_metrics_are_those_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> No
     batch = task.collate(examples)
     assert measured.metrics["loss"] == pytest.approx(task.objective(model, batch).item() / task.count(batch))
     assert measured.each is not None
-    assert overall(measured.each) == {kind: value for kind, value in measured.metrics.items() if kind != "loss"}
+    assert overall(measured.each) == pytest.approx(measured.metrics)
+    alone = task.collate(examples[1:2])
+    own = measured.each.figures(np.array([1]))["loss"]
+    assert own == pytest.approx(task.objective(model, alone).item() / task.count(alone), rel=1e-5)
     assert list(measured.outputs) == said
     worst = measured.details["worst"]
     assert [one["place"] for one in worst] == [2, 1, 3, 0]

@@ -16,7 +16,7 @@ import heedful
 from heedful.checkpoints import load, save
 from heedful.config import EncoderConfig
 from heedful.data import Row, Rows
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.task import Answer
@@ -128,7 +128,7 @@ def test_long_pairs_are_cut_as_transformers_cuts_them(most: int, tmp_path: Path)
     whole = [len(example.ids) for example in task.encode(PAIRS).examples]
     cut = sum(length > most for length in whole)
     assert kept == PAIRS
-    assert note == (f"{cut} examples cut to {most} tokens (--data.max-length)" if cut else "")
+    assert note == (f"{many(cut)} cut to {most} tokens (--data.max-length)" if cut else "")
     assert lost == cut
 
 
@@ -139,7 +139,7 @@ def test_a_text_longer_than_the_model_is_cut_and_the_note_says_so() -> None:
     long = rows(("the apple and the pear and the plum and the quince", "fruit"))
     examples, _, note, _ = task.encode(long, 100)
     assert len(examples[0].ids) == 6
-    assert note == "1 examples cut to 6 tokens (the model takes no more)"
+    assert note == "1 example cut to 6 tokens (the model takes no more)"
     assert task.answer(model, [long[0].values["text"]])[0].output in task.labels
     with pytest.raises(HeedfulError, match=r"max-length 2 has no room for text; give 3"):
         task.encode(SINGLE, 2)

@@ -138,7 +138,7 @@ def test_what_is_too_long_is_cut_as_theirs_is(name: str, most: int, tmp_path: Pa
         cut = theirs(*sides, truncation="longest_first", max_length=most, return_tensors="pt")
         encoded = task.encode(rows([sides if len(sides) > 1 else text]), most if most < 40 else None)
         assert [encoded.examples[0].ids] == cut["input_ids"].tolist()
-        assert "1 examples cut" in encoded.note
+        assert "1 example cut" in encoded.note
         with torch.no_grad():
             expected = model(**cut).logits.softmax(1).max().item()
     assert most < 40 or task.answer(ours, [(text, other)])[0].score == pytest.approx(expected, abs=1e-5)

@@ -220,7 +220,7 @@ def test_schemes_are_known_by_themselves(tags: list[str], labels: list[str], tol
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        ([("a b", "O O")], r"^set\.conll: the one tag 'O' in 1 sentences; there must be two"),
+        ([("a b", "O O")], r"^set\.conll: the one tag 'O' in 1 sentence; there must be two"),
         (
             [("a b", "O B-PER"), ("c d", "I-PER PERS")],
             r"^set\.conll:3: the tag 'PERS' of 'd' says neither B- nor I- as others do; did you mean '[BI]-PER'\?$",

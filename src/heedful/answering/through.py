@@ -22,7 +22,7 @@ from heedful.checkpoints.configuration import home
 from heedful.checkpoints.folder import find
 from heedful.data.files import STDIN
 from heedful.data.inputs import Given, described, inputs
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.generation.options import NAMES, part, resolve
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.task import Answer
@@ -103,7 +103,7 @@ def predict(
             raise HeedfulError(f"{out}.part has more lines than there are inputs; --overwrite starts anew")
         progress = stack.enter_context(Progress(total, done, quiet=quiet or file is None))
         if done:
-            progress.note(f"going on after {done:,} answers")
+            progress.note(f"going on after {many(done, 'answer')}")
         if seed is not None:
             chosen["seed"] = seed
         place = done
@@ -119,12 +119,12 @@ def predict(
                 progress.tick(place)
         except KeyboardInterrupt:
             if file is not None:
-                progress.note(f"{place:,} answers are kept in {file.part}; the same call goes on after them")
+                progress.note(f"{many(place, 'answer')} kept in {file.part}; the same call goes on after them")
             raise
         if file is not None:
             file.finish()
         seconds = round(time.monotonic() - began, 3)
-        progress.note(f"{place - done:,} inputs answered in {seconds:,.1f} s: {out}")
+        progress.note(f"{many(place - done, 'input')} answered in {seconds:,.1f} s: {out}")
     told = {"task": pipe.task.name, "model": str(model), "in": source, "out": out}
     return {**told, "inputs": place, "before": done, "seconds": seconds}
 

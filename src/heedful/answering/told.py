@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 
 PLACE = re.compile(r"input (\d+)\b")  # how tasks call an input: by its place among those they are asked with
-SHARE = re.compile(r"([\d,]+) of [\d,]+ (?:inputs|texts) (.*)", re.DOTALL)  # how they tell of several
+SHARE = re.compile(r"([\d,]+) of [\d,]+ (?:inputs?|texts?|questions?) (.*)", re.DOTALL)  # how they tell of several
 MOST = 50  # warnings that are shown; the others are counted
 
 log = logging.getLogger("heedful")
@@ -69,6 +69,6 @@ class Told(logging.Filter):
     def end(self, asked: int) -> None:
         """Tell what was added up and counted, ``asked`` inputs in all."""
         for what, count in self.sums.items():
-            log.warning(f"{count:,} of {asked:,} inputs {what}")
+            log.warning(f"{count:,} of {many(asked, 'input')} {what}")
         if self.more:
-            log.warning(f"{self.more:,} more warnings like these")
+            log.warning(f"{many(self.more, 'more warning')} like these")

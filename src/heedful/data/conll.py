@@ -98,14 +98,21 @@ def line_of(row: Row, place: int) -> int:
     return row.line if together else row.line + place
 
 
-class _Columns:
-    """A CoNLL file; ``found`` says which columns are taken."""
+def sentences_of(path: str, names: Sequence[str] | None = None) -> Iterator[Sentence]:
+    """The sentences of a CoNLL file as `read_rows` reads them, but of words alone: other columns do not matter, and
+    there need be none. ``names`` has the name or the number of the word's.
+    """
+    return iter(_Columns(path, names, tagged=False))
 
-    def __init__(self, path: str, names: Sequence[str] | None) -> None:
+
+class _Columns:
+    """A CoNLL file; ``found`` says which columns are taken: the word's and, where ``tagged``, the tag's."""
+
+    def __init__(self, path: str, names: Sequence[str] | None, tagged: bool = True) -> None:
         self.path = path
         universal = extension(path) in CONLLU
-        self._numbered = universal  # whether the first column may say that a line is no word
-        self._names = tuple(names) if names is not None else UNIVERSAL if universal else None
+        self._tagged, self._numbered = tagged, universal  # whether the first column may say that a line is no word
+        self._names = tuple(names) if names is not None else UNIVERSAL[: 1 + tagged] if universal else None
         self.found: tuple[str, ...] = self._names or ("first", "last")
 
     def __iter__(self) -> Iterator[Sentence]:
@@ -155,33 +162,39 @@ class _Columns:
         """Settle which columns are taken; whether the first line is a header, which says so."""
         where = f"{shown(self.path)}:{line}"
         if self._names is None:
-            if len(first) < 2:
+            if len(first) < 2 and self._tagged:
                 raise HeedfulError(f"the word {brief(first[0])!r} has no tag, in {where}; {HOW}")
-            self._places = (0, -1)
-            header = all(cell.lower() in names for cell, names in zip((first[0], first[-1]), HEADER, strict=True))
+            self._places = (0, -1)[: 1 + self._tagged]
+            header = len(first) > 1 and all(
+                cell.lower() in names for cell, names in zip((first[0], first[-1]), HEADER, strict=True)
+            )
             if header:
                 self.found = (first[0], first[-1])
             return header
         if all(name in first for name in self._names):
-            self._places = (first.index(self._names[0]), first.index(self._names[1]))
+            self._places = tuple(map(first.index, self._names))
             return True
         wrong = next((name for name in self._names if not name.isdecimal()), None)
         if wrong is not None:
             raise HeedfulError(
-                f"no column {wrong!r} among {', '.join(map(repr, first))}, in {where}; number the columns of the word "
-                "and of the tag: --data.columns 1,2"
+                f"no column {wrong!r} among {', '.join(map(repr, first))}, in {where}; number the "
+                + (
+                    "columns of the word and of the tag: --data.columns 1,2"
+                    if self._tagged
+                    else "word's: --data.columns 1"
+                )
             )
         outside = next((name for name in self._names if not 1 <= int(name) <= len(first)), None)
         if outside is not None:
             raise HeedfulError(
-                f"{_count(len(first))}, and column {outside} is wanted, in {where}; choose others: --data.columns 1,"
-                f"{len(first)}"
+                f"{_count(len(first))}, and column {outside} is wanted, in {where}; choose others: --data.columns 1"
+                + (f",{len(first)}" if self._tagged else "")
             )
-        self._places = (int(self._names[0]) - 1, int(self._names[1]) - 1)
+        self._places = tuple(int(name) - 1 for name in self._names)
         return False
 
     def _taken(self, cells: list[str], line: int) -> tuple[str, str]:
-        word, tag = (cells[place] for place in self._places)
+        word, tag = cells[self._places[0]], cells[self._places[-1]]
         if not word or not tag:
             lacking = f"the word {brief(word)!r} has no tag" if word else f"the tag {brief(tag)!r} has no word"
             raise HeedfulError(f"{lacking}, in {shown(self.path)}:{line}; {HOW}")

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from heedful.data import builtin, image_folder, image_table, images
+from heedful.data.conll import sentences_of
 from heedful.data.files import STDIN, extension, shown, text_stream
 from heedful.data.pictures import Picture
 from heedful.data.readers import read
 from heedful.data.records import BLANK, MISSING, Parquet, from_json, look_up
 from heedful.data.rows import Kind, named, required
+from heedful.data.squad import questions_of
 from heedful.data.tables import EXTENSIONS, Table
 from heedful.errors import HeedfulError
 
 ID = "id"  # what a row may be called by; it is handed on to the answer
 TAGGED = (".conll", ".conllu", ".conll-u", ".bio", ".iob", ".iob2")  # a word a line, not an input a line
+ASKED = {"question", "context"}  # the columns that SQuAD's JSON is read for
 RECORDS = (".jsonl", ".ndjson", ".parquet")
 # columns whose values may be lists in records, and what else they may be called there
 LISTED: dict[str, tuple[str, ...]] = {"words": ("words", "tokens", "text"), "document": ("prompt", "messages")}
@@ -39,6 +43,8 @@ def inputs(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None
       images a table has the paths, seen from its own folder, or Parquet the bytes. Where words are wanted records may
       have a list of them as ``words`` or ``tokens``, or a ``text``; where documents are, a ``prompt`` or ``messages``.
     - A folder, where images are wanted: all images below it, in the order of their paths.
+    - Where words are wanted, CoNLL (``.conll``, ``.conllu``, ``.bio``, ``.iob``, ``.iob2``): a sentence an input,
+      whatever stands beside its words. Where questions and contexts are, SQuAD's ``.json``.
     - ``builtin:NAME``: the test part of a built-in set.
     - Any other file, and ``-``, standard input: text, a line an input.
 
@@ -55,9 +61,15 @@ def inputs(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None
 
 
 def _flagged(made: Iterator[Given]) -> Iterator[Given]:
-    """The same; errors name the flag by which columns are named here."""
-    try:
+    with by_columns():
         yield from made
+
+
+@contextmanager
+def by_columns() -> Iterator[None]:
+    """Errors name the flag by which columns are named where no run is made."""
+    try:
+        yield
     except HeedfulError as error:
         raise HeedfulError(str(error).replace("--data.columns", "--columns")) from error
 
@@ -70,10 +82,15 @@ def _chosen(source: str, columns: Mapping[str, Kind], names: Sequence[str] | Non
         return _images(source, columns, names, table)
     if table:
         return _table(source, columns, names)
+    if extension(source) in TAGGED and "words" in columns.values():
+        return _sentences(source, names)
     if names is not None:
-        raise HeedfulError(f"columns are named for {shown(source)}, which is plain text; leave --columns out")
+        what = "is one JSON document" if extension(source) == ".json" else "is plain text"
+        raise HeedfulError(f"columns are named for {shown(source)}, which {what}; leave --columns out")
     if os.path.isdir(source):
         raise HeedfulError(f"{source} is a folder and a file is wanted; give a file in it")
+    if extension(source) == ".json" and columns.keys() >= ASKED:
+        return _questions(source)
     if extension(source) == ".json":
         raise HeedfulError(f"{source} is one JSON document; give an object a line, and name it .jsonl")
     if extension(source) in TAGGED:
@@ -129,6 +146,16 @@ def _given(values: dict[str, Any], where: str) -> Given:
 def _lines(path: str) -> Iterator[Given]:
     for line, text in text_stream(path):
         yield Given(text, f"{shown(path)}:{line}", None, not text.strip())
+
+
+def _sentences(path: str, names: Sequence[str] | None) -> Iterator[Given]:
+    for sentence in sentences_of(path, names):
+        yield Given(list(sentence.words), f"{shown(path)}:{sentence.line}")
+
+
+def _questions(path: str) -> Iterator[Given]:
+    for line, values in questions_of(path):
+        yield _given(values, f"{shown(path)}:{line}")
 
 
 def _rows(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> Iterator[Given]:

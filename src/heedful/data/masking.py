@@ -20,7 +20,31 @@ SHARE = 0.15  # of the tokens (Devlin et al. 2019, section 3.1)
 MASKED, OTHER = 0.8, 0.1  # of the chosen ones: behind the mask token, replaced by any other; the rest stays
 STOP, LONGEST = 0.2, 10  # a span of words ends after each with this probability, and has at most so many (SpanBERT)
 SPANS = np.arange(1, LONGEST + 1)
-LIKELY = STOP * (1 - STOP) ** (SPANS - 1) / (1 - (1 - STOP) ** LONGEST)  # how likely each length is; 3.8 on average
+
+
+def likely(stop: float) -> NDArray[np.float64]:
+    """How likely a span has each of the lengths 1 to 10, which ends after each word with probability ``stop``.
+
+    >>> round(float(likely(STOP) @ SPANS), 1)
+    3.8
+    """
+    weights = stop * (1 - stop) ** (SPANS - 1)
+    return weights / weights.sum()
+
+
+def stop_of(length: float) -> float:
+    """With which probability a span of ``length`` words on average, from 1 up to less than 5.5, ends after each.
+
+    >>> round(stop_of(3.797), 3), round(stop_of(1), 3)
+    (0.2, 1.0)
+    """
+    if not 1 <= length < (least := SPANS.mean()):
+        raise ValueError(f"spans of at most {LONGEST} words have 1 to less than {least} on average, not {length}")
+    low, high = 0.0, 1.0  # the likelier it ends, the shorter it is
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if likely(middle) @ SPANS > length else (low, middle)
+    return high
 
 
 @dataclass(frozen=True)
@@ -33,8 +57,8 @@ class Masking:
     - ``token``: any of them (Devlin et al. 2019, section 3.1);
     - ``word``: all tokens of whole words, as long as they are no more than are to be chosen (the same authors'
       whole-word masking, 2019);
-    - ``span``: whole words in a row, as many as a geometric distribution says (p = 0.2, at most 10), each span from a
-      word chosen at random (Joshi et al. 2020, section 3.1).
+    - ``span``: whole words in a row, as many as a geometric distribution says (p = ``stop``, at most 10), each span
+      from a word chosen at random (Joshi et al. 2020, section 3.1).
 
     A chosen token becomes the mask with probability 0.8, any ordinary token with 0.1, and stays as it is with 0.1; in
     ``span`` all tokens of a span share that draw. Special tokens and padding are neither chosen nor put in.
@@ -48,6 +72,7 @@ class Masking:
         unit: what is chosen.
         masked: how likely a chosen token becomes the mask.
         other: how likely any ordinary one.
+        stop: how likely a span ends after each of its words.
 
     >>> every = np.ones(10, dtype=bool)
     >>> ordinary = every & (np.arange(10) > 4)
@@ -65,6 +90,7 @@ class Masking:
     unit: Unit = "token"
     masked: float = MASKED
     other: float = OTHER
+    stop: float = STOP
 
     def __call__(self, ids: Ids, random: np.random.Generator) -> tuple[Ids, Flags]:
         """``ids`` (B, T), padded with special ones, as the model is to read them, and which of them were chosen."""
@@ -84,7 +110,8 @@ class Masking:
         if words:
             most = int(self.share * int(self.ordinary[row].sum()) + random.random())
             order = random.permutation(len(words))
-            CHOOSE[self.unit](found, words, order, most, random)
+            lengths = random.choice(SPANS, size=len(words), p=likely(self.stop)) if self.unit == "span" else order
+            CHOOSE[self.unit](found, words, order, most, lengths)
             if (found < 0).all():
                 found[words[order[0]]] = 0
         return found
@@ -99,8 +126,8 @@ class Masking:
         return np.split(places, np.flatnonzero(begins)[1:])
 
 
-def _whole(found: Ids, words: Sequence[Ids], order: Ids, left: int, random: np.random.Generator) -> None:
-    """Words in any order, but for those that are longer than what is still to be chosen."""
+def _whole(found: Ids, words: Sequence[Ids], order: Ids, left: int, lengths: Ids) -> None:
+    """Words in any order, but for those that are longer than what is still to be chosen; of one word each."""
     for number, place in enumerate(order):
         if left <= 0:
             return
@@ -109,9 +136,10 @@ def _whole(found: Ids, words: Sequence[Ids], order: Ids, left: int, random: np.r
             left -= len(words[place])
 
 
-def _spans(found: Ids, words: Sequence[Ids], order: Ids, left: int, random: np.random.Generator) -> None:
-    """Spans from words in any order; one ends before what was chosen, a special token, and what would be too many."""
-    lengths = random.choice(SPANS, size=len(words), p=LIKELY)
+def _spans(found: Ids, words: Sequence[Ids], order: Ids, left: int, lengths: Ids) -> None:
+    """Spans of so many words, from words in any order; one ends before what was chosen, a special token, and what would
+    be too many.
+    """
     for number, (first, length) in enumerate(zip(order, lengths, strict=True)):
         if left <= 0:
             return
@@ -123,7 +151,7 @@ def _spans(found: Ids, words: Sequence[Ids], order: Ids, left: int, random: np.r
             left, following = left - len(word), word[-1] + 1
 
 
-CHOOSE: dict[str, Callable[[Ids, Sequence[Ids], Ids, int, np.random.Generator], None]] = {
+CHOOSE: dict[str, Callable[[Ids, Sequence[Ids], Ids, int, Ids], None]] = {
     "token": _whole,
     "word": _whole,
     "span": _spans,

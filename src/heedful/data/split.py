@@ -10,7 +10,7 @@ from typing import Any
 
 from heedful.data.pictures import Picture
 from heedful.data.rows import Row
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 
 FRACTION, MOST = 0.05, 2000  # auto: enough to measure by, never much of a large file
 
@@ -36,8 +36,8 @@ def split(
     if len(groups) < 2:
         where = f"{rows[0].file}: " if rows else ""
         raise HeedfulError(
-            f"{where}{len(rows)} rows with {len(groups)} different values of {by!r} are too few to hold some back; "
-            "give more rows, or a validation file: --valid FILE"
+            f"{where}{many(len(rows), 'row')} with {many(len(groups), 'different value')} of {by!r} are too few to "
+            "hold some back; give more rows, or a validation file: --valid FILE"
         )
     drawn = sorted(groups, key=lambda content: blake2b(b"%d\0" % seed + content, digest_size=16).digest())
     held: set[bytes] = set()

@@ -87,6 +87,16 @@ def _records(
         raise HeedfulError(f"{found}, in {source}; give SQuAD's .json, or a table ({', '.join(EXTENSIONS)})")
 
 
+def text_of(values: Mapping[str, Any], column: str, where: str) -> str:
+    """A text of a record; anything else is an error."""
+    text = values[column]
+    if not isinstance(text, str):
+        raise HeedfulError(
+            f"{column!r} is {brief(json.dumps(text, default=str))} and text is wanted, in {where}; write it as a string"
+        )
+    return whole(text, column, where)
+
+
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
@@ -102,7 +112,7 @@ class _Reader:
         if not values:
             return None
         name = f" (question {brief(str(values['id']))!r})" if "id" in values else ""
-        question, context = (self._text(values, column, where) for column in ("question", "context"))
+        question, context = (text_of(values, column, where) for column in ("question", "context"))
         if not question.strip():
             return None
         if not context.strip():
@@ -113,15 +123,6 @@ class _Reader:
         spans = tuple(self._placed(context, text, start, where + name) for text, start in given)
         title = {"title": values["title"]} if isinstance(values.get("title"), str) else {}
         return Row({"question": question, "context": context, "answers": spans} | title, file, line)
-
-    def _text(self, values: Mapping[str, Any], column: str, where: str) -> str:
-        text = values[column]
-        if not isinstance(text, str):
-            raise HeedfulError(
-                f"{column!r} is {brief(json.dumps(text, default=str))} and text is wanted, in {where}; write it as a "
-                "string"
-            )
-        return whole(text, column, where)
 
     def _given(self, values: Mapping[str, Any], where: str) -> list[tuple[str, int | None]]:
         """The text of each answer, and the place that the file gives it; blank texts are none."""
@@ -206,7 +207,8 @@ class _Questions(Table):
         what, where, _ = str(error).partition(f"{shown(self.path)}:{line}")
         if keyed and "data" in found:
             return type(error)(f"{what}{where}; SQuAD's own JSON ends in .json: rename it")
-        if self.names is None and 1 < len(found) < len(self.found):  # no choice of columns would do
+        parts = {name.partition(".")[0] for name in found} if keyed else found
+        if self.names is None and 1 < len(parts) < len(self.found):  # no choice of columns would do
             how = FLAT if keyed else "question, context and answer (empty where there is none)"
             return type(error)(f"{what}{where}; write {how}")
         return error
@@ -221,8 +223,18 @@ class _Placed(dict[str, Any]):
     line: int | None = None
 
 
-def _nested(path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """(line, values) of each question, ``title`` and ``id`` among them."""
+def questions_of(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, values) of each question of a JSON file, as `read_rows` takes it: ``question``, ``context`` and, where the
+    file has one, ``id``. Answers do not matter, and there need be none.
+    """
+    for line, values in _nested(path, answered=False):
+        where = f"{shown(path)}:{line}"
+        told = {column: text_of(values, column, where) for column in ("question", "context")}
+        yield line, told | {name: values[name] for name in ("id",) if name in values}
+
+
+def _nested(path: str, answered: bool = True) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(line, values) of each question, ``title`` and ``id`` among them; where it is ``answered`` it must say how."""
     document = _parsed(path)
     articles = document.get("data") if isinstance(document, dict) else document
     if not isinstance(articles, list):
@@ -235,7 +247,8 @@ def _nested(path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if "paragraphs" not in article:
             last = article.line or last
             flat = article if "answer" not in article else _Placed({"answers": article["answer"], **article})
-            yield last, _with(flat, "question", "context", "answers", path=path, line=last, shape=FLAT)
+            wanted = ("question", "context", *["answers"][:answered])
+            yield last, _with(flat, *wanted, path=path, line=last, shape=FLAT)
             continue
         title = {"title": article["title"]} if isinstance(article.get("title"), str) else {}
         for paragraph in _list(article, "paragraphs", path, last):
@@ -243,7 +256,7 @@ def _nested(path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
             context = _with(paragraph, "context", "qas", path=path, line=last, shape=SHAPE)["context"]
             for asked in _list(paragraph, "qas", path, last):
                 last = asked.line or last
-                needed = ("question",) if asked.get(IMPOSSIBLE) is True else ("question", "answers")
+                needed = ("question", *["answers"][: answered and asked.get(IMPOSSIBLE) is not True])
                 values = _with(asked, *needed, path=path, line=last, shape=SHAPE)
                 yield last, {**title, **values, "context": context}
 

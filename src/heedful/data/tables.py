@@ -19,6 +19,13 @@ from heedful.errors import HeedfulError
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")
 Reader = Labels | Numbers
+NEAR = 0.8  # from which likeness on (difflib's ratio) a cell is a wanted name with a slip: "sorce" 0.91, "test" 0.75
+CALLED = {  # what columns are called by, here and elsewhere
+    *("id", "text", "text_pair", "label", "labels", "class", "category", "score", "source", "target", "src", "tgt"),
+    *("language", "summary", "document", "article", "highlights", "question", "context", "answer", "answers"),
+    *("prompt", "completion", "sentence", "sentence1", "sentence2", "premise", "hypothesis", "negative"),
+    *("input", "output", "image", "file", "path"),
+}
 
 
 class NoColumn(HeedfulError):
@@ -113,7 +120,8 @@ class Table:
         if all(name in first for name in self.found):
             return True, [first.index(name) for name in self.found]
         # A name among the cells shows that this is a header, which calls another column otherwise.
-        if self.names is None and headless and not any(name in first for name in self.found):
+        known = any(name in first for name in self.found) or heads(first, self.found)
+        if self.names is None and headless and not known:
             self.found = tuple(str(place) for place in range(1, len(self.taken) + 1))
         elif not all(name.isdecimal() for name in self.found):
             raise self._not_found(first, line)
@@ -182,6 +190,20 @@ class Table:
             f"no column {missing!r} among {', '.join(repr(brief(name)) for name in found[:12])}, in "
             f"{shown(self.path)}:{line}; {hint}say which to use: --data.columns {brief(example)}{numbers}"
         )
+
+
+def heads(first: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether a first row of cells is likely a header, though without any name that is wanted: all of several cells are
+    such as columns are called by, or one is nearly a name that is wanted.
+
+    >>> heads(["source", "target"], ["text", "label"]), heads(["txt", "kind"], ["text", "label"])
+    (True, True)
+    >>> heads(["a cow", "un texte"], ["source", "target"]), heads(["test", "label"], ["text"])
+    (False, False)
+    """
+    cells = [cell.strip().lower() for cell in first]
+    near = any(get_close_matches(cell, wanted, n=1, cutoff=NEAR) for cell in cells)
+    return near or (len(cells) > 1 and set(cells) <= CALLED)
 
 
 def extension_of(path: str) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 
 from heedful.data import Picture, Row, Rows, read
 from heedful.data.builtin import SPLITS
-from heedful.errors import HeedfulError, nearest
+from heedful.data.inputs import by_columns
+from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.intervals import doubts
 from heedful.evaluation.paired import Difference, differences, verdict
 from heedful.evaluation.scored import each
@@ -64,7 +65,8 @@ def compare(
     task = pipes[0].task
     options = pipes[0].checked(decoding or {})
     separator = pipes[0].card.get("settings", {}).get("data", {}).get("label_separator")
-    rows = read(list(data), task.columns, names=columns, split=split, separator=separator)
+    with by_columns():
+        rows = read(list(data), task.columns, names=columns, split=split, separator=separator)
     encoded = _encoded(pipes, rows, say)
     began = time.monotonic()
     measured = []
@@ -127,7 +129,7 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
     made = [pipe.task.encode(rows) for pipe in pipes]
     taken = [{id(row) for row in one.rows} for one in made]
     both = Rows((row for row in rows if all(id(row) in ids for ids in taken)), rows.skipped, rows.columns)
-    say(f"{len(both):,} examples{f', {rows.skipped:,} blank or unreadable ones left out' if rows.skipped else ''}")
+    say(f"{many(len(both))}{f', {rows.skipped:,} blank or unreadable ones left out' if rows.skipped else ''}")
     for letter, one in zip("AB", made, strict=True):
         if one.note:
             say(f"{letter}: {one.note}")
@@ -135,7 +137,7 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
         return made
     if not both:
         raise HeedfulError("no example is taken by both models; give shorter ones")
-    say(f"{len(rows) - len(both):,} examples that one of the models cannot take are left out for both")
+    say(f"{many(len(rows) - len(both))} that one of the models cannot take left out for both")
     return [pipe.task.encode(both) for pipe in pipes]
 
 
@@ -181,5 +183,6 @@ def _asked(pipe: Pipeline, row: Row) -> dict[str, Any]:
     asked = [
         short(value, MOST) if isinstance(value, str) else value for name, value in shown.items() if name not in wanted
     ]
-    expected = [shown[name] for name in wanted]
+    own = pipe.task.expected(row)
+    expected = [shown[name] for name in wanted] if own is None else [own]
     return {"input": asked[0] if len(asked) == 1 else asked, "expected": expected[0] if expected else None}

@@ -10,7 +10,8 @@ from typing import Any
 
 from heedful.data import Rows, read
 from heedful.data.builtin import PREFIX, SPLITS
-from heedful.errors import HeedfulError, nearest
+from heedful.data.inputs import by_columns
+from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.intervals import doubts, intervals
 from heedful.settings import RunSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
@@ -61,7 +62,8 @@ def evaluate(
     for name in pipe.task.shows & options.keys():
         raise HeedfulError(f"{name} has no effect: it changes what is told of an answer, no score; leave it out")
     separator = pipe.card.get("settings", {}).get("data", {}).get("label_separator")
-    rows = read(list(data), pipe.task.columns, names=columns, split=split, separator=separator)
+    with by_columns():
+        rows = read(list(data), pipe.task.columns, names=columns, split=split, separator=separator)
     encoded = pipe.task.encode(rows)
     for line in _told(rows, encoded.note):
         say(line)
@@ -94,7 +96,7 @@ def evaluate(
 
 def _told(rows: Rows, note: str) -> list[str]:
     skipped = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
-    return [f"{len(rows):,} examples{skipped}", *([note] if note else [])]
+    return [f"{many(len(rows))}{skipped}", *([note] if note else [])]
 
 
 def _beside(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: Sequence[str] | None) -> Baseline:

@@ -7,8 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from heedful.evaluation.rouge import SPACELESS
+
 _ENDS = re.compile(r"(?<=[.!?])[\"')\]]*\s+|(?<=[。！？])\s*|\n\s*\n\s*")
-_WORDS = re.compile(r"\w+")
+_WORDS = re.compile(rf"[{SPACELESS}]|[^\W{SPACELESS}]+")
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -30,11 +32,14 @@ def sentences(text: str) -> Iterator[str]:
 def likest_sentences(questions: Sequence[str], texts: Sequence[str]) -> list[str]:
     """Of the text of each question the sentence whose words are most like the question's.
 
-    Likeness is the cosine of their different words, each weighted by ln((1 + N) / (1 + n)) + 1, of the N sentences of
+    Words are runs of letters, digits and underscores, of scripts without spaces between words the characters. Likeness
+    is the cosine of their different words, each weighted by ln((1 + N) / (1 + n)) + 1, of the N sentences of
     all texts n having it (TF-IDF without repetitions). Of equals the first is taken.
 
     >>> likest_sentences(["Where did Ann go?"], ["Bob stayed here. Ann did go north. Bob slept."])
     ['Ann did go north.']
+    >>> likest_sentences(["猫在哪里？"], ["狗在花园里睡觉。猫在屋顶上。"])
+    ['猫在屋顶上。']
     """
     cut = {text: [(one, _words(one)) for one in sentences(text)] for text in dict.fromkeys(texts)}
     found = Counter(word for pieces in cut.values() for _, words in pieces for word in words)

@@ -8,11 +8,13 @@ no torch.
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heedful.errors import HeedfulError, nearest
 
 if TYPE_CHECKING:
+    from heedful.settings import RunSettings
     from heedful.tasks.task import Task
 
 # name: (where it lives, what it does)
@@ -39,6 +41,8 @@ TASKS = {
     ),
     "image-classification": ("heedful.tasks.image_classification:ImageClassification", "a label for an image"),
 }
+# what a family does in a way of its own: (task, family)
+OTHERS = {("fill-mask", "encoder-decoder"): "heedful.tasks.span_corruption:SpanCorruption"}
 
 
 def names() -> list[dict[str, str]]:
@@ -52,9 +56,24 @@ def check(name: str) -> None:
         raise HeedfulError(f"unknown task {name!r}; {nearest(name, TASKS)}")
 
 
-def get(name: str) -> type[Task]:
-    """The task's class."""
+def get(name: str, family: str | None = None) -> type[Task]:
+    """The task's class, for models of a ``family`` ("encoder", "encoder-decoder", ...) that does it in its own way."""
     check(name)
-    module, _, attribute = TASKS[name][0].partition(":")
+    module, _, attribute = OTHERS.get((name, str(family)), TASKS[name][0]).partition(":")
     made: type[Task] = getattr(import_module(module), attribute)
     return made
+
+
+def chosen(settings: RunSettings) -> type[Task]:
+    """The class of a run's task, for the family of the model that it goes on with, starts from, or makes."""
+    check(settings.task)
+    if settings.task not in {name for name, _ in OTHERS}:
+        return get(settings.task)
+    from heedful import presets
+    from heedful.checkpoints.configuration import config_of
+    from heedful.checkpoints.folder import find
+
+    folder = Path(settings.out) / "last" if settings.resume else settings.start_from
+    if folder is not None:
+        return get(settings.task, config_of(find(folder)).kind)
+    return get(settings.task, presets.get(settings.preset).kind if settings.preset else None)

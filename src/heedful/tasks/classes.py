@@ -13,7 +13,7 @@ from heedful.checkpoints import load
 from heedful.checkpoints.folder import label_names
 from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError, many, nearest
 from heedful.models import Model
 from heedful.stack import initialise
 
@@ -34,7 +34,7 @@ def names_of(rows: Sequence[Row]) -> list[str]:
     names = sorted({label for row in rows for label in labels_of(row)})
     if not names or (len(names) == 1 and not several(rows)):
         found = f"the one label {names[0]!r}" if names else "no label"
-        raise HeedfulError(f"{rows[0].file}: {found} in {len(rows):,} rows; there must be two to tell apart")
+        raise HeedfulError(f"{rows[0].file}: {found} in {many(len(rows), 'row')}; there must be two to tell apart")
     return names
 
 
@@ -109,6 +109,7 @@ def teachable(train: Rows, held: Rows, by: str) -> tuple[Rows, Rows]:
     lone = {row.values[by] for row in held if not known.issuperset(labels_of(row))}
     moved = [row for row in held if row.values[by] in lone]
     if len(moved) == len(held):
-        raise HeedfulError("every label has too few examples to hold some back; give validation data: --valid")
+        where = f"{moved[0].file}: " if moved else ""
+        raise HeedfulError(f"{where}every label has too few examples to hold some back; give validation data: --valid")
     kept = (row for row in held if row.values[by] not in lone)
     return Rows([*train, *moved], train.skipped, train.columns), Rows(kept, 0, held.columns)

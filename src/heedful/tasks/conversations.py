@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.data import Row, Rows
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.tasks.shared import IGNORED, padded
 from heedful.tasks.task import Batch, Encoded, shown
@@ -74,12 +74,12 @@ def encoded(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int, m
             kept.append(row)
             examples.append(talk)
     if not examples:
-        raise HeedfulError(f"every example is longer than {most} tokens; raise --data.max-length, or give shorter ones")
+        raise HeedfulError(
+            f"every example is longer than {many(most, 'token')}; raise --data.max-length, or give shorter ones"
+        )
     out = len(rows) - len(kept)
-    note = f"{sum(sum(talk.learned) for talk in examples):,} tokens of answers are learned, what is asked is read"
-    return Encoded(
-        examples, kept, note + (f"; {out:,} examples longer than {most} tokens left out" if out else ""), out
-    )
+    note = f"{many(sum(sum(talk.learned) for talk in examples), 'token')} of answers learned, what is asked is read"
+    return Encoded(examples, kept, note + (f"; {many(out)} longer than {most} tokens left out" if out else ""), out)
 
 
 def _talks(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int) -> Iterator[Talk]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from heedful.checkpoints.configuration import config_of
 from heedful.checkpoints.folder import find
-from heedful.config import EncoderConfig, LearnedPosition, ModelConfig, SpecialTokens
+from heedful.config import DecoderConfig, EncoderConfig, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.errors import HeedfulError
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.shared import changed, gentle, positions_of, preset_of, reads, special_id
@@ -119,12 +119,15 @@ def encoder_config(
     )
 
 
-def encoder_in(task: str, folder: str | Path) -> Path:
-    """The folder, whose model must be an encoder of texts: asked before one is opened with another head."""
+def encoder_in(task: str, folder: str | Path, decoders: bool = False) -> Path:
+    """The folder, whose model must be an encoder of texts, or with ``decoders`` one of these: asked before it is opened
+    with another head.
+    """
     found = reads(task, find(folder))
     config = config_of(found)
-    if not isinstance(config, EncoderConfig):
-        raise HeedfulError(f"{task} needs an encoder; the model in {folder} is of kind {config.kind!r}")
+    if not isinstance(config, EncoderConfig) and not (decoders and isinstance(config, DecoderConfig)):
+        wanted = "an encoder or a decoder" if decoders else "an encoder"
+        raise HeedfulError(f"{task} needs {wanted}; the model in {folder} is of kind {config.kind!r}")
     return found
 
 

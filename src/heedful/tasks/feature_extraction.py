@@ -16,12 +16,11 @@ from torch import Tensor
 
 from heedful.checkpoints import load, read_card
 from heedful.checkpoints.configuration import config_of
-from heedful.checkpoints.folder import find
 from heedful.checkpoints.pooling import Reading, pooled_head, read_reading, repool, write_reading
 from heedful.config import DecoderConfig, EncoderConfig, ModelConfig, PooledHead
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.batching import ordered
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.evaluation import ranking
 from heedful.evaluation.baselines import word_vectors
 from heedful.evaluation.classification import Mistakes
@@ -29,7 +28,7 @@ from heedful.evaluation.scored import LOWER_IS_BETTER, Scored, overall
 from heedful.models import Model
 from heedful.settings import PoolingSettings, RunSettings
 from heedful.tasks.contrast import contrastive, cosent, embedded, wrong
-from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning
+from heedful.tasks.encoders import LONGEST, beginning, encoder_config, encoder_in, limit, longest_of, tuning
 from heedful.tasks.pairs import fitted
 from heedful.tasks.related import SIDES, check_rows, groups_of, search, texts_of
 from heedful.tasks.shared import check_texts, check_vocabulary, masked, reads, tokenizer_of
@@ -144,7 +143,7 @@ class FeatureExtraction(Task):
     def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model, pooling as it says, or else by the mean, to length 1; or as the settings say."""
         check_rows(rows, settings)
-        folder = reads(cls.name, find(folder))
+        folder = encoder_in(cls.name, folder, decoders=True)
         says = pooled_head(folder) is not None or isinstance(config_of(folder).head, PooledHead)
         task, model = cls.load(folder), load(folder, head=cls.head, dtype="float32")
         if isinstance(model.config.head, PooledHead):
@@ -217,7 +216,9 @@ class FeatureExtraction(Task):
             lost += any(less for _, less in own)
         self.decides = "mrr" if examples and examples[0].score is None else "spearman"
         reason = "--data.max-length" if most == max_length else "the model takes no more"
-        return Encoded(examples, rows, f"{sum(cut):,} texts cut to {most} tokens ({reason})" if lost else "", lost)
+        return Encoded(
+            examples, rows, f"{many(sum(cut), 'text')} cut to {most} tokens ({reason})" if lost else "", lost
+        )
 
     def _ids(self, texts: Sequence[str], most: int) -> tuple[list[list[int]], list[bool]]:
         """The ids of each text, and whether it was cut."""

@@ -14,49 +14,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints import load, read_card
+from heedful.checkpoints import load
 from heedful.checkpoints.configuration import config_of
 from heedful.checkpoints.folder import find
 from heedful.config import EncoderConfig, MaskedHead, ModelConfig
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
-from heedful.data.masking import SHARE, Masking
-from heedful.data.windows import Stream, Window, read
+from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_of
+from heedful.data.windows import Window
 from heedful.errors import HeedfulError
 from heedful.evaluation.pseudo import pseudo_log_likelihoods
 from heedful.evaluation.scored import Sums, overall
 from heedful.models import Encoder, Model
-from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.settings import DataSettings, RunSettings
 from heedful.tasks.blanks import blanks
-from heedful.tasks.documents import divided, joined, located
-from heedful.tasks.encoders import LONGEST, encoder_config, limit, longest_of, tuning
-from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked, reads, special_id, tokenizer_of
+from heedful.tasks.documents import divided
+from heedful.tasks.encoders import LONGEST, encoder_config, encoder_in, limit, longest_of, tuning
+from heedful.tasks.hidden import A_TOKEN, SEED, beginning, cut_up, documents_of, frequencies, texts_of, window_of
+from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
 from heedful.text.filling import check_masked, filled, mask_of
 from heedful.text.words import joints
 
-
-class Size(NamedTuple):
-    """What a number of characters suggests."""
-
-    preset: str
-    vocabulary: int
-    epochs: int
-    window: int  # tokens
-
-
-# below so many characters: this. A model that sees little text must see each pair of places, and each token, often:
-# otherwise it stays for long at the tokens' frequencies (stdlib: 1,000 steps of 128 places and 8,000 tokens end there).
-SIZES: tuple[tuple[float, Size], ...] = (
-    (500_000, Size("bert-tiny", 1000, 20, 32)),
-    (20_000_000, Size("bert-tiny", 1000, 1, 32)),
-    (200_000_000, Size("bert-mini", 16_000, 2, LONGEST)),
-    (float("inf"), Size("bert-mini", 30_000, 1, LONGEST)),
-)
-A_TOKEN = 4  # characters, about
 IN_TURN = 2000  # tokens masked one at a time, of a file that has more
-SEED = 1  # of what is masked in an evaluation
 
 
 class Guess(NamedTuple):
@@ -113,37 +94,20 @@ class FillMask(Task):
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the length of the text; what starts from a model goes on as published models are tuned."""
+        if asked.masking.length is not None and asked.masking.unit != "span":
+            raise HeedfulError("--masking.length has no effect without --masking.unit span; leave it out")
+        if asked.masking.length is not None and asked.masking.length >= SPANS.mean():
+            raise HeedfulError(
+                f"--masking.length {asked.masking.length:g}: an encoder's spans have at most {SPANS[-1]} words, and so "
+                f"less than {SPANS.mean():g} on average; lower it"
+            )
         characters = sum(len(row.values["text"]) for row in rows)
         if asked.start_from:
-            longest = min(asked.data.max_length or LONGEST, cls.load(asked.start_from).longest)
+            longest = cls.load(encoder_in(cls.name, asked.start_from)).longest
+            longest = min(asked.data.max_length or LONGEST, longest)
             made = tuning(characters // (A_TOKEN * longest) + 1, asked, asked.start_from)
             return replace(made, data=DataSettings(max_length=longest))
-        size = next(size for most, size in SIZES if characters < most)
-        tokens = 1024
-        steps = asked.max_steps or size.epochs * max(1, characters // (A_TOKEN * tokens))
-        return replace(
-            asked,
-            preset=asked.preset or size.preset,
-            max_epochs=size.epochs,
-            data=DataSettings(max_length=asked.data.max_length or size.window),
-            tokenizer=TokenizerSettings(kind="bpe", size=size.vocabulary),
-            model=ModelSettings(dropout=None if asked.preset else 0.0),
-            training=TrainingSettings(
-                lr=1e-3,
-                schedule="linear",
-                warmup=min(200, steps // 10 + 1),
-                batch_tokens=tokens,
-                accumulate=1,
-                label_smoothing=0.0,
-                clip=1.0,
-                weight_decay=0.01,
-                betas=(0.9, 0.98),
-                eps=1e-6,
-                average=0.05,
-                patience=10,
-                log_every=50,
-            ),
-        )
+        return beginning(characters, asked)
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
@@ -163,7 +127,7 @@ class FillMask(Task):
     @classmethod
     def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model, with a fresh masked-language-model head, tied to its embedding, where it has none."""
-        folder = find(folder)
+        folder = encoder_in(cls.name, folder)
         task, config = cls.load(folder), config_of(folder)
         bare = isinstance(config, EncoderConfig) and not isinstance(config.head, MaskedHead)
         with torch.random.fork_rng(devices=[]):
@@ -178,9 +142,7 @@ class FillMask(Task):
         folder = reads(cls.name, find(folder))
         tokenizer = tokenizer_of(folder)
         limit(tokenizer, config_of(folder))
-        card = read_card(folder)
-        trained = card.get("settings", {}).get("data", {}).get("max_length") if card.get("task") == cls.name else None
-        return cls(tokenizer, trained)
+        return cls(tokenizer, window_of(folder, cls.name))
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer."""
@@ -194,7 +156,8 @@ class FillMask(Task):
     def ready(self, model: Model, settings: RunSettings) -> None:
         """Hide what the settings say: by default 15 % of the tokens, one by one."""
         asked = settings.masking
-        self.masking = replace(self.masking, share=asked.share or SHARE, unit=asked.unit or "token")
+        stop = STOP if asked.length is None else stop_of(asked.length)
+        self.masking = replace(self.masking, share=asked.share or SHARE, unit=asked.unit or "token", stop=stop)
 
     def check(self, model: Model) -> None:
         """An encoder with a masked-language-model head, with a row for every token. From then on no window is longer
@@ -221,38 +184,17 @@ class FillMask(Task):
         most = max_length or min(self.window or LONGEST, self.longest)
         if most > self.longest:
             raise HeedfulError(f"the model reads {self.longest} tokens, not {most}; lower --data.max-length")
-        room = most - self.around.added
-        if room < 1:
-            raise HeedfulError(
-                f"{most} tokens leave no room for text between the {self.around.added} that stand around it; raise "
-                "--data.max-length"
-            )
-        texts = [row.values["text"] for row in rows]
-        tokens, starts = located(self.tokenizer, texts, [], [special_id(self.tokenizer.end)])
-        if not self.masking.ordinary[tokens].any():
-            where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
-            raise HeedfulError(f"no token that can be hidden{where}: nothing to learn from; give more text")
-        made = Stream(tokens, min(room, len(tokens) - 1), starts)
-        note = f"{len(tokens):,} tokens in windows of {made.context}, {self.around.added} special ones around each"
-        unknown = int((tokens == self.tokenizer.unknown).sum()) if self.tokenizer.unknown is not None else 0
-        if unknown:
-            note += f"; {unknown:,} of them unknown to the vocabulary, never hidden"
-        return Encoded([Window(made, place) for place in range(made.windows)], rows, note)
+        added = self.around.added
+        examples, note = cut_up(self.tokenizer, rows, most - added, added, self.masking.ordinary)
+        return Encoded(examples, rows, note)
 
     def lengths(self, examples: Sequence[Window]) -> np.ndarray:
         """(N, 1): the window with what stands around it, for each."""
         return np.array([[window.stream.context + self.around.added] for window in examples], dtype=np.int64)
 
     def _framed(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> list[list[int]]:
-        """The ids of each window with what stands around it; what closes the last document of all does so too, and is
-        left out.
-        """
-        tokens, there = (shown[:, :-1] for shown in read(examples, random))
-        stream = examples[0].stream
-        if random is None:
-            lefts = [len(stream.tokens) - 1 - window.place * stream.context for window in examples]
-            there &= np.arange(stream.context) < np.array(lefts)[:, None]
-        return [self.around.join(row[real].tolist())[0] for row, real in zip(tokens, there, strict=True)]
+        """The ids of each window with what stands around it."""
+        return [self.around.join(row.tolist())[0] for row in texts_of(examples, random)]
 
     def collate(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """``ids`` (B, T), with some of them hidden, their ``mask``, and ``labels``: what was hidden, elsewhere -100.
@@ -320,7 +262,7 @@ class FillMask(Task):
             each = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
             window, place = (batch["labels"] != IGNORED).nonzero().cpu().numpy().T
             firsts = np.array([examples[i].place * stream.context for i in places]) - len(self.around.before)
-            np.add.at(sums[:, :3], _documents(stream, firsts[window] + place), each.double().cpu().numpy())
+            np.add.at(sums[:, :3], documents_of(stream, firsts[window] + place), each.double().cpu().numpy())
         tokens = self._in_turn(model, examples, sums, most or IN_TURN, batch_tokens or EVALUATED)
         scored = Sums(sums, _figures)
         total = sums.sum(axis=0)
@@ -341,22 +283,14 @@ class FillMask(Task):
         rows = {i: torch.tensor(self._framed([examples[i]])[0]) for i in set(windows)}
         places = list(zip(windows, (taken % stream.context + before).tolist(), strict=True))
         found = pseudo_log_likelihoods(model, rows, places, self.mask, tokens)
-        documents = _documents(stream, taken)
+        documents = documents_of(stream, taken)
         sums[:, 3] += np.bincount(documents, -found, len(sums))
         sums[:, 4] += np.bincount(documents, minlength=len(sums))
         return len(there)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Each token with its frequency in the training text, one added to every count, whatever stands around it."""
-        ordinary = self.masking.ordinary
-        seen, asked = (
-            np.bincount(joined(self.tokenizer, [row.values["text"] for row in part], [], []), minlength=len(ordinary))
-            for part in (learned(), rows)
-        )
-        counts, truth = (seen + 1) * ordinary, asked * ordinary
-        p = counts / counts.sum()
-        loss = float(-(truth[ordinary] * np.log(p[ordinary])).sum() / truth.sum())
-        right = 100 * float(truth[p.argmax()] / truth.sum())
+        loss, right = frequencies(self.tokenizer, self.masking.ordinary, rows, learned())
         metrics = {"loss": loss, "accuracy": right, "pseudo_perplexity": math.exp(loss)}
         return Baseline("the tokens' frequencies in the training text", metrics)
 
@@ -415,11 +349,6 @@ class FillMask(Task):
     def sample(self, row: Row) -> str:
         """The beginning of the text."""
         return short(row.values["text"][:200])
-
-
-def _documents(stream: Stream, places: np.ndarray) -> np.ndarray:
-    """Which document each of these tokens is of."""
-    return np.searchsorted(stream.starts, places, side="right") - 1
 
 
 def _figures(sums: np.ndarray) -> dict[str, float]:

@@ -20,7 +20,7 @@ from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing,
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
 from heedful.data.augment import flip, mixup, pad_crop, rand_augment
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import linear_images
 from heedful.evaluation.classification import Mistakes, among_top
 from heedful.evaluation.labelled import Labelled
@@ -246,7 +246,7 @@ class ImageClassification(Task):
             resized += image.shape[:2] != (self.preprocessing.size, self.preprocessing.size)
             kept[:] = self.preprocessing.fitted(image)
             examples.append((kept, number))
-        to = f"{resized:,} images resized to {_by(self.preprocessing.shape)} (--image.size)"
+        to = f"{many(resized, 'image')} resized to {_by(self.preprocessing.shape)} (--image.size)"
         return Encoded(examples, rows, to if resized else "")
 
     def lengths(self, examples: Sequence[Example]) -> np.ndarray:

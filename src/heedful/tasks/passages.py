@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data.rows import Span
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.tasks.encoders import ranges
 from heedful.text import Tokenizer
 
@@ -60,7 +60,7 @@ class Windows(NamedTuple):
 
     windows: list[Window]
     note: str
-    lost: int  # questions of which not all is read
+    lost: int  # questions of which not all is read or learned
 
 
 def passages_of(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage]:
@@ -98,27 +98,24 @@ def windows_of(
     if room < 4:
         raise HeedfulError(f"--data.max-length {most} has no room for a question and a text; give {around.added + 4}")
     if shared > most // 2:
-        raise HeedfulError(f"windows of {most} tokens cannot share {shared} (stride); give {most // 2} or less")
+        raise HeedfulError(f"windows of {many(most, 'token')} cannot share {shared} (stride); give {most // 2} or less")
     passages = passages_of(tokenizer, (context for _, context in asked))
     questions = tokenizer.encode([question for question, _ in asked])
     found: list[Window] = []
-    split = lost = 0
+    split, cut, lost = 0, 0, 0
+    less = 0  # questions of which not all is read or learned
     for row, (ids, (_, context), golds) in enumerate(zip(questions, asked, answers, strict=True)):
         made = list(_windows(ids[: room // 2], passages[context], golds, room, shared, row))
         split += len(made) > 1
-        lost += bool(golds) and all(window.start == NOWHERE for window in made)
+        short, nowhere = len(ids) > room // 2, bool(golds) and all(window.start == NOWHERE for window in made)
+        cut, lost, less = cut + short, lost + nowhere, less + (short or nowhere)
         found += made
-    cut = sum(len(ids) > room // 2 for ids in questions)
     told = (
-        (split, f"{_some(split, 'text')} read in windows of {most} tokens that share {shared}"),
-        (cut, f"{_some(cut, 'question')} cut to {room // 2} tokens"),
-        (lost, f"{_some(lost, 'answer')} in no window whole, so learned as none"),
+        (split, f"{many(split, 'text')} read in windows of {most} tokens that share {shared}"),
+        (cut, f"{many(cut, 'question')} cut to {room // 2} tokens"),
+        (lost, f"{many(lost, 'answer')} in no window whole, so learned as none"),
     )
-    return Windows(found, "; ".join(text for count, text in told if count), cut)
-
-
-def _some(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return Windows(found, "; ".join(text for count, text in told if count), less)
 
 
 def _windows(

@@ -20,7 +20,7 @@ from heedful.checkpoints.configuration import config_of
 from heedful.config import EncoderConfig, ModelConfig, SpanHead
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.rows import Span
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.classification import Mistakes
 from heedful.evaluation.sentences import likest_sentences
 from heedful.evaluation.squad import best_thresholds, by_kind, score, squad_sums
@@ -134,8 +134,8 @@ class QuestionAnswering(Task):
         none = any(not row.values["answers"] for row in rows)
         if not any(row.values["answers"] for row in rows):
             raise HeedfulError(
-                f"{rows[0].file}:{rows[0].line}: none of {len(rows):,} questions has an answer, so nothing is there to "
-                'point at; give answers: "answers": {"text": ["..."], "answer_start": [0]}'
+                f"{rows[0].file}:{rows[0].line}: none of {many(len(rows), 'question')} has an answer, so nothing is "
+                'there to point at; give answers: "answers": {"text": ["..."], "answer_start": [0]}'
             )
         data = settings.data
         return cls(tokenizer, window=data.max_length, stride=data.stride, null_threshold=0.0 if none else None)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data import Row
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.evaluation import ranking
 from heedful.settings import RunSettings
 
@@ -37,7 +37,8 @@ def check_rows(rows: Sequence[Row], settings: RunSettings) -> None:
         )
     if scores != {None} and len(scores) < 2:
         raise HeedfulError(
-            f"{rows[0].file}: every score is {scores.pop():g}, in {len(rows):,} rows; there must be two to put in order"
+            f"{rows[0].file}: every score is {scores.pop():g}, in {many(len(rows), 'row')}; there must be two to put "
+            "in order"
         )
     idle = {
         "--training.label-smoothing": bool(settings.training.label_smoothing),

@@ -1,4 +1,4 @@
-"""What the tasks of one text into another do alike: an encoder-decoder, its vocabularies, its loss, its search."""
+"""What the tasks of one text into another do alike: pairs of texts, a prefix, generated answers."""
 
 from __future__ import annotations
 
@@ -10,37 +10,24 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints.configuration import home
 from heedful.checkpoints.folder import find
-from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
+from heedful.config import EncoderDecoderConfig, SpecialTokens
 from heedful.data import Row, Rows
 from heedful.data.batching import ordered
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.generation import decode
-from heedful.generation.options import NAMES, part, resolve
+from heedful.generation.options import part, resolve
 from heedful.generation.stopping import cut
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.tasks.shared import (
-    IGNORED,
-    changed,
-    check_texts,
-    check_vocabulary,
-    masked,
-    padded,
-    positions_of,
-    preset_of,
-    said_of,
-    seeded,
-    special_id,
-    start_of,
-)
+from heedful.tasks.encoder_decoders import EncoderDecoderTask, Pair
+from heedful.tasks.shared import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
 from heedful.tasks.specific import encoder_decoder_of, prefix_of, specific
-from heedful.tasks.task import EVALUATED, TEXTS, Answer, Batch, Encoded, Task, shown
+from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
 from heedful.text import Tokenizer
+from heedful.text.merge_dropout import MergeDropout
 
 log = logging.getLogger("heedful")
 
@@ -56,16 +43,8 @@ class Size(NamedTuple):
     batch_tokens: int
 
 
-# what an encoder-decoder hears besides
-SIDES = frozenset({"data.prefix", "tokenizer.shared", "model.encoder_depth", "model.decoder_depth", "model.tied"})
-Pair = tuple[list[int], list[int]]
-
-
-class SequenceToSequence(Task):
-    """An encoder-decoder from the first column to the second, with one vocabulary for both or one for each.
-
-    Each tokenizer says what stands around its texts: ``text </s>`` in ours, T5's and Marian's, ``<s> text </s>`` in
-    BART's. The decoder reads the model's start token and then the target, but for its last token.
+class SequenceToSequence(EncoderDecoderTask):
+    """An encoder-decoder from the first column to the second.
 
     ``prefix`` stands before every source, in learning and in answering, where nobody says otherwise: what T5 is told
     its task by (Raffel et al. 2020, section 2.4). ``told`` is how a published folder wants answers to this task
@@ -78,11 +57,8 @@ class SequenceToSequence(Task):
         positions: the most tokens of either side, where the model has so many learned positions.
     """
 
-    uses: ClassVar[frozenset[str]] = TEXTS | SIDES
-    options: ClassVar[frozenset[str]] = frozenset(
-        {*NAMES, "batch_tokens", "prefix", "logprobs"} - {"num_return_sequences"}
-    )
-    shows: ClassVar[frozenset[str]] = frozenset({"logprobs"})
+    uses: ClassVar[frozenset[str]] = EncoderDecoderTask.uses | {"data.prefix", "tokenizer.shared", "tokenizer.dropout"}
+    options: ClassVar[frozenset[str]] = EncoderDecoderTask.options | {"prefix"}
     sizes: ClassVar[Sequence[tuple[float, Size]]]  # below so many pairs: this
     most: ClassVar[int]  # tokens of a side, where nobody says
     cuts: ClassVar[bool] = False  # whether a source that is too long is cut; else its pair is left out
@@ -90,10 +66,9 @@ class SequenceToSequence(Task):
     def __init__(
         self, source: Tokenizer, target: Tokenizer, special: SpecialTokens | None = None, positions: int | None = None
     ) -> None:
-        self.source, self.target, self.positions = source, target, positions
-        given = special or SpecialTokens(pad=target.pad, start=target.start)
-        self.first, self.pad = given.start, given.pad or 0
+        super().__init__(source, target, special, positions)
         self.prefix, self.told = "", dict[str, Any]()
+        self.dropped: Sequence[MergeDropout] = ()  # of source and target, where words are cut anew in training
         self.silent = False  # while rows are answered of which ``encode`` told what was cut
 
     # ------------------------------------------------------------------------------------------------------- making it
@@ -155,68 +130,27 @@ class SequenceToSequence(Task):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizers of a model folder, two where source and target differ, the ids that its model names, and what
-        it says of the task: its prefix and how to generate.
-        """
-        found = find(folder)
-        config = encoder_decoder_of(found, cls.name)
-        place = found if Tokenizer.lies_in(found) else home(found)
-        source = Tokenizer.load(place)
-        own = Tokenizer.lies_in(place, "tokenizer.target")
-        target = Tokenizer.load(place, "tokenizer.target") if own else source
-        task = cls(source, target, config.special, positions_of(config))
+        """As all, with what the folder says of the task: its prefix and how to generate."""
+        task, found = super().load(folder), find(folder)
         task.prefix = prefix_of(found, cls.name)
         task.told = {name: value for name, value in specific(found, cls.name).items() if name != "prefix"}
         return task
 
-    def save(self, folder: str | Path) -> None:
-        """Write the tokenizers."""
-        self.source.save(folder)
-        if self.target is not self.source:
-            self.target.save(folder, "tokenizer.target")
-
-    def config(self, settings: RunSettings) -> ModelConfig:
-        """The preset with this vocabulary; one embedding for all where the vocabulary is shared."""
-        config = preset_of(settings.preset or "transformer-small", EncoderDecoderConfig, self.name)
-        shared = self.target is self.source
-        head = config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied)
-        return replace(
-            config,
-            source=replace(config.source, vocab_size=self.source.vocab_size),
-            target=None if shared else replace(config.source, vocab_size=self.target.vocab_size),
-            encoder=changed(config.encoder, settings.model, settings.model.encoder_depth),
-            decoder=changed(config.decoder, settings.model, settings.model.decoder_depth),
-            head=head,
-            special=SpecialTokens(pad=self.target.pad, start=self.target.start, end=(special_id(self.target.end),)),
-        )
-
     def ready(self, model: Model, settings: RunSettings) -> None:
         """Take over the prefix, which ``heedful.json`` keeps with the other settings."""
         self.prefix = settings.data.prefix or ""
+        if rate := settings.tokenizer.dropout:
+            self.dropped = [MergeDropout(tokenizer, rate) for tokenizer in (self.source, self.target)]
 
     def check(self, model: Model) -> None:
-        """An encoder-decoder that predicts tokens, with a row for every token; rows to spare are no harm. From then on
-        it generates as a published folder says for this task, where that differs from what it says for all.
+        """As all. From then on the model generates as a published folder says for this task, where that differs from
+        what it says for all.
         """
-        config = model.config
-        if not isinstance(config, EncoderDecoderConfig) or not isinstance(config.head, LanguageHead):
-            raise HeedfulError(
-                f"{self.name} needs an encoder-decoder with a language-model head; this model is of kind "
-                f"{config.kind!r}, its head of kind {config.head.kind!r}"
-            )
-        sides = ("source", self.source, config.source), ("target", self.target, config.target or config.source)
-        for side, tokenizer, embedding in sides:
-            check_vocabulary(tokenizer, embedding, f"{side} tokenizer")
-        start_of(config)
+        super().check(model)
         if self.told:
             model.generation = {**model.generation, **self.told}
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
-
-    @property
-    def longest(self) -> int | None:
-        """The most tokens of a source that the model takes, where it has such a limit."""
-        return self.positions
 
     def asked(self, row: Row) -> str:
         """What the model is asked with for a row, without the prefix."""
@@ -240,57 +174,34 @@ class SequenceToSequence(Task):
                 raise HeedfulError(f"{most} tokens have no room for text ({reason}); give {least + 1} or more")
             for place, ids in zip(few, whole(self.source, [texts[i] for i in few], most), strict=True):
                 sources[place] = ids
-        targets = whole(self.target, [self.wanted(row) for row in rows])
+        wanted = [self.wanted(row) for row in rows]
+        targets = whole(self.target, wanted)
+        for drop, given, rows_of in zip(self.dropped, (texts, wanted), (sources, targets), strict=False):
+            rows_of[:] = drop.marked(given, rows_of, most)
         examples = list(zip(sources, targets, strict=True))
         fits = [most is None or max(map(len, pair)) <= most for pair in examples]
         left_out = len(fits) - sum(fits)
         if left_out == len(fits):
             asked = most == max_length
             remedy = "raise --data.max-length" if asked else "the model takes no more, give shorter ones"
-            raise HeedfulError(f"every example is longer than {most} tokens; {remedy}")
+            raise HeedfulError(f"every example is longer than {many(most or 0, 'token')}; {remedy}")
         kept = Rows(compress(rows, fits), rows.skipped, rows.columns)
-        notes = [f"{len(few):,} of {len(rows):,} texts cut to {most} tokens"] if few else []
-        notes += [f"{left_out:,} examples longer than {most} tokens left out"] if left_out else []
-        return Encoded(
-            list(compress(examples, fits)), kept, f"{', '.join(notes)} ({reason})" if notes else "", len(few)
-        )
+        notes = [f"{len(few):,} of {many(len(rows), 'text')} cut to {most} tokens"] if few else []
+        notes += [f"{many(left_out)} longer than {most} tokens left out"] if left_out else []
+        lost = left_out + sum(fits[place] for place in few)
+        note = f"{', '.join(notes)} ({reason})" if notes else ""
+        return Encoded(list(compress(examples, fits)), kept, note, lost)
 
     def lengths(self, examples: Sequence[Pair]) -> np.ndarray:
         """(N, 2): source and target."""
         return np.array([(len(source), len(target)) for source, target in examples], dtype=np.int64)
 
     def collate(self, examples: Sequence[Pair], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """``source``, ``source_mask``, ``target`` (what the decoder reads) and ``labels`` (what it must say next);
-        nothing in it is random.
-        """
-        source, mask = masked([source for source, _ in examples], self.pad)
-        start = special_id(self.first)
-        return {
-            "source": source,
-            "source_mask": mask,
-            "target": padded([[start, *target[:-1]] for _, target in examples], self.pad),
-            "labels": padded([target for _, target in examples], IGNORED),
-        }
-
-    # --------------------------------------------------------------------------------------------------------- learning
-
-    def count(self, batch: Batch) -> int:
-        """Target tokens, end tokens included."""
-        return int((batch["labels"] != IGNORED).sum())
-
-    def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)). Szegedy et al. 2016, section 7.
-
-        Padding stands after the last real token, where no real token can see it: the decoder needs no mask for it.
-        """
-        logits = model(batch["source"], batch["target"], batch["source_mask"])
-        return F.cross_entropy(
-            logits.flatten(0, 1).float(),
-            batch["labels"].flatten(),
-            ignore_index=IGNORED,
-            reduction="sum",
-            label_smoothing=label_smoothing,
-        )
+        """The pairs as tensors; nothing in them is random, unless merges are dropped."""
+        if random is None or not self.dropped:
+            return self.tensors(examples)
+        left, right = self.dropped
+        return self.tensors([(left(source, random), right(target, random)) for source, target in examples])
 
     # ------------------------------------------------------------------------------------ measuring, answering, telling
 
@@ -354,7 +265,7 @@ class SequenceToSequence(Task):
         long = [i for i, ids in enumerate(sources) if len(ids) > most]
         remedy = "a larger batch_tokens reads more" if most == held else "the model takes no more"
         if self.cuts and long and not self.silent:
-            log.warning(f"{len(long):,} of {len(texts):,} inputs cut to {most:,} tokens ({remedy})")
+            log.warning(f"{len(long):,} of {many(len(texts), 'input')} cut to {most:,} tokens ({remedy})")
         for i in [] if self.cuts else long:
             told = f"input {places[i]} has {len(sources[i]):,} tokens, only {most:,} of them are read"
             log.warning(f"{told} ({remedy})")

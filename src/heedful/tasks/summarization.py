@@ -13,8 +13,9 @@ from heedful.evaluation.rouge import Rouge
 from heedful.generation.options import part
 from heedful.models import Model
 from heedful.settings import RunSettings
+from heedful.tasks.encoder_decoders import Pair, with_loss
 from heedful.tasks.encoders import ranges
-from heedful.tasks.sequence_to_sequence import Pair, SequenceToSequence, Size, whole
+from heedful.tasks.sequence_to_sequence import SequenceToSequence, Size, whole
 from heedful.tasks.task import Answer, Baseline, Measured, short
 
 SUMMARY = 128  # tokens of a summary at most, where neither a person nor the folder says
@@ -81,7 +82,8 @@ class Summarization(SequenceToSequence):
 
         Details: ``rouge``, by kind the ``precision``, ``recall`` and ``f1``; ``worst``, the examples of least ROUGE-L.
         """
-        total, count = self.loss(model, examples)
+        losses = self.losses(model, examples)
+        total, count = losses.sum(0).tolist()
         asked = rows[:most]
         outputs = self.answered(model, examples, rows, most, options)
         scores = Rouge(outputs, [self.wanted(row) for row in asked])
@@ -96,7 +98,8 @@ class Summarization(SequenceToSequence):
             for place in scores.worst(WORST)
         ]
         details = {"rouge": scores.details(), "worst": worst}
-        return Measured({"loss": total / count, **scores.metrics()}, details, scores.each(), outputs)
+        each = with_loss(scores.each(), losses)
+        return Measured({"loss": total / count, **scores.metrics()}, details, each, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """The first sentence of each text, or its beginning of as many characters as the summaries of ``rows`` have on

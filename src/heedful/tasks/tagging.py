@@ -8,7 +8,7 @@ from typing import Any
 
 from heedful.data import Row, Rows
 from heedful.data.conll import line_of
-from heedful.errors import HeedfulError, nearest
+from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.entities import OUTSIDE, PARTS, Scheme, entities, parted
 
 ORDER = {part: place for place, part in enumerate("BIES")}
@@ -39,8 +39,8 @@ def labels_of(rows: Sequence[Row]) -> list[str]:
             first.setdefault(tag, (row, place))
     if len(first) < 2:
         raise HeedfulError(
-            f"{rows[0].file}: the one tag {next(iter(first))!r} in {len(rows):,} sentences; there must be two to tell "
-            "apart"
+            f"{rows[0].file}: the one tag {next(iter(first))!r} in {many(len(rows), 'sentence')}; there must be two to "
+            "tell apart"
         )
     others = [tag for tag in first if tag != OUTSIDE]
     bare = [tag for tag in others if not parted(tag)[0]]
@@ -78,12 +78,11 @@ def told(rows: Sequence[Row], labels: Sequence[str]) -> str:
     """The scheme that the tags of rows keep, for people: ``IOB2 tags of 6 kinds, 1,975 entities``."""
     scheme = scheme_of(labels)
     if scheme == "plain":
-        return f"{len(labels)} tags"
+        return many(len(labels), "tag")
     found = Counter(entity.kind for row in rows for entity in entities(row.values["tags"], scheme))
     kinds = {parted(label)[1] for label in labels} - {""}
-    number = f"{found.total():,} {'entity' if found.total() == 1 else 'entities'}"
     name = "IO" if scheme == "IO" else _kept(rows)
-    return f"{name} tags of {len(kinds)} {'kind' if len(kinds) == 1 else 'kinds'}, {number}"
+    return f"{name} tags of {many(len(kinds), 'kind')}, {many(found.total(), 'entity', 'entities')}"
 
 
 def _kept(rows: Sequence[Row]) -> str:
@@ -114,7 +113,10 @@ def teachable(train: Rows, held: Rows) -> tuple[Rows, Rows]:
     lone = {row.values["words"] for row in held if not known.issuperset(_kinds(row))}
     moved = [row for row in held if row.values["words"] in lone]
     if len(moved) == len(held):
-        raise HeedfulError("every kind of tag has too few examples to hold some back; give validation data: --valid")
+        where = f"{moved[0].file}: " if moved else ""
+        raise HeedfulError(
+            f"{where}every kind of tag has too few sentences to hold some back; give validation data: --valid"
+        )
     kept = (row for row in held if row.values["words"] not in lone)
     return Rows([*train, *moved], train.skipped, train.columns), Rows(kept, 0, held.columns)
 

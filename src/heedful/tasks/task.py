@@ -25,7 +25,7 @@ Batch = Mapping[str, Tensor]
 # Settings ("section" or "section.name") that only some tasks hear; each says which in ``uses``.
 SOME = frozenset(
     {"data.label_separator", "data.stride", "data.prefix", "data.max_length"}
-    | {"tokenizer", "tokenizer.shared", "image", "masking", "pooling", "training.batch_tokens"}
+    | {"tokenizer", "tokenizer.shared", "tokenizer.dropout", "image", "masking", "pooling", "training.batch_tokens"}
     | {"model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size"}
 )
 TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # what every task of texts uses
@@ -41,17 +41,19 @@ class Answer:
     output: Any
     score: float | None  # None where nothing was asked
     logprobs: list[float] | None = None  # where asked for: log p of each generated token, the end token included
+    fills: list[str] | None = None  # of a text with holes: what was written for each
 
     def as_dict(self) -> dict[str, Any]:
-        """``{"input", "output", "score"}``, and ``"logprobs"`` where they were asked for."""
+        """``{"input", "output", "score"}``, ``"fills"`` of a text with holes, ``"logprobs"`` where asked for."""
+        more = {"fills": self.fills, "logprobs": self.logprobs}
         plain = {"input": self.input, "output": self.output, "score": self.score}
-        return plain if self.logprobs is None else {**plain, "logprobs": self.logprobs}
+        return plain | {name: value for name, value in more.items() if value is not None}
 
 
 class Encoded(NamedTuple):
     """Rows as examples that ``collate`` takes."""
 
-    examples: list[Any]
+    examples: Sequence[Any]
     rows: Rows  # those that became examples; each its own, or all together where a task joins them
     note: str = ""  # what a person should know: what was left out or cut, and which option says so
     lost: int = 0  # examples of which something is not read
@@ -195,6 +197,10 @@ class Task(ABC):
     @abstractmethod
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
         """What the model makes of each input, in order; ``options`` are among those named in ``cls.options``."""
+
+    def expected(self, row: Row) -> Any:
+        """What a right answer's output would hold, where no column of the row says it so; None by default."""
+        return None
 
     def trial(self, texts: Sequence[str]) -> list[Any]:
         """Inputs made of plain texts, by which a model is tried: the texts as they are, by default."""

@@ -25,7 +25,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.data import Kind, Row, Rows
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import linear_text
 from heedful.evaluation.classification import Mistakes
 from heedful.evaluation.labelled import Labelled
@@ -212,7 +212,7 @@ class TextClassification(Task):
         most = min(max_length or self.longest, self.longest)
         examples, cut = examples_of(self.tokenizer, map(self._texts, rows), map(self._label_ids, rows), most)
         reason = "--data.max-length" if most == max_length else "the model takes no more"
-        note = f"{cut:,} examples cut to {most} tokens ({reason})" if cut else ""
+        note = f"{many(cut)} cut to {most} tokens ({reason})" if cut else ""
         return Encoded(examples, rows, note, cut)
 
     def _texts(self, row: Row) -> tuple[str, ...]:
@@ -221,7 +221,7 @@ class TextClassification(Task):
     def _label_ids(self, row: Row) -> tuple[int, ...]:
         if not self.multi_label and len(labels_of(row)) != 1:
             raise HeedfulError(
-                f"{row.file}:{row.line}: {len(labels_of(row))} labels, but this model gives each example one; "
+                f"{row.file}:{row.line}: {many(len(labels_of(row)), 'label')}, but this model gives each example one; "
                 "correct the row, or train with --data.label-separator"
             )
         return numbers_of(row, self.labels)

@@ -22,8 +22,8 @@ from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelCo
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.split import split
-from heedful.data.windows import Stream, Window, read
-from heedful.errors import HeedfulError
+from heedful.data.windows import Stream, Window, Windows, counted, read
+from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import packed
 from heedful.evaluation.scored import Figures, Sums, overall
 from heedful.generation import decode, stream
@@ -43,7 +43,7 @@ from heedful.tasks.conversations import (
     with_template,
     words_of,
 )
-from heedful.tasks.documents import divided, located
+from heedful.tasks.documents import divided, located, sampled
 from heedful.tasks.shared import (
     IGNORED,
     changed,
@@ -131,15 +131,15 @@ class TextGeneration(Task):
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the length of the text: every character a token, or learned pieces; few passes over much of it."""
-        texts, talks = [text for row in rows for text in _texts(row)], are_talks(rows)
-        characters = sum(map(len, texts))
+        talks = are_talks(rows)
+        characters = sum(len(text) for row in rows for text in _texts(row))
         size = next(size for most, size in SIZES if characters < most)
         begun = asked.start_from is not None
         context = asked.data.max_length or (LONGEST if talks else size.context)
         if asked.start_from is not None:
             context = asked.data.max_length or cls.load(asked.start_from).context or CONTEXT
         kind = asked.tokenizer.kind or ("bpe" if talks else size.kind)  # what is asked may hold any character
-        vocabulary = size.vocabulary if kind != "character" else 4 + len(set().union(*texts))
+        vocabulary = size.vocabulary if kind != "character" else 4 + len(_letters(rows))
         return replace(
             asked,
             preset=None if begun else asked.preset or size.preset,
@@ -169,7 +169,7 @@ class TextGeneration(Task):
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Train the tokenizer on the training documents."""
         asked = settings.tokenizer
-        texts = (text for row in rows for text in _texts(row))
+        texts = (text for row in sampled(rows) for text in _texts(row))
         tokenizer = Tokenizer.train(texts, asked.size or 1000, asked.kind or "bpe", asked.lowercase, template="none")
         context = settings.data.max_length or CONTEXT
         tokenizer.config["model_max_length"] = context
@@ -245,21 +245,24 @@ class TextGeneration(Task):
             raise HeedfulError(f"the model reads {self.context} tokens, not {context}; lower --data.max-length")
         if rows and are_talks(rows):
             return encoded(self.tokenizer, rows, self.begins, self.end, context)
-        tokens, starts = located(self.tokenizer, [row.values["text"] for row in rows], self.begins, self.closes)
+        tokens, starts = located(self.tokenizer, rows, self.begins, self.closes)
         if len(tokens) < 3:
             where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
             raise HeedfulError(f"fewer than two tokens of text{where}: nothing to learn from; give more text")
         made = Stream(tokens, min(context, len(tokens) - 1), starts)
-        note = f"{len(tokens):,} tokens in windows of {made.context}"
+        note = f"{many(len(tokens), 'token')} in windows of {made.context}"
         if made.context < context:
             note += f": the text is shorter than the context of {context}"
-        unknown = int((tokens == self.tokenizer.unknown).sum()) if self.tokenizer.unknown is not None else 0
-        if unknown:
+        if isinstance(tokens, np.memmap):
+            note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
+        if unknown := counted(tokens, self.tokenizer.unknown):
             note += f"; {unknown:,} of them unknown to the vocabulary"
-        return Encoded([Window(made, place) for place in range(made.windows)], rows, note)
+        return Encoded(Windows(made), rows, note)
 
     def lengths(self, examples: Sequence[Window | Talk]) -> np.ndarray:
         """(N, 1): the context, for each; of an instruction its own length."""
+        if isinstance(examples, Windows):
+            return np.full((len(examples), 1), examples.stream.context, dtype=np.int64)
         sizes = [len(one.ids) - 1 if isinstance(one, Talk) else one.stream.context for one in examples]
         return np.array(sizes, dtype=np.int64)[:, None]
 
@@ -464,6 +467,14 @@ class TextGeneration(Task):
     def sample(self, row: Row) -> str:
         """The beginning of the text; of an instruction what is asked and answered."""
         return short(row.values["text"][:200]) if "text" in row.values else told(row)
+
+
+def _letters(rows: Sequence[Row]) -> set[str]:
+    """The characters of all texts."""
+    found = set[str]()
+    for row in rows:
+        found.update(*_texts(row))
+    return found
 
 
 def _texts(row: Row) -> list[str]:

@@ -17,7 +17,7 @@ from heedful.checkpoints import read_card
 from heedful.checkpoints.configuration import config_of, told
 from heedful.config import EncoderConfig, ModelConfig, TokenHead
 from heedful.data import Kind, Row, Rows
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.evaluation.classification import Mistakes
 from heedful.evaluation.entities import OUTSIDE, Entity, EntityScores, Scheme, entities
 from heedful.models import Model
@@ -189,7 +189,7 @@ class TokenClassification(Task):
         if parts.max(initial=0) > 1:
             split, reason = int((parts > 1).sum()), "--data.max-length" if most == max_length else "the model's most"
             note += (
-                f"; {split:,} {'sentence' if split == 1 else 'sentences'} in {parts[parts > 1].sum():,} windows of "
+                f"; {many(split, 'sentence')} in {parts[parts > 1].sum():,} windows of "
                 f"{most} tokens ({reason}), each word counted once"
             )
         return Encoded(examples, rows, note)
@@ -346,6 +346,15 @@ class TokenClassification(Task):
             start, end = spans[first][0], spans[last - 1][1]
             score = float(said.p[first:last].mean())
             found.append({"label": kind, "text": text[start:end], "start": start, "end": end, "score": score})
+        return found
+
+    def expected(self, row: Row) -> list[dict[str, Any]]:
+        """The entities of a row, or of plain tags its words: ``{"label", "text", "start", "end"}``."""
+        text, spans = spread(row.values["words"])
+        found = []
+        for kind, first, last in entities(row.values["tags"], self.scheme):
+            start, end = spans[first][0], spans[last - 1][1]
+            found.append({"label": kind, "text": text[start:end], "start": start, "end": end})
         return found
 
     def sample(self, row: Row) -> str:

@@ -19,7 +19,8 @@ from heedful.evaluation.metrics import exact_match, signatures, translation_scor
 from heedful.evaluation.scored import overall
 from heedful.models import Model
 from heedful.settings import RunSettings
-from heedful.tasks.sequence_to_sequence import Pair, SequenceToSequence, Size
+from heedful.tasks.encoder_decoders import Pair, with_loss
+from heedful.tasks.sequence_to_sequence import SequenceToSequence, Size
 from heedful.tasks.task import Baseline, Measured
 
 log = logging.getLogger("heedful")
@@ -101,7 +102,8 @@ class Translation(SequenceToSequence):
         Rows that say of themselves that no answer can be exact are left out; where rows name their ``format``, the
         exact match of each format is among the details, and where they name their ``language``, the scores of each.
         """
-        total, count = self.loss(model, examples)
+        losses = self.losses(model, examples)
+        total, count = losses.sum(0).tolist()
         asked = rows[:most]
         outputs = self.answered(model, examples, rows, most, options)
         targets = [self.wanted(row) for row in asked]
@@ -120,7 +122,8 @@ class Translation(SequenceToSequence):
             details.setdefault("by_language", {})[name] = {**own, "examples": sum(chosen)}
         if told := warnings_of(outputs, targets):
             details["warnings"] = told
-        return Measured({"loss": total / count, **metrics}, details, each if metrics else None, outputs)
+        beside = with_loss(each, losses) if metrics else None
+        return Measured({"loss": total / count, **metrics}, details, beside, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """The source as it is."""

@@ -27,20 +27,27 @@ def train(
     template: str,
     special: tuple[str, str, str, str],
     mask: str | None = None,
+    sentinels: Sequence[str] = (),
 ) -> Tokenizer:
-    """A trained `tokenizers.Tokenizer` of one of the kinds; `special` is (padding, start, end, unknown)."""
+    """A trained `tokenizers.Tokenizer` of one of the kinds; `special` is (padding, start, end, unknown). The last ids
+    are those of the `sentinels`.
+    """
     _, start, end, unknown = special
     lower = [normalizers.Lowercase()] if lowercase else []
     # The space before a mask belongs to it, as it does to the word that is missing; a character has none.
-    named = [*special, *([AddedToken(mask, lstrip=kind != "character", normalized=False)] if mask else [])]
-    common: dict[str, Any] = {"vocab_size": size, "special_tokens": named, "show_progress": False}
+    masks, holes = (
+        [AddedToken(name, lstrip=kind != "character", normalized=False) for name in names]
+        for names in ([mask] if mask else [], sentinels)
+    )
+    named, fills = [*special, *masks], bool(masks or holes)
+    common: dict[str, Any] = {"vocab_size": size - len(holes), "special_tokens": named, "show_progress": False}
     trainer: Any
     if kind == "bpe":
         tokenizer = Tokenizer(models.BPE())
         # One space is always put in front and always taken away, so that a word is the same token everywhere in a
         # text and decoding gives the very string back, whatever it begins with. A bare text may stand anywhere in a
         # longer one (a prompt), and with a mask what comes after it is a text of its own: nothing is put before those.
-        bare = template == "none" or mask is not None
+        bare = template == "none" or fills
         tokenizer.normalizer = normalizers.Sequence(lower if bare else [*lower, normalizers.Prepend(" ")])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -53,7 +60,7 @@ def train(
         trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=2, **common)
     elif kind == "unigram":
         tokenizer = Tokenizer(models.Unigram())
-        whole = mask is None  # else what comes after a mask keeps its space, and is given none that it has not
+        whole = not fills  # else what comes after a mask keeps its space, and is given none that it has not
         tokenizer.normalizer = normalizers.Sequence(
             [normalizers.NFKC(), *lower, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(left=whole)]
         )
@@ -91,6 +98,7 @@ def train(
         made.normalizer, made.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
         made.decoder, tokenizer = tokenizer.decoder, made
         tokenizer.add_special_tokens(named)
+    tokenizer.add_special_tokens(holes)
     # Who opens the folder in `transformers` gets the special tokens from this; here the task adds them.
     single, pair = (form.format(start=start, end=end) for form in TEMPLATES[template])
     used = [(token, tokenizer.token_to_id(token)) for token in (start, end)]

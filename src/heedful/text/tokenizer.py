@@ -24,6 +24,7 @@ Template = Literal["end", "both", "none"]
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3 in every vocabulary trained here
 MASK = "<mask>"  # id 4, where it is asked for
+SENTINEL = "<extra_id_{}>"  # numbered from 0; where they are asked for, the last ids, the highest first
 SMALLEST = {"bpe": 256 + len(SPECIAL)}  # byte-level: every byte is a token
 TARGET = "tokenizer.target"  # the name of the target's where source and target have one each
 BATCH = 10_000  # texts encoded at a time: the library's encodings are far larger than their ids
@@ -41,6 +42,7 @@ PAIRS = {  # besides, where a text has a start, and a pair two segments: BERT's 
     "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
 }
 MASKED = {"mask_token": MASK, "split_special_tokens": False}  # besides, where a text may hold the mask
+HOLED = {"split_special_tokens": False}  # or sentinels
 
 
 class Tokenizer:
@@ -69,6 +71,7 @@ class Tokenizer:
         lowercase: bool = False,
         template: Template = "end",
         mask: bool = False,
+        sentinels: int = 0,
     ) -> Tokenizer:
         """A vocabulary of at most `size` tokens learned from `texts`, ``<pad> <s> </s> <unk>`` being ids 0 to 3.
 
@@ -94,6 +97,13 @@ class Tokenizer:
         >>> tokenizer.pieces(tokenizer.encode(["a <mask> text"])[0])[:2]
         ['a', '<mask>']
 
+        With ``sentinels`` the last so many ids are T5's (Raffel et al. 2020), ``<extra_id_0>`` the very last: each
+        stands for a span of text that is to be filled in, and is read as a mask is.
+
+        >>> tokenizer = Tokenizer.train(["a small text"], size=300, sentinels=2)
+        >>> tokenizer.pieces(tokenizer.encode(["a <extra_id_0> text"])[0])[:2]
+        ['a', '<extra_id_0>']
+
         Raises `HeedfulError` for an unknown `kind` or `template`, for no text, and for a `size` too small to hold the
         alphabet.
         """
@@ -102,15 +112,16 @@ class Tokenizer:
         for name, word, known in (("kind", kind, get_args(Kind)), ("template", template, get_args(Template))):
             if word not in known:
                 raise HeedfulError(f"unknown tokenizer {name} {word!r}; {nearest(str(word), known)}")
-        least = SMALLEST.get(kind, len(SPECIAL) + 1) + mask
+        least = SMALLEST.get(kind, len(SPECIAL) + 1) + mask + sentinels
         if size < least:
             raise HeedfulError(f"a {kind} vocabulary of {size} is too small; ask for {least} or more")
         texts = [text for text in texts if text.strip()]
         if not texts:
             raise HeedfulError("no text to train a tokenizer on; give it at least one line that is not blank")
         _share_cores()
-        backend = pipelines.train(texts, size, kind, lowercase, template, SPECIAL, MASK if mask else None)
-        told = (PAIRS if template == "both" else {}) | (MASKED if mask else {})
+        holes = [SENTINEL.format(number) for number in reversed(range(sentinels))]
+        backend = pipelines.train(texts, size, kind, lowercase, template, SPECIAL, MASK if mask else None, holes)
+        told = (PAIRS if template == "both" else {}) | (MASKED if mask else {}) | (HOLED if holes else {})
         return cls(backend, CONFIG | told)
 
     @classmethod

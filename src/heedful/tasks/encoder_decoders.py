@@ -1,0 +1,177 @@
+"""What the tasks of encoder-decoders do alike: their vocabularies, how a model is made, its tensors, its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.checkpoints.configuration import home
+from heedful.checkpoints.folder import find
+from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
+from heedful.errors import HeedfulError
+from heedful.evaluation.scored import Figures, Sums
+from heedful.generation.options import NAMES
+from heedful.models import Model
+from heedful.settings import RunSettings
+from heedful.tasks.shared import (
+    IGNORED,
+    changed,
+    check_vocabulary,
+    masked,
+    padded,
+    positions_of,
+    preset_of,
+    special_id,
+    start_of,
+)
+from heedful.tasks.specific import encoder_decoder_of
+from heedful.tasks.task import TEXTS, Batch, Task
+from heedful.text import Tokenizer
+
+Pair = tuple[list[int], list[int]]
+# what an encoder-decoder hears besides
+SIDES = frozenset({"model.encoder_depth", "model.decoder_depth", "model.tied"})
+
+
+class EncoderDecoderTask(Task):
+    """An encoder-decoder that reads one row of tokens and writes another, with one vocabulary for both or one for each.
+
+    Each tokenizer says what stands around its texts: ``text </s>`` in ours, T5's and Marian's, ``<s> text </s>`` in
+    BART's. The decoder reads the model's start token and then the target, but for its last token.
+
+    Args:
+        source: of the source texts.
+        target: of the target texts; the same object where they share one.
+        special: the ids that the model names; None: the target tokenizer's.
+        positions: the most tokens of either side, where the model has so many learned positions.
+    """
+
+    uses: ClassVar[frozenset[str]] = TEXTS | SIDES
+    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"num_return_sequences"})
+    shows: ClassVar[frozenset[str]] = frozenset({"logprobs"})
+
+    def __init__(
+        self, source: Tokenizer, target: Tokenizer, special: SpecialTokens | None = None, positions: int | None = None
+    ) -> None:
+        self.source, self.target, self.positions = source, target, positions
+        given = special or SpecialTokens(pad=target.pad, start=target.start)
+        self.first, self.pad = given.start, given.pad or 0
+
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The tokenizers of a model folder, two where source and target differ, and the ids that its model names."""
+        found = find(folder)
+        config = encoder_decoder_of(found, cls.name)
+        place = found if Tokenizer.lies_in(found) else home(found)
+        source = Tokenizer.load(place)
+        own = Tokenizer.lies_in(place, "tokenizer.target")
+        target = Tokenizer.load(place, "tokenizer.target") if own else source
+        return cls(source, target, config.special, positions_of(config))
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizers."""
+        self.source.save(folder)
+        if self.target is not self.source:
+            self.target.save(folder, "tokenizer.target")
+
+    def config(self, settings: RunSettings) -> ModelConfig:
+        """The preset with this vocabulary; one embedding for all where the vocabulary is shared."""
+        config = preset_of(settings.preset or "transformer-small", EncoderDecoderConfig, self.name)
+        shared = self.target is self.source
+        head = config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied)
+        return replace(
+            config,
+            source=replace(config.source, vocab_size=self.source.vocab_size),
+            target=None if shared else replace(config.source, vocab_size=self.target.vocab_size),
+            encoder=changed(config.encoder, settings.model, settings.model.encoder_depth),
+            decoder=changed(config.decoder, settings.model, settings.model.decoder_depth),
+            head=head,
+            special=SpecialTokens(pad=self.target.pad, start=self.target.start, end=(special_id(self.target.end),)),
+        )
+
+    def check(self, model: Model) -> None:
+        """An encoder-decoder that predicts tokens, with a row for every token; rows to spare are no harm."""
+        config = model.config
+        if not isinstance(config, EncoderDecoderConfig) or not isinstance(config.head, LanguageHead):
+            raise HeedfulError(
+                f"{self.name} needs an encoder-decoder with a language-model head; this model is of kind "
+                f"{config.kind!r}, its head of kind {config.head.kind!r}"
+            )
+        sides = ("source", self.source, config.source), ("target", self.target, config.target or config.source)
+        for side, tokenizer, embedding in sides:
+            check_vocabulary(tokenizer, embedding, f"{side} tokenizer")
+        start_of(config)
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a source that the model takes, where it has such a limit."""
+        return self.positions
+
+    def tensors(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
+        """``source``, ``source_mask``, ``target`` (what the decoder reads) and ``labels`` (what it must say next) of
+        the ids of sources and targets.
+        """
+        source, mask = masked([source for source, _ in pairs], self.pad)
+        start = special_id(self.first)
+        return {
+            "source": source,
+            "source_mask": mask,
+            "target": padded([[start, *target[:-1]] for _, target in pairs], self.pad),
+            "labels": padded([target for _, target in pairs], IGNORED),
+        }
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def count(self, batch: Batch) -> int:
+        """Target tokens, end tokens included."""
+        return int((batch["labels"] != IGNORED).sum())
+
+    def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)). Szegedy et al. 2016, section 7.
+
+        Padding stands after the last real token, where no real token can see it: the decoder needs no mask for it.
+        """
+        logits = model(batch["source"], batch["target"], batch["source_mask"])
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(),
+            batch["labels"].flatten(),
+            ignore_index=IGNORED,
+            reduction="sum",
+            label_smoothing=label_smoothing,
+        )
+
+    @torch.no_grad()
+    def losses(self, model: Model, examples: Sequence[Any]) -> np.ndarray:
+        """(N, 2): Σ −log p of each example's target tokens, and how many these are."""
+        found = np.zeros((len(examples), 2))
+        for places, batch in self.batches(model, examples):
+            logits, labels = model(batch["source"], batch["target"], batch["source_mask"]), batch["labels"]
+            lost = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORED, reduction="none")
+            found[places] = torch.stack([lost.double().sum(1), (labels != IGNORED).sum(1)], 1).cpu().numpy()
+        return found
+
+
+def with_loss(scores: Sums, losses: np.ndarray) -> Sums:
+    """The scores of examples with their mean loss a token beside, of ``losses`` (N, 2) or more.
+
+    >>> scores = with_loss(Sums([[1], [0]], lambda sums: {"right": sums[0]}), np.array([[6.0, 3], [1.0, 1]]))
+    >>> scores.figures(np.array([0, 1]))
+    {'loss': 1.75, 'right': 1.0}
+    """
+    width = scores.statistics.shape[1]
+
+    def formula(sums: np.ndarray) -> Figures:
+        return {"loss": sums[width] / max(1.0, sums[width + 1]), **scores.formula(sums[:width])}
+
+    return Sums(np.concatenate([scores.statistics, losses[: len(scores)]], axis=1), formula)

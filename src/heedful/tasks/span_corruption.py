@@ -1,0 +1,336 @@
+"""Fill-mask by an encoder-decoder: it gives back the spans that are hidden from a text (Raffel et al. 2020)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.checkpoints.folder import find
+from heedful.config import EncoderDecoderConfig, SpecialTokens
+from heedful.data import Kind, Row, Rows
+from heedful.data.batching import ordered
+from heedful.data.corruption import LENGTH, Corruption
+from heedful.data.masking import SHARE
+from heedful.data.windows import Window
+from heedful.errors import HeedfulError, many
+from heedful.evaluation.scored import Sums, overall
+from heedful.generation import decode
+from heedful.generation.options import part
+from heedful.models import Model
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
+from heedful.tasks.documents import divided
+from heedful.tasks.encoder_decoders import EncoderDecoderTask
+from heedful.tasks.encoders import LONGEST
+from heedful.tasks.hidden import SEED, beginning, cut_up, documents_of, frequencies, texts_of, window_of
+from heedful.tasks.shared import IGNORED, check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
+from heedful.tasks.specific import encoder_decoder_of
+from heedful.tasks.task import EVALUATED, Answer, Baseline, Encoded, Measured, short
+from heedful.text import Tokenizer
+from heedful.text.sentinels import check_holes, restored, sentinels_of, spans_of, written
+
+SENTINELS = 100  # of a vocabulary that is trained here, as T5's own have
+A_HOLE = 16  # tokens of an answer for each hole at most, where neither a person nor the folder says
+PASSES = 3  # over a text that a model goes on with
+
+log = logging.getLogger("heedful")
+
+
+class SpanCorruption(EncoderDecoderTask):
+    """An encoder-decoder that reads a text with holes, ``<extra_id_0>``, ``<extra_id_1>``, ..., and writes each hole's
+    sentinel with what is in it, one more sentinel after the last, and the end token (Raffel et al. 2020, section
+    3.1.4). What it learns from plain text any task of an encoder-decoder can begin with.
+
+    Documents are joined and read in windows as ``FillMask`` reads them; which spans are hidden is drawn anew each time.
+
+    >>> import heedful
+    >>> data = Rows([Row({"text": "the cow says moo and the owl says hoo"}, "farm.txt", 1)])
+    >>> settings = RunSettings(task="fill-mask", train=("farm.txt",), out="farm", preset="transformer-tiny")
+    >>> task = SpanCorruption.prepare(data, settings)
+    >>> model = heedful.create(task.config(settings), seed=0).eval()
+    >>> task.answer(model, ["the <extra_id_0> says moo"])[0].output.endswith("says moo")
+    True
+
+    Args:
+        source: of the text, with sentinels.
+        target: the same.
+        special: the ids that the model names; None: the tokenizer's.
+        positions: the most tokens of either side, where the model has so many learned positions.
+    """
+
+    name: ClassVar[str] = "fill-mask"
+    columns: Mapping[str, Kind] = MappingProxyType({"text": "document"})
+    decides: str = "perplexity"  # not "loss": it is of other tokens than an encoder's, with which nothing compares it
+    uses: ClassVar[frozenset[str]] = EncoderDecoderTask.uses | {"masking"}
+    options: ClassVar[frozenset[str]] = EncoderDecoderTask.options - {"stop_strings"}
+
+    window: int | None = None  # tokens of a window, special ones counted, where nobody says
+
+    def __init__(
+        self, source: Tokenizer, target: Tokenizer, special: SpecialTokens | None = None, positions: int | None = None
+    ) -> None:
+        if target is not source:
+            raise HeedfulError(
+                f"{self.name} needs one vocabulary for what is read and what is written, and this model has two; take "
+                "another"
+            )
+        super().__init__(source, target, special, positions)
+        self.sentinels = sentinels_of(source)
+        around = source.around()
+        self.before = around.before
+        self.after = around.after or (() if around.before else (special_id(source.end),))
+        ordinary = np.array([i not in source.special for i in range(source.vocab_size)])
+        ordinary[self.sentinels] = False
+        self.corruption = self.asked = Corruption(self.sentinels, ordinary)  # in learning, and in being measured
+
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+        """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
+        return divided(rows, valid, seed)
+
+    @classmethod
+    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+        """By the length of the text; wider models take smaller steps, and so does what starts from a model."""
+        if asked.masking.unit not in (None, "span"):
+            raise HeedfulError(
+                f"--masking.unit {asked.masking.unit} has no effect for an encoder-decoder, from which spans are "
+                "hidden; leave it out"
+            )
+        characters = sum(len(row.values["text"]) for row in rows)
+        if asked.start_from is None:
+            dim = asked.model.dim or preset_of(str(asked.preset), EncoderDecoderConfig, cls.name).encoder.dim
+            return beginning(characters, asked, lr=round(1e-3 * (256 / dim) ** 0.5, 6))
+        config = encoder_decoder_of(find(asked.start_from), cls.name)
+        longest = min(asked.data.max_length or LONGEST, positions_of(config) or LONGEST)
+        made = beginning(characters, asked, lr=round(1e-4 * (256 / config.encoder.dim) ** 0.5, 6))
+        return replace(
+            made,
+            max_epochs=PASSES,
+            data=DataSettings(max_length=longest),
+            tokenizer=TokenizerSettings(),
+            model=ModelSettings(),
+        )
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """Train the tokenizer on the training documents."""
+        asked = settings.tokenizer
+        texts = (row.values["text"] for row in rows)
+        tokenizer = Tokenizer.train(
+            texts, asked.size or 8000, asked.kind or "bpe", asked.lowercase, sentinels=SENTINELS
+        )
+        task = cls(tokenizer, tokenizer)
+        task.window = settings.data.max_length
+        return task
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """As all, with windows as long as in its training."""
+        task = super().load(folder)
+        task.window = window_of(find(folder), cls.name)
+        return task
+
+    def ready(self, model: Model, settings: RunSettings) -> None:
+        """Hide what the settings say: by default 15 % of the tokens, in spans of three on average."""
+        asked = settings.masking
+        self.corruption = replace(self.corruption, share=asked.share or SHARE, length=asked.length or LENGTH)
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """All rows as one stream of tokens, in windows of ``max_length`` before any is hidden, special ones counted."""
+        most, longest = max_length or self.window or LONGEST, self.longest
+        if longest is not None and most > longest:
+            raise HeedfulError(f"the model reads {longest} tokens, not {most}; lower --data.max-length")
+        added = len(self.before) + len(self.after)
+        hidden, spans = self.corruption.counts(most - added)
+        if spans >= len(self.sentinels):
+            raise HeedfulError(
+                f"{hidden} of {most} tokens in {spans} spans, but the tokenizer has {len(self.sentinels)} sentinels, "
+                "one of them for the end; lower --data.max-length or --masking.share, or raise --masking.length"
+            )
+        if longest is not None and added + hidden + spans + 1 > longest:
+            raise HeedfulError(
+                f"{hidden} hidden tokens in {spans} spans are more than the {longest} that the model writes; lower "
+                "--masking.share"
+            )
+        examples, note = cut_up(self.source, rows, most - added, added, self.asked.ordinary)
+        return Encoded(examples, rows, note)
+
+    def lengths(self, examples: Sequence[Window]) -> np.ndarray:
+        """(N, 2): the source and the target of each window, as far as its tokens can all be hidden."""
+        rows = np.array([window.stream.context for window in examples], dtype=np.int64)
+        counts = np.array([self.corruption.counts(length) for length in rows.tolist()], dtype=np.int64)
+        hidden, spans = counts.T
+        added = len(self.before) + len(self.after)
+        return np.stack([rows - hidden + spans, hidden + spans + 1], axis=1) + added
+
+    def collate(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """``source``, ``source_mask``, ``target`` and ``labels`` of windows with spans hidden.
+
+        With ``random`` windows begin elsewhere each time and other spans are hidden, as the settings say. Without it
+        15 % of the tokens of each window are, in spans of three on average, always the same ones: whatever a model was
+        trained on, its figures can be compared.
+        """
+        texts = texts_of(examples, random)
+        if random is None:
+            split = [self.asked.split(text, flags) for text, flags in zip(texts, self._fixed(examples), strict=True)]
+        else:
+            split = [self.corruption(text, random) for text in texts]
+        return self.tensors([(self._framed(source), self._framed(target)) for source, target in split])
+
+    def _fixed(self, examples: Sequence[Window]) -> list[np.ndarray]:
+        """Which tokens of each window are hidden where it is measured."""
+        drawn = (np.random.default_rng([SEED, window.place]) for window in examples)
+        return [self.asked.hidden(text, own) for text, own in zip(texts_of(examples), drawn, strict=True)]
+
+    def _framed(self, ids: Sequence[int]) -> list[int]:
+        return [*self.before, *ids, *self.after]
+
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    @torch.no_grad()
+    def measure(
+        self,
+        model: Model,
+        examples: Sequence[Window],
+        rows: Rows,
+        *,
+        most: int | None = None,
+        batch_tokens: int | None = None,
+        **options: Any,
+    ) -> Measured:
+        """``loss``, ``perplexity`` = exp(loss) and ``accuracy`` (percent) of the hidden tokens, each given those before
+        it in the target, and that its span goes on: −log p(token) / Σ p(any token of text). Where spans end is not
+        asked: sentinels and end tokens are not counted. Of all windows, whatever ``most`` is.
+
+        Any of ``options`` is an error.
+        """
+        for name in options:
+            raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
+        sums, stream = np.zeros((len(rows), 3)), examples[0].stream
+        ordinary = torch.from_numpy(self.asked.ordinary).to(model.device)
+        for places, batch in self.batches(model, examples, batch_tokens):
+            labels = batch["labels"]
+            told = (labels != IGNORED) & ordinary[labels.clamp(min=0)]
+            logits, truth = model(batch["source"], batch["target"], batch["source_mask"])[told].float(), labels[told]
+            logits[:, : len(ordinary)].masked_fill_(~ordinary, -math.inf)
+            logits[:, len(ordinary) :] = -math.inf  # rows to spare
+            losses = F.cross_entropy(logits, truth, reduction="none")
+            each = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
+            asked = [examples[i] for i in places]
+            at = [
+                window.place * stream.context + np.flatnonzero(flags)
+                for window, flags in zip(asked, self._fixed(asked), strict=True)
+            ]
+            np.add.at(sums, documents_of(stream, np.concatenate(at)), each.double().cpu().numpy())
+        scored = Sums(sums, _figures)
+        return Measured(overall(scored), {"tokens": len(stream.tokens), "hidden": int(sums[:, 2].sum())}, scored)
+
+    def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
+        """Each token with its frequency in the training text, one added to every count, whatever stands around it."""
+        loss, right = frequencies(self.source, self.asked.ordinary, rows, learned())
+        metrics = {"loss": loss, "perplexity": math.exp(loss), "accuracy": right}
+        return Baseline("the tokens' frequencies in the training text", metrics)
+
+    def answer(
+        self,
+        model: Model,
+        inputs: Sequence[Any],
+        *,
+        batch_tokens: int | None = None,
+        logprobs: bool = False,
+        **options: Any,
+    ) -> list[Answer]:
+        """Each text with what the model writes in the place of ``<extra_id_0>``, ``<extra_id_1>``, ..., and by itself
+        what it wrote for each; a text without words gets an empty answer.
+
+        At most 16 tokens a hole where nobody says. Of a text longer than the model reads the part around its holes is
+        read, and a warning says so; another one where the model writes no sentinel, as one that learned another task
+        since may do.
+        """
+        check_texts(self.name, inputs)
+        answers = [Answer(text, "", None, [] if logprobs else None, []) for text in inputs]
+        asked = [i for i, text in enumerate(inputs) if text.strip()]
+        where = [f"input {i}" if len(inputs) > 1 else "the input" for i in asked]
+        holes = [check_holes(inputs[i], place) for i, place in zip(asked, where, strict=True)]
+        sources = self._read([inputs[i] for i in asked], where, max(batch_tokens or 0, EVALUATED)) if asked else []
+        own = seeded(part(options, asked, len(inputs)), sources)
+        bounded = any({**model.generation, **options}.get(name) for name in ("max_new_tokens", "max_length"))
+        silent = 0  # texts to which no hole came back
+        for number in sorted(set(holes)):  # a text may say as much in a batch as alone
+            if number >= (most := len(self.sentinels)):
+                raise HeedfulError(f"{number} holes in a text, but the tokenizer has {most - 1} for it; ask with fewer")
+            alike = [i for i, count in enumerate(holes) if count == number]
+            limit = {} if bounded else {"max_new_tokens": A_HOLE * number + 2}
+            for batch in ordered([len(sources[i]) for i in alike], batch_tokens or EVALUATED, max_rows=128):
+                chosen = [alike[i] for i in batch]
+                ids, real = masked([sources[i] for i in chosen], self.pad)
+                drawn = part(own, chosen, len(asked)) | limit
+                found = decode(model, ids, real, defaults=model.generation, logprobs=logprobs, **drawn)
+                said = said_of(found, [1] * len(chosen))
+                told = zip(chosen, found.ids.tolist(), found.scores.tolist(), said, strict=True)
+                for i, row, score, log_p in told:
+                    text, silent = inputs[asked[i]], silent + (not set(row) & set(self.sentinels[:number]))
+                    spans = [written(self.source, span) for span in spans_of(row[1:], self.sentinels, number)]
+                    filled, fills = restored(self.source, text, spans), [span.strip() for span in spans]
+                    answers[asked[i]] = Answer(text, filled, score, log_p, fills)
+        if silent:
+            log.warning(
+                f"{silent:,} of {many(len(inputs), 'input')} without an answer: the model writes no <extra_id_0>, so "
+                "it was not trained to fill in, or has unlearned it; train it: heedful train fill-mask --from MODEL"
+            )
+        return answers
+
+    def _read(self, texts: Sequence[str], where: Sequence[str], held: int) -> list[list[int]]:
+        """The ids of texts, of a longer one than the model takes, or than are ``held``, those around its holes."""
+        room = min(held, self.longest or held) - len(self.before) - len(self.after)
+        sources, cut = self.source.encode(texts), 0
+        for i, ids in enumerate(sources):
+            if len(ids) <= room:
+                continue
+            places = [place for place, token in enumerate(ids) if token in self.sentinels]
+            spare = room - (places[-1] - places[0] + 1)
+            if spare < 0:
+                raise HeedfulError(
+                    f"the holes of {where[i]} are {places[-1] - places[0] + 1:,} tokens apart, and the model reads "
+                    f"{room:,}: ask with fewer of them at a time"
+                )
+            first = min(max(0, places[0] - spare // 2), len(ids) - room)
+            sources[i], cut = ids[first : first + room], cut + 1
+        if cut:
+            log.warning(
+                f"{cut:,} of {many(len(texts), 'input')} longer than the {room:,} tokens that the model reads; so many "
+                "around the holes were read"
+            )
+        return [self._framed(ids) for ids in sources]
+
+    def trial(self, texts: Sequence[str]) -> list[Any]:
+        """Each text with its last word missing."""
+        return [" ".join([*text.split()[:-1], "<extra_id_0>"]) for text in texts]
+
+    def sample(self, row: Row) -> str:
+        """The beginning of the text."""
+        return short(row.values["text"][:200])
+
+
+def _figures(sums: np.ndarray) -> dict[str, float]:
+    """Σ −log p, right, hidden → metrics; no number where nothing was hidden."""
+    loss, right, hidden = map(float, sums)
+    mean = loss / hidden if hidden else math.nan
+    return {
+        "loss": mean,
+        "perplexity": math.exp(mean) if mean < 700 else math.inf,
+        "accuracy": 100 * right / hidden if hidden else math.nan,
+    }
