@@ -8,6 +8,7 @@ import pytest
 from heedful.errors import HeedfulError
 from heedful.settings import (
     AnsweringSettings,
+    AveragingSettings,
     DataSettings,
     DecodingSettings,
     ImageSettings,
@@ -18,6 +19,7 @@ from heedful.settings import (
     RunSettings,
     TokenizerSettings,
     TrainingSettings,
+    TuningSettings,
     keys,
     resolve,
 )
@@ -67,7 +69,12 @@ def test_wrong_dictionaries_are_refused(values: dict[str, Any], message: str) ->
         (TrainingSettings, "betas", (0.9, 1.0), "--training.betas must be below 1, not 1.0"),
         (TrainingSettings, "betas", (0.9,), "--training.betas must be a list of a number, a number, not (0.9,)"),
         (TrainingSettings, "batch_tokens", 0, "--training.batch-tokens must be at least 1, not 0"),
-        (TrainingSettings, "schedule", "cosin", "must be one of inverse_sqrt, cosine, linear, constant, not 'cosin'"),
+        (
+            TrainingSettings,
+            "schedule",
+            "cosin",
+            "must be one of inverse_sqrt, cosine, linear, constant, wsd, not 'cosin'",
+        ),
         (ModelSettings, "dropout", 1, "--model.dropout must be below 1, not 1"),
         (ModelSettings, "dropout", -0.1, "--model.dropout must be at least 0, not -0.1"),
         (TokenizerSettings, "kind", 1, "--tokenizer.kind must be one of bpe, unigram, wordpiece, character, not 1"),
@@ -126,10 +133,10 @@ def test_every_field_has_a_line_of_help_and_a_key() -> None:
     from dataclasses import fields
 
     sections = (DataSettings, TokenizerSettings, ImageSettings, MaskingSettings, PoolingSettings)
-    sections += (ModelSettings, TrainingSettings, LoraSettings)
+    sections += (ModelSettings, TrainingSettings, AveragingSettings, TuningSettings, LoraSettings)
     for section in (*sections, DecodingSettings, AnsweringSettings, RunSettings):
         for f in fields(section):
             assert f.name in {s.section for s in sections} or 0 < len(f.metadata["help"]) < 80
     known = keys(RunSettings)
     assert {"task", "from", "max_minutes", "training.lr", "data.columns"} <= set(known)
-    assert len(known) == len(set(known)) == 14 + sum(len(fields(section)) for section in sections)
+    assert len(known) == len(set(known)) == 15 + sum(len(fields(section)) for section in sections)

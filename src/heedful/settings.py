@@ -155,6 +155,7 @@ class TokenizerSettings(Settings):
     size: int | None = _option("tokens in the vocabulary", least=1)
     shared: bool | None = _option("one vocabulary for source and target (=false for two)")
     lowercase: bool = _option("read everything in lower case", default=False)
+    dropout: float | None = _option("leave out merges of bpe in training, a probability", least=0, below=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +180,7 @@ class MaskingSettings(Settings):
 
     share: float | None = _option("share of the tokens hidden, other ones each epoch", above=0, below=1)
     unit: Literal["token", "word", "span"] | None = _option("hide single tokens, whole words, or spans of words")
+    length: float | None = _option("a span's words, or an encoder-decoder's tokens, on average", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +211,12 @@ class ModelSettings(Settings):
     ff_dim: int | None = _option("width of the feed-forward layers", least=1)
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = _option("feed-forward activation")
     dropout: float | None = _option("dropout of the hidden states, a probability", least=0, below=1)
+    drop_path: float | None = _option("leave a sublayer out with a chance that rises to this", least=0, below=1)
     tied: bool | None = _option("output layer shares the embedding's weights (=false for its own)")
     patch_size: int | None = _option("pixels of a patch's side", least=1)
+
+
+REPORTS = ("tensorboard", "wandb", "trackio")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,14 +227,18 @@ class TrainingSettings(Settings):
 
     optimiser: Literal["adamw", "muon"] | None = _option("AdamW, or Muon for the matrices of the blocks")
     lr: float | None = _option("peak learning rate", above=0)
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] | None = _option("fall after the warm-up")
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] | None = _option("fall after the warm-up")
     warmup: int | None = _option("steps of linear rise", least=0)
-    floor: float | None = _option("last learning rate of cosine and linear, as a share of the peak", least=0, below=1)
+    floor: float | None = _option("last rate of cosine, linear and wsd, as a share of the peak", least=0, below=1)
+    decay: float | None = _option("share of the run over which wsd falls; 0.2 by default", above=0, most=1)
     batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
     batch_size: int | None = _option("examples of one batch at most", least=1)
-    accumulate: int | None = _option("batches added up for one step", least=1)
+    accumulate: int | None = _option("batches added up for one step, of all processes", least=1)
     label_smoothing: float | None = _option("probability spread over the other tokens", least=0, below=1)
     clip: float | None = _option("largest norm of the gradient; 0 for none", least=0)
+    skip_spikes: float | None = _option(
+        "leave out steps whose gradient is so many times the usual; 0 for none", least=0
+    )
     weight_decay: float | None = _option("decoupled weight decay", least=0)
     betas: tuple[float, float] | None = _option("Adam's two decay rates", least=0, below=1)
     eps: float | None = _option("Adam's epsilon", above=0)
@@ -236,16 +246,51 @@ class TrainingSettings(Settings):
     average: float | None = _option(
         "mean age of the averaged weights, a share of the run; 0 for none", least=0, below=0.5
     )
+    gradient_checkpointing: bool | None = _option("keep no activations of a block but make them again: less memory")
+    shard: bool | None = _option("share the weights among the processes of torchrun, as fully_shard does")
     patience: int | None = _option("evaluations without gain before stopping; 0 for never", least=0)
     evaluate_every: int | None = _option("steps between evaluations", least=1)
     save_every: int | None = _option("steps between checkpoints", least=1)
     log_every: int | None = _option("steps between lines of the log", least=1)
+    report: tuple[str, ...] | None = _option("show the log there as well: tensorboard,wandb,trackio")
     watch: tuple[str, ...] | None = _option("texts (source, tab, target) or images whose attention is followed")
 
     def __post_init__(self) -> None:
+        self._split("report")
         super().__post_init__()
+        for name in self.report or ():
+            if name not in REPORTS:
+                raise HeedfulError(f"--training.report names {name!r}, which shows no logs; {nearest(name, REPORTS)}")
+        if self.skip_spikes and self.skip_spikes <= 1:
+            raise HeedfulError(
+                f"--training.skip-spikes must be above 1, or 0 for none, not {self.skip_spikes}; 10 is usual"
+            )
         if self.watch is not None and not all(text.strip() for text in self.watch):
             raise HeedfulError("--training.watch is empty; give a text, or leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragingSettings(Settings):
+    """Other averages of the weights, in place of ``--training.average``."""
+
+    section: ClassVar[str] = "averaging"
+
+    ema: float | None = _option("decay of an exponential average; 0.999 is usual, 0 for none", least=0, below=1)
+    last: int | None = _option("the mean of the weights at so many last evaluations; 0 for none", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.last == 1:
+            raise HeedfulError("--averaging.last must be at least 2, or 0 for none, not 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningSettings(Settings):
+    """How a trained model is gone on from."""
+
+    section: ClassVar[str] = "tuning"
+
+    layer_decay: float | None = _option("a block's learning rate as a share of the one above it", above=0, most=1)
 
 
 LORA_TARGETS = ("query", "key", "value", "out", "up", "down", "gate")  # the maps of a block that may have an adapter
@@ -333,9 +378,10 @@ class RunSettings(Settings):
     max_steps: int | None = _option("stop after this many steps", least=1)
     max_epochs: int | None = _option("stop after this many passes over the data", least=1)
     max_minutes: float | None = _option("stop after this many minutes", above=0)
-    resume: bool = _option("go on with the run in --out", default=False)
+    resume: bool = _option("go on with the run in --out, or begin it there", default=False)
     overwrite: bool = _option("replace the run in --out", default=False)
     device: str | None = _option("cpu, cuda, cuda:1, mps")
+    deterministic: bool | None = _option("the same bits each time on a GPU too, which is slower there")
     data: DataSettings = field(default_factory=DataSettings)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     image: ImageSettings = field(default_factory=ImageSettings)
@@ -343,6 +389,8 @@ class RunSettings(Settings):
     pooling: PoolingSettings = field(default_factory=PoolingSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    averaging: AveragingSettings = field(default_factory=AveragingSettings)
+    tuning: TuningSettings = field(default_factory=TuningSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ class Residual(nn.Module):
         self.before, self.out, self.after = (
             norm_of(config) if slot in slots else Identity() for slot in ("before", "out", "after")
         )
-        self.dropout = nn.Dropout(config.dropout.residual)
+        self.dropout: nn.Module = nn.Dropout(config.dropout.residual)
 
     def forward(self, x: Tensor, real: Tensor | None, f: Callable[..., Tensor], **context: Any) -> Tensor:
         """``x`` (B, T, D) with what ``f`` adds to it; ``real`` (B, T) is for batch norm."""

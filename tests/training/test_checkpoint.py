@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
+import subprocess
+import sys
+import threading
 
 import pytest
 import torch
 
 from heedful.errors import HeedfulError
 from heedful.training import Checkpoints, Limits
-from heedful.training.checkpoint import random_state, set_random_state
 
 STATE = {"weight": torch.arange(5000.0), "numbers": {"step": 3, "best": None, "names": ["a", 1.5]}}
 
@@ -91,6 +94,95 @@ def test_an_interrupted_write_leaves_the_earlier_file(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["checkpoint.pt"]
 
 
+def slowly(monkeypatch, gate):
+    """``torch.save`` that waits for ``gate``."""
+    save = torch.save
+
+    def wait(state, file):
+        gate.wait(30)
+        save(state, file)
+
+    monkeypatch.setattr(torch, "save", wait)
+
+
+def test_what_is_written_meanwhile_is_the_state_at_the_call(tmp_path, monkeypatch):
+    checkpoints, gate = Checkpoints(tmp_path), threading.Event()
+    tied = torch.arange(6.0)
+    state = {
+        "numbers": {"step": 1},
+        "weights": [tied, tied.view(2, 3)],
+        "half": tied.half()[1:],
+        "none": torch.empty(0),
+    }
+    slowly(monkeypatch, gate)
+    checkpoints.save(state, wait=False)
+    tied.zero_()
+    state["weights"].clear()
+    state["numbers"]["step"] = 2
+    assert not checkpoints.path.exists()
+    gate.set()
+    checkpoints.wait()
+    found = checkpoints.load()
+    assert found["numbers"] == {"step": 1}
+    assert found["weights"][0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert found["weights"][1].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert found["weights"][0].data_ptr() == found["weights"][1].data_ptr(), "tied weights are stored once"
+    assert found["half"].tolist() == [1, 2, 3, 4, 5]
+    assert os.listdir(tmp_path) == ["checkpoint.pt"]
+
+
+def test_the_next_save_waits_for_the_one_before(tmp_path, monkeypatch):
+    checkpoints, gate = Checkpoints(tmp_path), threading.Event()
+    slowly(monkeypatch, gate)
+    checkpoints.save({"step": 1}, wait=False)
+    threading.Timer(0.05, gate.set).start()
+    checkpoints.save({"step": 2}, wait=False)
+    assert torch.load(checkpoints.path)["step"] in (1, 2), "the first one is there"
+    assert checkpoints.load() == {"step": 2}
+
+
+def test_what_goes_wrong_meanwhile_is_raised_at_the_next_call(tmp_path, little_room):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save({"step": 1})
+    for call in (checkpoints.wait, lambda: checkpoints.save({"step": 2}), checkpoints.load):
+        checkpoints.save(STATE, wait=False)
+        with pytest.raises(HeedfulError, match=r"cannot write .*checkpoint\.pt: File too large; make room"):
+            call()
+        checkpoints.wait()
+    assert checkpoints.load() == {"step": 1}
+    assert os.listdir(tmp_path) == ["checkpoint.pt"]
+
+
+WRITER = """
+import sys, time, torch
+from heedful.training import Checkpoints
+save = torch.save
+def slow(state, file):
+    save(state, file)
+    if state["step"] == 2:
+        print("half", flush=True)
+        time.sleep(float(sys.argv[2]))
+torch.save = slow
+checkpoints = Checkpoints(sys.argv[1])
+for step in (1, 2):
+    checkpoints.save({"step": step, "weight": torch.full((1000,), float(step))}, wait=False)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, None], ids=["killed", "ended"])
+def test_a_kill_meanwhile_leaves_the_earlier_one_and_an_end_waits(tmp_path, number):
+    command = [sys.executable, "-c", WRITER, str(tmp_path), "60" if number else "0.1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout.readline() == "half\n"
+        if number:
+            process.send_signal(number)
+        process.wait(60)
+    step = 1 if number else 2
+    assert Checkpoints(tmp_path).load()["weight"].tolist() == [step] * 1000
+    assert ("checkpoint.pt.part" in os.listdir(tmp_path)) == (number is not None)
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(HeedfulError, match=r"cannot write .*file"):
@@ -101,14 +193,6 @@ def test_what_cannot_be_saved_is_a_bug_and_no_full_disk(tmp_path):
     with pytest.raises(Exception, match="lambda") as error:
         Checkpoints(tmp_path).save({"bug": lambda: None})
     assert not isinstance(error.value, HeedfulError)
-
-
-def test_the_random_state_comes_back():
-    device = torch.device("cpu")
-    state = random_state(device)
-    drawn = torch.rand(3)
-    set_random_state(state, device)
-    assert torch.equal(torch.rand(3), drawn)
 
 
 @pytest.mark.parametrize("state", [{"format": 0}, {"weight": torch.zeros(1)}], ids=["older", "other"])

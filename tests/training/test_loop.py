@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from heedful.errors import HeedfulError
-from heedful.training import Average, Checkpoints, Limits, Loader, Log, Loop
+from heedful.training import Checkpoints, Limits, Loader, Log, Loop, Polynomial
 from heedful.training.schedule import constant, inverse_sqrt
 
 ROWS = [[3, 1, 4], [1, 5], [9, 2, 6, 5], [3], [5, 8, 9], [7, 9], [3, 2, 3, 8], [4, 6]]
@@ -165,7 +165,10 @@ def test_a_loss_that_is_no_number_stops_the_run_and_leaves_the_last_good_checkpo
         evaluate_every=50,
     )
     loop.objective = breaks
-    with pytest.raises(HeedfulError, match=r"loss is nan at step 7; the checkpoint of step 5 is in .*; lower the"):
+    with pytest.raises(
+        HeedfulError,
+        match=r"loss is nan at step 7, first in the objective.*; the checkpoint of step 5 is in .*; lower the",
+    ):
         loop.fit()
     state = Checkpoints(tmp_path).load()
     assert state["numbers"]["step"] == 5
@@ -253,7 +256,7 @@ def test_the_last_step_is_evaluated_whatever_the_interval():
 
 def test_averaged_weights_are_evaluated_and_the_own_come_back():
     loop = made([[ROWS]], limits=Limits(max_steps=6), evaluate_every=2)
-    loop.average = Average(loop.model)
+    loop.average = Polynomial(loop.model)
     inside, around = [], []
 
     def evaluate():

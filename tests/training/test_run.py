@@ -347,7 +347,7 @@ def test_what_is_too_long_is_left_out_aloud(tmp_path: Path, capsys: pytest.Captu
     data = pairs(tmp_path)
     data.write_text(data.read_text(encoding="utf-8") + "zebra " * 60 + "\tzebra\n", encoding="utf-8")
     assert cli.main(command(data, tmp_path / "out", "--max-steps", "2", "--data.max-length", "40")) == 0
-    assert "1 examples longer than 40 tokens left out (--data.max-length)" in capsys.readouterr().out
+    assert "1 example longer than 40 tokens left out (--data.max-length)" in capsys.readouterr().out
 
 
 def test_names_that_name_nothing(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

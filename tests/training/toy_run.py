@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from heedful.training import Average, Checkpoints, Limits, Loader, Loop, adamw
+from heedful.training import Checkpoints, Limits, Loader, Loop, Polynomial, adamw
 from heedful.training.schedule import cosine
 
 LENGTHS = np.random.default_rng(5).integers(2, 9, 60)
@@ -60,7 +60,7 @@ def loop(folder: Path | None = None, *, at: Callable[[int], None] | None = None,
     """
     torch.manual_seed(0)
     model = Toy()
-    average = options.pop("average", Average(model))
+    average = options.pop("average", Polynomial(model))
     loader = options.pop("loader", Loader(LENGTHS, collate, tokens=24, accumulate=2, seed=1))
 
     def learn(model: nn.Module, batch: Any) -> torch.Tensor:

@@ -27,9 +27,40 @@ class Checkpoints:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.path = Path(folder) / "checkpoint.pt"
+        self._writer: threading.Thread | None = None
+        self._failed: BaseException | None = None  # of the writer, until somebody waits for it
 
-    def save(self, state: Mapping[str, Any]) -> None:
-        """Replace the checkpoint by ``state``; where that fails, :class:`HeedfulError`, and the earlier one is kept."""
+    def save(self, state: Mapping[str, Any], *, wait: bool = True) -> None:
+        """Replace the checkpoint by ``state``; where that fails, :class:`HeedfulError`, and the earlier one is kept.
+
+        With ``wait=False`` the state is copied into memory, which is all that the caller waits for, and written by a
+        thread: what happens to its tensors from now on does not change what is written. At most one is being written:
+        the next ``save`` waits for it first, and so must whoever wants it to be there (``wait``). A process that ends
+        meanwhile, but by SIGKILL, ends when it is written.
+        """
+        self.wait()
+        if wait:
+            self._write(state)
+            return
+        self._writer = threading.Thread(target=self._write_later, args=(copied(state),), name="checkpoint")
+        self._writer.start()
+
+    def wait(self) -> None:
+        """Return when nothing is being written; raises what went wrong since the last time."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    def _write_later(self, state: Mapping[str, Any]) -> None:
+        try:
+            self._write(state)
+        except BaseException as error:  # raised where the run can hear it, by wait()
+            self._failed = error
+
+    def _write(self, state: Mapping[str, Any]) -> None:
         beside = self.path.with_name(self.path.name + ".part")
         with writing(self.path):
             try:
@@ -45,6 +76,7 @@ class Checkpoints:
 
     def load(self) -> dict[str, Any] | None:
         """The state saved last, on the CPU; ``None`` where there is none; :class:`HeedfulError` where it is damaged."""
+        self.wait()
         if not self.path.exists():
             return None
         try:
@@ -63,8 +95,30 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Remove the checkpoint, if there is one."""
+        self.wait()
         with writing(self.path):
             self.path.unlink(missing_ok=True)
+
+
+def copied(state: Any) -> Any:
+    """``state`` with its tensors copied to the CPU, those that share memory (tied weights) sharing their copy's."""
+    storages: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            storage = value.detach().untyped_storage()
+            place = (storage.device, storage.data_ptr())
+            if place not in storages:
+                storages[place] = torch.UntypedStorage(storage.nbytes(), device="cpu").copy_(storage)
+            same = torch.empty(0, dtype=value.dtype)
+            return same.set_(storages[place], value.storage_offset(), value.size(), value.stride())
+        if isinstance(value, Mapping):
+            return {name: copy(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(map(copy, value))
+        return value
+
+    return copy(state)
 
 
 @contextmanager
@@ -80,21 +134,6 @@ def writing(path: Path) -> Iterator[None]:
         raise HeedfulError(
             f"cannot write {path}: {cause.strerror}; make room, or take a folder that can be written"
         ) from None
-
-
-def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """The states of the random generators that training on ``device`` draws from; reading them changes nothing."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def set_random_state(state: Mapping[str, torch.Tensor], device: torch.device) -> None:
-    """Put the generators where :func:`random_state` found them."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 class Interrupts:
@@ -127,6 +166,11 @@ class Interrupts:
     def once(self) -> bool:
         """One signal has come, so the state is whole: not a second one, nor a ``KeyboardInterrupt`` out of a step."""
         return len(self._received) == 1
+
+    @property
+    def received(self) -> int:
+        """How many have come."""
+        return len(self._received)
 
     def check(self) -> None:
         """Raise what has come, if it has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from heedful.data import Rows
 from heedful.errors import HeedfulError
 from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, resolve
 from heedful.tasks.task import SOME, Task
+from heedful.training.ranks import Ranks
+from heedful.training.schedule import schedule
 
 # Times that of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base on
 # MNLI (github.com/microsoft/LoRA, examples/NLU/roberta_base_mnli.sh).
@@ -28,7 +31,10 @@ MADE = (
     "pooling.kind",
     "pooling.normalise",
     "data.prefix",
+    "training.shard",
 )
+
+LIVE = {"model.drop_path", "tokenizer.dropout"}  # of these, what is drawn in training alone: any run may be told it
 
 
 def check_same(settings: RunSettings, begun: RunSettings) -> None:
@@ -39,7 +45,7 @@ def check_same(settings: RunSettings, begun: RunSettings) -> None:
     asked = {name: value for name, value in (named | _given(settings)).items() if value is not None}
     its = {"recipe": begun.recipe, "preset": begun.preset, "from": begun.start_from} | _given(begun)
     for name, value in asked.items():
-        made = name in named or name.startswith(MADE)
+        made = name in named or (name.startswith(MADE) and name not in LIVE)
         if made and value != its.get(name):
             was = "without it" if its.get(name) is None else f"with {its[name]}"
             raise HeedfulError(
@@ -54,7 +60,7 @@ def asked_for(kind: type[Task], settings: RunSettings) -> RunSettings:
     idle = [_flag(name) for name in given if {name, name.partition(".")[0]} & (SOME - kind.uses)]
     if idle:
         raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
-    fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer."))]
+    fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in LIVE]
     if settings.start_from and fixed:
         raise HeedfulError(f"--from goes on with a model as it is; leave out {', '.join(fixed)}")
     if settings.recipe is None:
@@ -68,13 +74,45 @@ def asked_for(kind: type[Task], settings: RunSettings) -> RunSettings:
     return resolve(settings, RunSettings.from_dict(told))
 
 
+def spread(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -> RunSettings:
+    """The settings for so many processes: a batch a step for each, where no other number is asked for.
+
+    ``training.accumulate`` counts the batches of a step on all of them together, so that their number changes nothing
+    in a run. What cannot be shared out is refused.
+    """
+    training = settings.training
+    if training.shard:
+        if ranks.size == 1 and not settings.resume:
+            raise HeedfulError(
+                "--training.shard shares the weights among processes, and there is one; start more: torchrun "
+                "--nproc-per-node 2 -m heedful train ..., or leave it out"
+            )
+        for flag, asked, because in (
+            ("--training.watch", training.watch, "looks at whole weights"),
+            ("--averaging.last", settings.averaging.last, "keeps whole weights"),
+        ):
+            if asked:
+                raise HeedfulError(f"{flag} {because}, and with --training.shard no process has them; leave one out")
+        if training.optimiser == "muon":
+            raise HeedfulError("muon steps along whole matrices, and --training.shard cuts them; take adamw")
+    if training.accumulate is None and ranks.size > 1:
+        return replace(settings, training=replace(training, accumulate=ranks.size))
+    idle = ranks.size - (training.accumulate or ranks.size)
+    if idle > 0:
+        say(f"! a step of --training.accumulate {training.accumulate} leaves {idle} of {ranks.size} processes idle")
+    return settings
+
+
 def suggested_for(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
     """What the task suggests; for an adapter a higher learning rate, and the adapter's own defaults. A number of steps
-    that is asked for, or that a recipe tells, stands in place of the epochs that are suggested.
+    that is asked for, or that a recipe tells, stands in place of the epochs that are suggested, as an
+    average that is asked for does in place of the suggested one.
     """
     suggested = kind.suggest(rows, settings)
     if settings.max_steps is not None:
         suggested = replace(suggested, max_epochs=None)
+    if settings.averaging.ema or settings.averaging.last:
+        suggested = replace(suggested, training=replace(suggested.training, average=None))
     rank, lr = settings.lora.rank, suggested.training.lr
     if rank is not None:
         lora = LoraSettings(rank=rank, alpha=2.0 * rank, dropout=0.05, targets=("query", "value"))
@@ -91,7 +129,22 @@ def settled(settings: RunSettings, device: torch.device) -> RunSettings:
         settings,
         training=TrainingSettings(precision="bf16" if gains else "fp32", optimiser="adamw"),
     )
-    return resolve(settings, machine)
+    chosen = resolve(settings, machine)
+    _one_average(chosen)
+    told = chosen.training
+    schedule(told.schedule or "constant", told.warmup or 0, told.floor, told.decay)  # an option it has not is an error
+    return chosen
+
+
+def _one_average(settings: RunSettings) -> None:
+    averages = {
+        "--training.average": settings.training.average,
+        "--averaging.ema": settings.averaging.ema,
+        "--averaging.last": settings.averaging.last,
+    }
+    given = [flag for flag, value in averages.items() if value]
+    if len(given) > 1:
+        raise HeedfulError(f"{' and '.join(given)} are averages of the same weights; give one, or 0 for the rest")
 
 
 def _given(settings: RunSettings) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,16 +65,12 @@ class Loader:
     def __iter__(self) -> Loader:
         return self
 
-    def __next__(self) -> list[dict[str, Tensor]]:
+    def __next__(self) -> Sequence[dict[str, Tensor]]:
         if self.step == self.steps_per_epoch:
             self._go_to(self.epoch + 1, 0)
         first = self.step * self.accumulate
-        batches = [
-            self.collate(indices, np.random.default_rng([self._order["seed"], self.epoch, number]))
-            for number, indices in enumerate(self._plan[first : first + self.accumulate], first)
-        ]
         self.step += 1
-        return batches
+        return _Step(self, self.epoch, first, self._plan[first : first + self.accumulate])
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: loaded after a step was yielded, it goes on with the next one."""
@@ -93,3 +89,17 @@ class Loader:
 
     def _identity(self) -> dict[str, Any]:
         return {"examples": self._fingerprint, "accumulate": self.accumulate, **self._order}
+
+
+class _Step(Sequence[dict[str, Tensor]]):
+    """The micro-batches of a step, each made when it is asked for: of several ranks each asks for its own."""
+
+    def __init__(self, loader: Loader, epoch: int, first: int, plan: Sequence[np.ndarray]) -> None:
+        self._loader, self._seed, self._first, self._plan = loader, [loader._order["seed"], epoch], first, plan
+
+    def __len__(self) -> int:
+        return len(self._plan)
+
+    def __getitem__(self, number: Any) -> Any:
+        indices = self._plan[number]
+        return self._loader.collate(indices, np.random.default_rng([*self._seed, self._first + number]))

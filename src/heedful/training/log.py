@@ -7,11 +7,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from heedful.training.checkpoint import writing
+from heedful.training.reporters import Reporter
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -28,9 +29,18 @@ class Log:
         path: the JSON lines file (``metrics.jsonl``); ``None``: no file.
         quiet: show nothing.
         stream: where to show; ``None``: standard error. Standard output is left to results.
+        reporters: who else shows each line.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, quiet: bool = False, stream: Any = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        quiet: bool = False,
+        stream: Any = None,
+        reporters: Sequence[Reporter] = (),
+    ) -> None:
+        self.reporters = reporters
         self.path = None if path is None else Path(path)
         self.quiet = quiet
         self.stream = sys.stderr if stream is None else stream
@@ -43,6 +53,8 @@ class Log:
 
     def begin(self, step: int) -> None:
         """Open the file for what follows ``step``: lines of later steps, and half a line, are dropped; 0 empties it."""
+        for reporter in self.reporters:
+            reporter.begin(step)
         if self.path is None:
             return
         kept: list[dict[str, Any]] = []
@@ -80,6 +92,8 @@ class Log:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        for reporter in self.reporters:
+            reporter.end()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -92,6 +106,8 @@ class Log:
             left: seconds that the run still needs, shown only.
         """
         self._record(line)
+        for reporter in self.reporters:
+            reporter.write(line)
         self._shown = describe(line)
         # The bar shows the latest numbers itself; an evaluation is worth a line that stays.
         if self._bar is None or any(name.startswith("valid_") for name in line):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +16,16 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
 from heedful.evaluation.scored import LOWER_IS_BETTER
-from heedful.training.checkpoint import Checkpoints, Interrupts, random_state, set_random_state
+from heedful.training.averages import Average
+from heedful.training.checkpoint import Checkpoints, Interrupts
+from heedful.training.engine import Alone
+from heedful.training.guard import excess, origin
 from heedful.training.log import Log
-from heedful.training.optimisation import Average
+from heedful.training.ranks import is_loss
 from heedful.training.schedule import Limits, Schedule
 
 Batch = Mapping[str, Tensor]
-FORMAT = 1  # of the checkpoint
+FORMAT = 2  # of the checkpoint
 
 
 class Steps(Protocol):
@@ -32,7 +36,7 @@ class Steps(Protocol):
         """Epochs yielded so far; a whole number exactly at the end of one."""
 
     def __next__(self) -> Sequence[Batch]:
-        """The micro-batches of the next optimisation step."""
+        """The micro-batches of the next optimisation step, of all ranks; each is made when it is asked for."""
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands."""
@@ -87,6 +91,8 @@ class _Numbers:
     window_loss: float = 0.0
     window_tokens: int = 0
     window_seconds: float = 0.0  # of steps; evaluating and saving are left out
+    norms: list[float] = field(default_factory=list)  # of the last gradients, where spikes are looked for
+    skipped: int = 0  # steps
 
 
 @dataclass(kw_only=True)
@@ -101,6 +107,10 @@ class Loop:
     deterministic kernels). Ctrl-C and SIGTERM let the step in flight end, save, and go on as ``KeyboardInterrupt`` and
     ``SystemExit(143)``; an evaluation is left at once and made again on resuming; a second Ctrl-C leaves at once
     without saving.
+
+    Of several ranks each takes every n-th micro-batch of a step, and all end it with the gradient that one process has.
+    What is drawn at random in a micro-batch (dropout) is a function of (seed, step, its number in the step): it is the
+    same whoever takes it. Where a rank goes, the others end with an error, the first with a checkpoint.
     """
 
     model: nn.Module  # trained where it lies: batches are moved to its device
@@ -112,12 +122,15 @@ class Loop:
     schedule: Schedule
     limits: Limits
     clip: float | None = 1.0  # the largest global norm of a gradient (Pascanu et al., 2013); None: not clipped
+    skip_spikes: float | None = None  # leave out a step whose gradient is so many times as long as is usual
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast in forward passes; weights and optimiser stay fp32
     evaluate: Callable[[], Mapping[str, float] | None] | None = None  # measures the model as it stands
     evaluate_every: int | None = None  # steps; None: at the end of each epoch. Always after the last step too
     metric: str = "loss"  # the one of evaluate's that decides what is best; of loss and perplexity the lowest
     patience: int | None = None  # evaluations without a better one after which to stop
     on_better: Callable[[Mapping[str, float]], None] | None = None  # called with the best weights in the model
+    seed: int = 0  # of what is drawn in the forward pass
+    engine: Alone = field(default_factory=Alone)  # how several processes learn together
     average: Average | None = None  # evaluated, and given to on_better, in place of the weights themselves
     checkpoints: Checkpoints | None = None
     save_every: int | None = None  # steps; None: after each evaluation and epoch. Always after the last step too
@@ -141,10 +154,13 @@ class Loop:
         if self.precision == "bf16":
             self._cast = partial(torch.autocast, self._device.type, torch.bfloat16)
         self._peaks = [group["lr"] for group in self.optimiser.param_groups]
+        # Whether each step's loss and norm are read before its weights are changed, which makes a GPU wait.
+        self._careful = self._device.type == "cpu" or self.log_every == 1 or self.skip_spikes is not None
         self._progress: float | None = None  # the share of the run that is done
         self._numbers = _Numbers()
         self._pending: list[tuple[Tensor, Tensor]] = []  # loss and gradient norm of the steps not read yet
         self._saved: tuple[int, int] | None = None  # step and evaluation of the last checkpoint
+        self._before: dict[str, Any] | None = None  # where the loader stood before the step in flight
         self._mark = 0.0  # when the clock was last read
 
     @property
@@ -162,6 +178,7 @@ class Loop:
             return self._outcome("already done")
         self.log.begin(begun)
         self.model.train()
+        ranks, agreed = self.engine.ranks, False
         with self.log, Interrupts() as interrupts:
             self._mark = time.monotonic()
             try:
@@ -173,24 +190,37 @@ class Loop:
                         self._report(metrics)
                     if reason or self._due(self.save_every) or (self.save_every is None and measured):
                         self._save()
-                    interrupts.check()
+                    agreed = ranks.sum(interrupts.received)[0] > 0
+                    if agreed:
+                        raise KeyboardInterrupt
                     if reason:
                         return self._outcome(reason)
                     self._step()
                     reason = self._look()
             except KeyboardInterrupt:
-                if interrupts.once:
+                if agreed or interrupts.once:
                     self._save()
+                    self._wait()
                     self.log.note(f"stopped after step {numbers.step:,}{self._kept()}")
                 raise interrupts.error() from None
+            except RuntimeError as error:
+                if ranks.size == 1 or not is_loss(error):
+                    raise
+                raise self._left_alone(error) from None
+            finally:
+                self._wait()
 
     def _step(self) -> None:
-        """One optimisation step. Nothing here waits for the device."""
-        numbers = self._numbers
+        """One optimisation step. A GPU is not waited for here, unless every step is looked at (``_careful``)."""
+        numbers, ranks = self._numbers, self.engine.ranks
+        self._before = self.loader.state_dict()
         batches = next(self.loader)
-        # Before the first backward. Several ranks would all-reduce this number here, and scale their losses by the
-        # number of ranks, which their averaged gradients are divided by.
-        total = sum(self.count(batch) for batch in batches)
+        # Every rank makes as many passes, for they gather weights and gradients together; where the last ones have no
+        # micro-batch of their own they pass the first again, which counts nothing.
+        passes = range(ranks.rank, -(-len(batches) // ranks.size) * ranks.size, ranks.size)
+        mine = [batches[number] if number < len(batches) else batches[0] for number in passes]
+        counts = [self.count(batch) * (number < len(batches)) for number, batch in zip(passes, mine, strict=True)]
+        total = int(ranks.sum(sum(counts))[0])  # before the first backward
         if total == 0:
             raise HeedfulError(
                 f"step {numbers.step + 1} has no token to learn from; check that the targets are not empty"
@@ -200,27 +230,62 @@ class Loop:
             group["lr"] = peak * factor
         self.optimiser.zero_grad()
         losses = []
-        for batch in batches:
-            moved = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
-            with self._cast():
-                loss = self.objective(self.model, moved)
-            (loss / total).backward()
+        for number, batch in zip(passes, mine, strict=True):
+            with self.engine.joint(last=number == passes[-1]):
+                loss = self._loss(number, batch)
+                if number >= len(batches):
+                    loss = loss * 0
+                (loss * (ranks.size / total)).backward()  # times the ranks, whose gradients are averaged
             losses.append(loss.detach())
-        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
-        if self.clip is not None:
-            nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
-        self.optimiser.step()
-        if self.average is not None:
-            self.average.update()
-        self._pending.append((torch.stack(losses).sum(), norm))
+        norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
+        loss = torch.stack(losses).sum()
+        if self._careful and not (math.isfinite(norm.item()) and (ranks.size > 1 or math.isfinite(loss.item()))):
+            again = [partial(self._loss, number, batch) for number, batch in zip(passes, mine, strict=True)]
+            place = origin(self.model, again) if ranks.size == 1 else ""  # engines want a backward after each forward
+            raise self._broken(numbers.step + 1, loss.item(), norm.item(), place)
+        if not self._spiked(norm):
+            if self.clip is not None:
+                nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
+            self.optimiser.step()
+            if self.average is not None:
+                self.average.update()
+        self._pending.append((loss, norm))
         numbers.step += 1
         numbers.tokens += total
         numbers.window_tokens += total
+        self._before = None
         self._clock(stepping=True)
+
+    def _loss(self, number: int, batch: Batch) -> Tensor:
+        """The objective of a step's micro-batch ``number``."""
+        moved = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
+        torch.manual_seed(_seed(self.seed, self._numbers.step, number))
+        with self._cast():
+            return self.objective(self.model, moved)
+
+    def _spiked(self, norm: Tensor) -> bool:
+        """Whether the step is to be left out, since its gradient is far longer than is usual."""
+        if self.skip_spikes is None:
+            return False
+        times = excess(self._numbers.norms, norm.item())
+        if times <= self.skip_spikes:
+            return False
+        self._numbers.skipped += 1
+        self.log.note(f"step {self._numbers.step + 1:,} is left out: its gradient is {times:.3g} times the usual")
+        return True
+
+    def _broken(self, step: int, loss: float, norm: float, place: str = "") -> HeedfulError:
+        name, value = ("gradient's norm", norm) if math.isfinite(loss) else ("loss", loss)
+        return HeedfulError(
+            f"the {name} is {value} at step {step}{place and f', first in {place}'}{self._kept()}; "
+            "lower the learning rate, lengthen the warm-up, or train in fp32"
+            + ("" if place else "; with --training.log-every=1 you are told where it begins")
+        )
 
     def _look(self) -> str | None:
         """How far the run is; and why to stop, if there is a reason."""
-        numbers = self._numbers
+        numbers, ranks = self._numbers, self.engine.ranks
+        numbers.seconds = ranks.sum(numbers.seconds if ranks.first else 0.0)[0]  # one clock for all
         done: dict[str, Any] = {"steps": numbers.step, "epochs": self.loader.epochs, "seconds": numbers.seconds}
         self._progress = self.limits.progress(**done)
         self.log.tick(numbers.step, self._progress, self._left())
@@ -240,10 +305,8 @@ class Loop:
         weights = nullcontext() if self.average is None else self.average.swapped()
         self.model.eval()
         try:
-            with weights, torch.random.fork_rng([self._device] if self._device.type == "cuda" else []), torch.no_grad():
-                with interrupts.at_once():
-                    measured = self.evaluate()
-                metrics = None if measured is None else {name: float(value) for name, value in measured.items()}
+            with weights, torch.no_grad():
+                metrics = self._evaluated(interrupts)
                 if metrics is not None:
                     self._compare(metrics)
         finally:
@@ -251,6 +314,17 @@ class Loop:
         numbers.evaluated = numbers.step
         self._clock()
         return metrics
+
+    def _evaluated(self, interrupts: Interrupts) -> dict[str, float] | None:
+        """What the first rank measures, for all. Alone it may be interrupted; several leave it together, at its end."""
+        assert self.evaluate is not None
+        ranks, measured = self.engine.ranks, None
+        with self.engine.measuring(self.model) as mine, interrupts.at_once() if ranks.size == 1 else nullcontext():
+            if mine:
+                measured = self.evaluate()
+        found = None if measured is None else {name: float(value) for name, value in measured.items()}
+        shared: dict[str, float] | None = ranks.same(found)
+        return shared
 
     def _compare(self, metrics: dict[str, float]) -> None:
         numbers = self._numbers
@@ -271,17 +345,14 @@ class Loop:
         numbers = self._numbers
         if not self._pending:
             return
-        losses, norms = (torch.stack(column).tolist() for column in zip(*self._pending, strict=True))
+        columns = [torch.stack(column) for column in zip(*self._pending, strict=True)]
+        losses, norms = self.engine.ranks.summed(columns[0]).tolist(), columns[1].tolist()
         step = numbers.step - len(self._pending)
         self._pending.clear()
         for loss, norm in zip(losses, norms, strict=True):
             step += 1
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                name, value = ("gradient's norm", norm) if math.isfinite(loss) else ("loss", loss)
-                raise HeedfulError(
-                    f"the {name} is {value} at step {step}{self._kept()}; "
-                    "lower the learning rate, lengthen the warm-up, or train in fp32"
-                )
+                raise self._broken(step, loss, norm)
             numbers.window_loss += loss
         self._clock(stepping=True)
 
@@ -292,8 +363,10 @@ class Loop:
         line: dict[str, Any] = {"step": numbers.step, "epoch": round(self.loader.epochs, 4)}
         if numbers.window_tokens:
             line["loss"] = numbers.window_loss / numbers.window_tokens
-            line["lr"] = self.optimiser.param_groups[0]["lr"]
+            line["lr"] = max(group["lr"] for group in self.optimiser.param_groups)
             line[f"{self.unit}_per_second"] = round(numbers.window_tokens / numbers.window_seconds, 1)
+        if numbers.skipped:
+            line["skipped"] = numbers.skipped
         line["seconds"] = round(numbers.seconds, 3)
         line.update({f"valid_{name}": value for name, value in (metrics or {}).items()})
         if numbers.window_tokens or metrics:
@@ -306,24 +379,26 @@ class Loop:
         self._settle()
         if self.checkpoints is None or self._saved == (numbers.step, numbers.evaluated):
             return
-        self.checkpoints.save(
-            {
-                "format": FORMAT,
-                "numbers": asdict(numbers),
-                "model": self._state(),
-                "optimiser": self.optimiser.state_dict(),
-                "loader": self.loader.state_dict(),
-                "average": None if self.average is None else self.average.state_dict(),
-                "random": random_state(self._device),
-            }
-        )
+        state = self.state()
+        if self.engine.writes:
+            self.checkpoints.save(state, wait=False)
         self._saved = (numbers.step, numbers.evaluated)
         self._clock()
 
-    def _state(self) -> dict[str, Tensor]:
-        """The model's state but for its frozen parameters, which are as they came."""
-        frozen = {name for name, p in self.model.named_parameters(remove_duplicate=False) if not p.requires_grad}
-        return {name: tensor for name, tensor in self.model.state_dict().items() if name not in frozen}
+    def _wait(self) -> None:
+        """Until the checkpoint that was saved last is there: steps do not wait for it, what follows them does."""
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+
+    def state(self) -> dict[str, Any]:
+        """All that a checkpoint holds, as it stands."""
+        return {
+            "format": FORMAT,
+            "numbers": asdict(self._numbers),
+            "loader": self.loader.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            **self.engine.state(self.model, self.optimiser),
+        }
 
     def _restore(self, state: Mapping[str, Any], checkpoints: Checkpoints) -> None:
         """Take ``state`` up. The optimiser's settings stay those given now; only what it remembers is restored."""
@@ -335,10 +410,7 @@ class Loop:
         settings = [{k: v for k, v in group.items() if k != "params"} for group in self.optimiser.param_groups]
         self.loader.load_state_dict(state["loader"])
         try:
-            if odd := state["model"].keys() ^ self._state().keys():
-                raise RuntimeError(f"only one of them has {', '.join(sorted(odd))}")
-            self.model.load_state_dict(state["model"], strict=False)
-            self.optimiser.load_state_dict(state["optimiser"])
+            self.engine.restore(self.model, self.optimiser, state)
         except (RuntimeError, ValueError) as error:
             found = " ".join(str(error).split())
             raise HeedfulError(f"{path} is of another model; resume with the one it was begun with ({found})") from None
@@ -348,7 +420,20 @@ class Loop:
             self.average.load_state_dict(state["average"])
         self._numbers = _Numbers(**state["numbers"])
         self._saved = (self._numbers.step, self._numbers.evaluated)
-        set_random_state(state["random"], self._device)
+
+    def _left_alone(self, error: BaseException) -> HeedfulError:
+        """Another rank has gone: keep what this one has, if it has the whole of it, and say so."""
+        numbers = self._numbers
+        if self._before is not None:
+            self.loader.load_state_dict(self._before)  # the step in flight did not end
+        self._pending.clear()  # their sums over all ranks cannot be had any more
+        numbers.window_loss, numbers.window_tokens, numbers.window_seconds = 0.0, 0, 0.0
+        if self.engine.ranks.first and not self.engine.needs_all:
+            self._save()
+        return HeedfulError(
+            f"another process of the run has gone, at step {numbers.step + 1:,}{self._kept()}; its own line says why, "
+            f"if it could; start them all again with --resume ({' '.join(str(error).split())[:120]})"
+        )
 
     def _clock(self, *, stepping: bool = False) -> None:
         now = time.monotonic()
@@ -369,3 +454,8 @@ class Loop:
     def _outcome(self, reason: str) -> Outcome:
         numbers = self._numbers
         return Outcome(numbers.step, self.loader.epochs, numbers.tokens, numbers.seconds, numbers.best, reason)
+
+
+def _seed(seed: int, step: int, number: int) -> int:
+    """A seed of its own for each micro-batch of a run."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {step} {number}".encode(), digest_size=8).digest()) >> 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
 
-from heedful.training.optimisation import adamw
+from heedful.training.optimisation import adamw, at_rates
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic whose slope at 0 is steepest while it stays near 1
 STEPS = 5
@@ -21,10 +23,10 @@ class Muon(torch.optim.Optimizer):
 
     where ``orthogonal`` sets all singular values to about 1. The factor makes the entries of an update as large as
     AdamW's usually are, so that one learning rate serves both (Liu et al., 2025, section 2.2). Matrices of one shape
-    are handled together.
+    and one learning rate are handled together.
     """
 
-    def __init__(self, matrices: Iterable[Tensor], *, lr: float, momentum: float = 0.95, weight_decay: float = 0.01):
+    def __init__(self, matrices: ParamsT, *, lr: float, momentum: float = 0.95, weight_decay: float = 0.01):
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -108,7 +110,13 @@ class Together:
 
 
 def muon(
-    model: nn.Module, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
+    model: nn.Module,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    rates: Mapping[int, float] = MappingProxyType({}),
 ) -> Together | torch.optim.Optimizer:
     """Muon for the matrices of the blocks of ``model``, AdamW for what it does not fit: embeddings, heads, what has
     one dimension. Arguments as of :func:`heedful.training.optimisation.adamw`.
@@ -117,7 +125,7 @@ def muon(
     matrices = [p for p in model.parameters() if id(p) in inside and p.requires_grad]
     made: list[torch.optim.Optimizer] = []
     if matrices:
-        made.append(Muon(matrices, lr=lr, weight_decay=weight_decay))
+        made.append(Muon(at_rates(matrices, lr, rates), lr=lr, weight_decay=weight_decay))
     if any(p.requires_grad and id(p) not in inside for p in model.parameters()):  # an adapter has matrices alone
-        made.append(adamw(model, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, without=inside))
+        made.append(adamw(model, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, without=inside, rates=rates))
     return Together(*made) if len(made) > 1 else made[0]

@@ -11,6 +11,7 @@ import torch
 
 from heedful import __version__
 from heedful.data import Picture, Rows
+from heedful.errors import many
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks.task import Encoded, Task
@@ -19,7 +20,9 @@ from heedful.training.loop import Outcome
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 
 
-def described(task: Task, learned: Encoded, held: Encoded, model: Model, settings: RunSettings) -> list[str]:
+def described(
+    task: Task, learned: Encoded, held: Encoded, model: Model, settings: RunSettings, processes: int = 1
+) -> list[str]:
     """The lines that open a run: its data, its model, how it learns, where it writes."""
     rows, t = learned.rows, settings.training
     means = task.lengths(learned.examples).mean(axis=0)
@@ -28,9 +31,10 @@ def described(task: Task, learned: Encoded, held: Encoded, model: Model, setting
     begins = f"from {settings.start_from}" if settings.start_from else settings.preset
     fresh = f", {', '.join(model.fresh)} drawn anew" if model.fresh else ""
     trained = f", {trained_parameters(model):,} of them trained" if model.adapter is not None else ""
-    batch = f"{t.batch_tokens:,} tokens" if t.batch_tokens else f"{t.batch_size:,} examples"
+    batch = many(t.batch_tokens, "token") if t.batch_tokens else many(t.batch_size or 0)
+    shared = "each with a share of the weights" if t.shard else "each with all of the weights"
     return [
-        f"data       {len(rows):,} examples ({', '.join(rows.columns)}){left_out}; {len(held.rows):,} for validation",
+        f"data       {many(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(held.rows):,} for validation",
         f"           {task.sample(rows[0])}",
         f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
         *(f"{where:<11}{part.note}" for where, part in (("", learned), ("validation", held)) if part.note),
@@ -38,6 +42,7 @@ def described(task: Task, learned: Encoded, held: Encoded, model: Model, setting
         f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {model.device}",
         f"training   {NAMES[str(t.optimiser)]}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
         f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(ends) or 'patience'}",
+        *([f"processes  {processes}, {shared}"] if processes > 1 else []),
         f"out        {settings.out} (all settings: run.toml)",
     ]
 
@@ -51,7 +56,7 @@ def ended(outcome: Outcome) -> str:
         "patience": "no gain any more",
         "already done": "this run was done already",
     }
-    return f"{reasons[outcome.stopped_because]} after {outcome.steps:,} steps and {outcome.seconds:,.0f} s"
+    return f"{reasons[outcome.stopped_because]} after {many(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"
 
 
 def trained_parameters(model: Model) -> int:

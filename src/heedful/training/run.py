@@ -7,10 +7,12 @@ they are printed and kept in ``run.toml``, which ``--config`` reads.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,26 +23,35 @@ from heedful.checkpoints import load, save
 from heedful.checkpoints.fitting import pack
 from heedful.data import Rows
 from heedful.errors import HeedfulError
-from heedful.files import write
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
-from heedful.settings import RunSettings, read_toml, resolve, to_toml
+from heedful.settings import RunSettings, resolve
 from heedful.tasks.task import Encoded, Measured, Task
+from heedful.training.averages import average_of
+from heedful.training.beginning import begin, begun, check_overwrite, taken_up
 from heedful.training.checkpoint import Checkpoints
-from heedful.training.choices import asked_for, check_same, settled, suggested_for
+from heedful.training.choices import asked_for, settled, spread, suggested_for
+from heedful.training.determinism import deterministic
+from heedful.training.drop_path import drop_paths
+from heedful.training.engine import engine_of, forgetful
+from heedful.training.layer_rates import layer_rates
 from heedful.training.loader import Loader
 from heedful.training.log import Log
 from heedful.training.loop import Loop, Optimiser
+from heedful.training.memory import within_memory
 from heedful.training.muon import muon
-from heedful.training.optimisation import Average, adamw
+from heedful.training.optimisation import adamw
+from heedful.training.range_test import range_test
+from heedful.training.ranks import Ranks, joined, own_device
 from heedful.training.report import card_of, described, ended, trained_parameters
+from heedful.training.reporters import check_reports, reporters
 from heedful.training.schedule import Limits, schedule
+from heedful.training.sharded import ShardedCheckpoints
 from heedful.training.sources import divided
 from heedful.training.watch import Watch
 
 ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
-OWN = ("run.toml", "heedful.json")  # either tells a folder that a run wrote
 OPTIMISERS: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": muon}
 Draw = Callable[[Path, Measured, Rows], object]
 
@@ -53,6 +64,9 @@ def train(
     watched: Callable[[Path], object] | None = None,
 ) -> dict[str, Any]:
     """Train a model for ``settings.task`` and write its folder.
+
+    Of several processes that ``torchrun`` started each learns from its share of every step. The first makes what the
+    run begins with, while the others wait; it alone writes and speaks.
 
     Args:
         settings: what was asked for; None fields are chosen here.
@@ -68,17 +82,41 @@ def train(
     Raises:
         HeedfulError: for anything in the data or settings that cannot be right, before anything is written.
     """
+    with joined() as ranks:
+        if not ranks.first:
+            say, quiet, draw, watched = _nothing, True, None, None
+            ranks.follow()
+            settings = replace(settings, resume=True, overwrite=False)  # as the first has begun it
+        with ranks.waiting() if ranks.first else nullcontext():
+            run = _begun(settings, ranks, say, watched)
+        return _learned(run, ranks, say, quiet, draw)
+
+
+class _Begun(NamedTuple):
+    """What a run has before its first step."""
+
+    settings: RunSettings
+    task: Task
+    model: Model
+    learned: Encoded
+    held: Encoded
+    watch: Watch | None
+    card: dict[str, Any]
+
+
+def _begun(
+    settings: RunSettings, ranks: Ranks, say: Callable[[str], None], watched: Callable[[Path], object] | None
+) -> _Begun:
+    """Read, made and written as far as the first step: the same on each rank, but that the first alone writes."""
     out = Path(settings.out)
-    if settings.overwrite and out.is_dir() and any(out.iterdir()) and not any((out / own).is_file() for own in OWN):
-        raise HeedfulError(f"--overwrite: {out} holds no run of heedful; empty it yourself, or choose another --out")
+    check_overwrite(settings)
     if settings.resume:
-        begun = read_toml(out / "run.toml")
-        check_same(settings, begun)
-        settings = resolve(settings, begun)
-    kind = tasks.get(settings.task)
-    settings = asked_for(kind, settings)
+        settings = taken_up(settings, say, tidy=ranks.first)
+    kind = tasks.chosen(settings)
+    check_reports(settings.training.report or ())
+    settings = spread(asked_for(kind, settings), ranks, say)
     rows, valid = divided(kind, settings)
-    device = device_of(settings.device)
+    device = device_of(settings.device or own_device())
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device)
 
     if settings.resume:
@@ -93,28 +131,44 @@ def train(
     task.ready(model, settings)
     pack(model.to(device))
     learned, held = (task.encode(part, settings.data.max_length) for part in (rows, valid))
-    for line in (*described(task, learned, held, model, settings), *warnings(task, rows, valid, learned)):
+    for line in (
+        *described(task, learned, held, model, settings, ranks.size),
+        *(warnings(task, rows, valid, learned) if ranks.first else ()),
+    ):
         say(line)
 
     inputs = settings.training.watch
-    watch = Watch(task, model, inputs, out, watched) if inputs else None
+    watch = Watch(task, model, inputs, out, watched) if inputs and ranks.first else None
     card = card_of(task, learned.rows, settings)
     if not settings.resume:
-        _begin(out, settings)
+        begin(out, settings)
         _save(model, task, out / "last", card)  # a resumed run begins with it, whatever it was made from
     if watch is not None:
         watch.begin(fresh=not settings.resume)
+    if not settings.resume:
+        begun(out, settings)
+    return _Begun(settings, task, model, learned, held, watch, card)
+
+
+def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool, draw: Draw | None) -> dict[str, Any]:
+    """The run from its first step to its end, and what came of it."""
+    settings, task, model, _, held, watch, card = run
+    out = Path(settings.out)
     validation = _Validation(task, model, held, watch)
-    loop = _loop(task, model, learned.examples, validation, settings, quiet)
+    loop = _loop(run, validation, ranks, quiet)
     validation.step = lambda: loop.step
 
     def keep(metrics: Mapping[str, float]) -> None:
-        _save(model, task, out, {**card, "metrics": dict(metrics)})
+        with loop.engine.whole(model) as whole:
+            _save(whole, task, out, {**card, "metrics": dict(metrics)})
         validation.best = validation.last
 
     loop.on_better = keep
-    outcome = loop.fit()
+    with deterministic(settings.deterministic or False), within_memory(settings.training):
+        outcome = loop.fit()
     _finish(loop, task, out, card)
+    if validation.best is None and outcome.best is not None:
+        validation.best = validation.of(out)  # they were kept before the run was taken up
     if draw is not None and validation.best is not None:
         draw(out, validation.best, held.rows)
 
@@ -135,6 +189,29 @@ def train(
         "settings": settings.to_dict(),
         **(validation.best.details if validation.best is not None else {}),
     }
+
+
+def tried(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
+    """The learning-rate range test of a run (see :mod:`heedful.training.range_test`), which leaves nothing behind.
+
+    Returns:
+        ``{"task", "rates", "losses", "lowest", "steepest", "suggested", "lines"}``, the last for people.
+    """
+    if settings.resume:
+        raise HeedfulError("--find-lr looks at a run's beginning, and --resume goes on with one; give one of them")
+    with joined() as ranks, TemporaryDirectory() as folder:
+        if ranks.size > 1:
+            raise HeedfulError("--find-lr is a matter of one process; leave torchrun out")
+        made = replace(settings, out=str(Path(folder, "tried")), overwrite=False)
+        run = _begun(made, ranks, _nothing, None)
+        loop = _loop(run, _Validation(run.task, run.model, run.held), ranks, quiet=True)
+        with deterministic(settings.deterministic or False), within_memory(run.settings.training):
+            found = range_test(loop, quiet)
+    return {"task": run.task.name, **vars(found), "lines": found.lines()}
+
+
+def _nothing(line: str) -> None:
+    """What the ranks say that leave the word to the first."""
 
 
 # ------------------------------------------------------------------------------------------------------------- learning
@@ -184,10 +261,16 @@ class _Validation:
             self.watch.look(self.step(), metrics)
         return metrics
 
+    @torch.no_grad()
+    def of(self, folder: Path) -> Measured:
+        """The evaluation of the weights that lie in ``folder``."""
+        model = load(folder, dtype="float32").to(self.model.device)
+        pack(model)
+        return self.task.measure(model.eval(), self.held.examples, self.held.rows, most=ANSWERED)
 
-def _loop(
-    task: Task, model: Model, examples: Sequence[Any], validation: _Validation, settings: RunSettings, quiet: bool
-) -> Loop:
+
+def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Loop:
+    settings, task, model, examples = run.settings, run.task, run.model, run.learned.examples
     training, out = settings.training, Path(settings.out)
     lengths = task.lengths(examples)
     loader = Loader(
@@ -201,34 +284,55 @@ def _loop(
     every = training.evaluate_every
     if every is None and loader.steps_per_epoch < 250:
         every = 250  # an evaluation answers hundreds of examples: not after every few steps
-    torch.manual_seed(settings.seed)  # dropout's
-    return Loop(
+    if settings.model.drop_path:
+        drop_paths(model, settings.model.drop_path)
+    if training.gradient_checkpointing:
+        forgetful(model)
+    engine = engine_of(ranks, bool(training.shard), training.precision == "bf16")
+    objective = engine.learner(
+        model, lambda model, batch: task.objective(model, batch, training.label_smoothing or 0.0)
+    )
+    average = average_of(model, share=training.average, decay=settings.averaging.ema, last=settings.averaging.last)
+    optimiser = OPTIMISERS[_chosen(training.optimiser)](
+        model,
+        lr=_chosen(training.lr),
+        betas=_chosen(training.betas),
+        eps=_chosen(training.eps),
+        weight_decay=_chosen(training.weight_decay),
+        rates=layer_rates(model, settings.tuning.layer_decay or 1.0),
+    )
+    checkpoints = Checkpoints(out)
+    if engine.needs_all:
+        checkpoints = ShardedCheckpoints(out, ranks, lambda: loop.state())
+    loop = Loop(
         model=model,
-        objective=lambda model, batch: task.objective(model, batch, training.label_smoothing or 0.0),  # type: ignore[arg-type]  # the model given above
+        objective=objective,
         count=task.count,
         unit=task.unit,
         loader=loader,
-        optimiser=OPTIMISERS[_chosen(training.optimiser)](
-            model,
-            lr=_chosen(training.lr),
-            betas=_chosen(training.betas),
-            eps=_chosen(training.eps),
-            weight_decay=_chosen(training.weight_decay),
-        ),
-        schedule=schedule(_chosen(training.schedule), _chosen(training.warmup), training.floor),
+        optimiser=optimiser,
+        schedule=schedule(_chosen(training.schedule), _chosen(training.warmup), training.floor, training.decay),
         limits=Limits(max_steps=settings.max_steps, max_epochs=settings.max_epochs, max_minutes=settings.max_minutes),
         clip=training.clip or None,
+        skip_spikes=training.skip_spikes or None,
         precision=_chosen(training.precision),
         evaluate=validation,
         evaluate_every=every,
         metric=task.decides,
         patience=training.patience or None,
-        average=Average(model, share=training.average) if training.average else None,
-        checkpoints=Checkpoints(out),
+        seed=settings.seed,
+        engine=engine,
+        average=average,
+        checkpoints=checkpoints,
         save_every=training.save_every,
-        log=Log(out / "metrics.jsonl", quiet=quiet),
+        log=Log(
+            out / "metrics.jsonl" if ranks.first else None,
+            quiet=quiet,
+            reporters=reporters(training.report or (), out, settings.to_dict()) if ranks.first else (),
+        ),
         log_every=_chosen(training.log_every),
     )
+    return loop
 
 
 def _chosen(value: Any) -> Any:
@@ -239,23 +343,17 @@ def _chosen(value: Any) -> Any:
 # --------------------------------------------------------------------------------------------------------------- folder
 
 
-def _begin(out: Path, settings: RunSettings) -> None:
-    """Make the folder anew, and keep in it what a resumed run needs."""
-    if settings.overwrite and out.exists():
-        shutil.rmtree(out)
-    write(out / "run.toml", to_toml(settings))
-
-
-def _save(model: Model, task: Task, folder: Path, card: Mapping[str, Any]) -> None:
-    save(model, folder, extra=card)
-    task.save(folder)
+def _save(model: Model | None, task: Task, folder: Path, card: Mapping[str, Any]) -> None:
+    if model is not None:  # this is the rank that writes
+        save(model, folder, extra=card)
+        task.save(folder)
 
 
 def _finish(loop: Loop, task: Task, out: Path, card: Mapping[str, Any]) -> None:
     """Write the last weights and the averaged ones."""
-    model: Model = loop.model  # type: ignore[assignment]  # the model that was given to it
-    model.eval()
-    _save(model, task, out / "last", card)
+    loop.model.eval()
+    with loop.engine.whole(loop.model) as model:
+        _save(model, task, out / "last", card)
     if loop.average is not None:
-        with loop.average.swapped():
+        with loop.average.swapped(), loop.engine.whole(loop.model) as model:
             _save(model, task, out / "average", card)

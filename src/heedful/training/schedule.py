@@ -76,17 +76,29 @@ def cosine(warmup: int = 0, floor: float = 0.0) -> Schedule:
     return factor
 
 
+def wsd(warmup: int = 0, floor: float = 0.0, decay: float = 0.2) -> Schedule:
+    """Warm-up, stable, decay: step / warmup, then 1, and over the last share ``decay`` of the run 1 − (1 − floor) √q.
+
+    q is the share done of that last part. The three phases are those of Hu et al. (2024), section 4; the root and the
+    fifth of the run those of Hägele et al. (2024), section 3 ("1-sqrt"). Until the decay begins, the rate does not
+    know how long the run will be: a run that has not got there goes on under a later limit as if that had always been
+    its limit.
+    """
+
+    def factor(step: int, progress: float | None) -> float:
+        over = max(0.0, 1 - (1 - _known(progress)) / decay)
+        return _rise(step, warmup) * (1 - (1 - floor) * math.sqrt(over))
+
+    return factor
+
+
 def _rise(step: int, warmup: int) -> float:
     return min(1.0, step / warmup) if warmup else 1.0
 
 
 def _after(step: int, progress: float | None, warmup: int) -> float:
     """The share done, before ``step``, of what follows the warm-up."""
-    if progress is None:
-        raise HeedfulError(
-            "this schedule falls towards the end of the run, but the run has none; "
-            "set max-steps, max-epochs or max-minutes, or take the schedule inverse_sqrt or constant"
-        )
+    progress = _known(progress)
     before = step - 1
     if before <= warmup or progress == 0:
         return 0.0
@@ -96,18 +108,31 @@ def _after(step: int, progress: float | None, warmup: int) -> float:
     return (progress - risen) / (1 - risen)
 
 
+def _known(progress: float | None) -> float:
+    if progress is None:
+        raise HeedfulError(
+            "this schedule falls towards the end of the run, but the run has none; "
+            "set max-steps, max-epochs or max-minutes, or take the schedule inverse_sqrt or constant"
+        )
+    return progress
+
+
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
     "cosine": cosine,
     "inverse_sqrt": inverse_sqrt,
     "linear": linear,
+    "wsd": wsd,
 }
+HEARD = {"floor": ("cosine", "linear", "wsd"), "decay": ("wsd",)}  # the options that only some schedules have
 
 
-def schedule(name: str, warmup: int, floor: float | None = None) -> Schedule:
-    """The schedule of a name; a ``floor`` is an error for those that do not fall towards the end of the run."""
-    if floor is None:
-        return SCHEDULES[name](warmup)
-    if name not in ("cosine", "linear"):
-        raise HeedfulError(f"--training.floor has no effect with the schedule {name}; leave it out, or take cosine")
-    return SCHEDULES[name](warmup, floor)
+def schedule(name: str, warmup: int, floor: float | None = None, decay: float | None = None) -> Schedule:
+    """The schedule of a name; an option that it does not have is an error."""
+    given = {option: value for option, value in (("floor", floor), ("decay", decay)) if value is not None}
+    for option in given:
+        if name not in HEARD[option]:
+            raise HeedfulError(
+                f"--training.{option} has no effect with the schedule {name}; leave it out, or take {HEARD[option][0]}"
+            )
+    return SCHEDULES[name](warmup, **given)

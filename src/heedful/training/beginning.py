@@ -1,0 +1,94 @@
+"""The folder of a run: begun so that it is there whole or counts for nothing, and taken up whatever a kill left in it.
+
+What a run stands on is written in this order: its settings as ``run.toml.part``, the model, the tokenizer and whatever
+else it begins with, and at last ``run.toml``. While the first is there nothing else in the folder counts.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from heedful.checkpoints.folder import settle
+from heedful.errors import HeedfulError
+from heedful.files import write
+from heedful.settings import RunSettings, read_toml, resolve, to_toml
+from heedful.training.choices import check_same
+
+BEGUN, BEGINNING = "run.toml", "run.toml.part"
+OWN = (BEGUN, BEGINNING, "heedful.json")  # either tells a folder that a run wrote
+MODELS = (".", "last", "average")  # the folders of a run that hold a model
+ANEW = "overwrite = true\n"  # at the head of run.toml.part: whatever else is in the folder goes
+# what a kill leaves of a file, or a folder of files, that was being written: ours by the name, which is no person's
+LEFT = re.compile(
+    r"\.(.+\.)?\d+-\d+\.part"  # checkpoints.folder.written
+    r"|\..+\.(json|jsonl|toml|toml\.part|svg|html|png|pdf|txt|md)\.[a-z0-9_]{8}"  # files.write
+    r"|(checkpoint\.pt|metrics\.jsonl)\.part"
+)
+
+
+def taken_up(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = True) -> RunSettings:
+    """What ``--resume`` is to go by: the settings asked for, then those that the run in ``--out`` was begun with.
+
+    A run that was cut off before it had begun starts from the beginning, with its own settings and seed, and so does
+    one of which nothing is there at all: then ``resume`` is off in what is returned, and ``say`` is told. With
+    ``tidy``, what was left half written is removed; no other process may be writing in the folder then.
+
+    Raises:
+        HeedfulError: for a folder that holds something else, and for settings that the run cannot hear any more.
+    """
+    out = Path(settings.out)
+    for folder in (out / part for part in MODELS if (out / part).is_dir()):
+        settle(folder)
+        for path in left(folder) if tidy else ():
+            remove(path)
+    if not out.exists() or not any(out.iterdir()):
+        settings = replace(settings, resume=False)
+        say(f"{out} holds no run yet; it begins here")
+        return settings
+    half = (out / BEGINNING).is_file()
+    begun = read_toml(out / (BEGINNING if half else BEGUN))
+    check_same(settings, begun)
+    settings = replace(resolve(settings, begun), seed=settings.seed or begun.seed)
+    if half:
+        say(f"the run in {out} was cut off before its first step; it begins anew, with seed {settings.seed}")
+        return replace(settings, resume=False, overwrite=begun.overwrite)
+    return settings
+
+
+def check_overwrite(settings: RunSettings) -> None:
+    """Refuse to empty a folder that no run wrote."""
+    out = Path(settings.out)
+    if settings.overwrite and out.is_dir() and any(out.iterdir()) and not any((out / own).is_file() for own in OWN):
+        raise HeedfulError(f"--overwrite: {out} holds no run of heedful; empty it yourself, or choose another --out")
+
+
+def begin(out: Path, settings: RunSettings) -> None:
+    """Make the folder, with ``overwrite`` anew; what the run begins with is written next, and then ``begun`` called."""
+    write(out / BEGINNING, (ANEW if settings.overwrite else "") + to_toml(settings))
+    if settings.overwrite:
+        for path in out.iterdir():
+            if path.name != BEGINNING:
+                remove(path)
+
+
+def begun(out: Path, settings: RunSettings) -> None:
+    """From now on the run is resumed with what is in its folder."""
+    write(out / BEGUN, to_toml(settings))
+    (out / BEGINNING).unlink()
+
+
+def left(folder: Path) -> list[Path]:
+    """What was being written in ``folder`` when a run was killed."""
+    return sorted(path for path in folder.iterdir() if LEFT.fullmatch(path.name))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

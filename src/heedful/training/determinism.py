@@ -1,0 +1,46 @@
+"""The same bits each time, or an error that says what cannot give them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from heedful.errors import HeedfulError
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # NVIDIA's matrix products add up in one order only with a workspace of its own
+
+
+@contextmanager
+def deterministic(asked: bool) -> Iterator[None]:
+    """While it lasts, PyTorch uses algorithms alone that give the same bits each time; afterwards what it did before.
+
+    On a CPU they mostly do anyway. The switch is the whole process's. What has no such algorithm is a
+    :class:`HeedfulError` in place of PyTorch's own words.
+    """
+    if not asked:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    tried, workspace = torch.backends.cudnn.benchmark, os.environ.get(WORKSPACE)
+    os.environ.setdefault(WORKSPACE, ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    except RuntimeError as error:
+        operation, known, _ = str(error).partition(" does not have a deterministic implementation")
+        if not known:
+            raise
+        raise HeedfulError(
+            f"{operation} has no algorithm in PyTorch {torch.__version__} that gives the same bits each time; "
+            "leave out --deterministic"
+        ) from None
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = tried
+        os.environ.pop(WORKSPACE)
+        if workspace is not None:
+            os.environ[WORKSPACE] = workspace

@@ -1,0 +1,113 @@
+"""The processes that train one model together: which one this is, and what they tell each other.
+
+``torchrun`` starts them and says in the environment who is who (RANK, WORLD_SIZE, LOCAL_RANK); without it there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from heedful.errors import HeedfulError
+
+PATIENCE = timedelta(hours=2)  # the others wait while the first reads data and evaluates
+LOST = ("gloo", "Connection closed", "Connection reset", "Broken pipe", "NCCL", "Socket")  # what such errors speak of
+
+
+class Ranks:
+    """One process of several; by default the only one, which need not tell anybody anything.
+
+    Args:
+        rank: this one's number; 0 reads the data first, evaluates, and alone writes files and speaks.
+        size: how many there are.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes and speaks."""
+        return self.rank == 0
+
+    def sum(self, *numbers: float) -> list[float]:
+        """Each number summed over all ranks, in float64: exact for whole numbers up to 2^53."""
+        if self.size == 1:
+            return list(numbers)
+        total = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def summed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor summed over all ranks, wherever it lies."""
+        if self.size > 1:
+            tensor = tensor.clone()
+            dist.all_reduce(tensor)
+        return tensor
+
+    def same(self, value: Any = None) -> Any:
+        """What the first gives, for all."""
+        told = [value]
+        if self.size > 1:
+            dist.broadcast_object_list(told, src=0)
+        return told[0]
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.size > 1:
+            dist.barrier()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While it lasts the others wait in :meth:`follow`; they end quietly where it fails."""
+        try:
+            yield
+        except BaseException:
+            self.same("failed")
+            raise
+        self.same("ready")
+
+    def follow(self) -> None:
+        """Wait for the end of :meth:`waiting` on the first; where it failed, that one says why and this one ends."""
+        if self.same() != "ready":
+            raise SystemExit(2)
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """This process among those that ``torchrun`` started, for as long as it lasts; else the only one."""
+    if dist.is_available() and dist.is_initialized():  # by a program that calls us: its group is taken, and left to it
+        yield Ranks(dist.get_rank(), dist.get_world_size())
+        return
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield Ranks()
+        return
+    if not dist.is_available():
+        raise HeedfulError("this build of PyTorch has no torch.distributed; run one process, without torchrun")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a device that the group does not know: tensors on the CPU go through gloo
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=PATIENCE)
+    yield Ranks(dist.get_rank(), dist.get_world_size())
+    dist.destroy_process_group()  # not after an error: the others may be gone, and nobody would answer
+
+
+def own_device() -> str | None:
+    """The GPU that is this process's own, of those of its machine; ``None`` where there is one process or no GPU."""
+    if "LOCAL_RANK" not in os.environ or not torch.cuda.is_available():
+        return None
+    return f"cuda:{os.environ['LOCAL_RANK']}"
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error tells that another process has gone."""
+    kinds = tuple(kind for name in ("DistError",) if (kind := getattr(dist, name, None)) is not None)
+    return isinstance(error, kinds) or (isinstance(error, RuntimeError) and any(word in str(error) for word in LOST))

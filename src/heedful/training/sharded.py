@@ -1,0 +1,99 @@
+"""The checkpoint of weights that no process holds whole: each writes its shares, and any number of them reads them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch.distributed import checkpoint as dcp
+
+from heedful.errors import HeedfulError
+from heedful.training.checkpoint import Checkpoints, writing
+from heedful.training.ranks import Ranks
+
+Tree = dict[str, Any]
+SHARDS = "shards"
+
+
+class ShardedCheckpoints(Checkpoints):
+    """A folder of shares (``torch.distributed.checkpoint``) a checkpoint, and a ``checkpoint.pt`` that names it.
+
+    The shares are whole before the file that names them is replaced, and older ones go after it: whatever happens, the
+    file names a folder that is there. Tensors are told apart by name, so another number of ranks may go on.
+
+    Args:
+        folder: of the run; all ranks see it.
+        ranks: those that write and read together.
+        live: the state as it stands, into whose tensors is read; its average where there is one.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], ranks: Ranks, live: Callable[[], Tree]) -> None:
+        super().__init__(folder)
+        self.ranks, self.live = ranks, live
+        self._number = 0  # of the folder written last
+
+    def save(self, state: Mapping[str, Any], *, wait: bool = True) -> None:
+        """Replace the checkpoint; called on all ranks, which write together and ``wait`` for each other in any case."""
+        rest, shares = _apart(state)
+        self._number += 1
+        place = self.path.parent / f"{SHARDS}-{state['numbers']['step']}-{self._number}"
+        with writing(place), _quietly():
+            if self.ranks.first:
+                shutil.rmtree(place, ignore_errors=True)
+            self.ranks.wait()
+            dcp.save(shares, checkpoint_id=place, no_dist=self.ranks.size == 1)
+        if self.ranks.first:
+            super().save({**rest, SHARDS: place.name, "number": self._number})
+            for old in self.path.parent.glob(f"{SHARDS}-*"):
+                if old != place:
+                    shutil.rmtree(old, ignore_errors=True)
+        self.ranks.wait()
+
+    def load(self) -> Tree | None:
+        """The state saved last, each rank's own shares of it; called on all ranks."""
+        rest = super().load()
+        if rest is None:
+            return None
+        if SHARDS not in rest:
+            raise HeedfulError(f"{self.path} was not written with --training.shard; resume it without")
+        place = self.path.parent / rest.pop(SHARDS)
+        self._number = rest.pop("number")
+        live = self.live()
+        own, shares = _apart(live)
+        try:
+            with _quietly():
+                dcp.load(shares, checkpoint_id=place, no_dist=self.ranks.size == 1)
+        except (OSError, dcp.api.CheckpointException, RuntimeError, ValueError) as error:
+            told = " ".join(str(error).split())[:200]
+            raise HeedfulError(
+                f"{place} is not whole, or of another model; start the run anew, or put a whole copy there ({told})"
+            ) from None
+        average = rest["average"]
+        if average is not None:
+            average = {**average, "weights": shares["average"]}
+        groups = own["optimiser"]["param_groups"]
+        optimiser = {"state": shares["optimiser"], "param_groups": groups}
+        return {**rest, "model": shares["model"], "optimiser": optimiser, "average": average}
+
+
+def _apart(state: Mapping[str, Any]) -> tuple[Tree, Tree]:
+    """What is small and written by the first alone, and the tensors by name."""
+    rest = {name: value for name, value in state.items() if name != "model"}
+    shares: dict[str, dict[str, Any]] = {"model": dict(state["model"]), "optimiser": dict(state["optimiser"]["state"])}
+    rest["optimiser"] = {"param_groups": state["optimiser"]["param_groups"]}
+    if (average := state.get("average")) is not None:
+        shares["average"] = dict(average["weights"])
+        rest["average"] = {name: value for name, value in average.items() if name != "weights"}
+    return rest, shares
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the library's warnings of what is meant so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,133 @@
+"""A run's folder is whole or counts for nothing: what a kill leaves at its beginning, and ever after, is taken up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from heedful.errors import HeedfulError
+from heedful.settings import RunSettings, TrainingSettings, read_toml, to_toml
+from heedful.training.beginning import BEGINNING, BEGUN, begin, begun, left, taken_up
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> RunSettings:
+    lr = TrainingSettings(lr=0.5)
+    return RunSettings("translation", train=("a.tsv",), out=str(tmp_path / "run"), seed=7, max_steps=9, training=lr)
+
+
+def asked(settings: RunSettings, **more: object) -> RunSettings:
+    """The same run, resumed by a shorter command."""
+    return RunSettings(settings.task, train=settings.train, out=settings.out, resume=True, **more)
+
+
+def test_a_run_that_is_begun_is_taken_up_with_its_settings(settings: RunSettings) -> None:
+    out, said = Path(settings.out), []
+    begin(out, settings)
+    begun(out, settings)
+    assert os.listdir(out) == [BEGUN]
+    found = taken_up(asked(settings, max_steps=20), said.append)
+    assert found == replace(settings, resume=True, max_steps=20)
+    assert said == []
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no folder", "an empty one"])
+def test_where_nothing_is_the_run_begins_and_says_so(settings: RunSettings, there: bool) -> None:
+    said: list[str] = []
+    if there:
+        Path(settings.out).mkdir()
+    found = taken_up(replace(settings, resume=True), said.append)
+    assert found == settings
+    assert said == [f"{settings.out} holds no run yet; it begins here"]
+
+
+def test_a_run_cut_off_while_it_began_begins_anew_with_its_settings_and_seed(settings: RunSettings) -> None:
+    out, said = Path(settings.out), []
+    begin(out, settings)
+    (out / "last").mkdir()
+    found = taken_up(asked(settings), said.append)
+    assert found == settings
+    assert said == [f"the run in {out} was cut off before its first step; it begins anew, with seed 7"]
+
+
+def test_what_is_overwritten_is_gone_whenever_the_kill_came(settings: RunSettings) -> None:
+    out = Path(settings.out)
+    old = replace(settings, seed=3, training=TrainingSettings(lr=0.25))
+    begin(out, old)
+    begun(out, old)
+    for name in ("checkpoint.pt", "notes.txt"):
+        (out / name).write_text("old", encoding="utf-8")
+    again = replace(settings, overwrite=True)
+    (out / BEGINNING).write_text("overwrite = true\n" + to_toml(again), encoding="utf-8")  # killed before the rest went
+    found = taken_up(asked(settings), lambda line: None)
+    assert found == again
+    begin(out, found)
+    assert os.listdir(out) == [BEGINNING]
+    begun(out, found)
+    assert os.listdir(out) == [BEGUN]
+    assert not read_toml(out / BEGUN).overwrite, "the file is one that --config reads"
+
+
+def test_a_person_s_folder_is_no_run(settings: RunSettings) -> None:
+    out = Path(settings.out)
+    out.mkdir()
+    (out / "letter.txt").write_text("dear", encoding="utf-8")
+    with pytest.raises(HeedfulError, match=r"holds no run to go on with \(no run\.toml\)"):
+        taken_up(replace(settings, resume=True), lambda line: None)
+    assert os.listdir(out) == ["letter.txt"]
+
+
+def test_another_task_does_not_go_on_with_a_run_that_hardly_began(settings: RunSettings) -> None:
+    begin(Path(settings.out), settings)
+    with pytest.raises(HeedfulError, match="is of translation, not of summarization"):
+        taken_up(replace(asked(settings), task="summarization"), lambda line: None)
+
+
+def test_what_was_half_written_goes_and_a_person_s_files_stay(settings: RunSettings) -> None:
+    out = Path(settings.out)
+    begin(out, settings)
+    begun(out, settings)
+    for folder in (out / "last", out / ".12-345.part", out / ".last.12-345.part"):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+    halves = ["checkpoint.pt.part", "metrics.jsonl.part", ".run.toml.part.ab_d3f9h", "last/.tokenizer.json.ab_d3f9h"]
+    mine = [".gitignore", ".notes.markdown", ".env.local123", "plan.part", "last/config.json"]
+    for name in (*halves, *mine):
+        (out / name).write_text("", encoding="utf-8")
+    assert len(left(out)) == 5
+    taken_up(asked(settings), lambda line: None, tidy=False)
+    assert len(left(out)) == 5, "another process may be writing them"
+    taken_up(asked(settings), lambda line: None)
+    found = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert found == {BEGUN, *mine}
+
+
+def test_a_run_killed_before_a_change_of_its_folder_ends_with_the_same_bits(tmp_path: Path) -> None:
+    """SIGKILL where a file was about to be opened or renamed; the whole list of changes takes minutes, not seconds."""
+    words = ["one", "two", "three", "four", "five", "six"]
+    lines = [f"{a} {b},{'even' if i % 2 else 'odd'}\n" for i, a in enumerate(words) for b in words]
+    data = tmp_path / "labels.csv"
+    data.write_text("text,label\n" + "".join(lines), encoding="utf-8")
+    at = [
+        "os.rename .run.toml.part",
+        "os.rename last/.tokenizer.json",
+        "os.remove run.toml.part",
+        "os.rename checkpoint.pt.part",
+        ".ready/model.safetensors",
+    ]
+    small = ["--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60"]
+    small += ["--training.save-every=1", "--training.evaluate-every=2", "--max-steps=3"]
+    command = [sys.executable, str(Path(__file__).with_name("killed_at.py")), str(tmp_path), ",".join(at)]
+    command += ["text-classification", "--train", str(data), *small]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ends = [line.split(" | ") for line in done.stdout.splitlines()]
+    assert [end[2] for end in ends] == ["the same"] * len(at), done.stdout + done.stderr
+    assert [end[0] for end in ends] == at, "all of them were killed"
+    assert "the best model" in dict(zip(at, [end[1] for end in ends], strict=True))[".ready/model.safetensors"]

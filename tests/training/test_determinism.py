@@ -1,0 +1,71 @@
+"""The switch of the whole process: on while a run lasts, and put back; what PyTorch refuses is one line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from heedful import cli
+from heedful.errors import HeedfulError
+from heedful.training.determinism import WORKSPACE, deterministic
+
+
+def state() -> tuple[bool, bool, bool, str | None]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+        os.environ.get(WORKSPACE),
+    )
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("workspace", [None, ":16:8"])
+def test_it_is_put_back(asked: bool, workspace: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(WORKSPACE, raising=False)
+    if workspace:
+        monkeypatch.setenv(WORKSPACE, workspace)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    before = state()
+    with deterministic(asked):
+        assert state() == ((True, False, False, workspace or ":4096:8") if asked else before)
+    assert state() == before
+    with pytest.raises(KeyError), deterministic(asked):
+        raise KeyError
+    assert state() == before
+
+
+def test_what_cannot_give_the_same_bits_is_told_in_one_line() -> None:
+    def draws() -> None:
+        torch.zeros(3).put_(torch.tensor([1, 1]), torch.tensor([1.0, 2.0]))
+
+    draws()
+    told = r"^put_ has no algorithm in PyTorch .*; leave out --deterministic$"
+    with pytest.raises(HeedfulError, match=told), deterministic(True):
+        draws()
+    with pytest.raises(RuntimeError, match="other"), deterministic(True):
+        raise RuntimeError("other")
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_run_is_made_so(tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    forward = nn.Linear.forward
+
+    def watched(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            seen.append(torch.are_deterministic_algorithms_enabled())
+        return forward(self, x)
+
+    monkeypatch.setattr(nn.Linear, "forward", watched)
+    data = tmp_path / "data.tsv"
+    data.write_text("".join(f"{w} day {n}\t{w}\n" for w in ("good", "bad") for n in range(20)), encoding="utf-8")
+    small = ["--preset=bert-tiny", "--model.dim=16", "--model.heads=2", "--tokenizer.size=60", "--max-steps=2"]
+    run = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out"), *small]
+    assert cli.main([*run, *(["--deterministic"] if asked else [])]) == 0
+    assert set(seen) == {asked}
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -1,0 +1,216 @@
+"""Several processes learn as one does: the same losses, gradients and weights, however they share the work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from shutil import which
+
+import pytest
+from safetensors.torch import load_file
+
+from heedful import cli
+
+SCRIPT = Path(__file__).with_name("ranks_script.py")
+TINY = ("--preset", "transformer-tiny", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--model.ff-dim=16")
+RUN = (*TINY, "--training.schedule=constant", "--training.warmup=0", "--tokenizer.size=280", "--training.log-every=1")
+RUN = (*RUN, "--training.eps=1e-4")  # or rounding decides which way a bias goes that nothing depends on
+RUN = (*RUN, "--training.batch-tokens=60", "--training.accumulate=4", "--training.evaluate-every=4")
+
+
+def launched(processes: int, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    settings = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*command, *map(str, arguments)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=settings
+    )
+
+
+def done(processes: int, *arguments: object) -> tuple[str, str]:
+    out, err = (process := launched(processes, *arguments)).communicate(timeout=240)
+    assert process.returncode == 0, err[-3000:]
+    return out, err
+
+
+def train(data: Path, out: Path, *options: object) -> list[object]:
+    return ["train", "translation", "--train", data, "--out", out, *RUN, *options]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    words = ["one", "two", "three", "four", "five", "six", "seven"]
+    file = tmp_path_factory.mktemp("ranks") / "pairs.tsv"
+    rows = [f"{a} {b} {c}\t{c} {b} {a}" for a in words for b in words for c in words[:3]]
+    file.write_text("source\ttarget\n" + "\n".join(rows) + "\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path) -> Path:
+    out = data.parent / "alone"
+    assert cli.main([*map(str, train(data, out, "--max-steps=8"))]) == 0
+    return out
+
+
+def losses(run: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def same_weights(one: Path, other: Path, part: str = "last") -> bool:
+    mine, theirs = (load_file(folder / part / "model.safetensors") for folder in (one, other))
+    assert mine.keys() == theirs.keys()
+    return max(float((mine[name] - theirs[name]).abs().max()) for name in mine) < 2e-5
+
+
+def test_both_engines_learn_as_one_process_does(tmp_path: Path) -> None:
+    done(2, SCRIPT, tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert len(found["differences"]) == 4 * (2 * 6 + 1)
+    assert {name: far for name, far in found["differences"].items() if far > 1e-9} == {}
+    assert found["told"] == [[1, 2], "first"]
+
+
+def test_two_processes_leave_what_one_leaves(data: Path, alone: Path, tmp_path: Path) -> None:
+    out, err = done(2, "-m", "heedful", *train(data, tmp_path / "two", "--max-steps=8"))
+    assert losses(tmp_path / "two") == pytest.approx(losses(alone), abs=1e-5)
+    assert same_weights(alone, tmp_path / "two")
+    assert same_weights(alone, tmp_path / "two", "average")
+    assert out.count("all steps are done") == 1, "the first alone speaks"
+    assert err.count("step 3 ") == 1
+    assert {path.name for path in (tmp_path / "two").iterdir()} == {path.name for path in alone.iterdir()}
+
+
+def test_a_shared_run_goes_on_with_one_process_and_with_four(data: Path, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "shared"
+    done(2, "-m", "heedful", *train(data, out, "--training.shard", "--max-steps=3"))
+    done(4, "-m", "heedful", *train(data, out, "--resume", "--max-steps=6"))
+    assert cli.main([*map(str, train(data, out, "--resume", "--max-steps=8"))]) == 0
+    assert losses(out) == pytest.approx(losses(alone), abs=1e-5)
+    assert same_weights(alone, out)
+    assert same_weights(alone, out, "average")
+    assert len(list(out.glob("shards-*"))) == 1
+
+
+def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(data: Path, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "lost"
+    process = launched(2, "-m", "heedful", *train(data, out, "--max-steps=4000", "--training.evaluate-every=4000"))
+    deadline = time.monotonic() + 120
+    while not (out / "metrics.jsonl").exists() or len(losses(out)) < 3:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(child(process.pid, "1"), signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    lines = [line for line in err.splitlines() if line.startswith("heedful:")]
+    assert len(lines) == 1
+    assert "another process of the run has gone, at step" in lines[0]
+    assert "the checkpoint of step" in lines[0]
+    assert "Traceback" not in err.split("torch/distributed")[0]
+    steps = len(losses(out))
+    assert cli.main([*map(str, train(data, out, "--resume", f"--max-steps={max(steps + 3, 8)}"))]) == 0
+    assert losses(out)[:8] == pytest.approx(losses(alone), abs=1e-5)
+
+
+def child(parent: int, rank: str) -> int:
+    """The process of this rank below ``parent``."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
+                environment = (status.parent / "environ").read_bytes().split(b"\0")
+                if f"RANK={rank}".encode() in environment:
+                    return int(status.parent.name)
+        except (OSError, ValueError):
+            continue
+    raise AssertionError(f"no process of rank {rank}")
+
+
+def test_what_is_wrong_is_said_once(data: Path, tmp_path: Path) -> None:
+    process = launched(2, "-m", "heedful", *train(data, tmp_path / "x", "--max-steps=8", "--data.columns=a,b"))
+    _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert [line for line in err.splitlines() if "no column 'a'" in line and line.startswith("heedful:")]
+    assert not [line for line in err.splitlines() if line.startswith("heedful, process 1")]
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--training.shard"], "--training.shard shares the weights among processes, and there is one"),
+        (["--training.shard", "--resume"], "--training.shard is True, but the run in"),
+    ],
+)
+def test_nothing_to_share(
+    data: Path, alone: Path, capsys: pytest.CaptureFixture[str], options: Sequence[str], message: str
+) -> None:
+    out = alone if "--resume" in options else alone.parent / "none"
+    assert cli.main([*map(str, train(data, out, "--max-steps=8", *options))]) == 2
+    assert message in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------------------- several machines
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """Two network namespaces with a wire between them: two machines, as far as the network tells."""
+    names = [f"hosts{os.getpid()}{side}" for side in "ab"]
+    ends = [f"h{os.getpid()}{side}"[-15:] for side in "ab"]
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for number, (name, end) in enumerate(zip(names, ends, strict=True), 1):
+            ip("link", "set", end, "netns", name)
+            ip("-n", name, "addr", "add", f"10.213.77.{number}/24", "dev", end)
+            for link in (end, "lo"):
+                ip("-n", name, "link", "set", link, "up")
+    except (OSError, subprocess.CalledProcessError) as error:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True) if which("ip") else None
+        pytest.skip(f"network namespaces are not permitted here ({error})")
+    yield names
+    for name in names:
+        ip("netns", "del", name)
+
+
+def test_two_machines_learn_as_one_process(data: Path, alone: Path, tmp_path: Path, hosts: list[str]) -> None:
+    processes = []
+    for number, host in enumerate(hosts):
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={number}"]
+        torchrun += ["--nproc-per-node=1", "--master-addr=10.213.77.1", "--master-port=29513"]
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            host,
+            *torchrun,
+            "-m",
+            "heedful",
+            *train(data, tmp_path / "two", "--max-steps=8"),
+        ]
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": f"h{os.getpid()}{'ab'[number]}"[-15:],
+        }
+        processes.append(
+            subprocess.Popen(
+                [*map(str, command)], text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            )
+        )
+    for process in processes:
+        _, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err[-2000:]
+    assert losses(tmp_path / "two") == pytest.approx(losses(alone), abs=1e-5)
