@@ -279,7 +279,6 @@ def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: 
         ([*TRAIN[:-1], "model"], "--out model is not empty; --resume goes on with that run, --overwrite replaces it"),
         ([*TRAIN[:-1], "train.en"], "--out train.en is a file; name a folder"),
         ([*TRAIN[:-1], "train.en/run"], "cannot write in"),
-        ([*TRAIN, "--resume"], "--out run holds no run to go on with"),
         ([*TRAIN, "--from", "./nothing"], "./nothing: no such folder"),
         (["predict"], "MODEL"),
         (["predict", "./nothing", "hi"], "./nothing: no such folder"),

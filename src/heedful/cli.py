@@ -23,6 +23,7 @@ from heedful.errors import HeedfulError
 from heedful.options import check_file, check_model, check_out, join_dashes, read_file, refuse_fractions
 from heedful.settings import (
     AnsweringSettings,
+    AveragingSettings,
     DataSettings,
     DecodingSettings,
     ImageSettings,
@@ -33,8 +34,9 @@ from heedful.settings import (
     RunSettings,
     TokenizerSettings,
     TrainingSettings,
+    TuningSettings,
 )
-from heedful.terminal import lines, print_comparison, print_list, print_result, program, say_to, to_json
+from heedful.terminal import lines, print_comparison, print_list, print_result, program, rank, say_to, to_json
 
 for _section, _title in (
     (DataSettings, "Data"),
@@ -42,6 +44,8 @@ for _section, _title in (
     (ImageSettings, "Images"),
     (ModelSettings, "Model: parts of the preset to change"),
     (TrainingSettings, "Training"),
+    (AveragingSettings, "Averaging: in place of --training.average"),
+    (TuningSettings, "Tuning: with --from"),
     (LoraSettings, "Adapter: with --from, trained in place of the model's own weights"),
     (MaskingSettings, "Masking: for fill-mask"),
     (PoolingSettings, "Pooling: for feature-extraction"),
@@ -81,6 +85,9 @@ def train(
     settings: Annotated[RunSettings, Flattened],
     *,
     config: Annotated[str | None, Parameter(help="TOML file of options; the command line wins over it")] = None,
+    find_lr: Annotated[bool, Parameter(help="try learning rates on the run's first steps instead; writes nothing")] = (
+        False
+    ),
     json: Json = False,
 ) -> None:
     """Train a model on your own files."""
@@ -95,17 +102,26 @@ def train(
         check_model(settings.start_from)
     for file in (*settings.train, *(settings.valid or ())):
         check_file(file)
-    check_out(settings)
+    if rank() == 0 and not find_lr:
+        check_out(settings)
 
     from heedful.training.run import train as run
+    from heedful.training.run import tried
     from heedful.views.draw import draw_report, draw_run
     from heedful.views.watch import draw_watch
 
+    if find_lr:
+        found = tried(settings, quiet=json)
+        people = found.pop("lines")
+        print(to_json(found) if json else "\n".join(people))
+        return
     try:
         result = run(settings, say=say_to(json), quiet=json, draw=draw_report, watched=draw_watch)
     except KeyboardInterrupt:
         saved = Path(settings.out).is_dir() and any(Path(settings.out).iterdir())
         raise KeyboardInterrupt(*([settings.out] if saved else [])) from None
+    if rank() != 0:
+        return
     draw_run(settings.out)
     print_result(result, json)
     if not json:
@@ -377,7 +393,16 @@ def nearest(
             )
 
 
-@app.command(help_epilogue="Example:  heedful verify runs/en-fr\nExit status: 0 everything holds, 1 something is off.")
+proofs = App(
+    name="verify",
+    help="Prove that a model's folder is right, or that a run goes on with the same bits wherever it is killed.",
+    help_epilogue="Example:  heedful verify runs/en-fr\nA folder that is called resume is ./resume.\n"
+    "Exit status: 0 everything holds, 1 something is off.",
+)
+app.command(proofs)
+
+
+@proofs.default
 def verify(
     model: Annotated[str, Parameter(help="model folder, ours or Hugging Face's, or a Hub id")],
     /,
@@ -411,6 +436,43 @@ def verify(
         print(report.headline)
         Console().print(report.table())
     return 0 if report.ok else 1
+
+
+@proofs.command(
+    name="resume",
+    help_epilogue="Example:  heedful verify resume translation --train train.en train.fr --max-steps 100 --kills 20\n"
+    "Exit status: 0 the same bits, 1 something differs.",
+)
+def verify_resume(
+    *arguments: Annotated[
+        str, Parameter(name="TASK", allow_leading_hyphen=True, help="with --train FILE, and any option of train")
+    ],
+    kills: Annotated[int, Parameter(help="how many; 20 by default")] = 20,
+    out: Annotated[str | None, Parameter(help="folder to keep the runs in")] = None,
+    json: Json = False,
+) -> int:
+    """Kill a training run again and again, and compare its end, bit by bit, with that of one never stopped."""
+    if not arguments:
+        raise HeedfulError("verify resume trains a task; name one, as: heedful verify resume translation --train FILE")
+    line = ["train", *arguments, f"--out={out or '-'}"]
+    _, bound, _ = app.parse_args(line, exit_on_error=False, print_error=False)
+    settings: RunSettings = bound.arguments["settings"]
+    from heedful.verification.repeatable import check_repeatable
+
+    check_repeatable(settings, kills)
+
+    from rich.console import Console
+
+    from heedful.verification.resume import verify_resume as run
+
+    with Console(stderr=True).status("") as status:
+        trial = run(settings, arguments, kills=kills, out=out, say=say_to(json), status=status.update)
+    if json:
+        print(to_json(trial.as_dict()))
+    else:
+        print(trial.headline)
+        Console().print(trial.table())
+    return 0 if trial.ok else 1
 
 
 @app.command(help_epilogue="Example:  heedful export runs/en-fr --to ctranslate2 --quantization int8 --out en-fr.ct2")
@@ -616,6 +678,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):
             return 141  # as a shell reports a program that nobody listens to any more
         message, status = _explain(error, tokens)
-        print("heedful:", " ".join(message.split()), file=sys.stderr)
+        who = f"heedful, process {rank()}:" if rank() else "heedful:"
+        if status != 130 or not rank():  # Ctrl-C reaches all: the first one says what is to be said
+            print(who, " ".join(message.split()), file=sys.stderr)
         return status
     return status if isinstance(status, int) else 0

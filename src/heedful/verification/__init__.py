@@ -1,4 +1,4 @@
-"""The proof that a model's folder is right: ``verify`` makes every check that the folder allows, and says how far off.
+"""The proofs that a model's folder is right, by every check it allows, and that a killed run ends with the same bits.
 
     checks      the table: what is checked, in order
     round_trip  opened, saved and opened again         logits   against ``transformers``
@@ -8,6 +8,8 @@
     subject     the folder under proof                 inputs   what models are called with, distances
     theirs      the folder opened by ``transformers``  report   what was found
     run         ``verify``                             keeping  the figures kept in the folder
+    resume      ``verify_resume``                      kills    a run in a process, and the moments it is killed at
+    ends        what two runs ended with, compared     repeatable   what is refused before the work
 
 ``transformers`` is used where it is installed; without it its checks are skipped, and say so.
 """
@@ -20,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from heedful.verification.report import Finding as Finding
     from heedful.verification.report import Report as Report
+    from heedful.verification.resume import Trial as Trial
+    from heedful.verification.resume import verify_resume as verify_resume
     from heedful.verification.run import verify as verify
 
-_HOMES = {"Finding": "report", "Report": "report", "verify": "run"}
+_HOMES = {"Finding": "report", "Report": "report", "Trial": "resume", "verify": "run", "verify_resume": "resume"}
 
-__all__ = ["Finding", "Report", "verify"]
+__all__ = ["Finding", "Report", "Trial", "verify", "verify_resume"]
 
 
 def __getattr__(name: str) -> Any:

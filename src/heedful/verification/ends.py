@@ -1,0 +1,116 @@
+"""What two runs ended with, held against each other bit by bit: everything but the time they took."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heedful.checkpoints.folder import CARD
+from heedful.training.beginning import MODELS
+from heedful.training.checkpoint import Checkpoints
+from heedful.verification.kills import unfinished
+from heedful.verification.report import Finding
+
+# of a run's own folder, what is no part of the model in it: compared otherwise, or a picture of what is compared
+OTHERS = ("checkpoint.pt", "metrics.jsonl", "run.toml", "watch.jsonl")
+DRAWN = {".svg", ".html"}
+ITS_OWN = ("out", "resume", "overwrite")  # settings in which two runs that are to be alike may differ
+SHOWN = 3  # names of what differs
+Facts = Mapping[str, str]  # what something holds: a digest, or a number, by name
+
+
+def compared(whole: Path, stopped: Path) -> list[Finding]:
+    """Whether the folder of a run that was stopped and resumed holds what that of a run never stopped does.
+
+    The two folders are to have the same name, which the model card tells. ``difference`` is a count of what differs:
+    files of a model, tensors and numbers of the checkpoint, lines of the log. What neither run has is left out.
+    """
+    checks: list[tuple[str, str, Callable[[Path], Facts]]] = [
+        ("last weights", "the files of last/", lambda run: _model(run / "last")),
+        ("best weights", "the model in the run's folder, its metrics and tokenizer", _model),
+        ("averaged weights", "the files of average/", lambda run: _model(run / "average")),
+        ("checkpoint", "weights, optimiser, averages, place in the data, best and patience", _state),
+        ("losses", "metrics.jsonl, without seconds and speeds", _lines),
+        ("attention", "watch.jsonl", lambda run: _digests(run, ["watch.jsonl"])),
+        ("files", "the same ones, and nothing half written", _names),
+    ]
+    found = [(name, what, facts(whole), facts(stopped)) for name, what, facts in checks]
+    return [_same(name, what, ours, theirs) for name, what, ours, theirs in found if ours or theirs]
+
+
+def _same(name: str, what: str, whole: Facts, stopped: Facts) -> Finding:
+    differing = sorted(key for key in whole.keys() | stopped.keys() if whole.get(key) != stopped.get(key))
+    more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+    return Finding(
+        name=name,
+        what=what,
+        verdict="off" if differing else "ok",
+        difference=float(len(differing)),
+        allowed=0.0,
+        reason=", ".join(differing[:SHOWN]) + more,
+    )
+
+
+def _model(folder: Path) -> Facts:
+    """The files of a model, but for those of a run in its folder: digests, and of ``heedful.json`` what it says."""
+    names = [name for name in _files(folder) if name not in OTHERS and Path(name).suffix not in DRAWN]
+    found = dict(_digests(folder, [name for name in names if name != CARD]))
+    if CARD in names:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        settings = {name: value for name, value in card.get("settings", {}).items() if name not in ITS_OWN}
+        found |= {f"{CARD}: {key}": json.dumps(value) for key, value in (card | {"settings": settings}).items()}
+    return found
+
+
+def _files(folder: Path) -> list[str]:
+    """Those in a folder and in the folders of a model's modules in it ("1_Pooling/config.json")."""
+    paths = [*folder.glob("*"), *folder.glob("[0-9]_*/*")]
+    return [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
+
+
+def _digests(folder: Path, names: list[str]) -> Facts:
+    return {name: _digest(folder / name) for name in names if (folder / name).is_file()}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _state(run: Path) -> Facts:
+    return dict(_flat(Checkpoints(run).load() or {}))
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every tensor and number in a mapping of state, by its path: the one as a digest, the other as it is written."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _flat(one, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for place, one in enumerate(value):
+            yield from _flat(one, f"{name}.{place}")
+    elif isinstance(value, torch.Tensor):
+        bits = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        yield name, f"{value.dtype} {list(value.shape)} {hashlib.sha256(bits).hexdigest()}"
+    elif not name.endswith("seconds"):
+        yield name, repr(value)
+
+
+def _lines(run: Path) -> Facts:
+    path = run / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    told = [
+        {name: value for name, value in json.loads(line).items() if not name.endswith(("seconds", "_per_second"))}
+        for line in lines
+    ]
+    return {f"line {number} (step {line.get('step')})": json.dumps(line) for number, line in enumerate(told, start=1)}
+
+
+def _names(run: Path) -> Facts:
+    names = [f"{part}/{name}".removeprefix("./") for part in MODELS for name in _files(run / part)]
+    return dict.fromkeys(names, "there") | dict.fromkeys(unfinished(run), f"half written in {run}")

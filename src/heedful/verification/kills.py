@@ -1,0 +1,165 @@
+"""A run in a process of its own, and the moments at which it is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Self
+
+from heedful.training.beginning import BEGINNING, LEFT, MODELS
+
+AIMS = ("training", "save", "any time", "save", "after a save", "save", "training", "beginning", "model", "training")
+WHOLE = "checkpoint.pt"
+PAUSE = 1e-4  # seconds between two looks into the folder
+READY = ".ready"  # the ending of a folder of files that are all there and are being moved
+
+
+class Session:
+    """One process of a run: ``heedful train``, in a process group of its own, watched through its folder."""
+
+    def __init__(self, arguments: Sequence[str], out: Path) -> None:
+        self.out = out
+        self.before = (_identity(out / "metrics.jsonl"), _identity(out / WHOLE))
+        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed by __exit__)
+        self._started = time.monotonic()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "heedful", "train", *arguments, "--out", str(out), "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._errors.close()
+
+    @property
+    def seconds(self) -> float:
+        """Since it was started."""
+        return time.monotonic() - self._started
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def end(self) -> str | None:
+        """Wait for the end; None where that is a good one, else the line in which it said what went wrong."""
+        if self._process.wait() == 0:
+            return None
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines() or [""]
+        return lines[-1].removeprefix("heedful: ") or f"exit status {self._process.returncode}"
+
+    def kill(self) -> bool:
+        """SIGKILL to the whole group; whether it was still running."""
+        if self.runs:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.wait() == -signal.SIGKILL
+
+    def until(self, seen: Callable[[], bool]) -> bool:
+        """Wait until something is ``seen`` in the folder; False where the process ended first."""
+        while self.runs:
+            if seen():
+                return True
+            time.sleep(PAUSE)
+        return False
+
+    # --------------------------------------------------------------------------------------------- what is to be seen
+
+    def learning(self) -> bool:
+        """The run was taken up or begun: its log was opened."""
+        return _identity(self.out / "metrics.jsonl") not in (None, self.before[0])
+
+    def beginning(self) -> bool:
+        """The run's folder is being made."""
+        return (self.out / BEGINNING).exists()
+
+    def saved(self) -> bool:
+        """A checkpoint was written."""
+        return _identity(self.out / WHOLE) not in (None, self.before[1])
+
+    def writing(self) -> bool:
+        """Anything is being written."""
+        return any(name != BEGINNING for name in unfinished(self.out))
+
+    def writing_model(self) -> bool:
+        """Files of a model are being written, or moved to their place."""
+        return any(name not in (BEGINNING, WHOLE) for name in unfinished(self.out))
+
+
+def aimed(session: Session, aim: str, whole: float, learning: float, draw: random.Random) -> bool:
+    """Kill a session at a moment of the kind ``aim``; False where it ended before.
+
+    Args:
+        session: just started.
+        aim: of ``AIMS``. "save" and "model" are the moments at which a file is being written, the first of any, the
+            second of a model; "after a save" is right after a checkpoint was; "beginning" while the folder is made, or
+            where it is made, at any time.
+        whole: seconds that a run takes.
+        learning: those of them after its log was opened.
+        draw: the source of what is random.
+    """
+    again = session.out.exists()
+    if aim == "any time" or (aim == "beginning" and again):
+        end = draw.uniform(0, whole)
+        session.until(lambda: session.seconds > end)
+        return session.kill()
+    if aim == "beginning":
+        seen, wait = session.beginning, draw.uniform(0, 0.02)
+    elif aim == "training":
+        seen, wait = session.learning, draw.uniform(0, learning / 4)
+    elif aim == "after a save":
+        seen, wait = session.saved, draw.choice([0.0, 0.002, 0.01])
+    else:
+        seen, wait = session.writing if aim == "save" else session.writing_model, draw.choice([0.0, 0.0, 0.001])
+        if again and session.until(session.learning):
+            time.sleep(draw.uniform(0, learning / 6))  # not always the first save
+    if session.until(seen) and wait:
+        time.sleep(wait)
+    return session.kill()
+
+
+def unfinished(out: Path) -> list[str]:
+    """What is being written in the folder of a run, or was when it was killed: files, and "last/" for one of models."""
+    found = [BEGINNING] if (out / BEGINNING).exists() else []
+    for part in MODELS:
+        try:
+            names = [entry.name for entry in os.scandir(out / part)]
+        except OSError:  # not there, or not any more
+            continue
+        found += [_called(part, name) for name in names if LEFT.fullmatch(name) or name.endswith(READY)]
+    return found
+
+
+def _called(part: str, name: str) -> str:
+    """The file, or the folder of a model, that a half written one was to become."""
+    inside = "" if part == "." else f"{part}/"
+    if name.endswith(READY) or re.fullmatch(r"\.\d+-\d+\.part", name):
+        return inside or "the best model"
+    if new := re.fullmatch(r"\.(.+)\.\d+-\d+\.part", name):
+        return f"{inside}{new[1]}/"
+    if file := re.fullmatch(r"\.(.+)\.[a-z0-9_]{8}", name):
+        return inside + file[1]
+    return inside + name.removesuffix(".part")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tells a file from another that was put in its place."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns if path.name == WHOLE else 0

@@ -1,0 +1,19 @@
+"""What two runs must not have if they are to end the same. No torch here."""
+
+from __future__ import annotations
+
+from heedful.errors import HeedfulError
+from heedful.settings import RunSettings
+
+
+def check_repeatable(settings: RunSettings, kills: int) -> None:
+    """Refuse what ``verify resume`` cannot make twice with the same bits, or not read twice."""
+    if settings.max_minutes is not None:
+        raise HeedfulError("--max-minutes ends a run by the clock, so no two are the same; give --max-steps")
+    for flag, given in (("--resume", settings.resume), ("--overwrite", settings.overwrite)):
+        if given:
+            raise HeedfulError(f"{flag} is given by verify resume itself; leave it out")
+    if "-" in (*settings.train, *(settings.valid or ())):
+        raise HeedfulError("standard input cannot be read again when a run is resumed; give a file")
+    if kills < 1:
+        raise HeedfulError(f"--kills must be at least 1, not {kills}")

@@ -1,0 +1,225 @@
+"""``verify resume``: a run killed again and again ends with the bits of one that was never stopped."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from heedful.errors import HeedfulError
+from heedful.settings import RunSettings
+from heedful.verification.kills import AIMS, Session, aimed, unfinished
+from heedful.verification.repeatable import check_repeatable
+from heedful.verification.report import Finding, Report
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NAME = "run"  # of the folder of each run: the same, so that what tells its name is the same
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """One kill.
+
+    Attributes:
+        run: which of the runs, from 1.
+        aim: what moment was meant.
+        step: the last one in the log then; None where none was logged yet.
+        writing: what was being written, and was left half done.
+        seconds: after the start of the process.
+    """
+
+    run: int
+    aim: str
+    step: int | None
+    writing: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        step = "before the first line of the log" if self.step is None else f"after step {self.step:,}"
+        what = f", while {' and '.join(self.writing)} was being written" if self.writing else ""
+        return f"killed {step}, {self.seconds:.1f} s after its start{what}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What came of all kills: a finding a thing that is compared, over all runs."""
+
+    task: str
+    kills: tuple[Kill, ...]
+    runs: int
+    checks: tuple[Finding, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether every run went on to the end, and ended the same."""
+        return not any(check.verdict == "off" for check in self.checks)
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line."""
+        during = sum(bool(kill.writing) for kill in self.kills)
+        runs = f"{self.runs} {'run' if self.runs == 1 else 'runs'}"
+        told = f"{len(self.kills)} kills in {runs}, {during} of them during a write"
+        differing = [check.name for check in self.checks if check.verdict == "off"]
+        verdict = f"different: {', '.join(differing)}" if differing else "ok, the same bits"
+        return f"{verdict}: {told} ({self.seconds:.0f} s)"
+
+    def table(self) -> Table:
+        """A row a thing that was compared."""
+        return Report(model=self.task, checks=self.checks, seconds=self.seconds).table()
+
+    def as_dict(self) -> dict[str, Any]:
+        """``{"ok", "checks", "kills", "runs", "task", "seconds"}``, plain values."""
+        return {
+            "ok": self.ok,
+            "checks": [asdict(check) for check in self.checks],
+            "kills": [asdict(kill) for kill in self.kills],
+            "runs": self.runs,
+            "task": self.task,
+            "seconds": self.seconds,
+        }
+
+
+def verify_resume(
+    settings: RunSettings,
+    arguments: Sequence[str],
+    *,
+    kills: int = 20,
+    out: str | Path | None = None,
+    say: Callable[[str], object] = print,
+    status: Callable[[str], object] | None = None,
+) -> Trial:
+    """Prove that a run goes on with the same bits, wherever it is killed.
+
+    It is made once undisturbed. Then it is begun again in another folder and killed (SIGKILL to its process group) at
+    random moments, many of them while a file is being written, and taken up with ``--resume`` each time. When it ends
+    before all kills are made, another is begun. Each is compared with the first: see ``ends.compared``.
+
+    Args:
+        settings: what ``arguments`` say; their seed is that of the moments too.
+        arguments: of ``heedful train``, without ``--out``.
+        kills: how many.
+        out: the folder in which the runs' are made, and kept; by default one that is removed.
+        say: is told each kill in a line.
+        status: is told what is going on, with the time that is left.
+
+    Raises:
+        HeedfulError: for what cannot be the same twice, and where the undisturbed run fails.
+    """
+    check_repeatable(settings, kills)
+    if out is not None and Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
+        raise HeedfulError(f"--out {out} is there already, and not empty; name a new folder")
+    started = time.monotonic()
+    with TemporaryDirectory() as place:
+        trial = _Trial(arguments, Path(out or place), kills, random.Random(settings.seed))
+        findings = _joined(list(trial.made(say, status or (lambda line: None), keep=out is not None)))
+    return Trial(
+        task=settings.task,
+        kills=tuple(trial.kills),
+        runs=trial.runs,
+        checks=findings,
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+class _Trial:
+    """The runs in ``place`` and what is known of them so far."""
+
+    def __init__(self, arguments: Sequence[str], place: Path, wanted: int, draw: random.Random) -> None:
+        self.arguments, self.place, self.wanted, self.draw = arguments, place, wanted, draw
+        self.kills: list[Kill] = []
+        self.runs = 0
+        self.whole, self.learning = 0.0, 0.0  # seconds of the undisturbed run, and those of its learning
+        self.error: str | None = None  # of the run at hand
+
+    def made(
+        self, say: Callable[[str], object], status: Callable[[str], object], *, keep: bool
+    ) -> Iterator[list[Finding]]:
+        """Makes all runs; of each that was killed, what it ended with."""
+        from heedful.verification.ends import compared
+
+        first = self.place / "undisturbed" / NAME
+        first.parent.mkdir(parents=True)
+        status("the undisturbed run")
+        with Session(self.arguments, first) as session:
+            session.until(session.learning)
+            opened = session.seconds
+            error = session.end()
+            self.whole, self.learning = session.seconds, session.seconds - opened
+        if error is not None:
+            raise HeedfulError(error)
+        begun = time.monotonic()
+        while len(self.kills) < self.wanted:
+            self.runs += 1
+            stopped = self.place / f"killed-{self.runs}" / NAME
+            stopped.parent.mkdir()
+            for kill in self._killed(stopped):
+                say(f"{len(self.kills):>4}  run {self.runs}: {kill}")
+                each = (time.monotonic() - begun) / len(self.kills)
+                left = round(each * (self.wanted - len(self.kills)) + self.whole)
+                status(f"kill {len(self.kills)} of {self.wanted}, {left // 60}:{left % 60:02} left")
+            if self.error is not None:
+                say(f"      run {self.runs} could not go on: {self.error}")
+                yield [_went_on(self.error)]
+                continue
+            found = [_went_on(None), *compared(first, stopped)]
+            differing = [check.name for check in found if check.verdict == "off"]
+            say(f"      run {self.runs} ended " + (f"different: {', '.join(differing)}" if differing else "the same"))
+            if not keep and not differing:
+                shutil.rmtree(stopped.parent)
+            yield found
+
+    def _killed(self, out: Path) -> Iterator[Kill]:
+        """One run, killed and taken up again until it ends; ``error`` is what it said where it could not go on."""
+        again: list[str] = []
+        while True:
+            aim = AIMS[self.draw.randrange(len(AIMS))]
+            with Session([*self.arguments, *again], out) as session:
+                if len(self.kills) == self.wanted or not aimed(session, aim, self.whole, self.learning, self.draw):
+                    self.error = session.end()
+                    return
+                seconds = round(session.seconds, 3)
+            kill = Kill(run=self.runs, aim=aim, step=_step(out), writing=tuple(unfinished(out)), seconds=seconds)
+            self.kills.append(kill)
+            yield kill
+            again = ["--resume"]
+
+
+def _step(out: Path) -> int | None:
+    """The last whole line's in the log of a run."""
+    path = out / "metrics.jsonl"
+    for line in reversed(path.read_text(encoding="utf-8").splitlines() if path.is_file() else []):
+        try:
+            return int(json.loads(line)["step"])
+        except ValueError:  # it was being written
+            continue
+    return None
+
+
+def _went_on(error: str | None) -> Finding:
+    return Finding(
+        name="going on",
+        what="every run was taken up after every kill, to its end",
+        verdict="ok" if error is None else "off",
+        difference=float(error is not None),
+        allowed=0.0,
+        reason=error or "",
+    )
+
+
+def _joined(runs: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
+    """A finding of each name: the worst of all runs."""
+    worst: dict[str, Finding] = {}
+    for one in (finding for found in runs for finding in found):
+        if one.name not in worst or (one.verdict, worst[one.name].verdict) == ("off", "ok"):
+            worst[one.name] = one
+    return tuple(worst.values())
