@@ -35,10 +35,11 @@ import heedful
 from heedful import presets
 from heedful.config import DecoderConfig, LearnedPosition
 from heedful.data.windows import Stream, Window, read
+from heedful.training.averages import Polynomial
 from heedful.training.loader import Loader
 from heedful.training.loop import Loop, Optimiser
 from heedful.training.muon import muon
-from heedful.training.optimisation import Average, adamw
+from heedful.training.optimisation import adamw
 from heedful.training.schedule import Limits, Schedule, constant, schedule
 
 # nanoGPT's settings for a CPU (its README): 4 layers of 128, 4 heads, windows of 64, 12 of them a step, no dropout
@@ -115,7 +116,7 @@ class Ours:
         self.optimiser = recipe.optimiser(
             self.model, lr=recipe.lr, betas=recipe.betas, eps=1e-8, weight_decay=recipe.weight_decay
         )
-        self.average = Average(self.model, share=recipe.average) if recipe.average else None
+        self.average = Polynomial(self.model, share=recipe.average) if recipe.average else None
         stream = Stream(ids, recipe.context)
 
         def collate(places: np.ndarray, random: np.random.Generator) -> dict[str, Tensor]:

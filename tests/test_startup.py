@@ -47,6 +47,8 @@ def run(folder: Path, code: str, *tokens: str) -> subprocess.CompletedProcess[st
         (["verify", "--help"], 0, "--save"),
         (["verify", "./nothing"], 2, "./nothing: no such folder"),
         (["verify", "org/name", "--task", "translatio"], 2, "translation"),
+        (["verify", "resume", "--help"], 0, "--kills"),
+        (["verify", "resume", "translation", "--train", "x", "--max-minutes", "1"], 2, "--max-minutes ends a run by"),
         (["export", "org/name", "--to", "onx", "--out", "y"], 2, "did you mean 'onnx'?"),
         (["export", "org/name", "--to", "hf", "--out", "y", "--quantization", "int8"], 2, "has no effect on --to hf"),
     ],

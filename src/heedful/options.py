@@ -146,8 +146,6 @@ def check_out(settings: RunSettings) -> None:
     filled = out.is_dir() and any(out.iterdir())
     if filled and not settings.resume and not settings.overwrite:
         raise HeedfulError(f"--out {out} is not empty; --resume goes on with that run, --overwrite replaces it")
-    if settings.resume and not filled:
-        raise HeedfulError(f"--out {out} holds no run to go on with; leave --resume out to start one")
     parent = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise HeedfulError(f"--out {out}: cannot write in {parent}; choose another folder")

@@ -12,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.values import to_json
 
 STDIN_BATCH = 64  # lines answered together: enough to fill a batch, few enough to be seen coming
@@ -51,6 +51,11 @@ def program() -> str:
     return shlex.quote(os.path.relpath(here))
 
 
+def rank() -> int:
+    """This process's number among those that ``torchrun`` started together: 0 speaks. Alone it is 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
 def say_to(quiet_output: bool) -> Callable[[str], None]:
     """What prints a line at once: to standard output, or beside it where that belongs to JSON."""
     return partial(print, file=sys.stderr if quiet_output else sys.stdout, flush=True)
@@ -70,7 +75,7 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     for parts in ("by_language", "by_kind"):
         for name, group in result.get(parts, {}).items():
             figures = ", ".join(f"{key} {value:.4g}" for key, value in group.items() if isinstance(value, float))
-            print(f"  {name:<18}{figures} ({group['examples']:,} examples)")
+            print(f"  {name:<18}{figures} ({many(group['examples'])})")
     if "by_class" in result:
         from heedful.views.report import table
 

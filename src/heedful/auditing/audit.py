@@ -13,8 +13,11 @@ from heedful.auditing.finding import Finding
 from heedful.auditing.rows import balance, keys_of, leaked, repeated
 from heedful.auditing.tokens import lengths, looked_at, shown
 from heedful.data import Rows
+from heedful.data.pieces import is_cut
+from heedful.errors import many
 from heedful.models.base import device_of
 from heedful.settings import RunSettings, resolve
+from heedful.tasks.documents import sampled
 from heedful.tasks.task import Encoded, Task
 from heedful.training.choices import asked_for, settled, suggested_for
 from heedful.training.sources import divided
@@ -42,9 +45,9 @@ class Audit:
         """For a person, warnings first."""
         ordered = sorted(self.findings, key=lambda finding: finding.level == "fact")
         count = sum(finding.level == "warning" for finding in ordered)
-        verdict = "nothing stands out" if not count else f"{count} thing{'s' * (count > 1)} to look at, marked !"
+        verdict = "nothing stands out" if not count else f"{many(count, 'thing')} to look at, marked !"
         return [
-            f"{self.examples:,} examples, {self.held:,} for validation: {verdict}",
+            f"{many(self.examples)}, {self.held:,} for validation: {verdict}",
             *(finding.line() for finding in ordered),
             *([""] if self.sample else []),
             *self.sample,
@@ -70,7 +73,7 @@ def audit(settings: RunSettings) -> Audit:
         HeedfulError: for what ``train`` would refuse.
     """
     began = time.perf_counter()
-    kind = tasks.get(settings.task)
+    kind = tasks.chosen(settings)
     settings = asked_for(kind, settings)
     rows, held = divided(kind, settings)
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device_of("cpu"))
@@ -90,8 +93,11 @@ def warnings(task: Task, rows: Rows, held: Rows, learned: Encoded) -> list[str]:
 def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
     """What rows tell by themselves."""
     columns = dict(task.columns)
+    if is_cut(rows):
+        rows, every = Rows(sampled(rows), rows.skipped, rows.columns), len(rows)
+        yield Finding("sampled", "fact", len(rows), f"{len(rows):,} of {every:,} pieces of a MiB were looked at")
     if rows.skipped:
-        text = f"{rows.skipped:,} blank or unreadable rows are left out"
+        text = f"{many(rows.skipped, 'blank or unreadable row')} left out"
         yield Finding("skipped", "warning", rows.skipped, text)
     keys, others = (keys_of(part, columns, task.input_columns) for part in (rows, held))
     yield from repeated(rows, keys, columns)

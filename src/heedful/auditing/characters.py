@@ -6,9 +6,10 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from heedful.auditing.finding import Finding, many, place
+from heedful.auditing.finding import Finding, place
 from heedful.data import Row
 from heedful.data.rows import Kind
+from heedful.errors import many
 
 # name: (what it looks like, what it is and what to do)
 ODD: dict[str, tuple[re.Pattern[str], str]] = {

@@ -54,12 +54,3 @@ def place(row: Row) -> str:
     'train.tsv:41'
     """
     return f"{row.file}:{row.line}"
-
-
-def many(count: int, what: str = "example") -> str:
-    """A number of things.
-
-    >>> many(1), many(1200, "label")
-    ('1 example', '1,200 labels')
-    """
-    return f"{count:,} {what}{'s' * (count != 1)}"

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from heedful.auditing.finding import Finding, many, place
+from heedful.auditing.finding import Finding, place
 from heedful.data import Picture, Row
 from heedful.data.rows import Kind
+from heedful.errors import many
 
 FEW = 5  # of a label, so few examples hardly teach it
 SKEWED = 0.9  # the share from which one label drowns the others

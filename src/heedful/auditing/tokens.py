@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from heedful.auditing.finding import Finding, many, place
+from heedful.auditing.finding import Finding, place
+from heedful.errors import many
 from heedful.tasks.seen import seen
 from heedful.tasks.task import Encoded, Task
 
@@ -20,7 +21,9 @@ def lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
     told = []
     for side in sides.T:
         low, middle, high = np.percentile(side, (5, 50, 95))
-        told.append(f"{middle:.0f} tokens in the middle, most between {low:.0f} and {high:.0f}, {side.max()} at most")
+        told.append(
+            f"{many(round(middle), 'token')} in the middle, most between {low:.0f} and {high:.0f}, {side.max()} at most"
+        )
     yield Finding("lengths", "fact", len(sides), "; ".join(told))
     if encoded.note:
         yield Finding("read", "warning" if encoded.lost else "fact", encoded.lost, encoded.note)

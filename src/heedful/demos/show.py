@@ -13,7 +13,7 @@ from typing import Any
 
 from heedful import tasks
 from heedful.data import Rows, read
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 from heedful.settings import RunSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.task import Measured
@@ -53,7 +53,7 @@ def show(demo: Demo, out: str | None, say: Callable[[str], None], quiet: bool) -
         raise HeedfulError(f"--out {folder} is not empty; name a new folder")
     kind = tasks.get(demo.settings.task)
     rows = read(list(demo.settings.train), kind.columns, split="test")
-    say(f"{demo.title}\n{len(rows):,} examples are kept for the end.\n")
+    say(f"{demo.title}\n{many(len(rows))} kept for the end.\n")
     train(replace(demo.settings, out=str(folder), overwrite=folder.exists()), say=say, quiet=quiet)
 
     pipe = pipeline(demo.settings.task, folder)
