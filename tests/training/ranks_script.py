@@ -1,4 +1,4 @@
-"""What ``torchrun`` runs for the tests of several processes: ranks_script.py FILE, in which the first says what it found.
+"""What ``torchrun`` runs for the tests of several processes: ranks_script.py FILE; the first writes what it found to it.
 
 Each engine's run of two steps is compared with that of one process without one, over the same examples otherwise cut.
 """
