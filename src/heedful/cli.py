@@ -670,6 +670,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
     try:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and tokens[:1] != ["train"]:
+            raise HeedfulError("torchrun's processes share the work of heedful train alone; leave torchrun out here")
         status = app(tokens, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
@@ -679,7 +681,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 141  # as a shell reports a program that nobody listens to any more
         message, status = _explain(error, tokens)
         who = f"heedful, process {rank()}:" if rank() else "heedful:"
-        if status != 130 or not rank():  # Ctrl-C reaches all: the first one says what is to be said
+        same = status == 130 or tokens[:1] != ["train"]  # Ctrl-C reaches all, and so does what is asked for
+        if not (same and rank()):
             print(who, " ".join(message.split()), file=sys.stderr)
         return status
     return status if isinstance(status, int) else 0

@@ -140,6 +140,19 @@ def test_what_is_wrong_is_said_once(data: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_other_commands_are_for_one_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    assert cli.main(["tasks"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert ("share the work of heedful train alone; leave torchrun out" in told.err) == (rank == "0")
+    assert told.err.count("heedful:") == (rank == "0")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

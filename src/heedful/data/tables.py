@@ -194,15 +194,18 @@ class Table:
 
 def heads(first: Sequence[str], wanted: Sequence[str]) -> bool:
     """Whether a first row of cells is likely a header, though without any name that is wanted: all of several cells are
-    such as columns are called by, or one is nearly a name that is wanted.
+    such as columns are called by; or each is one word without a digit, one of them nearly a name that is wanted.
 
     >>> heads(["source", "target"], ["text", "label"]), heads(["txt", "kind"], ["text", "label"])
     (True, True)
     >>> heads(["a cow", "un texte"], ["source", "target"]), heads(["test", "label"], ["text"])
     (False, False)
+    >>> heads(["a fine text", "labels"], ["text", "label"]), heads(["good", "label1"], ["text", "label"])
+    (False, False)
     """
     cells = [cell.strip().lower() for cell in first]
-    near = any(get_close_matches(cell, wanted, n=1, cutoff=NEAR) for cell in cells)
+    words = all(cell.replace("_", "").isalpha() for cell in cells)
+    near = words and any(get_close_matches(cell, wanted, n=1, cutoff=NEAR) for cell in cells)
     return near or (len(cells) > 1 and set(cells) <= CALLED)
 
 

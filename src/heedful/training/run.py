@@ -167,7 +167,7 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
     with deterministic(settings.deterministic or False), within_memory(settings.training):
         outcome = loop.fit()
     _finish(loop, task, out, card)
-    if validation.best is None and outcome.best is not None:
+    if ranks.first and validation.best is None and outcome.best is not None:
         validation.best = validation.of(out)  # they were kept before the run was taken up
     if draw is not None and validation.best is not None:
         draw(out, validation.best, held.rows)
