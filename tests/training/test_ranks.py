@@ -140,6 +140,11 @@ def test_what_is_wrong_is_said_once(data: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+def test_one_process_does_not_wait_for_what_several_import() -> None:
+    code = "import sys, heedful.training.run; sys.exit('torch.distributed.checkpoint' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_other_commands_are_for_one_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from heedful.data.files import extension
+from heedful.data.files import COMPRESSED
 from heedful.data.rows import Row
 from heedful.errors import HeedfulError
 
@@ -82,12 +83,8 @@ def identity(row: Row) -> tuple[str | int, ...]:
 
 def is_large(path: str) -> bool:
     """Whether a source is cut: a plain file, not packed, of many bytes."""
-    return (
-        extension(path) not in (".gz", ".xz", ".zst")
-        and not path.endswith((".gz", ".xz", ".zst"))
-        and os.path.isfile(path)
-        and os.path.getsize(path) >= LARGE
-    )
+    packed = Path(path).suffix.lower() in COMPRESSED
+    return not packed and os.path.isfile(path) and os.path.getsize(path) >= LARGE
 
 
 def pieces(path: str, column: str) -> Iterator[Row]:

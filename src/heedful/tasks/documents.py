@@ -74,8 +74,8 @@ def located(
     kind = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
     starts: list[int] = []
     if not is_cut(rows):
-        parts = [*_parts(tokenizer, rows, begins, closes, kind, starts)]
-        return np.concatenate([*parts, np.array([], kind)]), np.array(starts, dtype=np.int64)
+        tokens = np.concatenate([*_parts(tokenizer, rows, begins, closes, kind, starts)])
+        return tokens, np.array(starts, dtype=np.int64)
     made = repr((tokenizer.backend.to_str(), begins, closes, kind.str, [*map(identity, rows)]))
     return stored(made, lambda: _parts(tokenizer, rows, begins, closes, kind, starts), kind, starts)
 

@@ -259,7 +259,10 @@ class Loop:
     def _loss(self, number: int, batch: Batch) -> Tensor:
         """The objective of a step's micro-batch ``number``."""
         moved = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
-        torch.manual_seed(_seed(self.seed, self._numbers.step, number))
+        seed = _seed(self.seed, self._numbers.step, number)
+        torch.default_generator.manual_seed(seed)  # of this device and the CPU alone: torch.manual_seed is slow
+        if self._device.type in ("cuda", "mps", "xpu"):
+            getattr(torch, self._device.type).manual_seed(seed)
         with self._cast():
             return self.objective(self.model, moved)
 

@@ -107,7 +107,6 @@ def own_device() -> str | None:
     return f"cuda:{os.environ['LOCAL_RANK']}"
 
 
-def is_loss(error: BaseException) -> bool:
+def is_loss(error: RuntimeError) -> bool:
     """Whether an error tells that another process has gone."""
-    kinds = tuple(kind for name in ("DistError",) if (kind := getattr(dist, name, None)) is not None)
-    return isinstance(error, kinds) or (isinstance(error, RuntimeError) and any(word in str(error) for word in LOST))
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in LOST)

@@ -47,7 +47,6 @@ from heedful.training.ranks import Ranks, joined, own_device
 from heedful.training.report import card_of, described, ended, trained_parameters
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.schedule import Limits, schedule
-from heedful.training.sharded import ShardedCheckpoints
 from heedful.training.sources import divided
 from heedful.training.watch import Watch
 
@@ -303,6 +302,10 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     )
     checkpoints = Checkpoints(out)
     if engine.needs_all:
+        from heedful.training.sharded import (
+            ShardedCheckpoints,
+        )  # a second to import, which other runs need not wait for
+
         checkpoints = ShardedCheckpoints(out, ranks, lambda: loop.state())
     loop = Loop(
         model=model,
