@@ -59,7 +59,8 @@ def alone(data: Path) -> Path:
 
 
 def losses(run: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in records if "loss" in record]  # an evaluation may have a record of its own
 
 
 def same_weights(one: Path, other: Path, part: str = "last") -> bool:
