@@ -21,13 +21,13 @@ def joined(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     for begins, ids in encode_parts(tokenizer, texts):
         if begins:
             rows.append([])
-        rows[-1] += ids
+        rows[-1] += ids.tolist()
     return rows
 
 
 @pytest.mark.parametrize("kind", ["bpe", "character", "unigram", "wordpiece"])
 def test_joined_they_are_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART", 50)
+    monkeypatch.setattr(parts, "TOGETHER", 50)
     tokenizer = Tokenizer.train(TEXTS, 400, kind, template="none")  # type: ignore[arg-type]
     assert joined(tokenizer, TEXTS) == tokenizer.encode(TEXTS)
     assert len(list(encode_parts(tokenizer, TEXTS))) > 2 * len(TEXTS)
@@ -51,9 +51,10 @@ def test_little_is_encoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART", 50)
     monkeypatch.setattr(parts, "TOGETHER", 200)
     tokenizer = Tokenizer.train(TEXTS, 400, "character", template="none")
+    tokenizer.add(["one line"])  # no words are cut where a token has a space in it, lines are
     encode, asked = tokenizer.encode, list[Sequence[str]]()
     monkeypatch.setattr(tokenizer, "encode", lambda texts: encode(asked.append(texts) or texts))  # type: ignore[func-returns-value]
     found = list(chain.from_iterable(joined(tokenizer, TEXTS)))
     assert found == list(chain.from_iterable(encode(TEXTS)))
-    sizes = [sum(map(len, texts)) for texts in asked]
+    sizes = [sum(map(len, texts)) for texts in asked if texts[0] in CODE]
     assert 5 * max(sizes) < sum(sizes)

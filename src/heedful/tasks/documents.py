@@ -94,7 +94,7 @@ def _parts(
     for first, ids in encode_parts(tokenizer, texts, (continues(row) for row in rows)):
         if first:
             starts.append(size + len(last))
-        part = np.array([*last, *begins, *ids] if first else ids, kind)
+        part = np.concatenate([np.array([*last, *begins], kind), ids.astype(kind)]) if first else ids.astype(kind)
         size, last = size + len(part), list(closes)
         yield part
     yield np.array(last, kind)

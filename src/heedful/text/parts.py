@@ -1,4 +1,4 @@
-"""Encoding long documents: in parts, so that neither memory nor one core has to hold a whole one."""
+"""Encoding long documents: in parts, so that memory need not hold a whole one; each word once where that is exact."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, repeat
 
+import numpy as np
+
 from heedful.text.tokenizer import Tokenizer
+from heedful.text.word_cache import WordCache
 
 PART = 1 << 18  # characters of one part, about
 TOGETHER = 16 * PART  # characters encoded at a time: the library's encodings are far larger than their ids
@@ -15,17 +18,24 @@ CUT = re.compile(r"[^\W\d_](?=\n)")  # between a letter and a line's end tokeniz
 
 def encode_parts(
     tokenizer: Tokenizer, texts: Iterable[str], continues: Iterable[bool] = ()
-) -> Iterator[tuple[bool, list[int]]]:
-    """The ids of ``texts``, one after the other in parts, each with whether a text begins there. ``continues`` says
-    which of them go on with the one before; by default none.
+) -> Iterator[tuple[bool, np.ndarray]]:
+    """The ids of ``texts``, one after the other in parts (N,) int32, each with whether a text begins there.
+    ``continues`` says which of them go on with the one before; by default none.
 
     The ids of a text's parts, joined, are those of the whole: it is cut only between a letter and the end of a line,
     and not at all for a tokenizer that reads a part otherwise (one that puts a space before every text).
     """
     whole, *halves = tokenizer.encode(["one\n two\n\nthree", "one", "\n two\n\nthree"])
-    most = PART if whole == halves[0] + halves[1] else None
+    words = WordCache(tokenizer)
+    most = None if whole != halves[0] + halves[1] else TOGETHER if words.cuts else PART
     for group in _grouped(zip(texts, chain(continues, repeat(False)), strict=False), most):
-        yield from zip((begins for begins, _ in group), tokenizer.encode([part for _, part in group]), strict=True)
+        parts = (part for _, part in group)
+        ids = map(words.encode, parts) if words.cuts else _arrays(tokenizer.encode([*parts]))
+        yield from zip((begins for begins, _ in group), ids, strict=True)
+
+
+def _arrays(rows: Iterable[list[int]]) -> Iterator[np.ndarray]:
+    return (np.array(ids, dtype=np.int32) for ids in rows)
 
 
 def _grouped(texts: Iterable[tuple[str, bool]], most: int | None) -> Iterator[list[tuple[bool, str]]]:
