@@ -136,7 +136,7 @@ class Seen(NamedTuple):
 
     queries: Tensor  # (B, T) positions of this call's tokens, counted over real tokens
     keys: Tensor  # (B, S) positions of the tokens that attention may look at, this call's last
-    real: Tensor | None  # (B, S) which of those are real; None: all
+    real: Tensor | None  # (B, S) which of those are real, or of which text of their row they are; None: all are of one
     end: int  # all positions are below it
 
 
@@ -151,8 +151,17 @@ def left_padded(new: Tensor | None, real: Tensor) -> None:
 
 
 def counted(real: Tensor) -> Tensor:
-    """0, 1, 2, ... over the real tokens of each row, (B, S); padding before them stands at 0."""
-    return (real.bool().cumsum(-1) - 1).clamp(min=0)
+    """0, 1, 2, ... over the real tokens of each row, (B, S), anew for each text of it; padding before them stands at 0.
+
+    >>> counted(torch.tensor([[0, 1, 1, 2, 2, 2]]))
+    tensor([[0, 0, 1, 0, 1, 2]])
+    """
+    count = (real.bool().cumsum(-1) - 1).clamp(min=0)
+    if real.dtype == torch.bool:
+        return count
+    last = real.cummax(-1).values
+    begins = last != last.roll(1, -1)  # where a text has another number than what stands before it
+    return count - torch.where(begins, count, 0).cummax(-1).values
 
 
 class NoCache:
@@ -206,6 +215,8 @@ class Cache(NoCache):
         if self.real is None and real is None:  # all rows are alike
             positions = torch.arange(first, self.length, device=x.device)[None]
             return Seen(positions[:, past - first :], positions, None, self.length)
+        if real is not None and real.dtype != torch.bool and bool((real > 1).any()):
+            raise HeedfulError("a cache remembers one text a row, and the mask numbers several; give each its own row")
         self.real = torch.cat((_real(self.real, x, past), _real(real, x, x.size(1))), 1)
         self.check(real, self.real)
         positions = counted(self.real)

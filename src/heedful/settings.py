@@ -139,6 +139,7 @@ class DataSettings(Settings):
     limit: int | None = _option("read at most this many rows", least=1)
     stride: int | None = _option("tokens that neighbouring windows of a long text share", least=0)
     prefix: str | None = _option('put before every source, as a T5 wants: "summarize: "')
+    separate: bool | None = _option("documents that share a window do not see each other")
 
     def __post_init__(self) -> None:
         self._split("columns")

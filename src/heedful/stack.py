@@ -102,21 +102,21 @@ class Block(nn.Module):
 
 def everything(seen: Seen, config: StackConfig) -> Mask:
     """All real tokens."""
-    return None if seen.real is None else padding_mask(seen.real)
+    return None if seen.real is None else padding_mask(seen.real, seen.real)
 
 
 def earlier(seen: Seen, config: StackConfig) -> Mask:
     """Real tokens up to the query's own."""
     if seen.real is None:
         return "causal" if seen.queries.size(1) > 1 else None  # the last token sees every other
-    return causal_mask(seen.queries.size(1), seen.keys.size(1), seen.real.device) & padding_mask(seen.real)
+    return causal_mask(seen.queries.size(1), seen.keys.size(1), seen.real.device) & padding_mask(seen.real, seen.real)
 
 
 def recent(seen: Seen, config: StackConfig) -> Mask:
     """Real tokens up to the query's own, no more than ``window`` of them."""
     near = window_mask(seen.queries, seen.keys, config.window or 0)
     near = near & causal_mask(seen.queries.size(1), seen.keys.size(1), near.device)
-    return near if seen.real is None else near & padding_mask(seen.real)
+    return near if seen.real is None else near & padding_mask(seen.real, seen.real)
 
 
 class Stack(nn.Module):
@@ -153,7 +153,8 @@ class Stack(nn.Module):
         """Embeddings ``x`` (B, T, D) → hidden stream (B, T, D).
 
         ``mask`` (B, T) and ``memory_mask`` (B, S) are True for real tokens, None when all are; either side may be
-        padded. ``memory`` (B, S, D) is what cross-attention looks at; ``cache`` remembers earlier calls.
+        padded. Or they number the texts packed in a row, 1, 2, ..., and 0 is padding: a token attends to its own text,
+        and positions count from its beginning. ``memory`` (B, S, D) is what cross-attention looks at; ``cache`` remembers earlier calls.
         """
         cache = cache or NO_CACHE
         seen = cache.see(x, mask)
@@ -161,7 +162,7 @@ class Stack(nn.Module):
         x = self.dropout(self.embedding_norm(x, mask))
         place = self.position.prepare(seen.queries, seen.keys)
         visible = place.join(self.visible(seen, self.config))
-        memory_visible = None if memory_mask is None else padding_mask(memory_mask)
+        memory_visible = None if memory_mask is None else padding_mask(memory_mask, mask)
         for block, remembered in zip(self.block, cache.layers(len(self.block)), strict=True):
             x = block(
                 x,

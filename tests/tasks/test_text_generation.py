@@ -509,3 +509,74 @@ def test_a_resumed_run_ends_with_the_same_bits(start: bool, tmp_path: Path) -> N
     assert whole.keys() == resumed.keys()
     for name, tensor in whole.items():
         assert torch.equal(tensor, resumed[name]), name
+
+
+# ------------------------------------------------------------------------------------------------- separate documents
+
+
+POEMS = ("A cat sat.", "Two birds\nsang in a tree.", "Rain.", "The sea was calm and the moon rose over it, at last.")
+
+
+def separate(kind: str = "character", context: int = CONTEXT) -> RunSettings:
+    return settings(kind, data=DataSettings(max_length=context, separate=True))
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["an end before each", "a start and an end"])
+def test_separate_documents_are_scored_as_if_alone(closed: bool) -> None:
+    """A window over everything gives each document the loss that it has in a window of its own."""
+    task = TextGeneration.prepare(rows(*POEMS), separate(context=120))
+    model = heedful.create(task.config(settings()), seed=0).double().eval().requires_grad_(False)
+    if closed:
+        task.begins, task.closes = [1], [task.end]
+    (window,) = task.encode(rows(*POEMS)).examples
+    batch = task.collate([window])
+    expected, count = 0.0, 0
+    for poem in POEMS:
+        ids = [*task.begins, *task.tokenizer.encode([poem])[0], task.end]
+        ids = ids if closed or poem is not POEMS[-1] else ids[:-1]  # nothing stands behind the last
+        log_p = model(torch.tensor([ids[:-1]])).double().log_softmax(-1)[0]
+        expected -= float(log_p[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].sum())
+        count += len(ids) - 1
+    assert task.count(batch) == count
+    assert float(task.objective(model, batch)) == pytest.approx(expected, rel=1e-5)
+    task.separate = False
+    assert float(task.objective(model, task.collate([window]))) != pytest.approx(expected, rel=1e-4)
+
+
+def test_windows_drawn_at_random_know_their_documents() -> None:
+    task = TextGeneration.prepare(rows(*POEMS), separate())
+    examples = task.encode(rows(*POEMS)).examples
+    random, several = np.random.default_rng(0), 0
+    for _ in range(20):
+        batch = task.collate(list(examples), random)
+        begins = batch["ids"] == task.end
+        begins[:, 0] = True
+        assert torch.equal(batch["texts"], begins.cumsum(1))
+        several += int((batch["texts"].amax(1) > 1).sum())
+    assert several > 20
+
+
+def test_a_run_keeps_its_documents_apart(tmp_path: Path) -> None:
+    (tmp_path / "poems.jsonl").write_text("\n".join(json.dumps({"text": poem}) for poem in POEMS * 8))
+    asked = replace(
+        separate(),
+        train=(str(tmp_path / "poems.jsonl"),),
+        out=str(tmp_path / "run"),
+        max_steps=2,
+        training=TrainingSettings(batch_tokens=64),
+    )
+    train(asked, say=str, quiet=True)
+    task, model = TextGeneration.load(tmp_path / "run"), load(tmp_path / "run")
+    assert task.separate
+    apart = rows(*POEMS)
+    found = task.measure(model, task.encode(apart).examples, apart).metrics["loss"]
+    task.separate = False
+    assert task.measure(model, task.encode(apart).examples, apart).metrics["loss"] != pytest.approx(found, rel=1e-6)
+
+
+def test_separate_needs_documents() -> None:
+    with pytest.raises(HeedfulError, match="--data.separate has no effect: the text is one document"):
+        TextGeneration.prepare(rows(BOOK), separate())
+    talks = Rows([Row({"prompt": "a", "completion": "b"}, "x", 1)] * 2)
+    with pytest.raises(HeedfulError, match="--data.separate has no effect: instructions are examples of their own"):
+        TextGeneration.prepare(talks, separate("bpe"))

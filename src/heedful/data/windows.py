@@ -60,8 +60,21 @@ def counted(tokens: np.ndarray, wanted: int | None) -> int:
     return sum(int((tokens[at : at + PART] == wanted).sum()) for at in range(0, len(tokens), PART))
 
 
-def read(windows: Sequence[Window], random: np.random.Generator | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """What windows of one stream show, (B, context + 1) int64, and which of it is there, (B, context + 1) boolean.
+class Shown(NamedTuple):
+    """What windows show, (B, context + 1) each."""
+
+    tokens: np.ndarray  # int64
+    there: np.ndarray  # boolean: within the stream
+    places: np.ndarray  # in the stream
+
+    def begins(self, stream: Stream) -> np.ndarray:
+        """Where a document begins, boolean."""
+        found = np.searchsorted(stream.starts, self.places).clip(max=len(stream.starts) - 1)
+        return np.asarray(stream.starts[found] == self.places)
+
+
+def read(windows: Sequence[Window], random: np.random.Generator | None = None) -> Shown:
+    """What windows of one stream show.
 
     Without ``random`` window i begins at i · context: all windows together predict each token of the stream but the
     first exactly once; the last may reach over the end.
@@ -70,7 +83,7 @@ def read(windows: Sequence[Window], random: np.random.Generator | None = None) -
     the stream stands after its end. An epoch then has about one window from each stretch of a context, elsewhere each
     time, and every token is equally likely to be predicted, and with equally many before it.
 
-    >>> read([Window(Stream(np.arange(6), 4), 1)])
+    >>> read([Window(Stream(np.arange(6), 4), 1)])[:2]
     (array([[4, 5, 0, 1, 2]]), array([[ True,  True, False, False, False]]))
     """
     stream = windows[0].stream
@@ -80,5 +93,6 @@ def read(windows: Sequence[Window], random: np.random.Generator | None = None) -
     else:
         starts = np.floor((places + random.random(len(places))) * (len(stream.tokens) / stream.windows)).astype(int)
     index = starts[:, None] + np.arange(stream.context + 1)
-    tokens = stream.tokens.take(index, mode="wrap").astype(np.int64)
-    return tokens, np.ones_like(index, dtype=bool) if random is not None else index < len(stream.tokens)
+    places = index % len(stream.tokens)
+    there = np.ones_like(index, dtype=bool) if random is not None else index < len(stream.tokens)
+    return Shown(stream.tokens[places].astype(np.int64), there, places)

@@ -142,7 +142,7 @@ def watched(part: nn.Module) -> bool:
 class Unpadded(Stack):
     """A stack that leaves padding out: what ``Stack`` computes at the real tokens, and zeros at padding.
 
-    Where nothing is padded, where a cache or a memory is given, and where its parts are watched (``heedful.record``,
+    Where nothing is padded, where several texts share a row, where a cache or a memory is given, and where its parts are watched (``heedful.record``,
     an intervention, any hook), it runs as ``Stack`` does. Make one with ``unpad``.
     """
 
@@ -157,7 +157,7 @@ class Unpadded(Stack):
     ) -> Tensor:
         """Embeddings ``x`` (B, T, D), real where ``mask`` (B, T) is True → hidden stream (B, T, D)."""
         joined = memory is not None or cache is not None
-        if mask is None or joined or bool(mask.all()) or watched(self):
+        if mask is None or joined or bool((mask == 1).all() | (mask > 1).any()) or watched(self):
             return super().forward(x, mask, memory=memory, memory_mask=memory_mask, cache=cache)
         row = Row(mask, (x.size(0), x.size(1)))
         if not row.groups:

@@ -104,7 +104,7 @@ def texts_of(examples: Sequence[Window], random: np.random.Generator | None = No
     """The ids of each window, with ``random`` from elsewhere each time; what closes the last document of all closes the
     window, too, and is left out.
     """
-    tokens, there = (shown[:, :-1] for shown in read(examples, random))
+    tokens, there, _ = (part[:, :-1] for part in read(examples, random))
     stream = examples[0].stream
     if random is None:
         lefts = [len(stream.tokens) - 1 - window.place * stream.context for window in examples]

@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.checkpoints.configuration import config_of, home
-from heedful.checkpoints.folder import find
+from heedful.checkpoints.folder import find, read_card
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
+from heedful.data.pieces import continues
 from heedful.data.split import split
 from heedful.data.windows import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
@@ -96,6 +97,7 @@ class TextGeneration(Task):
         context: the most tokens that the model reads; None: any number.
         ends: the ids that end a text for the model; () are the tokenizer's end token. A document is closed by one of
             them, unless what begins the next is one.
+        separate: documents that share a window do not see each other, and their positions begin at 0.
     """
 
     name: ClassVar[str] = "text-generation"
@@ -103,15 +105,17 @@ class TextGeneration(Task):
         {"text": "document", "prompt": "text?", "completion": "text?", "messages": "messages?"}
     )
     decides: str = "loss"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"model.decoder_depth", "model.tied"}
+    uses: ClassVar[frozenset[str]] = TEXTS | {"data.separate", "model.decoder_depth", "model.tied"}
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"num_return_sequences"})
     shows: ClassVar[frozenset[str]] = frozenset({"logprobs"})
 
-    def __init__(self, tokenizer: Tokenizer, context: int | None, ends: Sequence[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, context: int | None, ends: Sequence[int] = (), separate: bool = False
+    ) -> None:
         end = tokenizer.end if tokenizer.end in ends or not ends else ends[0]
         if end is None:
             raise HeedfulError("the tokenizer has no end token (eos_token); name one in its tokenizer_config.json")
-        self.tokenizer, self.context, self.end = tokenizer, context, end
+        self.tokenizer, self.context, self.end, self.separate = tokenizer, context, end, separate
         self.before = list(tokenizer.around().before)
         self.begins = self.before or [end]
         self.closes = [] if self.begins[0] in (*ends, end) else [end]
@@ -174,12 +178,13 @@ class TextGeneration(Task):
         context = settings.data.max_length or CONTEXT
         tokenizer.config["model_max_length"] = context
         with_template(tokenizer, rows)
-        return cls(tokenizer, context)
+        return cls(tokenizer, context, separate=_separated(rows, settings))
 
     @classmethod
     def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model; one without a chat template that is to learn from messages gets the plain one."""
         task, model = super().start(folder, rows, settings)
+        task.separate = _separated(rows, settings)
         if with_template(task.tokenizer, rows):
             log.warning(
                 "the model has no chat template; messages are put in the plain one (the role and a colon, a line end, "
@@ -199,7 +204,8 @@ class TextGeneration(Task):
         named = [tokenizer.config.get("model_max_length"), positions_of(config)]
         known = [int(length) for length in named if length is not None and length < 1e9]  # a huge one stands for none
         ends = config.special.end if isinstance(config, DecoderConfig) else ()
-        return cls(tokenizer, min(known, default=None), ends)
+        separate = bool(read_card(folder).get("settings", {}).get("data", {}).get("separate"))
+        return cls(tokenizer, min(known, default=None), ends, separate)
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer."""
@@ -270,13 +276,22 @@ class TextGeneration(Task):
         self, examples: Sequence[Window | Talk], random: np.random.Generator | None = None
     ) -> dict[str, Tensor]:
         """``ids`` (B, context) and ``labels``, the token after each: see ``heedful.data.windows.read``, and for
-        instructions ``heedful.tasks.conversations.collated``.
+        instructions ``heedful.tasks.conversations.collated``. Where documents are separate, ``texts`` (B, context)
+        numbers those of a window, and none is asked how the next one begins.
         """
         talks = [one for one in examples if isinstance(one, Talk)]
         if talks:
             return collated(talks, self.tokenizer.pad or 0)
-        tokens, there = map(torch.from_numpy, read([one for one in examples if isinstance(one, Window)], random))
-        return {"ids": tokens[:, :-1], "labels": tokens[:, 1:].masked_fill(~there[:, 1:], IGNORED)}
+        windows = [one for one in examples if isinstance(one, Window)]
+        shown = read(windows, random)
+        labels = np.where(shown.there, shown.tokens, IGNORED)[:, 1:]
+        batch = {"ids": shown.tokens[:, :-1]}
+        if self.separate:
+            begins = shown.begins(windows[0].stream)
+            batch["texts"] = np.where(shown.there, begins.cumsum(1) + ~begins[:, :1], 0)[:, :-1]
+            if self.closes:  # else what begins the next closes this one
+                labels = np.where(begins[:, 1:], IGNORED, labels)
+        return {name: torch.from_numpy(each) for name, each in {**batch, "labels": labels}.items()}
 
     # --------------------------------------------------------------------------------------------------------- learning
 
@@ -287,7 +302,7 @@ class TextGeneration(Task):
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Σ −log p(token | those before it in its window); see ``Translation.objective`` for ``label_smoothing``."""
         return F.cross_entropy(
-            model(batch["ids"]).flatten(0, 1).float(),
+            model(batch["ids"], batch.get("texts")).flatten(0, 1).float(),
             batch["labels"].flatten(),
             ignore_index=IGNORED,
             reduction="sum",
@@ -337,7 +352,7 @@ class TextGeneration(Task):
         stream = examples[0].stream
         for places, batch in self.batches(model, examples, batch_tokens):
             labels = batch["labels"]
-            logits = model(batch["ids"]).flatten(0, 1).float()
+            logits = model(batch["ids"], batch.get("texts")).flatten(0, 1).float()
             nats = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none").cpu().numpy()
             firsts = np.array([examples[i].place * stream.context for i in places])
             index = firsts[:, None] + np.arange(1, stream.context + 1)
@@ -475,6 +490,17 @@ def _letters(rows: Sequence[Row]) -> set[str]:
     for row in rows:
         found.update(*_texts(row))
     return found
+
+
+def _separated(rows: Sequence[Row], settings: RunSettings) -> bool:
+    """Whether documents are to be told apart; asked of what has nothing to tell apart is an error."""
+    if not settings.data.separate:
+        return False
+    if are_talks(rows):
+        raise HeedfulError("--data.separate has no effect: instructions are examples of their own; leave it out")
+    if sum(not continues(row) for row in rows) < 2:
+        raise HeedfulError("--data.separate has no effect: the text is one document; leave it out, or give several")
+    return True
 
 
 def _texts(row: Row) -> list[str]:

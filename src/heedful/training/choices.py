@@ -31,6 +31,7 @@ MADE = (
     "pooling.kind",
     "pooling.normalise",
     "data.prefix",
+    "data.separate",
     "training.shard",
 )
 
