@@ -109,3 +109,22 @@ def test_what_cannot_be_batched_is_refused(lengths, tokens, max_rows, words):
 def test_a_budget_of_no_pair_is_refused():
     with pytest.raises(HeedfulError, match="0 pairs of tokens holds nothing"):
         ordered([3], 8, pairs=0)
+
+
+@pytest.mark.parametrize("alike", [False, True], ids=["mixed", "alike"])
+def test_each_batch_is_the_longest_run_within_the_budget(alike: bool) -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(100):
+        lengths = np.full(draw.integers(1, 40), draw.integers(0, 9)) if alike else draw.integers(0, 9, 30)
+        tokens, most = int(draw.integers(1, 40)), int(draw.integers(1, 12))
+        expected: list[list[int]] = []
+        for index in np.argsort(-lengths, kind="stable").tolist():
+            longest = max(1, max(lengths[i] for i in [*expected[-1], index])) if expected else 0
+            if expected and len(expected[-1]) < most and longest * (len(expected[-1]) + 1) <= tokens:
+                expected[-1].append(index)
+            else:
+                expected.append([index])
+        batches = ordered(lengths, tokens, max_rows=most)
+        assert [batch.tolist() for batch in batches] == expected
+        assert [batch.tolist() for batch in batches[1:4]] == expected[1:4]
+        assert batches[-1].tolist() == expected[-1]

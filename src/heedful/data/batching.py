@@ -7,15 +7,46 @@ be taken up again in the middle of an epoch without having stored it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 
 from heedful.errors import HeedfulError
 
+class Batches(Sequence[np.ndarray]):
+    """Batches as parts of one array of indices, each cut out when it is asked for: of 25 million windows of a text two
+    million arrays would take longer to make than the first thousand steps.
+
+    Args:
+        order: (N,) indices, those of a batch together.
+        bounds: (batches + 1,) where in ``order`` each begins, and N.
+        turns: (batches,) which comes when; None: as they lie.
+    """
+
+    def __init__(self, order: np.ndarray, bounds: np.ndarray, turns: np.ndarray | None = None) -> None:
+        self._order, self._bounds = order, bounds
+        self._turns = np.arange(len(bounds) - 1) if turns is None else turns
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @overload
+    def __getitem__(self, place: int) -> np.ndarray: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Batches: ...
+
+    def __getitem__(self, place: int | slice) -> np.ndarray | Batches:
+        turns = self._turns[place]
+        if isinstance(turns, np.ndarray):
+            return Batches(self._order, self._bounds, turns)
+        return self._order[self._bounds[turns] : self._bounds[turns + 1]]
+
+
 Lengths = np.ndarray | Sequence[int] | Sequence[tuple[int, int]]
 
 
-def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int | None = None) -> list[np.ndarray]:
+def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int | None = None) -> Batches:
     """The batches of one epoch in the order in which they are learned from; every example is in exactly one.
 
     The examples are shuffled, sorted by length (pairs by target, then source; stably, so that equals stay shuffled),
@@ -40,14 +71,15 @@ def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int 
     sides = as_lengths(lengths)
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(sides))
-    order = order[np.lexsort(sides[order].T)]  # the last key, the target, decides first
-    batches = _cut(order, sides.max(axis=1), tokens, max_rows)
-    return [batches[index] for index in random.permutation(len(batches))]
+    if (sides != sides[0]).any():
+        order = order[np.lexsort(sides[order].T)]  # the last key, the target, decides first
+    bounds = _cut(order, sides.max(axis=1), tokens, max_rows)
+    return Batches(order, bounds, random.permutation(len(bounds) - 1))
 
 
 def ordered(
     lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs: int | None = None
-) -> list[np.ndarray]:
+) -> Batches:
     """The batches for evaluation and prediction: longest first, nothing random; budget and errors as in :func:`plan`.
 
     The longest come first so that a batch too large for the memory shows at once. Attention compares every token with
@@ -67,7 +99,7 @@ def ordered(
         if pairs < 1:
             raise HeedfulError(f"a batch of {pairs} pairs of tokens holds nothing; give a budget of at least 1 pair")
         longest = np.maximum(longest, -(-(longest**2) * tokens // pairs))  # rounded up: the budget is kept
-    return _cut(order, longest, tokens, max_rows)
+    return Batches(order, _cut(order, longest, tokens, max_rows))
 
 
 def as_lengths(lengths: Lengths) -> np.ndarray:
@@ -78,21 +110,21 @@ def as_lengths(lengths: Lengths) -> np.ndarray:
     return sides.reshape(len(sides), -1)
 
 
-def _cut(order: np.ndarray, longest: np.ndarray, tokens: int, max_rows: int | None) -> list[np.ndarray]:
-    """``order`` cut, from its beginning, into the longest runs whose cost is within ``tokens``."""
+def _cut(order: np.ndarray, longest: np.ndarray, tokens: int, max_rows: int | None) -> np.ndarray:
+    """Where ``order`` is cut, from its beginning, into the longest runs whose cost is within ``tokens``; and its end."""
     if tokens < 1:
         raise HeedfulError(f"a batch of {tokens} tokens holds nothing; give a budget of at least 1 token")
     if max_rows is not None and max_rows < 1:
         raise HeedfulError(f"a batch of {max_rows} rows holds nothing; give at least 1 row")
+    count, most = len(order), len(order) if max_rows is None else max_rows
+    if longest.min() == longest.max():
+        rows = max(1, min(most, tokens // max(1, int(longest[0]))))
+        return np.append(np.arange(0, count, rows), count)
     sizes = np.maximum(longest[order], 1)
-    batches = []
-    start = 0
-    while start < len(order):
+    bounds = [0]
+    while (start := bounds[-1]) < count:
         # No batch that holds this example has more rows than its length alone allows.
-        most = max(1, tokens // int(sizes[start]))
-        window = sizes[start : start + (most if max_rows is None else min(most, max_rows))]
+        window = sizes[start : start + min(most, max(1, tokens // int(sizes[start])))]
         costs = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)  # never falls
-        rows = max(1, int(np.searchsorted(costs, tokens, side="right")))
-        batches.append(order[start : start + rows])
-        start += rows
-    return batches
+        bounds.append(start + max(1, int(np.searchsorted(costs, tokens, side="right"))))
+    return np.array(bounds)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from heedful.data.batching import Lengths, as_lengths, plan
+from heedful.data.batching import Batches, Lengths, as_lengths, plan
 from heedful.errors import HeedfulError
 
 
@@ -94,7 +94,7 @@ class Loader:
 class _Step(Sequence[dict[str, Tensor]]):
     """The micro-batches of a step, each made when it is asked for: of several ranks each asks for its own."""
 
-    def __init__(self, loader: Loader, epoch: int, first: int, plan: Sequence[np.ndarray]) -> None:
+    def __init__(self, loader: Loader, epoch: int, first: int, plan: Batches) -> None:
         self._loader, self._seed, self._first, self._plan = loader, [loader._order["seed"], epoch], first, plan
 
     def __len__(self) -> int:
