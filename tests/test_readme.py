@@ -74,6 +74,7 @@ def test_the_commands_and_the_python_face(desk: Path, capsys: pytest.CaptureFixt
     for line in train:
         words = shlex.split(line)[1:]
         more = ["--max-steps", "3", *SMALL[words[1]]] if words[0] == "train" else []
+        more = ["--json"] if words[0] == "watch" else more  # which would go on until it is stopped
         assert cli.main([*words, *more]) == 0, line
     for line in ask:
         words = shlex.split(line)[1:]
@@ -122,6 +123,7 @@ def test_every_option_that_is_named_exists(capsys: pytest.CaptureFixture[str]) -
         "evaluate",
         "compare",
         "audit",
+        "watch",
         "nearest",
         "demo",
         "verify",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.layers.attention import NOTHING, Pair, Project, Remembered
+from heedful.layers.mask import padding_mask
 
 Pieces = tuple[Tensor, ...]  # keys and values, or nothing yet
 
@@ -136,39 +137,67 @@ class Seen(NamedTuple):
 
     queries: Tensor  # (B, T) positions of this call's tokens, counted over real tokens
     keys: Tensor  # (B, S) positions of the tokens that attention may look at, this call's last
-    real: Tensor | None  # (B, S) which of those are real, or of which text of their row they are; None: all are of one
+    real: Tensor | None  # (B, S) which of those are real; None: all
     end: int  # all positions are below it
+
+    def mask(self, real: Tensor) -> Tensor:
+        """What the queries may attend to of tokens of which ``real`` (B, S) are real."""
+        return padding_mask(real)
+
+
+class Packed(Seen):
+    """Several texts in a row: ``real`` numbers them, and positions count in each.
+
+    >>> numbers, positions = torch.tensor([[1, 1, 2, 0]]), torch.tensor([[0, 1, 0, 0]])
+    >>> Packed(positions, positions, numbers, 4).mask(numbers)[0, 0]
+    tensor([[ True,  True, False, False],
+            [ True,  True, False, False],
+            [False, False,  True, False],
+            [ True,  True,  True, False]])
+    """
+
+    def mask(self, real: Tensor) -> Tensor:
+        """What is of the query's own text, (B, 1, T, S); padding, which nobody reads, attends to all. Where ``real``
+        (B, S) numbers nothing, all of it is of one text.
+        """
+        own = self.real[:, None, :, None]  # type: ignore[index]  # it is there
+        return padding_mask(real) & ((own == real[:, None, None, :]) | (own == 0) | (real.dtype == torch.bool))
 
 
 def anything(new: Tensor | None, real: Tensor) -> None:
-    """Padding may stand on either side."""
+    """Padding may stand on either side; several texts in a row are refused."""
+    if new is not None and bool((new > 1).any()):
+        raise HeedfulError("a cache remembers one text a row, and the mask numbers several; give each its own row")
 
 
 def left_padded(new: Tensor | None, real: Tensor) -> None:
     """Padding must stand before the real tokens: what follows them would push them out of a sliding cache."""
-    if new is not None and bool((real[:, 1:] < real[:, :-1]).any()):
-        raise HeedfulError("a sliding cache takes padding on the left only; pad there, or use a cache without window")
+    if new is not None and bool((real[:, 1:] < real[:, :-1]).any() | (new > 1).any()):
+        raise HeedfulError("a sliding cache takes one text a row, padded on the left; or use a cache without window")
 
 
 def counted(real: Tensor) -> Tensor:
-    """0, 1, 2, ... over the real tokens of each row, (B, S), anew for each text of it; padding before them stands at 0.
+    """0, 1, 2, ... over the real tokens of each row, (B, S); padding before them stands at 0."""
+    return (real.bool().cumsum(-1) - 1).clamp(min=0)
 
-    >>> counted(torch.tensor([[0, 1, 1, 2, 2, 2]]))
+
+def counted_in_texts(texts: Tensor) -> Tensor:
+    """The same over the real tokens of each text of a row, by the texts' numbers (B, S).
+
+    >>> counted_in_texts(torch.tensor([[0, 1, 1, 2, 2, 2]]))
     tensor([[0, 0, 1, 0, 1, 2]])
     """
-    count = (real.bool().cumsum(-1) - 1).clamp(min=0)
-    if real.dtype == torch.bool:
-        return count
-    last = real.cummax(-1).values
-    begins = last != last.roll(1, -1)  # where a text has another number than what stands before it
-    return count - torch.where(begins, count, 0).cummax(-1).values
+    count, last = counted(texts), texts.cummax(-1).values
+    return count - torch.where(last != last.roll(1, -1), count, 0).cummax(-1).values  # less where its text began
 
 
 class NoCache:
     """A stack that remembers nothing: what it sees is all there is."""
 
     def see(self, x: Tensor, real: Tensor | None) -> Seen:
-        """The tokens of ``x`` (B, T, D), of which ``real`` (B, T) are real."""
+        """The tokens of ``x`` (B, T, D), of which ``real`` (B, T) are real, or which it numbers by their texts."""
+        if real is not None and real.dtype != torch.bool:
+            return Packed(at := counted_in_texts(real), at, real, x.size(1))
         positions = torch.arange(x.size(1), device=x.device)[None] if real is None else counted(real)
         return Seen(positions, positions, real, x.size(1))
 
@@ -215,8 +244,6 @@ class Cache(NoCache):
         if self.real is None and real is None:  # all rows are alike
             positions = torch.arange(first, self.length, device=x.device)[None]
             return Seen(positions[:, past - first :], positions, None, self.length)
-        if real is not None and real.dtype != torch.bool and bool((real > 1).any()):
-            raise HeedfulError("a cache remembers one text a row, and the mask numbers several; give each its own row")
         self.real = torch.cat((_real(self.real, x, past), _real(real, x, x.size(1))), 1)
         self.check(real, self.real)
         positions = counted(self.real)

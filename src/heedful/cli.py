@@ -162,6 +162,34 @@ def audit(
     return 1 if strict and not found.ok else 0
 
 
+@app.command(help_epilogue="Example:  heedful watch runs")
+def watch(
+    *folders: Annotated[str, Parameter(help="where runs lie, at any depth; runs by default")],
+    port: Annotated[int, Parameter(help="of the page; a free one by default")] = 0,
+    no_open: Annotated[bool, Parameter(help="only tell its address")] = False,
+    json: Json = False,
+) -> None:
+    """Show training runs while they go on, in the browser; with --json as they are now."""
+    from heedful.watching.runs import Runs
+
+    runs = Runs(folders or ("runs",))
+    if json:
+        if port or no_open:
+            raise HeedfulError("--json shows no page; leave --port and --no-open out")
+        print(to_json(runs.told()))
+        return
+    from heedful.watching.server import Server, opened
+
+    with Server(runs, port) as server:
+        print(f"{server.address} shows the runs in {', '.join(runs.folders)} (Ctrl-C ends it)", flush=True)
+        if not no_open:
+            opened(server.address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+
+
 @app.command(
     help_epilogue='Example:  heedful predict runs/en-fr "How are you?"\nA text that begins with a hyphen goes after --.'
 )
@@ -212,6 +240,8 @@ def predict(
     else:
         check_file(source)
         check_files(source, out, overwrite)
+    if source is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise HeedfulError("several processes answer a file together: name it with --in, or leave torchrun out")
     given = decoding.given() | answering.given()
     if answering.logprobs and not form_of(out, json):
         raise HeedfulError("--logprobs are only told in JSON; give --json, or write a .jsonl file")
@@ -230,7 +260,7 @@ def predict(
             as_json=json,
             overwrite=overwrite,
         )
-        if json and out is not None:
+        if json and out is not None and not rank():
             print(to_json(result))
         return
     import heedful
@@ -295,7 +325,8 @@ def evaluate(
         say=say_to(json),
         draw=None if out is None else partial(draw_report, Path(out)),
     )
-    print_result(result, json)
+    if not rank():
+        print_result(result, json)
 
 
 @app.command(help_epilogue="Example:  heedful compare runs/small runs/large --data test.en test.fr")
@@ -661,6 +692,9 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
     return f"a fault in heedful: {type(error).__name__}: {error} (HEEDFUL_DEBUG=1 shows where)", 1
 
 
+SHARED = (["train"], ["evaluate"], ["predict"])  # what several processes do together
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status: 0, 2 for an error, 130 for Ctrl-C, 1 for a fault of ours.
 
@@ -670,8 +704,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
     try:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and tokens[:1] != ["train"]:
-            raise HeedfulError("torchrun's processes share the work of heedful train alone; leave torchrun out here")
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and tokens[:1] not in SHARED:
+            raise HeedfulError(
+                "torchrun's processes share the work of heedful train, evaluate, and predict --in; leave torchrun out"
+            )
         status = app(tokens, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
@@ -681,7 +717,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 141  # as a shell reports a program that nobody listens to any more
         message, status = _explain(error, tokens)
         who = f"heedful, process {rank()}:" if rank() else "heedful:"
-        same = status == 130 or tokens[:1] != ["train"]  # Ctrl-C reaches all, and so does what is asked for
+        # Ctrl-C reaches all, and so does what is asked for and, where all do the same, what is wrong with it
+        same = status == 130 or (tokens[:1] != ["train"] and status == 2)
         if not (same and rank()):
             print(who, " ".join(message.split()), file=sys.stderr)
         return status

@@ -17,7 +17,7 @@ from heedful.config import StackConfig
 from heedful.layers.attention import NOTHING, Attention, Remembered
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FeedForward
-from heedful.layers.mask import Mask, causal_mask, padding_mask, window_mask
+from heedful.layers.mask import Mask, causal_mask, window_mask
 from heedful.layers.norm import NORMS, Identity
 from heedful.layers.position import Place, position_of
 
@@ -102,21 +102,21 @@ class Block(nn.Module):
 
 def everything(seen: Seen, config: StackConfig) -> Mask:
     """All real tokens."""
-    return None if seen.real is None else padding_mask(seen.real, seen.real)
+    return None if seen.real is None else seen.mask(seen.real)
 
 
 def earlier(seen: Seen, config: StackConfig) -> Mask:
     """Real tokens up to the query's own."""
     if seen.real is None:
         return "causal" if seen.queries.size(1) > 1 else None  # the last token sees every other
-    return causal_mask(seen.queries.size(1), seen.keys.size(1), seen.real.device) & padding_mask(seen.real, seen.real)
+    return causal_mask(seen.queries.size(1), seen.keys.size(1), seen.real.device) & seen.mask(seen.real)
 
 
 def recent(seen: Seen, config: StackConfig) -> Mask:
     """Real tokens up to the query's own, no more than ``window`` of them."""
     near = window_mask(seen.queries, seen.keys, config.window or 0)
     near = near & causal_mask(seen.queries.size(1), seen.keys.size(1), near.device)
-    return near if seen.real is None else near & padding_mask(seen.real, seen.real)
+    return near if seen.real is None else near & seen.mask(seen.real)
 
 
 class Stack(nn.Module):
@@ -154,7 +154,8 @@ class Stack(nn.Module):
 
         ``mask`` (B, T) and ``memory_mask`` (B, S) are True for real tokens, None when all are; either side may be
         padded. Or they number the texts packed in a row, 1, 2, ..., and 0 is padding: a token attends to its own text,
-        and positions count from its beginning. ``memory`` (B, S, D) is what cross-attention looks at; ``cache`` remembers earlier calls.
+        and positions count from its beginning. ``memory`` (B, S, D) is what cross-attention looks at; ``cache``
+        remembers earlier calls.
         """
         cache = cache or NO_CACHE
         seen = cache.see(x, mask)
@@ -162,7 +163,7 @@ class Stack(nn.Module):
         x = self.dropout(self.embedding_norm(x, mask))
         place = self.position.prepare(seen.queries, seen.keys)
         visible = place.join(self.visible(seen, self.config))
-        memory_visible = None if memory_mask is None else padding_mask(memory_mask, mask)
+        memory_visible = None if memory_mask is None else seen.mask(memory_mask)
         for block, remembered in zip(self.block, cache.layers(len(self.block)), strict=True):
             x = block(
                 x,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from heedful import cli
 from heedful.auditing.audit import Audit, audit
 from heedful.auditing.tokens import looked_at
 from heedful.data import Row, Rows
+from heedful.data import pieces as cut
 from heedful.settings import DataSettings, RunSettings, TokenizerSettings
 from heedful.tasks.text_generation import TextGeneration
 
@@ -181,3 +183,17 @@ def test_a_run_begins_with_what_stands_out(tmp_path: Path, capsys: pytest.Captur
     command = ["train", "text-classification", "--train", str(file), "--out", str(tmp_path / "out"), *small]
     assert cli.main([*command, "--preset=bert-tiny"]) == 0
     assert "! duplicates" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["set.jsonl", "set.txt"])
+def test_of_texts_on_disk_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setattr(cut, "LARGE", 1)
+    monkeypatch.setattr(cut, "PIECE", 20)
+    texts = [f"line {n} has some words in it\n" for n in range(400)]
+    lines = texts if name == "set.txt" else [json.dumps({"text": text}) + "\n" for text in texts]
+    (tmp_path / name).write_text("".join(lines))
+    told = next(one for one in audited("text-generation", tmp_path / name).findings if one.name == "sampled")
+    what = "pieces of documents" if name == "set.txt" else "documents"
+    assert 40 < told.count < 100
+    assert re.fullmatch(rf"{told.count} of \d\d\d {what} were looked at", told.text)

@@ -20,6 +20,7 @@ import heedful
 from heedful.checkpoints import save
 from heedful.data import Row, Rows
 from heedful.data.masking import Masking
+from heedful.data.windows import Stream, Windows
 from heedful.errors import HeedfulError
 from heedful.models import Encoder
 from heedful.settings import (
@@ -30,6 +31,7 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
+from heedful.tasks import hidden
 from heedful.tasks.fill_mask import FillMask
 from heedful.tasks.pipeline import Pipeline
 from heedful.text import Tokenizer
@@ -253,6 +255,29 @@ def test_of_a_long_text_a_fixed_sample_is_hidden_in_turn() -> None:
         HeedfulError, match="top_k has no effect: tokens are scored, nothing is filled in; leave it out"
     ):
         task.measure(model, encoded.examples, encoded.rows, top_k=3)
+
+
+def test_tokens_hidden_in_turn_are_drawn_alike_from_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(5)
+    stream, ordinary = Stream(random.integers(0, 9, 1000), 7), np.arange(9) > 2
+    some = [Windows(stream)[i] for i in range(0, stream.windows, 3)]
+    for examples in (Windows(stream), some):
+        mine = {window.place for window in examples}
+        there = [i for i, token in enumerate(stream.tokens) if ordinary[token] and i // 7 in mine]
+        expected = np.sort(np.random.default_rng(hidden.SEED).permutation(there)[:50])
+        for part in (64, 1 << 20):
+            monkeypatch.setattr(hidden, "PART", part)
+            places, count = hidden.drawn(examples, ordinary, 50)
+            assert (places.tolist(), count) == (expected.tolist(), len(there))
+            assert hidden.drawn(examples, ordinary, 10**6)[0].tolist() == there
+        with monkeypatch.context() as patch:
+            patch.setattr(hidden, "SHUFFLED", 10)  # too many to be shuffled
+            places, count = hidden.drawn(examples, ordinary, 50)
+            assert (len({*places}), count) == (50, len(there))
+            assert {*places} <= {*there}
+            assert places.tolist() == sorted(places)
+            assert hidden.drawn(examples, ordinary, 50)[0].tolist() == places.tolist()
+            assert hidden.drawn(examples, ordinary, 10**6)[0].tolist() == there
 
 
 def test_the_baseline_by_hand() -> None:

@@ -124,6 +124,8 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["data.tsv"]
     assert cli.main([*run, "--resume"]) == 2
     assert "--find-lr looks at a run's beginning" in capsys.readouterr().err
+    assert cli.main([*run, "--training.report", "tensorboard"]) == 2
+    assert "--find-lr leaves no log to report; leave --training.report out" in capsys.readouterr().err
 
 
 def test_groups_of_lower_rates_keep_their_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,3 +233,41 @@ def test_two_machines_learn_as_one_process(data: Path, alone: Path, tmp_path: Pa
         _, err = process.communicate(timeout=240)
         assert process.returncode == 0, err[-2000:]
     assert losses(tmp_path / "two") == pytest.approx(losses(alone), abs=1e-5)
+
+
+def test_answers_and_scores_are_those_of_one_process(
+    data: Path, alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [*dict.fromkeys(line.split("\t")[0] for line in data.read_text().splitlines()[1:])]
+    (tmp_path / "texts.txt").write_text("\n".join(lines[:45]) + "\n")
+    written = []
+    for name in ("one", "two"):
+        options = ["predict", alone, "--in", tmp_path / "texts.txt", "--out", tmp_path / f"{name}.jsonl"]
+        options += ["--do-sample", "--seed", 3, "--batch-tokens", 64]
+        if name == "one":
+            assert cli.main([*map(str, options)]) == 0
+        else:
+            done(2, "-m", "heedful", *options)
+        written.append([json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()])
+    assert [each["output"] for each in written[0]] == [each["output"] for each in written[1]]
+    assert [each["score"] for each in written[0]] == pytest.approx([each["score"] for each in written[1]], abs=1e-5)
+    assert len({each["output"] for each in written[0]}) > 5
+    options = ["evaluate", alone, "--data", data, "--batch-tokens", 64, "--baseline", "--json"]
+    capsys.readouterr()
+    assert cli.main([*map(str, options)]) == 0
+    one, two = json.loads(capsys.readouterr().out), json.loads(done(2, "-m", "heedful", *options)[0])
+    assert two["metrics"] == pytest.approx(one["metrics"], abs=1e-4)
+    assert two["baseline"] == one["baseline"]
+
+
+def test_what_several_cannot_share_is_said_once(alone: Path) -> None:
+    for options, wrong in (
+        (["evaluate", alone, "--data", "-"], "standard input reaches one process"),
+        (["predict", alone, "a text"], "name it with --in"),
+        (["summary", alone], "share the work of heedful train, evaluate, and predict --in"),
+    ):
+        process = launched(2, "-m", "heedful", *options)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode != 0
+        (line,) = (line for line in err.splitlines() if line.startswith(("heedful:", "heedful, process")))
+        assert wrong in line

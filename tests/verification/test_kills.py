@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -266,3 +269,21 @@ def test_a_folder_with_something_in_it_is_not_taken(data: Path, tmp_path: Path) 
     settings = RunSettings("text-classification", train=(str(data),), out="-")
     with pytest.raises(HeedfulError, match="is there already, and not empty; name a new folder"):
         verify_resume(settings, [], out=tmp_path)
+
+
+def test_who_is_told_to_end_leaves_no_run_behind(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from heedful.verification.kills import Session\n"
+        "with Session(['translation', '--train', '-'], Path(sys.argv[1])) as session:\n"
+        "    print(session._process.pid, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asker:
+        assert asker.stdout is not None
+        run = int(asker.stdout.readline())
+        os.kill(run, 0)
+        asker.terminate()
+        assert asker.wait(timeout=30) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(run, 0)

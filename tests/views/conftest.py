@@ -30,24 +30,31 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens HTML from disk and gives playwright's page: ``open_page(html, "#layer=1", dark=True, width=1200)``.
+def open_address(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens an address and gives playwright's page: ``open_address(url, own, offline=False, dark=True, width=1200)``.
 
-    The test fails where the page writes to the console, raises an error or asks for anything but itself.
+    The test fails where the page writes to the console, raises an error or asks for an address for which ``own`` does
+    not hold.
     """
     contexts: list[Any] = []
     complaints: list[str] = []
 
-    def open_it(html: str, address: str = "", *, dark: bool = False, width: int = 1200, height: int = 900) -> Any:
-        path = tmp_path / f"page{len(contexts)}.html"
-        path.write_text(html, encoding="utf-8")
+    def open_it(
+        address: str,
+        own: Callable[[str], bool],
+        *,
+        offline: bool = True,
+        dark: bool = False,
+        width: int = 1200,
+        height: int = 900,
+    ) -> Any:
         context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", offline=True
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", offline=offline
         )
         contexts.append(context)
 
         def decide(route: Any) -> None:
-            if route.request.url.split("#")[0] == path.as_uri():
+            if own(route.request.url):
                 route.continue_()
             else:
                 complaints.append(f"asked for {route.request.url}")
@@ -58,13 +65,26 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         page.set_default_timeout(20_000)  # far more than a page needs: other work may hold the processor
         page.on("console", lambda message: complaints.append(f"console {message.type}: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.goto(path.as_uri() + address)
+        page.goto(address)
         return page
 
     yield open_it
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def open_page(open_address: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Opens HTML from disk, without network: ``open_page(html, "#layer=1", dark=True, width=1200)``."""
+    count = iter(range(100))
+
+    def open_it(html: str, address: str = "", **how: Any) -> Any:
+        path = tmp_path / f"page{next(count)}.html"
+        path.write_text(html, encoding="utf-8")
+        return open_address(path.as_uri() + address, lambda url: url.split("#")[0] == path.as_uri(), **how)
+
+    return open_it
 
 
 @pytest.fixture

@@ -25,7 +25,9 @@ from heedful.data.inputs import Given, described, inputs
 from heedful.errors import HeedfulError, many
 from heedful.generation.options import NAMES, part, resolve
 from heedful.tasks.pipeline import Pipeline, pipeline
+from heedful.tasks.shares import among
 from heedful.tasks.task import Answer
+from heedful.training.ranks import joined, own_device
 from heedful.values import to_json
 
 SAYS = (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja")  # the files of a folder that make its answers
@@ -58,6 +60,8 @@ def predict(
     where model, options or inputs are not the same any more it is an error. Where a model draws and no seed is given,
     one is drawn and kept for the calls that go on.
 
+    Processes that ``torchrun`` started share the batches out; the first alone writes and shows.
+
     Args:
         model: a model folder, or a Hub id.
         source: as ``heedful.data.inputs.inputs`` takes it; standard input (``-``) cannot be gone on with.
@@ -78,55 +82,70 @@ def predict(
         ``{"task", "model", "in", "out", "inputs", "before", "seconds"}``: how many inputs there are, and how many of
         them an earlier call had answered.
     """
-    began = time.monotonic()
-    as_json = form_of(out, as_json)
-    pipe = pipeline(task, model, device=device, dtype=dtype)
-    chosen = pipe.checked(options or {})
-    if chosen.get("logprobs") and not as_json:
-        raise HeedfulError("logprobs are only told in JSON; give --json, or write a .jsonl file")
-    pipe.task.answer(pipe.model, [], **chosen)  # which raises where options are wrong
-    read = partial(inputs, source, pipe.task.input_columns, columns)
-    total, digest = (None, secrets.token_hex()) if source == STDIN else _survey(read())
-    seed = _seed(pipe, chosen)
-    with ExitStack() as stack:
-        file = None
-        if out is not None:
-            facts = {
-                "model": fingerprint(model),
-                "options": to_json([__version__, pipe.task.name, as_json, device, dtype, sorted(chosen.items())]),
-                "input": digest,
-            }
-            file = stack.enter_context(Unfinished(out, facts, {"seed": seed}, overwrite=overwrite))
-            seed = file.kept["seed"]
-        done = file.done if file else 0
-        if total is not None and done > total:
-            raise HeedfulError(f"{out}.part has more lines than there are inputs; --overwrite starts anew")
-        progress = stack.enter_context(Progress(total, done, quiet=quiet or file is None))
-        if done:
-            progress.note(f"going on after {many(done, 'answer')}")
-        if seed is not None:
-            chosen["seed"] = seed
-        place = done
-        try:
-            for pairs in _answered(pipe, read(), chosen, done):
-                lines = [line_of(given, answer, as_json) for given, answer in pairs]
-                if file is None:
-                    for line in lines:
-                        show(line)
-                else:
-                    file.add(lines)
-                place += len(lines)
-                progress.tick(place)
-        except KeyboardInterrupt:
+    with joined() as ranks, among(ranks):
+        if ranks.size > 1 and source == STDIN:
+            raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
+        if not ranks.first:
+            quiet, show = True, _unseen
+        began = time.monotonic()
+        as_json = form_of(out, as_json)
+        pipe = pipeline(task, model, device=device or own_device(), dtype=dtype)
+        chosen = pipe.checked(options or {})
+        if chosen.get("logprobs") and not as_json:
+            raise HeedfulError("logprobs are only told in JSON; give --json, or write a .jsonl file")
+        pipe.task.answer(pipe.model, [], **chosen)  # which raises where options are wrong
+        read = partial(inputs, source, pipe.task.input_columns, columns)
+        total, digest = (None, secrets.token_hex()) if source == STDIN else _survey(read())
+        with ExitStack() as stack:
+            file: Unfinished | None = None
+
+            def begun() -> tuple[int, Any]:
+                """How many answers there are, and the seed; the first of several processes has the file."""
+                nonlocal file
+                seed = _seed(pipe, chosen)
+                if out is None:
+                    return 0, seed
+                facts = {
+                    "model": fingerprint(model),
+                    "options": to_json([__version__, pipe.task.name, as_json, device, dtype, sorted(chosen.items())]),
+                    "input": digest,
+                }
+                file = stack.enter_context(Unfinished(out, facts, {"seed": seed}, overwrite=overwrite))
+                if total is not None and file.done > total:
+                    raise HeedfulError(f"{out}.part has more lines than there are inputs; --overwrite starts anew")
+                return file.done, file.kept["seed"]
+
+            done, seed = ranks.led(begun)
+            progress = stack.enter_context(Progress(total, done, quiet=quiet or file is None))
+            if done:
+                progress.note(f"going on after {many(done, 'answer')}")
+            if seed is not None:
+                chosen["seed"] = seed
+            place = done
+            try:
+                for pairs in _answered(pipe, read(), chosen, done):
+                    lines = [line_of(given, answer, as_json) for given, answer in pairs]
+                    if file is not None:
+                        file.add(lines)
+                    elif out is None:
+                        for line in lines:
+                            show(line)
+                    place += len(lines)
+                    progress.tick(place)
+            except KeyboardInterrupt:
+                if file is not None:
+                    progress.note(f"{many(place, 'answer')} kept in {file.part}; the same call goes on after them")
+                raise
             if file is not None:
-                progress.note(f"{many(place, 'answer')} kept in {file.part}; the same call goes on after them")
-            raise
-        if file is not None:
-            file.finish()
-        seconds = round(time.monotonic() - began, 3)
-        progress.note(f"{many(place - done, 'input')} answered in {seconds:,.1f} s: {out}")
+                file.finish()
+            seconds = round(time.monotonic() - began, 3)
+            progress.note(f"{many(place - done, 'input')} answered in {seconds:,.1f} s: {out}")
     told = {"task": pipe.task.name, "model": str(model), "in": source, "out": out}
     return {**told, "inputs": place, "before": done, "seconds": seconds}
+
+
+def _unseen(line: str) -> None:
+    """Where the first of several processes shows what there is to see."""
 
 
 def line_of(given: Given, answer: Answer, as_json: bool) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 from heedful import tasks
 from heedful.auditing.characters import odd_characters
 from heedful.auditing.finding import Finding
+from heedful.auditing.near import near
 from heedful.auditing.rows import balance, keys_of, leaked, repeated
 from heedful.auditing.tokens import lengths, looked_at, shown
 from heedful.data import Rows
-from heedful.data.pieces import is_cut
+from heedful.data.pieces import continues, on_disk
 from heedful.errors import many
 from heedful.models.base import device_of
 from heedful.settings import RunSettings, resolve
@@ -79,7 +80,11 @@ def audit(settings: RunSettings) -> Audit:
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device_of("cpu"))
     task = kind.start(settings.start_from, rows, settings)[0] if settings.start_from else kind.prepare(rows, settings)
     encoded = task.encode(rows, settings.data.max_length)
-    findings = [*findings_of(task, rows, held), *findings_of_tokens(task, encoded)]
+    findings = [
+        *findings_of(task, rows, held),
+        *_findings_of_pairs(task, rows, held),
+        *findings_of_tokens(task, encoded),
+    ]
     sample = shown(task, encoded)
     return Audit(task.name, len(rows), len(held), findings, sample, time.perf_counter() - began)
 
@@ -93,9 +98,10 @@ def warnings(task: Task, rows: Rows, held: Rows, learned: Encoded) -> list[str]:
 def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
     """What rows tell by themselves."""
     columns = dict(task.columns)
-    if is_cut(rows):
-        rows, every = Rows(sampled(rows), rows.skipped, rows.columns), len(rows)
-        yield Finding("sampled", "fact", len(rows), f"{len(rows):,} of {every:,} pieces of a MiB were looked at")
+    if on_disk(rows):
+        of = f"of {len(rows):,} {'pieces of documents' if any(map(continues, rows)) else 'documents'}"
+        rows = Rows(sampled(rows), rows.skipped, rows.columns)
+        yield Finding("sampled", "fact", len(rows), f"{len(rows):,} {of} were looked at")
     if rows.skipped:
         text = f"{many(rows.skipped, 'blank or unreadable row')} left out"
         yield Finding("skipped", "warning", rows.skipped, text)
@@ -104,6 +110,12 @@ def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
     yield from leaked(rows, keys, held, others)
     yield from balance(rows, columns)
     yield from odd_characters([*rows, *held], columns)
+
+
+def _findings_of_pairs(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
+    """What rows tell beside each other; too slow for the head of a run."""
+    if not on_disk(rows):
+        yield from near(rows, held, dict(task.columns), task.input_columns)
 
 
 def findings_of_tokens(task: Task, encoded: Encoded) -> Iterator[Finding]:

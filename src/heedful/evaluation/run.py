@@ -8,14 +8,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from heedful.data import Rows, read
+from heedful.data import Rows, hub_sets, read
 from heedful.data.builtin import PREFIX, SPLITS
+from heedful.data.files import STDIN
 from heedful.data.inputs import by_columns
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.intervals import doubts, intervals
 from heedful.settings import RunSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
+from heedful.tasks.shares import among
 from heedful.tasks.task import Baseline, Measured
+from heedful.training.ranks import joined, own_device
 from heedful.training.sources import divided
 
 
@@ -33,7 +36,8 @@ def evaluate(
     say: Callable[[str], None] = print,
     draw: Callable[[Measured, Rows], object] | None = None,
 ) -> dict[str, Any]:
-    """Answer every example of ``data`` with the model in the folder ``model``, and score the answers.
+    """Answer every example of ``data`` with the model in the folder ``model``, and score the answers. Processes that
+    ``torchrun`` started share the examples out; the first alone speaks and draws, all return the same.
 
     Args:
         model: a model folder.
@@ -57,23 +61,28 @@ def evaluate(
     """
     if split is not None and split not in SPLITS:
         raise HeedfulError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
-    pipe = pipeline(None, model, device=device, dtype=dtype)
-    options = pipe.checked(decoding or {})
-    for name in pipe.task.shows & options.keys():
-        raise HeedfulError(f"{name} has no effect: it changes what is told of an answer, no score; leave it out")
-    separator = pipe.card.get("settings", {}).get("data", {}).get("label_separator")
-    with by_columns():
-        rows = read(list(data), pipe.task.columns, names=columns, split=split, separator=separator)
-    encoded = pipe.task.encode(rows)
-    for line in _told(rows, encoded.note):
-        say(line)
-    beside: dict[str, Any] = {}
-    if baseline or baseline_train is not None:  # first: what it lacks must not cost a model's scores
-        beside["baseline"] = asdict(_beside(pipe, encoded.rows, columns, baseline_train))
-    began = time.monotonic()
-    pipe.model.eval()
-    measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows, **options)
-    seconds = round(time.monotonic() - began, 3)
+    with joined() as ranks, among(ranks):
+        if ranks.size > 1 and STDIN in data:
+            raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
+        if not ranks.first:
+            say, draw = _nothing, None
+        pipe = pipeline(None, model, device=device or own_device(), dtype=dtype)
+        options = pipe.checked(decoding or {})
+        for name in pipe.task.shows & options.keys():
+            raise HeedfulError(f"{name} has no effect: it changes what is told of an answer, no score; leave it out")
+        separator = pipe.card.get("settings", {}).get("data", {}).get("label_separator")
+        with by_columns():
+            rows = read(list(data), pipe.task.columns, names=columns, split=split, separator=separator)
+        encoded = pipe.task.encode(rows)
+        for line in _told(rows, encoded.note):
+            say(line)
+        beside: dict[str, Any] = {}
+        if baseline or baseline_train is not None:  # first: what it lacks must not cost a model's scores
+            beside["baseline"] = asdict(ranks.led(lambda: _beside(pipe, encoded.rows, columns, baseline_train)))
+        began = time.monotonic()
+        pipe.model.eval()
+        measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows, **options)
+        seconds = round(time.monotonic() - began, 3)
     found = {} if measured.each is None else intervals(measured.each)
     told = [] if measured.each is None else doubts(measured.each, found)
     for line in (*measured.details.get("warnings", ()), *told):
@@ -92,6 +101,10 @@ def evaluate(
         "seconds": seconds,
         "decoding": options,
     }
+
+
+def _nothing(line: str) -> None:
+    """What the processes say that leave the word to the first."""
 
 
 def _told(rows: Rows, note: str) -> list[str]:
@@ -127,6 +140,6 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
     if settings is None:
         raise HeedfulError(f"the model's folder does not say what it was trained on; {remedy}")
     for file in settings.train:
-        if not file.startswith(PREFIX) and not Path(file).exists():
+        if not file.startswith((PREFIX, hub_sets.PREFIX)) and not Path(file).exists():
             raise HeedfulError(f"the model was trained on {file}, which is not here (any more); {remedy}")
     return divided(type(pipe.task), settings)[0]

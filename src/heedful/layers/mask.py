@@ -2,7 +2,7 @@
 
 Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). A model's own masks are (B, T), True for a
 real token; or whole numbers, 0 for padding and 1, 2, ... for the texts that stand one after the other in a row, each of
-which is read as if it were alone. ``padding_mask`` makes them into attention's.
+which is read as if it were alone. ``padding_mask`` makes the first attention's, ``heedful.cache.Packed`` the second.
 """
 
 from __future__ import annotations
@@ -29,21 +29,13 @@ def _lower(queries: int, keys: int, device: torch.device | str | None) -> Tensor
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def padding_mask(real: Tensor, own: Tensor | None = None) -> Tensor:
-    """Only real tokens may be attended to: (B, S) → (B, 1, 1, S). Of numbers only those that are the query's ``own``
-    (B, T), too: (B, 1, T, S); padding, which nobody reads, attends to all.
+def padding_mask(real: Tensor) -> Tensor:
+    """Only real tokens may be attended to: (B, S) → (B, 1, 1, S).
 
     >>> padding_mask(torch.tensor([[True, True, False]])).shape
     torch.Size([1, 1, 1, 3])
-    >>> padding_mask(torch.tensor([[1, 1, 2, 0]]), torch.tensor([[1, 2]]))[0, 0]
-    tensor([[ True,  True, False, False],
-            [False, False,  True, False]])
     """
-    allowed = real[:, None, None, :].bool()
-    if own is None or torch.bool in (own.dtype, real.dtype):
-        return allowed
-    number = own[:, None, :, None]
-    return allowed & ((number == real[:, None, None, :]) | (number == 0))
+    return real[:, None, None, :].bool()
 
 
 def window_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:

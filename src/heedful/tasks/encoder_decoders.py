@@ -18,7 +18,7 @@ from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, Spec
 from heedful.errors import HeedfulError
 from heedful.evaluation.scored import Figures, Sums
 from heedful.generation.options import NAMES
-from heedful.models import Model
+from heedful.models import EncoderDecoder, Model
 from heedful.settings import RunSettings
 from heedful.tasks.shared import (
     IGNORED,
@@ -138,27 +138,26 @@ class EncoderDecoderTask(Task):
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)). Szegedy et al. 2016, section 7.
-
-        Padding stands after the last real token, where no real token can see it: the decoder needs no mask for it.
+        """Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)). Szegedy et al. 2016, section 7. The head is
+        computed for real tokens alone.
         """
-        logits = model(batch["source"], batch["target"], batch["source_mask"])
-        return F.cross_entropy(
-            logits.flatten(0, 1).float(),
-            batch["labels"].flatten(),
-            ignore_index=IGNORED,
-            reduction="sum",
-            label_smoothing=label_smoothing,
-        )
+        assert isinstance(model, EncoderDecoder)
+        real = batch["labels"] != IGNORED
+        hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], real)
+        logits = model.head(hidden[real]).float()
+        return F.cross_entropy(logits, batch["labels"][real], reduction="sum", label_smoothing=label_smoothing)
 
-    @torch.no_grad()
     def losses(self, model: Model, examples: Sequence[Any]) -> np.ndarray:
         """(N, 2): Σ −log p of each example's target tokens, and how many these are."""
         found = np.zeros((len(examples), 2))
-        for places, batch in self.batches(model, examples):
+
+        def sums(batch: Batch) -> np.ndarray:
             logits, labels = model(batch["source"], batch["target"], batch["source_mask"]), batch["labels"]
             lost = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORED, reduction="none")
-            found[places] = torch.stack([lost.double().sum(1), (labels != IGNORED).sum(1)], 1).cpu().numpy()
+            return torch.stack([lost.double().sum(1), (labels != IGNORED).sum(1)], 1).cpu().numpy()
+
+        for places, each in self.each(model, examples, sums):
+            found[places] = each
         return found
 
 

@@ -27,6 +27,7 @@ from heedful.evaluation.classification import Mistakes
 from heedful.evaluation.scored import LOWER_IS_BETTER, Scored, overall
 from heedful.models import Model
 from heedful.settings import PoolingSettings, RunSettings
+from heedful.tasks import shares
 from heedful.tasks.contrast import contrastive, cosent, embedded, wrong
 from heedful.tasks.encoders import LONGEST, beginning, encoder_config, encoder_in, limit, longest_of, tuning
 from heedful.tasks.pairs import fitted
@@ -357,9 +358,14 @@ class FeatureExtraction(Task):
         """The vectors (N, D) of rows of ids."""
         made = np.zeros((len(texts), model.main.dim), dtype=np.float32)
         budget = tokens or EVALUATED
-        for places in ordered([len(ids) for ids in texts], budget, pairs=budget * SQUARE):
+
+        @torch.no_grad()
+        def read(places: np.ndarray) -> NDArray[np.float32]:
             ids, mask = masked([texts[i] for i in places])
-            made[places] = model(ids.to(model.device), mask.to(model.device)).float().cpu().numpy()
+            return model(ids.to(model.device), mask.to(model.device)).float().cpu().numpy()
+
+        for places, vectors in shares.each(ordered([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read):
+            made[places] = vectors
         return made
 
     def sample(self, row: Row) -> str:

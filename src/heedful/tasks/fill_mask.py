@@ -27,10 +27,22 @@ from heedful.evaluation.pseudo import pseudo_log_likelihoods
 from heedful.evaluation.scored import Sums, overall
 from heedful.models import Encoder, Model
 from heedful.settings import DataSettings, RunSettings
+from heedful.tasks import shares
 from heedful.tasks.blanks import blanks
-from heedful.tasks.documents import divided
+from heedful.tasks.documents import divided, sampled
 from heedful.tasks.encoders import LONGEST, encoder_config, encoder_in, limit, longest_of, tuning
-from heedful.tasks.hidden import A_TOKEN, SEED, beginning, cut_up, documents_of, frequencies, texts_of, window_of
+from heedful.tasks.hidden import (
+    A_TOKEN,
+    SEED,
+    beginning,
+    contexts,
+    cut_up,
+    documents_of,
+    drawn,
+    frequencies,
+    texts_of,
+    window_of,
+)
 from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
@@ -114,7 +126,7 @@ class FillMask(Task):
         """Train the tokenizer on the training documents."""
         asked, longest = settings.tokenizer, settings.data.max_length or LONGEST
         tokenizer = Tokenizer.train(
-            (row.values["text"] for row in rows),
+            (row.values["text"] for row in sampled(rows)),
             asked.size or 8000,
             asked.kind or "bpe",
             asked.lowercase,
@@ -190,7 +202,7 @@ class FillMask(Task):
 
     def lengths(self, examples: Sequence[Window]) -> np.ndarray:
         """(N, 1): the window with what stands around it, for each."""
-        return np.array([[window.stream.context + self.around.added] for window in examples], dtype=np.int64)
+        return contexts(examples)[:, None] + self.around.added
 
     def _framed(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> list[list[int]]:
         """The ids of each window with what stands around it."""
@@ -256,13 +268,17 @@ class FillMask(Task):
         for name in options:
             raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
         sums, stream = np.zeros((len(rows), 5)), examples[0].stream
-        for places, batch in self.batches(model, examples, batch_tokens):
+
+        def read(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
             logits, truth = self._guesses(model, batch)
             losses = F.cross_entropy(logits, truth, reduction="none")
             each = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
-            window, place = (batch["labels"] != IGNORED).nonzero().cpu().numpy().T
+            return each.double().cpu().numpy(), (batch["labels"] != IGNORED).nonzero().cpu().numpy()
+
+        for places, (each, hidden) in self.each(model, examples, read, batch_tokens):
+            window, place = hidden.T
             firsts = np.array([examples[i].place * stream.context for i in places]) - len(self.around.before)
-            np.add.at(sums[:, :3], documents_of(stream, firsts[window] + place), each.double().cpu().numpy())
+            np.add.at(sums[:, :3], documents_of(stream, firsts[window] + place), each)
         tokens = self._in_turn(model, examples, sums, most or IN_TURN, batch_tokens or EVALUATED)
         scored = Sums(sums, _figures)
         total = sums.sum(axis=0)
@@ -275,18 +291,15 @@ class FillMask(Task):
         """
         assert isinstance(model, Encoder)
         stream, before = examples[0].stream, len(self.around.before)
-        index = {window.place: i for i, window in enumerate(examples)}
-        there = np.flatnonzero(self.asked.ordinary[stream.tokens[: stream.windows * stream.context]])
-        there = there[np.isin(there // stream.context, list(index))]
-        taken = np.sort(np.random.default_rng(SEED).permutation(there)[:most])
-        windows = [index[place] for place in (taken // stream.context).tolist()]
-        rows = {i: torch.tensor(self._framed([examples[i]])[0]) for i in set(windows)}
+        taken, total = drawn(examples, self.asked.ordinary, most)
+        windows = (taken // stream.context).tolist()
+        rows = {place: torch.tensor(self._framed([Window(stream, place)])[0]) for place in set(windows)}
         places = list(zip(windows, (taken % stream.context + before).tolist(), strict=True))
         found = pseudo_log_likelihoods(model, rows, places, self.mask, tokens)
         documents = documents_of(stream, taken)
         sums[:, 3] += np.bincount(documents, -found, len(sums))
         sums[:, 4] += np.bincount(documents, minlength=len(sums))
-        return len(there)
+        return total
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Each token with its frequency in the training text, one added to every count, whatever stands around it."""
@@ -314,12 +327,21 @@ class FillMask(Task):
         answers = [Answer(text, [] if top_k else "", None) for text in inputs]
         read = blanks(self.tokenizer, [inputs[i] for i in asked], self.longest)
         guesses: list[list[Guess]] = [[] for _ in read]
-        for batch in ordered([len(blank.ids) for blank in read], budget, pairs=budget * SQUARE) if read else []:
+
+        @torch.no_grad()
+        def guessed(batch: np.ndarray) -> list[list[Guess]]:
             ids, real = (part.to(model.device) for part in masked([read[i].ids for i in batch], self.padding))
+            made = []
             for i, stream in zip(batch, model.hidden(ids, real), strict=True):
                 p = model.head(stream[read[i].places]).float().softmax(-1)
                 best = p.topk(min(top_k or 1, p.size(-1)))
-                guesses[i] = list(map(Guess, best.indices.tolist(), best.values.tolist()))
+                made.append(list(map(Guess, best.indices.tolist(), best.values.tolist())))
+            return made
+
+        batches = ordered([len(blank.ids) for blank in read], budget, pairs=budget * SQUARE) if read else []
+        for batch, told in shares.each(batches, guessed):
+            for i, best in zip(batch, told, strict=True):
+                guesses[i] = best
         found: list[list[Guess]] = [[] for _ in asked]
         for blank, made in zip(read, guesses, strict=True):
             found[blank.owner] += made

@@ -296,14 +296,17 @@ class ImageClassification(Task):
         Details: ``by_class``, ``confusion`` and the surest ``mistakes``.
         """
         each, mistakes = Labelled(self.labels, len(examples)), Mistakes()
-        for places, batch in self.batches(model, examples, options.get("batch_tokens")):
+
+        def read(batch: Batch) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
             logits, truth = model(batch["pixels"]).float(), batch["labels"]
             means = {"loss": F.cross_entropy(logits, truth, reduction="none").cpu()}
             if len(self.labels) > TOP:
                 means["top5_accuracy"] = 100.0 * torch.from_numpy(among_top(logits.cpu(), truth.cpu(), TOP))
             scores, said = logits.softmax(-1).max(-1)
-            both = (F.one_hot(ids, len(self.labels)).cpu() for ids in (truth, said))
-            each.add(places, *both, **means)
+            return truth.cpu(), said.cpu(), scores.cpu(), means
+
+        for places, (truth, said, scores, means) in self.each(model, examples, read, options.get("batch_tokens")):
+            each.add(places, *(F.one_hot(ids, len(self.labels)) for ids in (truth, said)), **means)
             for i in (said != truth).nonzero().flatten().tolist():
                 place, answer = int(places[i]), self.labels[said[i]]
                 mistakes.add(place, rows[place].values["image"].name, self.labels[truth[i]], answer, float(scores[i]))
@@ -327,9 +330,12 @@ class ImageClassification(Task):
         pictures = [Picture.of(one) for one in inputs]
         examples = Unlabelled(pictures, self.preprocessing)
         answers: list[Answer] = [Answer(picture.name, "", None) for picture in pictures]
-        for places, batch in self.batches(model, examples, options.get("batch_tokens")) if examples else ():
-            p = model(batch["pixels"]).float().softmax(-1)
-            for place, best in zip(places, likeliest(p, self.labels, top_k or 1), strict=True):
+
+        def read(batch: Batch) -> list[list[dict[str, Any]]]:
+            return likeliest(model(batch["pixels"]).float().softmax(-1), self.labels, top_k or 1)
+
+        for places, found in self.each(model, examples, read, options.get("batch_tokens")) if examples else ():
+            for place, best in zip(places, found, strict=True):
                 first = best[0]
                 answers[place] = Answer(pictures[place].name, best if top_k else first["label"], first["score"])
         return answers

@@ -272,10 +272,13 @@ class QuestionAnswering(Task):
     ) -> list[Found]:
         """What the windows of each of so many rows say."""
         found = [Found() for _ in range(rows)]
-        for places, batch in self.batches(model, windows, tokens):
+
+        def read(batch: Batch) -> tuple[list[float], list[Best]]:
             logits = self._logits(model, batch)
-            losses = self._losses(logits, batch).tolist()
             told = best_spans(logits, batch["context"], batch["seen"], longest or ANSWER, k).rows()
+            return self._losses(logits, batch).tolist(), list(told)
+
+        for places, (losses, told) in self.each(model, windows, read, tokens):
             for place, loss, one in zip(places, losses, told, strict=True):
                 found[windows[place].row].add(one, list(self._pieces(windows[place], one)), loss, k)
         return found

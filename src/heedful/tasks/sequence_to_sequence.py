@@ -22,6 +22,7 @@ from heedful.generation.options import part, resolve
 from heedful.generation.stopping import cut
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks import shares
 from heedful.tasks.encoder_decoders import EncoderDecoderTask, Pair
 from heedful.tasks.shared import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
 from heedful.tasks.specific import encoder_decoder_of, prefix_of, specific
@@ -247,14 +248,19 @@ class SequenceToSequence(EncoderDecoderTask):
         before = self.prefix if prefix is None else prefix
         sources = self._read([before + inputs[index] for index in asked], asked, max(batch_tokens or 0, EVALUATED))
         own = seeded(part(options, asked, len(inputs)), sources)
-        for batch in ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128):
+
+        def decoded(batch: np.ndarray) -> list[tuple[str, float, list[float] | None]]:
             ids, real = masked([sources[i] for i in batch], self.pad)
             made = part(own, batch, len(asked))
             found = decode(
                 model, ids, real, defaults=model.generation, tokenizer=self.target, logprobs=logprobs, **made
             )
             texts, said = self.target.decode(found.ids.tolist()), said_of(found, [1] * len(batch))
-            for i, text, score, log_p in zip(batch, texts, found.scores.tolist(), said, strict=True):
+            return list(zip(texts, found.scores.tolist(), said, strict=True))
+
+        batches = ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128)
+        for batch, told in shares.each(batches, decoded):
+            for i, (text, score, log_p) in zip(batch, told, strict=True):
                 answers[asked[i]] = Answer(inputs[asked[i]], cut(text, strings), score, log_p)
         return answers
 

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -28,13 +29,14 @@ from heedful.generation import decode
 from heedful.generation.options import part
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
-from heedful.tasks.documents import divided
+from heedful.tasks import shares
+from heedful.tasks.documents import divided, sampled
 from heedful.tasks.encoder_decoders import EncoderDecoderTask
 from heedful.tasks.encoders import LONGEST
-from heedful.tasks.hidden import SEED, beginning, cut_up, documents_of, frequencies, texts_of, window_of
+from heedful.tasks.hidden import SEED, beginning, contexts, cut_up, documents_of, frequencies, texts_of, window_of
 from heedful.tasks.shared import IGNORED, check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
 from heedful.tasks.specific import encoder_decoder_of
-from heedful.tasks.task import EVALUATED, Answer, Baseline, Encoded, Measured, short
+from heedful.tasks.task import EVALUATED, Answer, Baseline, Batch, Encoded, Measured, short
 from heedful.text import Tokenizer
 from heedful.text.sentinels import check_holes, restored, sentinels_of, spans_of, written
 
@@ -126,7 +128,7 @@ class SpanCorruption(EncoderDecoderTask):
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Train the tokenizer on the training documents."""
         asked = settings.tokenizer
-        texts = (row.values["text"] for row in rows)
+        texts = (row.values["text"] for row in sampled(rows))
         tokenizer = Tokenizer.train(
             texts, asked.size or 8000, asked.kind or "bpe", asked.lowercase, sentinels=SENTINELS
         )
@@ -170,9 +172,10 @@ class SpanCorruption(EncoderDecoderTask):
 
     def lengths(self, examples: Sequence[Window]) -> np.ndarray:
         """(N, 2): the source and the target of each window, as far as its tokens can all be hidden."""
-        rows = np.array([window.stream.context for window in examples], dtype=np.int64)
-        counts = np.array([self.corruption.counts(length) for length in rows.tolist()], dtype=np.int64)
-        hidden, spans = counts.T
+        rows = contexts(examples)
+        sizes, alike = np.unique(rows, return_inverse=True)
+        counts = np.array([self.corruption.counts(length) for length in sizes.tolist()], dtype=np.int64)
+        hidden, spans = counts[alike].T
         added = len(self.before) + len(self.after)
         return np.stack([rows - hidden + spans, hidden + spans + 1], axis=1) + added
 
@@ -221,7 +224,8 @@ class SpanCorruption(EncoderDecoderTask):
             raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
         sums, stream = np.zeros((len(rows), 3)), examples[0].stream
         ordinary = torch.from_numpy(self.asked.ordinary).to(model.device)
-        for places, batch in self.batches(model, examples, batch_tokens):
+
+        def read(batch: Batch) -> np.ndarray:
             labels = batch["labels"]
             told = (labels != IGNORED) & ordinary[labels.clamp(min=0)]
             logits, truth = model(batch["source"], batch["target"], batch["source_mask"])[told].float(), labels[told]
@@ -229,12 +233,15 @@ class SpanCorruption(EncoderDecoderTask):
             logits[:, len(ordinary) :] = -math.inf  # rows to spare
             losses = F.cross_entropy(logits, truth, reduction="none")
             each = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
+            return each.double().cpu().numpy()
+
+        for places, each in self.each(model, examples, read, batch_tokens):
             asked = [examples[i] for i in places]
             at = [
                 window.place * stream.context + np.flatnonzero(flags)
                 for window, flags in zip(asked, self._fixed(asked), strict=True)
             ]
-            np.add.at(sums, documents_of(stream, np.concatenate(at)), each.double().cpu().numpy())
+            np.add.at(sums, documents_of(stream, np.concatenate(at)), each)
         scored = Sums(sums, _figures)
         return Measured(overall(scored), {"tokens": len(stream.tokens), "hidden": int(sums[:, 2].sum())}, scored)
 
@@ -268,20 +275,24 @@ class SpanCorruption(EncoderDecoderTask):
         sources = self._read([inputs[i] for i in asked], where, max(batch_tokens or 0, EVALUATED)) if asked else []
         own = seeded(part(options, asked, len(inputs)), sources)
         bounded = any({**model.generation, **options}.get(name) for name in ("max_new_tokens", "max_length"))
+
+        def decoded(limit: Mapping[str, int], chosen: Sequence[int]) -> list[tuple[list[int], float, Any]]:
+            ids, real = masked([sources[i] for i in chosen], self.pad)
+            drawn = {**part(own, chosen, len(asked)), **limit}
+            found = decode(model, ids, real, defaults=model.generation, logprobs=logprobs, **drawn)
+            said = said_of(found, [1] * len(chosen))
+            return list(zip(found.ids.tolist(), found.scores.tolist(), said, strict=True))
+
         silent = 0  # texts to which no hole came back
         for number in sorted(set(holes)):  # a text may say as much in a batch as alone
             if number >= (most := len(self.sentinels)):
                 raise HeedfulError(f"{number} holes in a text, but the tokenizer has {most - 1} for it; ask with fewer")
             alike = [i for i, count in enumerate(holes) if count == number]
             limit = {} if bounded else {"max_new_tokens": A_HOLE * number + 2}
-            for batch in ordered([len(sources[i]) for i in alike], batch_tokens or EVALUATED, max_rows=128):
-                chosen = [alike[i] for i in batch]
-                ids, real = masked([sources[i] for i in chosen], self.pad)
-                drawn = part(own, chosen, len(asked)) | limit
-                found = decode(model, ids, real, defaults=model.generation, logprobs=logprobs, **drawn)
-                said = said_of(found, [1] * len(chosen))
-                told = zip(chosen, found.ids.tolist(), found.scores.tolist(), said, strict=True)
-                for i, row, score, log_p in told:
+            batches = ordered([len(sources[i]) for i in alike], batch_tokens or EVALUATED, max_rows=128)
+            chosen = [[alike[i] for i in batch] for batch in batches]
+            for together, told in shares.each(chosen, partial(decoded, limit)):
+                for i, (row, score, log_p) in zip(together, told, strict=True):
                     text, silent = inputs[asked[i]], silent + (not set(row) & set(self.sentinels[:number]))
                     spans = [written(self.source, span) for span in spans_of(row[1:], self.sentinels, number)]
                     filled, fills = restored(self.source, text, spans), [span.strip() for span in spans]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ from heedful.errors import HeedfulError
 from heedful.evaluation.scored import Scored
 from heedful.models import Model
 from heedful.settings import RunSettings
+from heedful.tasks import shares
 
+R = TypeVar("R")
 Batch = Mapping[str, Tensor]
 # Settings ("section" or "section.name") that only some tasks hear; each says which in ``uses``.
 SOME = frozenset(
@@ -220,22 +222,30 @@ class Task(ABC):
         names = self.asks or tuple(self.columns)[:1]
         return {name: self.columns[name] for name in names if name in self.columns}
 
-    def batches(
-        self, model: Model, examples: Sequence[Any], tokens: int | None = None
-    ) -> Iterator[tuple[np.ndarray, dict[str, Tensor]]]:
-        """Batches of ``examples`` on the model's device, alike lengths together, with the places of their examples."""
-        budget = tokens or EVALUATED
-        for places in ordered(self.lengths(examples), budget, pairs=budget * SQUARE):
-            tensors = self.collate([examples[i] for i in places])
-            yield places, {name: tensor.to(model.device) for name, tensor in tensors.items()}
+    def each(
+        self, model: Model, examples: Sequence[Any], compute: Callable[[Batch], R], tokens: int | None = None
+    ) -> Iterator[tuple[np.ndarray, R]]:
+        """Of each batch of ``examples``, alike lengths together, the places of these and what ``compute`` makes of its
+        tensors on the model's device, without gradients; by several processes where there are (``tasks.shares``).
+        """
 
-    @torch.no_grad()
+        @torch.no_grad()
+        def computed(places: np.ndarray) -> R:
+            tensors = self.collate([examples[i] for i in places])
+            return compute({name: tensor.to(model.device) for name, tensor in tensors.items()})
+
+        budget = tokens or EVALUATED
+        return shares.each(ordered(self.lengths(examples), budget, pairs=budget * SQUARE), computed)
+
     def loss(self, model: Model, examples: Sequence[Any], tokens: int | None = None) -> tuple[float, int]:
         """The objective summed over ``examples``, ``tokens`` a batch, and the number of predictions."""
         total, count = 0.0, 0
-        for _, batch in self.batches(model, examples, tokens):
-            count += self.count(batch)
-            total += float(self.objective(model, batch))
+
+        def summed(batch: Batch) -> tuple[float, int]:
+            return float(self.objective(model, batch)), self.count(batch)
+
+        for _, (loss, predicted) in self.each(model, examples, summed, tokens):
+            total, count = total + loss, count + predicted
         return total, count
 
 

@@ -309,10 +309,14 @@ class TextClassification(Task):
         Details: ``by_class``, ``confusion`` (but for several labels) and the surest ``mistakes``.
         """
         each, mistakes = Labelled(self.labels, len(examples), self.multi_label), Mistakes()
-        for places, batch in self.batches(model, examples, options.get("batch_tokens")):
-            logits, truth = self._logits(model, batch), batch["labels"].bool()
+
+        def read(batch: Batch) -> tuple[Tensor, ...]:
+            logits = self._logits(model, batch)
             said, p = self._said(logits)
-            each.add(places, truth.cpu(), said.cpu(), loss=self._losses(logits, batch["labels"]).cpu())
+            return batch["labels"].bool().cpu(), said.cpu(), p.cpu(), self._losses(logits, batch["labels"]).cpu()
+
+        for places, (truth, said, p, losses) in self.each(model, examples, read, options.get("batch_tokens")):
+            each.add(places, truth, said, loss=losses)
             for i in (said != truth).any(1).nonzero().flatten().tolist():
                 place = int(places[i])
                 text = " + ".join(map(short, self._texts(rows[place])))
@@ -348,15 +352,18 @@ class TextClassification(Task):
         examples, cut = examples_of(self.tokenizer, texts.values(), [()] * len(texts), self.longest)
         if cut:
             log.warning(f"{cut:,} of {len(inputs):,} inputs cut to {self.longest:,} tokens (the model takes no more)")
-        for places, batch in self.batches(model, examples, options.get("batch_tokens")):
+
+        def read(batch: Batch) -> list[tuple[Any, float]]:
             logits = self._logits(model, batch)
             if top_k is not None:
-                for place, best in zip(places, likeliest(self._probabilities(logits), self.labels, top_k), strict=True):
-                    answers[asked[place]] = Answer(inputs[asked[place]], best, best[0]["score"])
-                continue
+                best = likeliest(self._probabilities(logits), self.labels, top_k)
+                return [(labels, labels[0]["score"]) for labels in best]
             said, p = self._said(logits)
-            for place, row, score in zip(places, said, p.tolist(), strict=True):
-                answers[asked[place]] = Answer(inputs[asked[place]], self._output(row), score)
+            return [(self._output(row), score) for row, score in zip(said, p.tolist(), strict=True)]
+
+        for places, found in self.each(model, examples, read, options.get("batch_tokens")):
+            for place, (output, score) in zip(places, found, strict=True):
+                answers[asked[place]] = Answer(inputs[asked[place]], output, score)
         return answers
 
     def sample(self, row: Row) -> str:

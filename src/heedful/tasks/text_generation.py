@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +34,7 @@ from heedful.generation.pieces import pieces
 from heedful.generation.stopping import cut, until
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks import shares
 from heedful.tasks.conversations import (
     LONGEST,
     Talk,
@@ -334,9 +336,8 @@ class TextGeneration(Task):
         sums = np.zeros((len(rows), 3))
         if isinstance(examples[0], Talk):
             sums[:, 2] = [talk.size for talk in examples]
-            with torch.no_grad():
-                for places, batch in self.batches(model, examples, batch_tokens):
-                    sums[places, 0], sums[places, 1] = answered(model, batch)
+            for places, (nats, count) in self.each(model, examples, partial(answered, model), batch_tokens):
+                sums[places, 0], sums[places, 1] = nats, count
             return _measured(sums)
         sums[:, 2] = [len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows]
         for document, nats in self._nats(model, examples, batch_tokens):
@@ -344,19 +345,20 @@ class TextGeneration(Task):
             sums[:, 1] += np.bincount(document, minlength=len(rows))
         return _measured(sums)
 
-    @torch.no_grad()
     def _nats(
         self, model: Model, examples: Sequence[Window], batch_tokens: int | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The document of each token that is predicted, and −log p of the token, batch by batch."""
         stream = examples[0].stream
-        for places, batch in self.batches(model, examples, batch_tokens):
-            labels = batch["labels"]
-            logits = model(batch["ids"], batch.get("texts")).flatten(0, 1).float()
-            nats = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none").cpu().numpy()
+
+        def read(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+            logits, labels = model(batch["ids"], batch.get("texts")).flatten(0, 1).float(), batch["labels"].flatten()
+            nats = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
+            return nats.cpu().numpy(), (labels != IGNORED).cpu().numpy()
+
+        for places, (nats, real) in self.each(model, examples, read, batch_tokens):
             firsts = np.array([examples[i].place * stream.context for i in places])
             index = firsts[:, None] + np.arange(1, stream.context + 1)
-            real = (labels != IGNORED).flatten().cpu().numpy()
             yield np.searchsorted(stream.starts, index.ravel()[real], side="right") - 1, nats[real]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
@@ -396,13 +398,16 @@ class TextGeneration(Task):
         answers = [Answer(text, text, None) for text in inputs]
         batches = ordered(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
         own = seeded(options, prompts)
-        for batch in batches:
+
+        def decoded(batch: np.ndarray) -> list[tuple[list[int], int, float, list[float] | None]]:
             ids, real = masked([prompts[i] for i in batch])
             found = decode(model, ids, real, **plan, logprobs=logprobs, **part(own, batch, len(inputs)))
             said = said_of(found, [len(prompts[i]) for i in batch])
-            for i, row, length, score, log_p in zip(
-                batch, found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), said, strict=True
-            ):
+            told = found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), said
+            return list(zip(*told, strict=True))
+
+        for batch, found in shares.each(batches, decoded):
+            for i, (row, length, score, log_p) in zip(batch, found, strict=True):
                 before, text = self.tokenizer.decode([prompts[i], row[:length]])
                 shown = inputs[i] if isinstance(inputs[i], str) else ""
                 answers[i] = Answer(inputs[i], shown + cut(text[len(before) :], strings), score, log_p)

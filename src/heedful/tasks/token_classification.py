@@ -259,11 +259,14 @@ class TokenClassification(Task):
     def _say(self, model: Model, examples: Sequence[Example], sizes: Sequence[int], tokens: int | None) -> list[Said]:
         """What is said of the words of each text, of which there are ``sizes``."""
         said = [Said(np.zeros(size, np.int32), *np.zeros((2, size), np.float32)) for size in sizes]
-        for places, batch in self.batches(model, examples, tokens) if examples else ():
+
+        def read(batch: Batch) -> tuple[np.ndarray, ...]:
             logits = self._logits(model, batch)
             losses = F.cross_entropy(logits.transpose(1, 2), batch["labels"], ignore_index=IGNORED, reduction="none")
             p, best = logits.softmax(-1).max(-1)
-            found = best.cpu().numpy(), p.cpu().numpy(), losses.cpu().numpy()
+            return best.cpu().numpy(), p.cpu().numpy(), losses.cpu().numpy()
+
+        for places, found in self.each(model, examples, read, tokens) if examples else ():
             for i, place in enumerate(places):
                 example = examples[place]
                 words = slice(example.words.start, example.words.stop)

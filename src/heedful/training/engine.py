@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from heedful.stack import Block
+from heedful.tasks.shares import among
 from heedful.training.ranks import Ranks
 
 Batch = Mapping[str, Tensor]
@@ -55,9 +56,9 @@ class Alone:
         """√Σ g² over the whole model."""
         return nn.utils.get_total_norm(gradients)
 
-    def measuring(self, model: nn.Module) -> AbstractContextManager[bool]:
-        """While it lasts the model's methods may be called; whether this rank is to."""
-        return nullcontext(self.ranks.first)
+    def measuring(self, model: nn.Module) -> AbstractContextManager[None]:
+        """While it lasts all ranks may call the model's methods, with the same inputs."""
+        return among(self.ranks)
 
     def whole(self, model: nn.Module) -> AbstractContextManager[Any]:
         """The model with all of its weights, on the rank that writes it; ``None`` on the others."""
@@ -90,7 +91,7 @@ class Learner(nn.Module):
 
 
 class Replicated(Alone):
-    """The whole model on each rank. The first evaluates while the others wait."""
+    """The whole model on each rank, which share evaluations out, batch by batch."""
 
     def learner(self, model: nn.Module, objective: Objective) -> Objective:
         """The objective under ``DistributedDataParallel``, which averages gradients while they are made."""
@@ -153,14 +154,14 @@ class Sharded(Alone):
         return norm.full_tensor() if self._root is not None else norm  # type: ignore[attr-defined]  # a DTensor
 
     @contextmanager
-    def measuring(self, model: nn.Module) -> Iterator[bool]:
-        """All ranks call the same methods with the same inputs; what is outside of the blocks is gathered meanwhile."""
+    def measuring(self, model: nn.Module) -> Iterator[None]:
+        """Nothing is shared out, as no rank can compute alone; what is outside of the blocks is gathered meanwhile."""
         if self._root is None:
-            yield True
+            yield
             return
         self._root.unshard()
         try:
-            yield True
+            yield
         finally:
             self._root.reshard()
 

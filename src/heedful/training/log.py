@@ -160,6 +160,8 @@ def describe(line: Mapping[str, Any]) -> str:
     parts = [form.format(line[name]) for name, form in formats.items() if line.get(name) is not None]
     speeds = {name.removesuffix("_per_second"): value for name, value in line.items() if name.endswith("_per_second")}
     parts += [f"{value:,.0f} {unit}/s" for unit, value in speeds.items()]
+    if (share := line.get("share_of_ceiling")) is not None:
+        parts.append(f"{100 * share:.0f} % of the ceiling")
     parts += [f"{name} {value:.4g}" for name, value in line.items() if name.startswith("valid_")]
     return "  ".join(parts)
 

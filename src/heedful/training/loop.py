@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from heedful.errors import HeedfulError, nearest
 from heedful.evaluation.scored import LOWER_IS_BETTER
 from heedful.training.averages import Average
+from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, Interrupts
 from heedful.training.engine import Alone
 from heedful.training.guard import excess, origin
@@ -136,6 +137,7 @@ class Loop:
     save_every: int | None = None  # steps; None: after each evaluation and epoch. Always after the last step too
     log: Log = field(default_factory=partial(Log, quiet=True))
     log_every: int = 50  # steps
+    ceiling: Ceiling | None = None  # tells in the log how much of what the machine can compute the run computes
 
     def __post_init__(self) -> None:
         if self.precision not in ("fp32", "bf16"):
@@ -250,6 +252,8 @@ class Loop:
             if self.average is not None:
                 self.average.update()
         self._pending.append((loss, norm))
+        if self.ceiling is not None:
+            self.ceiling.add(batch for number, batch in zip(passes, mine, strict=True) if number < len(batches))
         numbers.step += 1
         numbers.tokens += total
         numbers.window_tokens += total
@@ -319,12 +323,11 @@ class Loop:
         return metrics
 
     def _evaluated(self, interrupts: Interrupts) -> dict[str, float] | None:
-        """What the first rank measures, for all. Alone it may be interrupted; several leave it together, at its end."""
+        """What all ranks measure together. One may be interrupted; several leave it together, at its end."""
         assert self.evaluate is not None
-        ranks, measured = self.engine.ranks, None
-        with self.engine.measuring(self.model) as mine, interrupts.at_once() if ranks.size == 1 else nullcontext():
-            if mine:
-                measured = self.evaluate()
+        ranks = self.engine.ranks
+        with self.engine.measuring(self.model), interrupts.at_once() if ranks.size == 1 else nullcontext():
+            measured = self.evaluate()
         found = None if measured is None else {name: float(value) for name, value in measured.items()}
         shared: dict[str, float] | None = ranks.same(found)
         return shared
@@ -368,6 +371,10 @@ class Loop:
             line["loss"] = numbers.window_loss / numbers.window_tokens
             line["lr"] = max(group["lr"] for group in self.optimiser.param_groups)
             line[f"{self.unit}_per_second"] = round(numbers.window_tokens / numbers.window_seconds, 1)
+        if self.ceiling is not None:
+            if (share := self.ceiling.share(numbers.window_seconds)) is not None:
+                line["share_of_ceiling"] = round(share, 4)
+            self._clock()  # measuring is no step
         if numbers.skipped:
             line["skipped"] = numbers.skipped
         line["seconds"] = round(numbers.seconds, 3)

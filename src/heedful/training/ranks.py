@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
 from heedful.errors import HeedfulError
 
-PATIENCE = timedelta(hours=2)  # the others wait while the first reads data and evaluates
+PATIENCE = timedelta(hours=2)  # the others wait while the first reads data
+T = TypeVar("T")
 LOST = ("gloo", "Connection closed", "Connection reset", "Broken pipe", "NCCL", "Socket")  # what such errors speak of
 
 
@@ -25,7 +26,7 @@ class Ranks:
     """One process of several; by default the only one, which need not tell anybody anything.
 
     Args:
-        rank: this one's number; 0 reads the data first, evaluates, and alone writes files and speaks.
+        rank: this one's number; 0 reads the data first, and alone writes files and speaks.
         size: how many there are.
     """
 
@@ -52,12 +53,28 @@ class Ranks:
             dist.all_reduce(tensor)
         return tensor
 
+    def all(self, value: Any) -> list[Any]:
+        """What each gives, by rank, for all."""
+        told = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(told, value)
+        return told
+
     def same(self, value: Any = None) -> Any:
         """What the first gives, for all."""
         told = [value]
         if self.size > 1:
             dist.broadcast_object_list(told, src=0)
         return told[0]
+
+    def led(self, make: Callable[[], T]) -> T:
+        """What the first makes while the others wait, for all; where that fails, it says why and they end quietly."""
+        if not self.first:
+            self.follow()
+            return cast(T, self.same())
+        with self.waiting():
+            made = make()
+        return cast(T, self.same(made))
 
     def wait(self) -> None:
         """Until all are here."""

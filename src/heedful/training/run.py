@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from heedful.settings import RunSettings, resolve
 from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.averages import average_of
 from heedful.training.beginning import begin, begun, check_overwrite, taken_up
+from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.choices import asked_for, settled, spread, suggested_for
 from heedful.training.determinism import deterministic
@@ -42,6 +44,7 @@ from heedful.training.loop import Loop, Optimiser
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
+from heedful.training.quicken import quicken
 from heedful.training.range_test import range_test
 from heedful.training.ranks import Ranks, joined, own_device
 from heedful.training.report import card_of, described, ended, trained_parameters
@@ -198,6 +201,8 @@ def tried(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
     """
     if settings.resume:
         raise HeedfulError("--find-lr looks at a run's beginning, and --resume goes on with one; give one of them")
+    if settings.training.report:
+        raise HeedfulError("--find-lr leaves no log to report; leave --training.report out")
     with joined() as ranks, TemporaryDirectory() as folder:
         if ranks.size > 1:
             raise HeedfulError("--find-lr is a matter of one process; leave torchrun out")
@@ -287,7 +292,11 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         drop_paths(model, settings.model.drop_path)
     if training.gradient_checkpointing:
         forgetful(model)
+    dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32
+    ceiling = Ceiling(flops_of(model), partial(most_flops, model.device, dtype)) if ranks.first else None
     engine = engine_of(ranks, bool(training.shard), training.precision == "bf16")
+    if not training.shard:
+        quicken(model, rows_alike=not settings.model.drop_path)
     objective = engine.learner(
         model, lambda model, batch: task.objective(model, batch, training.label_smoothing or 0.0)
     )
@@ -334,6 +343,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
             reporters=reporters(training.report or (), out, settings.to_dict()) if ranks.first else (),
         ),
         log_every=_chosen(training.log_every),
+        ceiling=ceiling,
     )
     return loop
 

@@ -20,6 +20,7 @@ from heedful.verification.report import Finding
 OTHERS = ("checkpoint.pt", "metrics.jsonl", "run.toml", "watch.jsonl")
 DRAWN = {".svg", ".html"}
 ITS_OWN = ("out", "resume", "overwrite")  # settings in which two runs that are to be alike may differ
+TIMED = ("seconds", "_per_second", "share_of_ceiling")  # how names of the log end that are of the clock
 SHOWN = 3  # names of what differs
 Facts = Mapping[str, str]  # what something holds: a digest, or a number, by name
 
@@ -104,10 +105,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 def _lines(run: Path) -> Facts:
     path = run / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    told = [
-        {name: value for name, value in json.loads(line).items() if not name.endswith(("seconds", "_per_second"))}
-        for line in lines
-    ]
+    told = [{name: value for name, value in json.loads(line).items() if not name.endswith(TIMED)} for line in lines]
     return {f"line {number} (step {line.get('step')})": json.dumps(line) for number, line in enumerate(told, start=1)}
 
 

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Self
+from threading import current_thread, main_thread
+from typing import IO, Any, Self
 
 from heedful.training.beginning import BEGINNING, LEFT, MODELS
 
@@ -23,7 +24,9 @@ READY = ".ready"  # the ending of a folder of files that are all there and are b
 
 
 class Session:
-    """One process of a run: ``heedful train``, in a process group of its own, watched through its folder."""
+    """One process of a run: ``heedful train``, in a process group of its own, watched through its folder. It does not
+    outlive us where we are told to end (SIGTERM).
+    """
 
     def __init__(self, arguments: Sequence[str], out: Path) -> None:
         self.out = out
@@ -39,9 +42,12 @@ class Session:
         )
 
     def __enter__(self) -> Self:
+        self._answer: Any = signal.signal(signal.SIGTERM, _leave) if current_thread() is main_thread() else None
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._answer is not None:
+            signal.signal(signal.SIGTERM, self._answer)
         self.kill()
         self._errors.close()
 
@@ -98,6 +104,10 @@ class Session:
     def writing_model(self) -> bool:
         """Files of a model are being written, or moved to their place."""
         return any(name not in (BEGINNING, WHOLE) for name in unfinished(self.out))
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(143)
 
 
 def aimed(session: Session, aim: str, whole: float, learning: float, draw: random.Random) -> bool:

@@ -10,14 +10,18 @@ from importlib.resources import files
 from heedful.views.text import escaped
 
 
-def page(title: str, body: str, style: str = "", script: str = "", *, images: bool = False) -> str:
+def page(
+    title: str, body: str, style: str = "", script: str = "", *, images: bool = False, fetches: bool = False
+) -> str:
     """A whole page under a heading, ``title``; ``body`` is HTML, ``style`` goes after ``page.css``.
 
-    ``images`` lets images be shown that lie in the page itself (``data:`` addresses).
+    ``images`` lets images be shown that lie in the page itself (``data:`` addresses); ``fetches`` lets its script ask
+    the server that it came from, and no other.
     """
     style = asset("page.css") + style
     policy = f"default-src 'none'; style-src {_digest(style)}" + (f"; script-src {_digest(script)}" if script else "")
     policy += "; img-src data:" if images else ""
+    policy += "; connect-src 'self'" if fetches else ""
     run = f"\n<script>{script}</script>" if script else ""
     return f"""<!doctype html>
 <html lang="en">

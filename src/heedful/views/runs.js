@@ -1,0 +1,306 @@
+// Runs as the server tells them: `runs` by their number. Each answer changes what has changed, and ends in `paint`.
+
+const runs = new Map();            // number → what is told of the run, with its curves
+const rows = new Map();            // number → {row, cells}
+const chosen = new Set(asked().has("runs") ? list(asked().get("runs")) : []);     // by name: numbers are the server's own
+const state = { log: asked().get("scale"), step: null, only: "" };
+const LEGEND = 12, COLOURS = 8;
+let known = "", late = null;
+
+function list(text) {              // of names, from an address
+  try { const found = JSON.parse(text); return Array.isArray(found) ? found.map(String) : []; } catch { return []; }
+}
+
+// ---- words ----
+
+const number = (value) => (value === null || value === undefined ? "" : Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4))));
+const rounded = (value) => Math.round(value).toLocaleString("en");
+
+function time(seconds) {           // "3 s", "12 min", "2 h 5 min", "3 days 2 h"
+  const minutes = Math.round(seconds / 60);
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 2880) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return `${Math.floor(minutes / 1440)} days ${Math.floor((minutes % 1440) / 60)} h`;
+}
+
+const COLUMNS = {
+  run: null,
+  state: (run) => [make("span", `state ${run.state}`, run.state)],
+  task: (run) => [run.task ?? ""],
+  model: (run) => [run.model ?? ""],
+  step: (run) => {
+    if (run.share === null || run.state === "done") return [rounded(run.step)];
+    const bar = make("i");
+    bar.style.width = `${run.share * 100}%`;
+    return [`${rounded(run.step)} (${Math.floor(run.share * 100)} %)`, make("span", "way", bar)];
+  },
+  left: (run) => [run.left !== null ? time(run.left) : run.state === "done" && run.seconds !== null ? `took ${time(run.seconds)}` : ""],
+  loss: (run) => [number(run.loss)],
+  best: (run) => {
+    if (!run.best) return [""];
+    const [name, unit] = run.best.metric.split(", ");        // "accuracy, %"
+    return [`${name} ${number(run.best.value)}${unit ? ` ${unit}` : ""} at step ${rounded(run.best.step)}`];
+  },
+  speed: (run) => [run.speed !== null ? `${rounded(run.speed)} ${run.unit}/s` : ""],
+  ceiling: (run) => [run.ceiling !== null ? `${percent(run.ceiling)} %` : ""],
+  pages: (run) => run.pages.map((name) => {
+    const link = make("a", "", name);
+    link.href = `run/${run.id}/${encodeURIComponent(name)}`;
+    link.target = "_blank"; link.rel = "noopener";
+    return link;
+  }),
+};
+
+// ---- which runs ----
+
+const colour = (run) => `var(--run${run.id % COLOURS})`;
+const matches = (run) => [run.name, run.task ?? "", run.model ?? ""].some((text) => text.toLowerCase().includes(state.only));
+const shown = () => [...runs.values()].filter(matches).sort((a, b) => b.began - a.began || a.name.localeCompare(b.name));
+const bright = (run) => chosen.size === 0 || chosen.has(run.name);
+const anyChosen = (all) => all.some((run) => chosen.has(run.name));
+
+function choose(name) {
+  if (!chosen.delete(name)) chosen.add(name);
+  keep(); paint();
+}
+
+function keep() {
+  remember({ runs: chosen.size ? JSON.stringify([...chosen]) : null, scale: state.log });
+}
+
+function pick(run) {               // the button that chooses a run
+  const button = make("button", "pick"), swatch = make("i");
+  button.type = "button";
+  swatch.style.background = colour(run);
+  button.append(swatch, make("bdi", "", run.name));
+  button.addEventListener("click", () => choose(run.name));
+  return button;
+}
+
+// ---- the table ----
+
+function put(cell, parts) {        // only where it says something else: what is read or pointed at stays as it is
+  const wanted = make("td", "", ...parts).innerHTML;
+  if (cell.innerHTML !== wanted) cell.replaceChildren(...parts);
+}
+
+function paintTable(all) {
+  const body = find(".runs tbody"), order = all.map((run) => run.id);
+  for (const [id, { row }] of rows) if (!runs.has(id)) { row.remove(); rows.delete(id); }
+  for (const run of runs.values()) {
+    if (!rows.has(run.id)) {
+      const row = make("tr"), cells = {};
+      for (const name of Object.keys(COLUMNS)) {
+        cells[name] = make("td", name === "run" ? "name" : "");
+        cells[name].dataset.what = name;
+        row.append(cells[name]);
+      }
+      cells.run.append(pick(run));
+      const after = [...rows.values()].find((other) => other.began < run.began);       // younger ones stand above
+      body.insertBefore(row, after?.row ?? null);
+      rows.set(run.id, { row, cells, began: run.began });
+    }
+    const { row, cells } = rows.get(run.id);
+    for (const [name, parts] of Object.entries(COLUMNS)) if (parts) put(cells[name], parts(run));
+    row.hidden = !order.includes(run.id);
+    mark(cells.run.firstChild, run);
+  }
+}
+
+function mark(button, run) {
+  button.setAttribute("aria-pressed", chosen.has(run.name));
+  button.classList.toggle("pale", !bright(run));
+}
+
+function paintLegend(all) {
+  const first = all.filter((run, place) => place < LEGEND || chosen.has(run.name));
+  const legend = find(".legend"), more = all.length - first.length, wanted = first.map((run) => run.id).join() + `+${more}`;
+  if (legend.dataset.of !== wanted) {
+    legend.dataset.of = wanted;
+    legend.replaceChildren(...first.map((run) => {
+      const item = make("li", "", pick(run));
+      item.dataset.id = run.id;
+      return item;
+    }), ...(more ? [make("li", "", `and ${more} more in the table`)] : []));
+  }
+  for (const item of legend.querySelectorAll("li[data-id]")) mark(item.firstChild, runs.get(Number(item.dataset.id)));
+}
+
+// ---- curves ----
+
+function ticks(low, high, most) {  // round numbers, 1, 2 or 5 times a power of ten apart, that enclose both
+  const span = high - low || Math.abs(high) || 1, power = 10 ** Math.floor(Math.log10(span / most));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => span / one <= most + 1e-9);
+  const found = [];
+  for (let i = Math.floor(low / step + 1e-9); i <= Math.ceil(high / step - 1e-9); i++) found.push(Number((i * step).toPrecision(12)));
+  if (found.length < 2) found.push(Number((found[0] + step).toPrecision(12)));
+  return found;
+}
+
+function logTicks(low, high) {
+  const factors = high / low < 1000 ? [1, 2, 5] : [1], marks = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) for (const one of factors) marks.push(Number((one * 10 ** power).toPrecision(6)));
+  const first = marks.findLastIndex((one) => one <= low * (1 + 1e-9)), last = marks.findIndex((one) => one >= high * (1 - 1e-9));
+  return marks.slice(first, Math.max(last, first + 1) + 1);
+}
+
+const frames = new Map();          // by chart: how steps and values lie on its canvas
+
+function paintChart(name, all, kinds, height) {   // kinds: {curve: dash}
+  const canvas = find(`.${name} canvas`), width = find(`.${name}`).clientWidth, pen = sharp(canvas, width, height);
+  const lines = all.flatMap((run) => Object.keys(kinds).map((kind) => ({ run, kind, points: run.curves?.[kind] ?? [] }))).filter(({ points }) => points.length);
+  frames.delete(name);
+  find(`.${name}`).classList.toggle("bare", !lines.length);
+  if (!lines.length) {
+    pen.font = font(14); pen.fillStyle = ink("quiet"); pen.fillText("no line yet", 8, 24);
+    return;
+  }
+  let [low, high, last] = [Infinity, -Infinity, 0];
+  for (const { points } of lines) for (const [step, value] of points) { low = Math.min(low, value); high = Math.max(high, value); last = Math.max(last, step); }
+  const log = name === "loss" && low > 0 && (state.log === null ? high > 20 * low : state.log === "log");
+  if (name === "loss") find(".scale").setAttribute("aria-pressed", log);
+  const up = log ? logTicks(low, high) : ticks(low > 0 && (low < 0.4 * high || name !== "loss") ? 0 : low, high, height > 200 ? 6 : 3);
+  const unit = log ? Math.log10 : (value) => value, [bottom, top] = [unit(up[0]), unit(up.at(-1))];
+  pen.font = font(12);
+  const left = Math.ceil(Math.max(...up.map((tick) => pen.measureText(number(tick)).width))) + 12, right = width - 12;
+  const floor = height - 24, ceiling = 10, most = last || 1;
+  const x = (step) => left + ((right - left) * step) / most, y = (value) => floor - ((floor - ceiling) * (unit(value) - bottom)) / (top - bottom || 1);
+  pen.textBaseline = "middle"; pen.lineWidth = 1;
+  for (const tick of up) {
+    pen.strokeStyle = ink("edge"); pen.fillStyle = ink("quiet"); pen.textAlign = "right";
+    pen.beginPath(); pen.moveTo(left, y(tick)); pen.lineTo(right, y(tick)); pen.stroke();
+    pen.fillText(number(tick), left - 8, y(tick));
+  }
+  pen.textAlign = "center"; pen.textBaseline = "alphabetic";
+  for (const tick of ticks(0, most, width > 600 ? 6 : 3).filter((tick) => tick <= most)) pen.fillText(number(tick), between(left, x(tick), right - 12), height - 6);
+  const style = getComputedStyle(document.documentElement), some = anyChosen(all);
+  const drawn = some ? [...lines.filter(({ run }) => !chosen.has(run.name)), ...lines.filter(({ run }) => chosen.has(run.name))] : lines;
+  pen.lineJoin = "round";
+  for (const { run, kind, points } of drawn) {
+    const clear = !some || chosen.has(run.name);
+    pen.strokeStyle = pen.fillStyle = style.getPropertyValue(`--run${run.id % COLOURS}`).trim();
+    pen.globalAlpha = clear ? 1 : 0.22; pen.lineWidth = some && clear ? 2.6 : 1.6;
+    pen.setLineDash(kinds[kind]);
+    pen.beginPath();
+    points.forEach(([step, value], i) => (i ? pen.lineTo(x(step), y(value)) : pen.moveTo(x(step), y(value))));
+    pen.stroke();
+    pen.setLineDash([]);
+    if (points.length > 1 && kind !== "validation") continue;
+    for (const [step, value] of points.slice(-40)) { pen.beginPath(); pen.arc(x(step), y(value), 3, 0, 7); pen.fill(); }
+  }
+  pen.globalAlpha = 1;
+  frames.set(name, { x, y, left, right, most, lines });
+  if (state.step === null || name !== "loss") return;
+  pen.strokeStyle = ink("text"); pen.lineWidth = 1;
+  pen.beginPath(); pen.moveTo(x(state.step), ceiling); pen.lineTo(x(state.step), floor); pen.stroke();
+}
+
+function at(points, step) {        // the value of a curve nearest to a step, null beyond its ends
+  if (!points.length || step > points.at(-1)[0] * 1.02) return null;
+  return points.reduce((best, point) => (Math.abs(point[0] - step) < Math.abs(best[0] - step) ? point : best))[1];
+}
+
+function paintTold(all) {
+  const told = find(".told"), some = all.filter((run) => bright(run)).slice(0, 5);
+  if (state.step === null || !some.length) { told.textContent = ""; return; }
+  const each = some.map((run) => {
+    const [training, validation] = [run.curves.training, run.curves.validation].map((points) => at(points, state.step));
+    return training === null ? null : `\u2068${run.name}\u2069 ${number(training)}` + (validation === null ? "" : ` (validation ${number(validation)})`);
+  }).filter((one) => one !== null);
+  told.textContent = `step ${rounded(state.step)}: ${each.join(", ") || "no value"}`;
+}
+
+function nearest(event) {          // the point of a curve that is pointed at
+  const frame = frames.get("loss"), box = find(".loss canvas").getBoundingClientRect();
+  if (!frame) return null;
+  let found = null, least = 24 ** 2;
+  for (const { run, kind, points } of frame.lines) for (const [step, value] of points) {
+    const far = (frame.x(step) - event.clientX + box.left) ** 2 + (frame.y(value) - event.clientY + box.top) ** 2;
+    if (far < least) [found, least] = [{ run, kind, step, value }, far];
+  }
+  return found;
+}
+
+// ---- all of it ----
+
+function paint() {
+  if (!known) return;              // nothing was told yet
+  const all = shown();
+  find(".none").hidden = runs.size > 0;
+  find(".some").hidden = runs.size === 0;
+  const running = [...runs.values()].filter((run) => run.state === "running").length;
+  find(".count").textContent = runs.size ? `${runs.size} ${runs.size === 1 ? "run" : "runs"}, ${running} running` : "";
+  document.title = running ? `${running} running: Runs` : "Runs";
+  find(".clear").disabled = !chosen.size;
+  if (!runs.size) return;
+  paintTable(all); paintLegend(all); paintTold(all);
+  paintChart("loss", all, { training: [], validation: [7, 4] }, 320);
+  paintChart("rate", all, { rate: [] }, 110);
+}
+
+function take(answer) {
+  const there = new Set(answer.runs.map((run) => run.id));
+  if (answer.known.split("-")[0] !== known.split("-")[0]) {       // another server: its numbers are of other runs
+    runs.clear();
+    for (const { row } of rows.values()) row.remove();
+    rows.clear();
+  }
+  for (const id of runs.keys()) if (!there.has(id)) runs.delete(id);
+  for (const run of answer.runs) runs.set(run.id, { ...run, curves: run.curves ?? runs.get(run.id)?.curves ?? {} });
+  known = answer.known;
+  paint();
+}
+
+async function look() {
+  clearTimeout(late);
+  let answer = null;
+  try { answer = await (await fetch(`runs.json?known=${encodeURIComponent(known)}`)).json(); } catch { /* told below */ }
+  find(".fresh").textContent = answer ? "" : "Not reached: heedful watch has ended, or is not here any more. It is asked again.";
+  clearTimeout(late);              // two may have been under way
+  late = setTimeout(look, data.every * 1000);
+  if (answer) take(answer);
+}
+
+find(".runs thead tr").append(...Object.keys(COLUMNS).map((name) => make("th", "", name)));
+find(".scale").addEventListener("click", () => { state.log = find(".scale").getAttribute("aria-pressed") === "true" ? "linear" : "log"; keep(); paint(); });
+find(".clear").addEventListener("click", () => { chosen.clear(); keep(); paint(); });
+find(".only").addEventListener("input", (event) => { state.only = event.target.value.trim().toLowerCase(); paint(); });
+const canvas = find(".loss canvas");
+canvas.addEventListener("pointermove", (event) => {
+  const point = nearest(event);
+  showTip(event, point ? `${point.run.name}: ${point.kind} ${number(point.value)} at step ${rounded(point.step)}` : "");
+});
+canvas.addEventListener("pointerleave", (event) => showTip(event, ""));
+canvas.addEventListener("click", (event) => { const point = nearest(event); if (point) choose(point.run.name); });
+canvas.addEventListener("keydown", (event) => {
+  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key], frame = frames.get("loss");
+  if (!by || !frame || typing(event)) return;
+  event.preventDefault();
+  const steps = [...new Set(frame.lines.filter(({ run }) => bright(run)).flatMap(({ points }) => points.map(([step]) => step)))].sort((a, b) => a - b);
+  if (!steps.length) return;
+  const now = state.step ?? (by > 0 ? -1 : Infinity);
+  state.step = by > 0 ? steps.find((step) => step > now) ?? steps.at(-1) : steps.findLast((step) => step < now) ?? steps[0];
+  paint();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") {
+    if (event.target.matches("input")) { event.target.value = ""; state.only = ""; event.target.blur(); }
+    chosen.clear(); state.step = null; keep(); paint();
+    return;
+  }
+  if (typing(event)) return;
+  if (event.key === "/") { event.preventDefault(); find(".only").focus(); }
+  if (event.key === "x") find(".scale").click();
+});
+window.addEventListener("hashchange", () => {
+  chosen.clear();
+  for (const name of asked().has("runs") ? list(asked().get("runs")) : []) chosen.add(name);
+  state.log = asked().get("scale");
+  paint();
+});
+window.addEventListener("resize", paint);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); paint(); });
+
+readColours(); look();

@@ -1,0 +1,54 @@
+"""The page of ``heedful watch``: runs in a table, and their curves laid over each other, as they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heedful.views.page import asset, page
+from heedful.views.parts import data
+from heedful.views.text import escaped, visible
+
+EVERY = 3.0  # seconds between two looks
+
+
+def runs_page(folders: Sequence[str], every: float = EVERY) -> str:
+    """A page (HTML) that asks the server that it came from for ``/runs.json``, again and again, and shows what it says.
+
+    It is never loaded anew: rows, curves and what is chosen stay where they are. The address keeps what is chosen:
+    ``#runs=["en-fr"]&scale=log``.
+
+    Args:
+        folders: where the runs are looked for; named where there are none.
+        every: seconds between two looks.
+    """
+    where = escaped(" or ".join(folders))
+    body = f"""<p class="quiet"><span class="count">The runs are read.</span>
+<span class="fresh" role="status"></span></p>
+<section class="none" hidden><p>No run below {where} yet. A run is a folder that training writes; it shows here with its
+first line. For example: <code>heedful train translation --train train.en train.fr --out runs/en-fr</code></p></section>
+<noscript><p>This page is drawn by its own script, which your browser does not run.</p></noscript>
+<div class="some" hidden>
+<div class="tools">
+<label>only <input type="text" class="only" placeholder="part of a name, a task"
+aria-label="only runs whose name or task holds"></label>
+<button type="button" class="scale" aria-pressed="false">log scale</button>
+<button type="button" class="clear" disabled>choose none</button>
+</div>
+<section class="chart loss"><h2>loss
+<span class="key"><i class="line"></i>training<i class="line dashed"></i>validation</span></h2>
+<canvas tabindex="0" role="img" aria-label="Loss against steps, a line a run; arrow keys go along the steps, and the
+line below tells the values."></canvas></section>
+<p class="told" role="status"></p>
+<ul class="legend" aria-label="runs of the curves"></ul>
+<section class="chart rate"><h2>learning rate</h2>
+<canvas role="img" aria-label="Learning rate against steps, a line a run"></canvas></section>
+<div class="scroll"><table class="runs"><thead><tr></tr></thead><tbody></tbody></table></div>
+</div>
+<div class="tip" hidden></div>
+<footer><p>Press a run's name to choose it, several to compare them; <kbd>/</kbd> finds by name, <kbd>x</kbd> changes
+the scale, arrow keys on the curves go from step to step, <kbd>Esc</kbd> chooses none. The address keeps what is chosen.
+Curves of more than 500 points are means of neighbours. The share of the ceiling is what the run computes of what this
+machine can.</p></footer>
+{data({"every": every, "where": [visible(folder) for folder in folders]})}"""
+    style, script = (asset(f"parts.{kind}") + asset(f"runs.{kind}") for kind in ("css", "js"))
+    return page("Runs", body, style, script, fetches=True)

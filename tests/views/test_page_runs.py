@@ -1,0 +1,219 @@
+"""The page of ``heedful watch`` in a real browser, over a real server and folders that change meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heedful.views.page import page as page_of
+from heedful.views.runs import runs_page
+from heedful.watching import server as serving
+from heedful.watching.runs import Runs
+from heedful.watching.server import Server
+
+
+def line(step: int, **more: Any) -> str:
+    loss = 8 / (1 + step / 100)
+    numbers = {"step": step, "loss": loss, "lr": 0.001, "tokens_per_second": 1000.0, "seconds": step / 2}
+    return json.dumps(numbers | more) + "\n"
+
+
+def begun(folder: Path, lines: list[str]) -> Path:
+    folder.mkdir(parents=True)
+    text = (
+        f'task = "translation"\ntrain = ["a"]\nout = "{folder.name}"\npreset = "transformer-tiny"\nmax_steps = 1000\n'
+    )
+    (folder / "run.toml").write_text(text, encoding="utf-8")
+    (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Server]]:
+    """A server of the runs below ``tmp_path``, whose page asks ten times a second."""
+    monkeypatch.setattr(serving, "runs_page", lambda folders: runs_page(folders, every=0.1))
+    made: list[Server] = []
+
+    def make() -> Server:
+        made.append(Server(Runs([str(tmp_path)])))
+        threading.Thread(target=made[-1].serve_forever, args=(0.05,)).start()
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def open_runs(served: Callable[[], Server], open_address: Callable[..., Any]) -> Callable[..., Any]:
+    address = served().address
+    return lambda view="", **how: open_address(
+        address + view, lambda url: url.startswith(address) and "/run/" not in url, offline=False, **how
+    )
+
+
+def names(page: Any) -> list[str]:
+    return page.locator("td.name").all_inner_texts()
+
+
+def test_nothing_but_the_page_itself_is_asked(tmp_path: Path) -> None:
+    html = runs_page([str(tmp_path / "<b>")])
+    assert "<b>" not in html
+    assert "http" not in html.replace("http-equiv", "")
+    assert "connect-src 'self'" in html
+    assert "connect-src" not in page_of("A page", "")
+
+
+def test_a_page_of_nothing_says_what_to_do_until_there_is_something(
+    tmp_path: Path, open_runs: Callable[..., Any], until: Callable[..., None]
+) -> None:
+    page = open_runs()
+    page.locator(".none").wait_for()
+    assert "heedful train translation" in page.locator(".none").inner_text()
+    assert page.locator(".some").is_hidden()
+    begun(tmp_path / "one", [])
+    page.locator(".runs").wait_for()
+    assert names(page) == ["one"]
+    assert page.locator(".none").is_hidden()
+
+
+def test_it_follows_without_being_loaded_again(
+    tmp_path: Path, open_runs: Callable[..., Any], until: Callable[..., None]
+) -> None:
+    folder = begun(tmp_path / "en-fr", [line(100), line(200, valid_loss=3.5, valid_bleu=20.25, share_of_ceiling=0.41)])
+    (folder / "curve.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", encoding="utf-8")
+    page = open_runs()
+    page.locator("td.name").wait_for()
+    row = page.locator("tbody tr").inner_text()
+    for said in (
+        "running",
+        "translation",
+        "transformer-tiny",
+        "200 (20 %)",
+        "7 min",
+        "BLEU 20.25 at step 200",
+        "1,000",
+        "41 %",
+    ):
+        assert said in row, said
+    assert page.get_by_role("link", name="curve.svg").get_attribute("href") == "run/0/curve.svg"
+    page.evaluate("window.same = document.querySelector('tbody tr')")
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as log:
+        log.write(line(300) + '{"step": 35')
+    until(page, "document.querySelector('tbody tr').innerText.includes('300 (30 %)')")
+    begun(tmp_path / "deep" / "er" / "de-en", [line(50)])
+    until(page, "document.querySelectorAll('tbody tr').length === 2")
+    assert names(page) == ["deep/er/de-en", "en-fr"]
+    assert page.evaluate("document.querySelectorAll('tbody tr')[1] === window.same")
+    assert page.title() == "2 running: Runs"
+    (folder / "last").mkdir()
+    (folder / "last" / "heedful.json").write_text("{}", encoding="utf-8")
+    until(page, "document.querySelectorAll('tbody tr')[1].innerText.includes('done')")
+    assert page.title() == "1 running: Runs"
+
+
+def inked(page: Any) -> dict[str, int]:
+    """How many pixels of the loss curves are of each run's colour, and not pale."""
+    return page.evaluate(
+        """() => { const canvas = document.querySelector(".loss canvas"), found = {};
+        const style = getComputedStyle(document.documentElement);
+        const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+        copy.drawImage(canvas, 0, 0);
+        const data = copy.getImageData(0, 0, canvas.width, canvas.height).data;
+        for (const run of runs.values()) {
+          const hex = style.getPropertyValue(`--run${run.id % 8}`).trim().slice(1);
+          const rgb = [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
+          found[run.name] = 0;
+          for (let i = 0; i < data.length; i += 4)
+            if (data[i + 3] > 120 && rgb.every((c, k) => Math.abs(data[i + k] - c) < 12)) found[run.name]++;
+        }
+        return found; }"""
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_curves_lie_over_each_other_and_chosen_ones_stand_out(
+    tmp_path: Path, open_runs: Callable[..., Any], dark: bool
+) -> None:
+    begun(tmp_path / "a, b", [line(step, valid_loss=5.0) for step in range(10, 500, 10)])
+    begun(tmp_path / "other", [line(step, loss=2.0, lr=0.002) for step in range(10, 800, 10)])
+    page = open_runs(dark=dark)
+    page.locator("td.name").first.wait_for()
+    before = inked(page)
+    assert min(before.values()) > 300
+    assert page.evaluate("frames.get('rate').lines.map(({ points }) => points.length)") == [79, 49]
+    page.locator(".legend button", has_text="a, b").click()
+    assert page.locator(".legend button[aria-pressed=true]").inner_text() == "a, b"
+    assert page.locator("td.name button[aria-pressed=true]").inner_text() == "a, b"
+    after = inked(page)
+    assert after["a, b"] > 1.2 * before["a, b"]
+    assert after["other"] < 0.2 * before["other"]
+    address = page.url
+    again = open_runs(address.partition("/#")[2] and "#" + address.partition("#")[2], dark=dark)
+    again.locator("td.name").first.wait_for()
+    assert again.locator("td.name button[aria-pressed=true]").inner_text() == "a, b"
+    page.keyboard.press("Escape")
+    assert page.locator("[aria-pressed=true].pick").count() == 0
+    assert inked(page) == before
+
+
+def test_it_is_used_by_keys_and_pointer(tmp_path: Path, open_runs: Callable[..., Any]) -> None:
+    begun(tmp_path / "first", [line(100), line(200, valid_loss=3.0), line(300)])
+    begun(tmp_path / "second", [line(100, loss=0.1), line(200, loss=0.05)])
+    page = open_runs()
+    page.locator("td.name").first.wait_for()
+    text = lambda: page.locator(".told").inner_text().replace("\u2068", "").replace("\u2069", "")  # noqa: E731
+    page.locator(".loss canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert text() == "step 200: second 0.05, first 2.667 (validation 3)"
+    page.keyboard.press("ArrowRight")
+    assert text() == "step 300: first 2"
+    assert page.locator(".scale[aria-pressed=true]").count() == 1  # the largest is 80 times the least
+    page.keyboard.press("x")
+    assert page.locator(".scale[aria-pressed=false]").count() == 1
+    assert "scale=linear" in page.url
+    spot = page.evaluate("[frames.get('loss').x(200), frames.get('loss').y(3)]")
+    box = page.locator(".loss canvas").bounding_box()
+    page.mouse.move(box["x"] + spot[0] + 2, box["y"] + spot[1] - 2)
+    assert page.locator(".tip").inner_text() == "first: validation 3 at step 200"
+    page.mouse.click(box["x"] + spot[0] + 2, box["y"] + spot[1] - 2)
+    assert page.locator("td.name button[aria-pressed=true]").inner_text() == "first"
+    page.keyboard.press("/")
+    page.keyboard.type("sec")
+    assert [row.is_visible() for row in page.locator("tbody tr").all()] == [True, False]
+    page.keyboard.press("Escape")
+    assert page.locator("tbody tr:visible").count() == 2
+
+
+def test_it_fits_a_narrow_screen(tmp_path: Path, open_runs: Callable[..., Any]) -> None:
+    folder = begun(tmp_path / ("a-name-" * 12), [line(100, valid_bleu=3.5)])
+    for name in ("curve.svg", "watch.html", "a-rather-long-name-of-a-page.html"):
+        (folder / name).write_text("", encoding="utf-8")
+    page = open_runs(width=360)
+    page.locator("td.name").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_it_says_when_nobody_answers_and_goes_on(
+    tmp_path: Path, served: Callable[[], Server], browser: Any, until: Callable[..., None]
+) -> None:
+    begun(tmp_path / "one", [line(100)])
+    server = served()
+    page = browser.new_page()
+    page.goto(server.address)
+    page.locator("td.name").wait_for()
+    page.route("**/runs.json*", lambda route: route.abort())
+    until(page, "document.querySelector('.fresh').textContent.startsWith('Not reached')")
+    assert names(page) == ["one"]
+    server.runs.mark = "another"  # as of a server begun anew
+    page.unroute("**/runs.json*")
+    until(page, "document.querySelector('.fresh').textContent === ''")
+    assert names(page) == ["one"]
+    page.close()

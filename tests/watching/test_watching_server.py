@@ -1,0 +1,170 @@
+"""The server of ``heedful watch``: real requests over a socket, and everything that it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from heedful import cli
+from heedful.watching import server as serving
+from heedful.watching.runs import Runs
+from heedful.watching.server import LARGEST, Server, opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "runs" / "one"
+    made.mkdir(parents=True)
+    (made / "run.toml").write_text('task = "translation"\ntrain = ["a"]\nout = "one"\n', encoding="utf-8")
+    (made / "metrics.jsonl").write_text('{"step": 5, "loss": 2.0}\n', encoding="utf-8")
+    (made / "watch.html").write_text("<p>é</p>", encoding="utf-8")
+    (tmp_path / "secret.html").write_text("secret", encoding="utf-8")
+    return made
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Server]:
+    made = Server(Runs([str(folder.parent)]))
+    thread = threading.Thread(target=made.serve_forever, args=(0.05,))
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+def asked(server: Server, path: str, method: str = "GET", host: str | None = None) -> tuple[int, dict[str, str], bytes]:
+    """The answer to a path exactly as it is written here."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.putrequest(method, path, skip_host=True)
+    connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
+    connection.endheaders()
+    answer = connection.getresponse()
+    found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    connection.close()
+    return found
+
+
+def test_the_page_the_runs_and_a_run_s_own_page(server: Server) -> None:
+    with urllib.request.urlopen(server.address) as answer:
+        assert b"<h1>Runs</h1>" in answer.read()
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    with urllib.request.urlopen(f"{server.address}runs.json") as answer:
+        told = json.load(answer)
+    (run,) = told["runs"]
+    assert (run["name"], run["loss"], run["pages"]) == ("one", 2.0, ["watch.html"])
+    with urllib.request.urlopen(f"{server.address}runs.json?known={told['known']}") as answer:
+        assert "curves" not in json.load(answer)["runs"][0]
+    status, headers, content = asked(server, f"/run/{run['id']}/watch.html")
+    assert (status, content.decode()) == (200, "<p>é</p>")
+    assert headers["content-security-policy"] == "sandbox allow-scripts"
+    assert headers["x-content-type-options"] == "nosniff"
+    status, headers, content = asked(server, f"/run/{run['id']}/watch.html", "HEAD")
+    assert (status, headers["content-length"], content) == (200, str(len("<p>é</p>".encode())), b"")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/run/0/../../secret.html", "/run/0/..%2f..%2fsecret.html", "/run/0/%2e%2e/%2e%2e/secret.html"),
+        *("/run/0//etc/hostname", "/run/0/%2fetc%2fhostname", "/run/0/..", "/run/0/", "/run/0", "/run//watch.html"),
+        *("/run/0/watch.html%00", "/run/0/watch.html/", "/run/-1/watch.html", "/run/1/watch.html"),
+        *("/run/0/metrics.jsonl", "/run/0/run.toml", "/../secret.html", "//secret.html", "/secret.html", "/runs"),
+        *(
+            "/run/0/..\\..\\secret.html",
+            "/run/0/link.html",
+            "/run/0/%zz",
+            "/run/%D9%A0/watch.html",
+            "/run/0/?name=watch.html",
+        ),
+    ],
+)
+def test_nothing_else_is_opened(server: Server, folder: Path, path: str) -> None:
+    (folder / "link.html").symlink_to(folder.parents[1] / "secret.html")
+    assert server.runs.told()["runs"][0]["id"] == 0
+    status, _, content = asked(server, path)
+    assert status == 404
+    assert b"secret" not in content
+
+
+def test_nothing_is_written_and_no_other_site_reads(server: Server) -> None:
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert asked(server, "/runs.json", method)[0] == 501
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", f"localhost.evil:{server.server_port}"):
+        assert asked(server, "/runs.json", host=host)[0] == 403
+    for host in ("localhost", "localhost:9000", f"127.0.0.1:{server.server_port}"):  # a tunnel has a port of its own
+        assert asked(server, "/runs.json", host=host)[0] == 200
+    assert "access-control-allow-origin" not in asked(server, "/runs.json")[1]
+
+
+def test_it_listens_on_this_machine_alone(server: Server) -> None:
+    assert server.socket.getsockname()[0] == "127.0.0.1"
+    assert server.address == f"http://127.0.0.1:{server.server_port}/"
+
+
+def test_a_page_beyond_all_measure_is_not_read(server: Server, folder: Path) -> None:
+    with (folder / "large.html").open("wb") as file:
+        file.truncate(LARGEST + 1)  # of holes: it takes no room
+    assert "large.html" in server.runs.told()["runs"][0]["pages"]
+    assert asked(server, "/run/0/large.html")[0] == 404
+
+
+def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parents[1])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for arguments, said in (
+            (["runs", "--port", str(port)], f"port {port} is taken; give another --port"),
+            (["runs", "--port", "70000"], "--port is 70000; give a number from 1 to 65535"),
+            (["nowhere"], "nowhere: no such folder; name the folder of your runs: heedful watch FOLDER"),
+            (["runs/one/run.toml"], "runs/one/run.toml: is a file; name the folder"),
+            (["runs", "--json", "--no-open"], "--json shows no page"),
+        ):
+            assert cli.main(["watch", *arguments]) == 2
+            out, err = capsys.readouterr()
+            assert out == ""
+            assert err.startswith(f"heedful: {said}"), err
+            assert len(err.splitlines()) == 1
+
+
+def test_a_browser_is_opened_where_there_is_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(serving.webbrowser, "open", lambda address: bool(seen.append(address)) or True)
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert not opened("http://a/")
+    monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
+    assert opened("http://b/")
+    assert seen == ["http://b/"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are otherwise there")
+def test_ctrl_c_ends_it_with_one_line(folder: Path) -> None:
+    command = [sys.executable, "-m", "heedful", "watch", "--no-open"]  # runs, the folder it looks in by default
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder.parents[1], env=environment, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = line.split()[0]
+        assert line == f"{address} shows the runs in runs (Ctrl-C ends it)\n"
+        with urllib.request.urlopen(f"{address}runs.json") as answer:
+            assert len(json.load(answer)["runs"]) == 1
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20) == ("", "stopped\n")
+        assert process.returncode == 0
