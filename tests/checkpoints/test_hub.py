@@ -29,6 +29,13 @@ LOAD = """
 import sys, heedful
 print(sum(p.double().sum().item() for p in heedful.from_pretrained(sys.argv[1]).parameters()))
 """
+READ = """
+import json, sys
+from heedful.data import parts, read
+kinds = {"text": "text", "label": "label"}
+texts = [[row.values["text"] for row in read(sys.argv[1], kinds, split=part)] for part in ("train", "valid")]
+print(json.dumps([parts(sys.argv[1]), *texts]))
+"""
 PUSH = """
 import sys, heedful
 model = heedful.create("gpt-micro", seed=0)
@@ -87,10 +94,10 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if self.command == "GET":
             self.server.asked.append(path)
-        api = path.startswith("/api/models/")
-        parts = path.removeprefix("/api/models").strip("/").split("/")
+        api, kind = path.startswith("/api/"), "datasets/" if path.startswith(("/api/datasets/", "/datasets/")) else ""
+        parts = path.removeprefix("/api").removeprefix("/models").removeprefix("/datasets").strip("/").split("/")
         size = 2 if len(parts) > 1 and parts[1] not in ("revision", "tree", "resolve") else 1
-        name, (what, revision, *rest) = "/".join(parts[:size]), [*parts[size:], "", ""][:2] + parts[size + 2 :]
+        name, (what, revision, *rest) = kind + "/".join(parts[:size]), [*parts[size:], "", ""][:2] + parts[size + 2 :]
         if name in self.server.gated:
             return self.refuse(403, "GatedRepo")
         if name not in self.server.repositories:
@@ -231,6 +238,24 @@ def test_what_the_hub_refuses_is_one_line(hub: Hub, tmp_path: Path) -> None:
         ask("http://127.0.0.1:9", tmp_path / "away", FIND, "org/name")
     )
     assert "model_type None is not supported" in said(ask(hub, home, LOAD, "org/name"))
+
+
+def test_a_data_set_of_the_hub(hub: Hub, tmp_path: Path) -> None:
+    rows = {"train-00000-of-00002": "ab", "train-00001-of-00002": "cd", "validation-00000-of-00001": "ef"}
+    files = {
+        f"data/{name}.jsonl": "".join(json.dumps({"text": text * 3, "label": text}) + "\n" for text in texts).encode()
+        for name, texts in rows.items()
+    }
+    hub.repositories["datasets/org/set"] = {"main": files | {"README.md": b"# A set", "scripts/make.py": b"x"}}
+    home = tmp_path / "home"
+    run = ask(hub, home, READ, "hub:org/set")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == [["train", "valid"], ["aaa", "bbb", "ccc", "ddd"], ["eee", "fff"]]
+    assert hub.files() == sorted(name.rpartition("/")[2] for name in files)
+    offline = ask("http://127.0.0.1:9", home, READ, "hub:org/set", HF_HUB_OFFLINE="1")
+    assert (offline.returncode, offline.stdout) == (0, run.stdout)
+    assert said(ask(hub, home, READ, "hub:org/other")).startswith("the Hub does not know it, asked for the data set")
+    assert "has no revision 'v9' of it" in said(ask(hub, home, READ, "hub:org/set@v9"))
 
 
 def test_names_and_revisions_that_cannot_be(tmp_path: Path) -> None:

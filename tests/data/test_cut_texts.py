@@ -12,8 +12,9 @@ from heedful import cli
 from heedful.data import pieces as cut
 from heedful.data import read
 from heedful.data.documents import read_rows
-from heedful.data.pieces import Piece, is_cut
+from heedful.data.pieces import Piece, on_disk, size
 from heedful.errors import HeedfulError
+from heedful.evaluation.run import evaluate
 from heedful.tasks.documents import divided, located
 from heedful.text import Tokenizer
 
@@ -42,7 +43,7 @@ def test_the_pieces_joined_are_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     (whole,) = read(made(tmp_path), COLUMNS)
     rows = in_pieces(monkeypatch, made(tmp_path))
     assert len(rows) > 20
-    assert is_cut(rows)
+    assert on_disk(rows)
     assert "".join(row.values["text"] for row in rows) == whole.values["text"]
     text = TEXT.replace("\r\n", "\n")
     seen = 0
@@ -88,7 +89,8 @@ def test_the_last_pieces_are_held_back(tmp_path: Path, monkeypatch: pytest.Monke
     rows = in_pieces(monkeypatch, made(tmp_path))
     train, held = divided(rows, None, 0)
     assert [*train, *held] == [*rows]
-    assert len(held) == 4
+    assert abs(sum(map(size, held)) - 4 * 700) <= max(map(size, rows)) / 2
+    assert all(row.line >= train[-1].line for row in held)
     assert len(divided(rows, 0.5, 0)[1]) == round(0.5 * len(rows))
     with pytest.raises(HeedfulError, match="give a validation file"):
         divided(rows[:3], None, 0)
@@ -97,13 +99,25 @@ def test_the_last_pieces_are_held_back(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_wrong_byte_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [b"plain text here\n"] * 200
     lines[150] = b"fa\xe7ade\n"
-    rows = in_pieces(monkeypatch, made(tmp_path, b"".join(lines)))
-    with pytest.raises(HeedfulError, match=r"byte 0xe7\) in .*sea.txt:151; convert"):
-        [row.values["text"] for row in rows]
+    with pytest.raises(HeedfulError, match=r"byte 0xe7 at byte 3 of the line\), in .*sea.txt:151; convert"):
+        in_pieces(monkeypatch, made(tmp_path, b"".join(lines)))
+    lines[150] = b"a\0b\n"
+    with pytest.raises(HeedfulError, match=r"a NUL byte.*sea.txt:151;"):
+        in_pieces(monkeypatch, made(tmp_path, b"".join(lines)))
+
+
+def test_a_file_that_is_gone_or_another_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = in_pieces(monkeypatch, made(tmp_path))[3]
+    made(tmp_path, b"\xff" * 9000)
+    with pytest.raises(HeedfulError, match=r"sea.txt is not what it was .*; begin again"):
+        row.values["text"]
+    (tmp_path / "sea.txt").unlink()
+    with pytest.raises(HeedfulError, match=r"sea.txt is not what it was .*No such file.*; begin again"):
+        row.values["text"]
 
 
 def test_a_piece_is_a_mapping_of_one_text(tmp_path: Path) -> None:
-    piece = Piece(made(tmp_path, "one two"), "text", 4, 7, 1)
+    piece = Piece(made(tmp_path, "one two"), "text", 4, 7)
     assert (dict(piece), piece.get("other"), len(piece)) == ({"text": "two"}, None, 1)
 
 
@@ -123,3 +137,21 @@ def test_a_model_learns_from_them_as_from_the_whole(tmp_path: Path, monkeypatch:
     assert losses[0] == losses[1]
     assert len(losses[0]) == 6
     assert list((tmp_path / "kept").glob("*.tokens"))
+
+
+@pytest.mark.parametrize("task", ["text-generation", "fill-mask"])
+def test_what_is_held_back_of_them_is_measured(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = made(tmp_path)
+    monkeypatch.setattr(cut, "LARGE", 1000)
+    preset = "gpt-micro" if task == "text-generation" else "bert-tiny"
+    small = [f"--preset={preset}", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.kind=character"]
+    run = ["train", task, "--train", file, "--out", str(tmp_path / "run"), *small, "--data.max-length=16"]
+    assert cli.main([*run, "--max-steps=2", "--training.batch-tokens=64"]) == 0
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0 < last["valid_loss"] < 10
+    (tmp_path / "tail.txt").write_text("".join(row.values["text"] for row in read_rows([file], "text")[-4:]))
+    found = []
+    for large in (1000, 1 << 28):
+        monkeypatch.setattr(cut, "LARGE", large)
+        found.append(evaluate(str(tmp_path / "run"), [str(tmp_path / "tail.txt")], say=str)["metrics"])
+    assert found[0] == pytest.approx(found[1], rel=1e-6)

@@ -16,6 +16,7 @@ import pytest
 import zstandard
 
 from heedful.data import Kind, Row, Rows, read
+from heedful.data.inputs import inputs
 from heedful.errors import HeedfulError
 
 PAIR = ("source", "target")
@@ -414,3 +415,27 @@ def test_a_header_of_other_names_is_no_row(tmp_path: Path) -> None:
         assert len(read(file, ["source", "target"], names=["1", "2"])) == 2
     file.write_text("text\nthe cow\n")  # a single word is a word, unless it is nearly what is wanted
     assert len(read(file, ["source"])) == 2
+
+
+def test_parquet_of_inputs_may_call_its_words_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "asked.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"tokens": [["a", "b"], ["c"]], "id": [7, 8]}), path)
+    assert [(one.input, one.id) for one in inputs(str(path), {"words": "words"})] == [(["a", "b"], 7), (["c"], 8)]
+
+
+def test_parquet_is_read_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, texts = tmp_path / "a.parquet", [f"text {n}" for n in range(1000)]
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=300)
+    monkeypatch.setattr("heedful.data.records.DECODED", 1000)
+    sizes = []
+
+    class Counted(pyarrow.parquet.ParquetFile):
+        def iter_batches(self, *arguments: object, **more: object):
+            for batch in super().iter_batches(*arguments, **more):
+                sizes.append(len(batch))
+                yield batch
+
+    monkeypatch.setattr(pyarrow.parquet, "ParquetFile", Counted)
+    assert [row.values["text"] for row in read(path, ["text"])] == texts
+    assert sum(sizes) == 1000
+    assert max(sizes) < 200

@@ -1,7 +1,6 @@
-"""The Hugging Face Hub, through ``huggingface_hub``: a folder brought here once, a folder sent there. No torch here.
+"""Models of the Hugging Face Hub: a folder brought here once, a folder sent there. No torch here.
 
-Its own settings are heard: ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN``, and ``HF_HUB_OFFLINE=1``, with which what was
-brought here before is found.
+Its own settings are heard: ``heedful.hub``.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from heedful import __version__
 from heedful.errors import HeedfulError
+from heedful.hub import Refused, fetched
 
 SHARDS = "-?????-of-?????"
 SAFE = ("model.safetensors", f"model{SHARDS}.safetensors", "adapter_model.safetensors")
@@ -31,28 +31,12 @@ def fetch(name: str, revision: str | None = None) -> Path:
 
 
 def _fetch(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
-    except GatedRepoError:
-        said = "asks for a login (hf auth login) that its owners have let in"
-    except RevisionNotFoundError:
-        said = f"has no revision {revision!r} of it"
-    except (RepositoryNotFoundError, HFValidationError):
-        said = "does not know it either"
-    except Exception as error:  # whatever the network, its proxies and the Hub's client come up with
-        said = f"is out of reach ({type(error).__name__})"
-        if HF_HUB_OFFLINE:
-            said = "is not asked while HF_HUB_OFFLINE is set (nothing of it was brought here before)"
-    raise HeedfulError(f"no folder {name} here, and the Hub {said}; check the name, or download the folder first")
+        return fetched(name, patterns, revision)
+    except Refused as refused:
+        raise HeedfulError(
+            f"no folder {name} here, and the Hub {refused}; check the name, or download the folder first"
+        ) from None
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, revision: str | None = None) -> str:

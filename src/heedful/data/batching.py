@@ -13,6 +13,7 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 
+
 class Batches(Sequence[np.ndarray]):
     """Batches as parts of one array of indices, each cut out when it is asked for: of 25 million windows of a text two
     million arrays would take longer to make than the first thousand steps.
@@ -77,9 +78,7 @@ def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int 
     return Batches(order, bounds, random.permutation(len(bounds) - 1))
 
 
-def ordered(
-    lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs: int | None = None
-) -> Batches:
+def ordered(lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs: int | None = None) -> Batches:
     """The batches for evaluation and prediction: longest first, nothing random; budget and errors as in :func:`plan`.
 
     The longest come first so that a batch too large for the memory shows at once. Attention compares every token with
@@ -111,7 +110,7 @@ def as_lengths(lengths: Lengths) -> np.ndarray:
 
 
 def _cut(order: np.ndarray, longest: np.ndarray, tokens: int, max_rows: int | None) -> np.ndarray:
-    """Where ``order`` is cut, from its beginning, into the longest runs whose cost is within ``tokens``; and its end."""
+    """Where ``order`` is cut, from its beginning, into the longest runs of a cost within ``tokens``; and its end."""
     if tokens < 1:
         raise HeedfulError(f"a batch of {tokens} tokens holds nothing; give a budget of at least 1 token")
     if max_rows is not None and max_rows < 1:

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from heedful.data.builtin import PREFIX
 from heedful.data.files import STDIN, NoText, below, extension, shown, whole_text
 from heedful.data.image_folder import PARTS
-from heedful.data.pieces import is_large, pieces
+from heedful.data.pieces import are_large, can_stay, pieces
 from heedful.data.rows import Row, Rows
+from heedful.data.shelves import shelf
 from heedful.data.tables import EXTENSIONS, NoColumn, Table
 from heedful.errors import HeedfulError
 
@@ -24,11 +25,13 @@ def read_rows(
     r"""A row for each document of `sources`, in their order; its text is the value of `column`.
 
     - A text file (any extension that no table has), or ``-``, standard input: one document, every line end ``\n``.
-      One of 256 MiB and more, not packed, is a row for each MiB, which is read when it is asked for:
-      `heedful.data.pieces`.
     - A table: a document in each row, in the column of that name, or in the one that `names` names.
     - A folder: every text file and table in it, then those of the folders in it; hidden ones are passed over. `parts`
       says when it has parts, of which `split` chooses one (None: the training part).
+
+    Where text files, JSON lines and Parquet, none of them packed, have 256 MiB and more together, their texts are read
+    when they are asked for: `heedful.data.pieces` and `heedful.data.shelves`. Of the text files each MiB is then a row.
+    A `limit` counts documents, and with it all are read at once.
 
     `Rows.skipped` counts blank documents, and the files of a folder that are no text in UTF-8, or tables without the
     column. Raises `HeedfulError` for anything else that cannot be read, and where no document is found.
@@ -36,27 +39,35 @@ def read_rows(
     if len(sources) > 1 and (special := next((one for one in sources if one.startswith(PREFIX)), None)):
         raise HeedfulError(f"{special} is a set of its own and cannot be one of several sources; give it alone")
     rows = Rows(columns=names or [column])
-    for source in sources:
-        if not os.path.isdir(source):
-            if is_large(source) and extension(source) not in EXTENSIONS and names is None and limit is None:
-                rows.extend(pieces(source, column))
+    files = [*_files(sources, split)]
+    large = limit is None and are_large(path for path, _ in files)
+    for path, chosen in files:
+        before = len(rows)
+        # Columns are named, so that of the files that nobody chose one by one no table is read by position.
+        asked = names or [column] if extension(path) in EXTENSIONS else None
+        told = names if chosen else asked
+        try:
+            if large and can_stay(path) and (asked or not told):
+                _add_on_disk(rows, path, column, asked)
             else:
-                _add(rows, source, _texts(source, column, names), column, limit)
-            continue
-        for path in _chosen(source, split):
-            before = len(rows)
-            try:
-                # Named columns, so that no table is read by position: these files nobody chose one by one.
-                table = extension(path) in EXTENSIONS
-                _add(rows, path, _texts(path, column, names or [column] if table else None), column, limit)
-            except (NoText, NoColumn):
-                if len(rows) > before:
-                    raise
-                rows.skipped += 1
+                _add(rows, path, _texts(path, column, told), column, limit)
+        except (NoText, NoColumn):
+            if chosen or len(rows) > before:
+                raise
+            rows.skipped += 1
     if not rows:
         found = f"only what is blank or no text ({rows.skipped})" if rows.skipped else "no text"
         raise HeedfulError(f"{found}, in {shown(', '.join(sources))}; give text files, a folder of them, or a table")
     return rows
+
+
+def _files(sources: Sequence[str], split: str | None) -> Iterator[tuple[str, bool]]:
+    """The files of sources, and whether a person chose each by its name."""
+    for source in sources:
+        if os.path.isdir(source):
+            yield from ((path, False) for path in _chosen(source, split))
+        else:
+            yield source, True
 
 
 def parts(folder: str) -> tuple[str, ...]:
@@ -89,6 +100,20 @@ def _texts(path: str, column: str, names: Sequence[str] | None) -> Iterator[tupl
         raise HeedfulError(f"columns are named for {shown(path)}, which is plain text; leave --data.columns out")
     else:
         yield 1, whole_text(path)
+
+
+def _add_on_disk(rows: Rows, path: str, column: str, names: Sequence[str] | None) -> None:
+    """Rows whose texts stay in the file."""
+    if names is None:
+        found = pieces(path, column)
+        rows.extend(found)
+        rows.skipped += not found
+        return
+    for row in shelf(path, column, names[0]).rows():
+        if row is None:
+            rows.skipped += 1
+        else:
+            rows.append(row)
 
 
 def _add(rows: Rows, path: str, texts: Iterator[tuple[int, str]], column: str, limit: int | None) -> None:

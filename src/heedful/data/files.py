@@ -62,24 +62,30 @@ def raw_lines(path: str) -> Iterator[tuple[int, str]]:
     """As `text_stream`, the line ends kept: a CSV field may hold them."""
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):
-            if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise NoText(f"UTF-16 text, in {shown(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file")
-            form = next((told for begins, told in FORMS.items() if number == 1 and line.startswith(begins)), None)
-            if form:
-                raise NoText(f"{shown(path)} is {form}, and text is wanted; save its text as UTF-8 and give that file")
-            if b"\0" in line:
-                raise NoText(
-                    f"a NUL byte, so this is no text, in {shown(path)}:{number}; give a text file, or name a "
-                    f"compressed or Parquet file by its extension ({', '.join(COMPRESSED)}, .parquet)"
-                )
-            try:
-                text = line.decode()
-            except UnicodeDecodeError as error:
-                raise NoText(
-                    f"invalid UTF-8 (byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line), in "
-                    f"{shown(path)}:{number}; convert the file: iconv -f WINDOWS-1252 -t UTF-8 {path} > new-file"
-                ) from error
-            yield number, text.removeprefix("\ufeff") if number == 1 else text
+            yield number, decoded(line, path, number)
+
+
+def decoded(line: bytes, path: str, number: int) -> str:
+    """A line of a UTF-8 file as text. Raises `NoText`, naming file and line, for what is none."""
+    if number == 1:
+        if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise NoText(f"UTF-16 text, in {shown(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file")
+        form = next((told for begins, told in FORMS.items() if line.startswith(begins)), None)
+        if form:
+            raise NoText(f"{shown(path)} is {form}, and text is wanted; save its text as UTF-8 and give that file")
+    if b"\0" in line:
+        raise NoText(
+            f"a NUL byte, so this is no text, in {shown(path)}:{number}; give a text file, or name a "
+            f"compressed or Parquet file by its extension ({', '.join(COMPRESSED)}, .parquet)"
+        )
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise NoText(
+            f"invalid UTF-8 (byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line), in "
+            f"{shown(path)}:{number}; convert the file: iconv -f WINDOWS-1252 -t UTF-8 {path} > new-file"
+        ) from error
+    return text.removeprefix("\ufeff") if number == 1 else text
 
 
 def whole_text(path: str) -> str:

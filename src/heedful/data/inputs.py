@@ -101,6 +101,9 @@ def _chosen(source: str, columns: Mapping[str, Kind], names: Sequence[str] | Non
 class _Asked(Table):
     """A table of inputs: its ``id`` is taken where it is there, and a list of words or messages as it is."""
 
+    def _wanted(self) -> list[str]:
+        return [*super()._wanted(), ID]
+
     def _choose(self, there: Container[str]) -> None:
         super()._choose(there)
         if self.names is not None and ID in there:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from os import PathLike
 from typing import Any
 
-from heedful.data import builtin, conll, conversations, documents, images, squad
+from heedful.data import builtin, conll, conversations, documents, hub_sets, images, squad
 from heedful.data.files import STDIN, extension, shown, text_stream
 from heedful.data.labels import Labels
 from heedful.data.numbers import Numbers
@@ -41,6 +41,7 @@ def read(
               line n of the others. So one plain file is a row a line where one column is wanted.
             - ``-``: standard input, TSV, or a row a line where one column is wanted.
             - ``builtin:NAME[/ARG][:SPLIT]``: see `heedful.data.builtin`. Further values of such rows are kept.
+            - ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]``: a set of the Hugging Face Hub, see `heedful.data.hub_sets`.
             - Where a document is wanted, see `heedful.data.documents`; where an image is, `heedful.data.images`; where
               there may be messages, also `heedful.data.conversations`.
 
@@ -81,6 +82,10 @@ def read(
     sources = _listed(source)
     if not all(sources) or not sources:
         raise HeedfulError("no file is named; give a file, a folder, or a built-in set: builtin:NAME")
+    if hub_set := next((one for one in sources if one.startswith(hub_sets.PREFIX)), None):
+        if len(sources) > 1:
+            raise HeedfulError(f"{hub_set} is a set of its own and cannot be one of several sources; give it alone")
+        return _shards(hub_sets.files(hub_set, split), kinds, names, limit, separator)
     talking = "messages?" in kinds.values()
     kinds, names = named(kinds, names)
     if talking and separator is None:
@@ -126,9 +131,34 @@ def parts(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple[
     sources = _listed(source)
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return () if ":" in sources[0].removeprefix(builtin.PREFIX) else builtin.SPLITS
+    if len(sources) == 1 and sources[0].startswith(hub_sets.PREFIX):
+        return hub_sets.parts(sources[0])
     if len(sources) == 1 and os.path.isdir(sources[0]):
         return images.parts(sources) or documents.parts(sources[0])
     return images.parts(sources)
+
+
+def _shards(
+    files: Sequence[str],
+    kinds: Mapping[str, Kind],
+    names: Sequence[str] | None,
+    limit: int | None,
+    separator: str | None,
+) -> Rows:
+    """The rows of files that are parts of one, in their order."""
+    if "document" in kinds.values():  # which may be too many for memory
+        return read(files, kinds, names=names, limit=limit, separator=separator)
+    rows = read(files[0], kinds, names=names, limit=limit, separator=separator)
+    for file in files[1:]:
+        if limit is not None and len(rows) >= limit:
+            break
+        found = read(file, kinds, names=names, limit=limit and limit - len(rows), separator=separator)
+        if extension(file) in EXTENSIONS and found.columns != rows.columns:
+            here, there = (", ".join(map(repr, one.columns)) for one in (found, rows))
+            raise HeedfulError(f"{here} in {file}, but {there} in {files[0]}; name the columns: --data.columns")
+        rows.extend(found)
+        rows.skipped += found.skipped
+    return rows
 
 
 def _listed(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[str]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from heedful.data.files import needed, opened, text_stream
+from heedful.data.files import COMPRESSED, needed, opened, text_stream
 from heedful.data.labels import brief
 from heedful.errors import HeedfulError
 
 MISSING = object()
 BLANK: dict[str, Any] = {}
+BUFFER = 1 << 20  # bytes of a Parquet column that are read at a time
+DECODED, MOST = 1 << 24, 4096  # bytes and rows of a Parquet file that are decoded at a time, about
 
 
 def from_json(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -37,36 +41,54 @@ def from_json(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 class Parquet:
     """A Parquet file's rows, numbered from 1; only the columns of `wanted` where the file has them all.
 
-    `features` are the types by which the Hugging Face Hub describes the columns; {} where the file has none.
+    `features` are the types by which the Hugging Face Hub describes the columns; {} where the file has none. Only some
+    rows are in memory at a time, unless the file is packed.
     """
 
-    def __init__(self, path: str, wanted: Sequence[str]) -> None:
+    def __init__(self, path: str, wanted: Sequence[str] = ()) -> None:
         self.path = path
         self.features: Mapping[str, Any] = {}
-        self._batches: Iterable[Any] = ()
-        parquet = needed("pyarrow.parquet", path)
-        with opened(path) as stream:
-            content = stream.read()
-        if not content:
+        self._source: str | io.BytesIO = path
+        with opened(path) as stream:  # which says what is missing, and what has a like name
+            packed = Path(path).suffix.lower() in COMPRESSED or not os.path.isfile(path)
+            content = stream.read() if packed else stream.read(1)
+        if packed:
+            self._source = io.BytesIO(content)
+        self._empty = not content
+        if self._empty:
             return
-        with self._whole():
-            file = parquet.ParquetFile(io.BytesIO(content))
+        with parquet_file(self.path, self._source) as file:
             self.features = _features(file.schema_arrow.metadata or {})
             there = set(file.schema_arrow.names)
             columns = {name if name in there else name.partition(".")[0] for name in wanted}
-            self._batches = file.iter_batches(columns=sorted(columns) if columns <= there else None)
+            self._columns = sorted(columns) if wanted and columns <= there else None
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        with self._whole():
-            yield from enumerate((record for batch in self._batches for record in batch.to_pylist()), 1)
+        if self._empty:
+            return
+        with parquet_file(self.path, self._source) as file:
+            batches = file.iter_batches(together(file.metadata), columns=self._columns)
+            yield from enumerate((record for batch in batches for record in batch.to_pylist()), 1)
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        try:
-            yield
-        except (needed("pyarrow", self.path).ArrowException, OSError) as error:
-            reason = str(error).partition("\n")[0].rstrip(".")
-            raise HeedfulError(f"{self.path} is no whole Parquet file ({reason}); copy or download it again") from error
+
+@contextmanager
+def parquet_file(path: str, source: str | io.BytesIO) -> Iterator[Any]:
+    """A Parquet file, open (``pyarrow.parquet.ParquetFile``), no more of which is read than is asked for; what breaks
+    while it is read is said in one line.
+    """
+    broken = needed("pyarrow", path).ArrowException
+    try:
+        with needed("pyarrow.parquet", path).ParquetFile(source, pre_buffer=False, buffer_size=BUFFER) as file:
+            yield file
+    except (broken, OSError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise HeedfulError(f"{path} is no whole Parquet file ({reason}); copy or download it again") from error
+
+
+def together(metadata: Any) -> int:
+    """How many rows of a Parquet file are decoded at a time."""
+    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return int(min(MOST, max(1, DECODED * metadata.num_rows // max(1, size))))
 
 
 def _features(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:

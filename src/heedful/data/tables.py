@@ -56,11 +56,15 @@ class Table:
             case ".jsonl" | ".ndjson":
                 return self._records(from_json(self.path), {})
             case ".parquet":
-                parquet = Parquet(self.path, self.names or [*self.columns])
+                parquet = Parquet(self.path, self._wanted())
                 return self._records(parquet, parquet.features)
             case _:
                 rows = ((line, text.split("\t") if text.strip() else []) for line, text in text_stream(self.path))
                 return self._delimited(rows, headless=True)
+
+    def _wanted(self) -> list[str]:
+        """What is read of a file that has its columns apart."""
+        return [*(self.names or self.columns)]
 
     def _choose(self, there: Container[str]) -> None:
         """Settle which columns are taken, and under which names; an optional one is where it is named, or `there`."""

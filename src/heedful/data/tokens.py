@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableSequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,20 @@ from heedful.errors import HeedfulError
 
 
 def stored(
-    identity: str, parts: Callable[[], Iterable[np.ndarray]], kind: np.dtype[Any], starts: list[int]
+    identity: Iterable[object],
+    parts: Callable[[], Iterable[np.ndarray]],
+    kind: np.dtype[Any],
+    starts: MutableSequence[int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """The parts joined, and ``starts``, which making them fills: both mapped from files (``numpy.memmap``).
 
-    They lie in ``home()`` under a name made of ``identity``; where they are there nothing is made. They are written
-    beside and renamed, so half of them is never read.
+    They lie in ``home()`` under a name made of all that ``identity`` gives; where they are there nothing is made. They
+    are written beside and renamed, so half of them is never read.
     """
-    name = hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(digest_size=16)
+    for each in identity:
+        digest.update(repr(each).encode("utf-8", "surrogatepass") + b"\0")
+    name = digest.hexdigest()
     tokens, places = home() / f"{name}.tokens", home() / f"{name}.starts.npy"
     if not (tokens.exists() and places.exists()):
         beside = tokens.with_name(f"{tokens.name}.{os.getpid()}.part")
@@ -29,7 +35,7 @@ def stored(
             tokens.parent.mkdir(parents=True, exist_ok=True)
             with beside.open("wb") as file:
                 for part in parts():
-                    part.tofile(file)
+                    file.write(part.data)
             np.save(places, np.array(starts, dtype=np.int64))
             os.replace(beside, tokens)
         except OSError as error:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, MutableSequence, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from heedful.data import Row, Rows
-from heedful.data.pieces import continues, identity, is_cut
+from heedful.data import Row, Rows, pieces
+from heedful.data.pieces import continues, identity, on_disk, size
 from heedful.data.split import divide_text, split
 from heedful.data.tokens import stored
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.text.parts import encode_parts
 
-VOCABULARY = 64  # pieces of a text that a vocabulary is learned from
-PIECES = 4  # of a text that is cut into pieces, so many are held back
+VOCABULARY = 64  # of texts on disk so many pieces' bytes are what a vocabulary is learned from
+PIECES = 4  # and so many pieces' bytes are held back
 FEW = 20  # below so many documents a part of each is held back, from there on some documents
 VALID = 0.1  # the share of each
 
@@ -25,8 +27,8 @@ def divided(rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
     """Training and validation rows: of many documents some are held back, of few the last part of each that has lines,
     cut at a line's end.
     """
-    if is_cut(rows):
-        return _last_pieces(rows, valid)
+    if on_disk(rows):
+        return _last(rows, valid)
     if len(rows) >= FEW:
         whole, kept = split(rows, valid, seed, by="text")
         return Rows(whole, rows.skipped, rows.columns), Rows(kept, 0, rows.columns)
@@ -46,16 +48,26 @@ def divided(rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
 
 
 def sampled(rows: Sequence[Row]) -> Sequence[Row]:
-    """All rows; of a text in pieces as many as a vocabulary is learned from, evenly over all of it."""
-    return rows[:: -(-len(rows) // VOCABULARY)] if is_cut(rows) else rows
+    """All rows; of texts on disk about as many as hold 64 MiB, evenly over all of them."""
+    return rows[:: max(1, round(sum(map(size, rows)) / (VOCABULARY * pieces.PIECE)))] if on_disk(rows) else rows
 
 
-def _last_pieces(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
-    """The last pieces are held back, few of them where no share is given: each evaluation reads them all."""
-    count = PIECES if valid is None else max(1, round(valid * len(rows)))
+def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
+    """The last rows are held back, few where no share is given: each evaluation reads them all."""
+    count = _few(rows) if valid is None else max(1, round(valid * len(rows)))
     if not 0 < count < len(rows):
-        raise HeedfulError(f"{count} of {len(rows)} pieces cannot be held back; give a validation file: --valid FILE")
+        what = "pieces" if any(map(continues, rows)) else "documents"
+        raise HeedfulError(f"{count} of {len(rows)} {what} cannot be held back; give a validation file: --valid FILE")
     return Rows(rows[:-count], rows.skipped, rows.columns), Rows(rows[-count:], 0, rows.columns)
+
+
+def _few(rows: Rows) -> int:
+    """How many of the last rows hold about 4 MiB; at least one."""
+    left, count = PIECES * pieces.PIECE, 0
+    while count < len(rows) and (2 * left > size(rows[-1 - count]) or not count):
+        left -= size(rows[-1 - count])
+        count += 1
+    return count
 
 
 def joined(tokenizer: Tokenizer, rows: Sequence[Row], begins: Sequence[int], closes: Sequence[int]) -> np.ndarray:
@@ -68,15 +80,15 @@ def located(
 ) -> tuple[np.ndarray, np.ndarray]:
     """As ``joined``, and the place of the first token of each document.
 
-    Of pieces of a large file the tokens are written to a file of their own, once for each text and tokenizer, and read
-    from there: ``heedful.data.tokens``.
+    Of texts on disk the tokens are written to a file of their own, once for each text and tokenizer, and read from
+    there: ``heedful.data.tokens``.
     """
     kind = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
-    starts: list[int] = []
-    if not is_cut(rows):
+    starts = array("q")
+    if not on_disk(rows):
         tokens = np.concatenate([*_parts(tokenizer, rows, begins, closes, kind, starts)])
         return tokens, np.array(starts, dtype=np.int64)
-    made = repr((tokenizer.backend.to_str(), begins, closes, kind.str, [*map(identity, rows)]))
+    made = chain((tokenizer.backend.to_str(), begins, closes, kind.str), map(identity, rows))
     return stored(made, lambda: _parts(tokenizer, rows, begins, closes, kind, starts), kind, starts)
 
 
@@ -86,13 +98,13 @@ def _parts(
     begins: Sequence[int],
     closes: Sequence[int],
     kind: np.dtype[Any],
-    starts: list[int],
+    starts: MutableSequence[int],
 ) -> Iterator[np.ndarray]:
     """The stream, part by part; ``starts`` gets the place of each document."""
     size, last = 0, list[int]()
     texts = (row.values["text"] for row in rows)
     for first, ids in encode_parts(tokenizer, texts, (continues(row) for row in rows)):
-        if first:
+        if first or not starts:  # what is held back of a large text goes on with what is not there
             starts.append(size + len(last))
         part = np.concatenate([np.array([*last, *begins], kind), ids.astype(kind)]) if first else ids.astype(kind)
         size, last = size + len(part), list(closes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 from heedful.checkpoints import read_card
 from heedful.data import Rows
-from heedful.data.windows import Stream, Window, read
+from heedful.data.windows import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.documents import joined, located
@@ -39,6 +39,8 @@ SIZES: tuple[tuple[float, Size], ...] = (
 )
 A_TOKEN = 4  # characters, about
 SEED = 1  # of what is hidden in an evaluation
+PART = 1 << 20  # tokens looked at together
+SHUFFLED = 1 << 22  # places of tokens that are drawn from by shuffling them
 
 
 def beginning(characters: int, asked: RunSettings, lr: float = 1e-3) -> RunSettings:
@@ -78,7 +80,7 @@ def window_of(folder: Path, task: str) -> int | None:
     return length if card.get("task") == task else None
 
 
-def cut_up(tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np.ndarray) -> tuple[list[Window], str]:
+def cut_up(tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np.ndarray) -> tuple[Windows, str]:
     """All rows as one stream of tokens, the end token after each, in windows of ``room`` of them, and what is to be
     said of it. ``added`` tokens stand around each; ``ordinary`` (V,) ids can be hidden.
     """
@@ -88,16 +90,59 @@ def cut_up(tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np
             "--data.max-length"
         )
     tokens, starts = located(tokenizer, rows, [], [special_id(tokenizer.end)])
-    if not ordinary[tokens].any():
+    if not any(ordinary[part].any() for _, part in parts(tokens)):
         where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
         raise HeedfulError(f"no token that can be hidden{where}: nothing to learn from; give more text")
     stream = Stream(tokens, min(room, len(tokens) - 1), starts)
     around = f"{added} special ones around each" if added > 1 else "a special one after each"
     note = f"{many(len(tokens), 'token')} in windows of {stream.context}, {around}"
-    unknown = int((tokens == tokenizer.unknown).sum()) if tokenizer.unknown is not None else 0
-    if unknown:
+    if isinstance(tokens, np.memmap):
+        note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
+    if unknown := counted(tokens, tokenizer.unknown):
         note += f"; {unknown:,} of them unknown to the vocabulary, never hidden"
-    return [Window(stream, place) for place in range(stream.windows)], note
+    return Windows(stream), note
+
+
+def parts(tokens: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """A stream a part at a time, each with the place that it begins at."""
+    yield from ((place, np.asarray(tokens[place : place + PART])) for place in range(0, len(tokens), PART))
+
+
+def contexts(examples: Sequence[Window]) -> np.ndarray:
+    """(N,): the tokens of each window."""
+    if isinstance(examples, Windows):
+        return np.full(len(examples), examples.stream.context, dtype=np.int64)
+    return np.array([window.stream.context for window in examples], dtype=np.int64)
+
+
+def drawn(examples: Sequence[Window], ordinary: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    """The places in the stream of ``most`` ordinary tokens of its windows ``examples``, or of all where there are no
+    more, in order and always the same; and how many there are.
+    """
+    stream, random = examples[0].stream, np.random.default_rng(SEED)
+    asked = np.ones(stream.windows, dtype=bool)
+    if not isinstance(examples, Windows):
+        asked[:] = False
+        asked[[window.place for window in examples]] = True
+
+    def there() -> Iterator[np.ndarray]:
+        for place, part in parts(stream.tokens[: stream.windows * stream.context]):
+            found = place + np.flatnonzero(ordinary[part])
+            yield found[asked[found // stream.context]]
+
+    counts = [len(found) for found in there()]
+    total = sum(counts)
+    if total <= SHUFFLED:
+        chosen = random.permutation(total)[:most]
+    else:
+        chosen = random.choice(total, min(most, total), replace=False, shuffle=False)
+    chosen.sort()
+    ends = np.searchsorted(chosen, np.cumsum([0, *counts]))
+    taken = [
+        found[chosen[begin:end] - first]
+        for found, begin, end, first in zip(there(), ends, ends[1:], np.cumsum([0, *counts]), strict=False)
+    ]
+    return np.concatenate(taken), total
 
 
 def texts_of(examples: Sequence[Window], random: np.random.Generator | None = None) -> list[np.ndarray]:
@@ -121,8 +166,13 @@ def frequencies(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, learned:
     """Mean −log p and percent right where each token of ``rows`` is guessed by its frequency in ``learned``, one added
     to every count, whatever stands around it.
     """
-    seen, asked = (np.bincount(joined(tokenizer, part, [], []), minlength=len(ordinary)) for part in (learned, rows))
+    seen, asked = (_counts(joined(tokenizer, part, [], []), len(ordinary)) for part in (learned, rows))
     counts, truth = (seen + 1) * ordinary, asked * ordinary
     p = counts / counts.sum()
     loss = float(-(truth[ordinary] * np.log(p[ordinary])).sum() / truth.sum())
     return loss, 100 * float(truth[p.argmax()] / truth.sum())
+
+
+def _counts(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
+    """(V,): how often each token stands among them."""
+    return sum((np.bincount(part, minlength=vocabulary) for _, part in parts(tokens)), np.zeros(vocabulary, np.int64))

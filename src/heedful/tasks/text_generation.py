@@ -339,10 +339,13 @@ class TextGeneration(Task):
             for places, (nats, count) in self.each(model, examples, partial(answered, model), batch_tokens):
                 sums[places, 0], sums[places, 1] = nats, count
             return _measured(sums)
-        sums[:, 2] = [len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows]
+        owners = np.cumsum([not continues(row) for row in rows])  # of pieces of a large text, the document
+        owners -= owners[0]
+        sums = np.zeros((owners[-1] + 1, 3))
+        np.add.at(sums[:, 2], owners, [len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows])
         for document, nats in self._nats(model, examples, batch_tokens):
-            sums[:, 0] += np.bincount(document, nats, len(rows))
-            sums[:, 1] += np.bincount(document, minlength=len(rows))
+            sums[:, 0] += np.bincount(document, nats, len(sums))
+            sums[:, 1] += np.bincount(document, minlength=len(sums))
         return _measured(sums)
 
     def _nats(
