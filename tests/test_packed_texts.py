@@ -1,4 +1,4 @@
-"""Several texts in one row, told apart by the mask's numbers: each is read as if it were alone, forwards and backwards."""
+"""Several texts in one row, told apart by the mask's numbers: each is read as if alone, forwards and backwards."""
 
 from __future__ import annotations
 

@@ -575,8 +575,8 @@ def test_a_run_keeps_its_documents_apart(tmp_path: Path) -> None:
 
 
 def test_separate_needs_documents() -> None:
-    with pytest.raises(HeedfulError, match="--data.separate has no effect: the text is one document"):
+    with pytest.raises(HeedfulError, match="the text is one document; leave it out"):
         TextGeneration.prepare(rows(BOOK), separate())
     talks = Rows([Row({"prompt": "a", "completion": "b"}, "x", 1)] * 2)
-    with pytest.raises(HeedfulError, match="--data.separate has no effect: instructions are examples of their own"):
+    with pytest.raises(HeedfulError, match="instructions are examples of their own; leave it out"):
         TextGeneration.prepare(talks, separate("bpe"))

@@ -142,8 +142,8 @@ def watched(part: nn.Module) -> bool:
 class Unpadded(Stack):
     """A stack that leaves padding out: what ``Stack`` computes at the real tokens, and zeros at padding.
 
-    Where nothing is padded, where several texts share a row, where a cache or a memory is given, and where its parts are watched (``heedful.record``,
-    an intervention, any hook), it runs as ``Stack`` does. Make one with ``unpad``.
+    Where nothing is padded, where several texts share a row, where a cache or a memory is given, and where its parts
+    are watched (``heedful.record``, an intervention, any hook), it runs as ``Stack`` does. Make one with ``unpad``.
     """
 
     def forward(

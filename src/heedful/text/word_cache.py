@@ -10,7 +10,7 @@ import numpy as np
 from heedful.text.tokenizer import Tokenizer
 
 MOST = 1 << 25  # characters of the words that are remembered, after which it begins anew
-# Where a text is cut into words: before a space or a line's end, or before a space alone, that follows no kind of space.
+# Where a text is cut into words: before a space or a line's end, or before a space alone, that follows no other.
 CUTS = (
     re.compile(r"\s*\S+(?:[^\S \n]\s*\S*)*|\s+"),
     re.compile(r"\s*\S+(?:[^\S ]\s*\S*)*|\s+"),
