@@ -1,11 +1,13 @@
 """Ours beside the programs that people use today, on the same weights, in turns, in one run.
 
-    python -m benchmarks.speed            everything, about half an hour on two cores
+    python -m benchmarks.speed            everything, about an hour on two cores
+    python -m benchmarks.speed --rows train-gpt2,train-pair      of all that is measured, these two
     python -m benchmarks.speed --short    tiny models once: shows that it works, its times mean nothing
 
     works       what is measured: rows, sizes, inputs, and which programs take part
     weights     the models, and what the engines read of them
     programs    one file a program: a function a row, which returns the work as a call
+    steps       the step of training that all programs take
     worker      the process that a program runs in; rounds starts them and has them take turns
     ceilings    what the machine can do at most; bounds turns it into the shortest time a work can take
     judge       whether all gave the same answer

@@ -41,15 +41,20 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     return asked
 
 
-def weights(plan: Plan, model: str, competitors: Sequence[Competitor], log: IO[str]) -> dict[str, str]:
-    """Make what is missing of a row, in a process of its own; forms that could not be made, and why."""
-    forms = list(dict.fromkeys(("folder", *(each.form for each in competitors))))
-    missing = [f"{model}/{form}" for form in forms if not place(plan.folder, model, form).exists()]
+def weights(plan: Plan, rows: Sequence[str], log: IO[str]) -> dict[str, str]:
+    """Make what is missing, in a process of its own: ``model/form`` that could not be made, and why."""
+    missing = []
+    for row in rows:
+        model = works(row, plan.short)[0].model
+        for form in dict.fromkeys(("folder", *(each.form for each in COMPETITORS[row]))):
+            if not place(plan.folder, model, form).exists():
+                missing.append(f"{model}/{form}")
     if not missing:
         return {}
     command = [sys.executable, "-m", "benchmarks.speed.weights", str(plan.folder), *missing]
     told = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, text=True, env=plan.environment(), check=True)
-    return {name.partition("/")[2]: why for name, why in json.loads(told.stdout.splitlines()[-1]).items()}
+    failed: dict[str, str] = json.loads(told.stdout.splitlines()[-1])
+    return failed
 
 
 def judged(plan: Plan, work: Work, times: Times, judge: Worker) -> dict[Competitor, float]:
@@ -71,12 +76,12 @@ def run(plan: Plan, rows: Sequence[str], out: Path) -> dict[str, Any]:
     speeds: list[dict[str, float]] = []
     plan.folder.mkdir(parents=True, exist_ok=True)
     with open(plan.folder / "log.txt", "w", encoding="utf-8") as log, Workers(plan, log) as workers:
+        unmade = weights(plan, rows, log)
         for name in rows:
             asked = works(name, plan.short)
-            failed = weights(plan, asked[0].model, COMPETITORS[name], log)
-            ready = [each for each in COMPETITORS[name] if each.form not in failed]
-            row = Row(name, asked[0].model, ready, plan, workers)
-            row.left_out |= {each.name: failed[each.form] for each in COMPETITORS[name] if each.form in failed}
+            failed = {each: unmade.get(f"{asked[0].model}/{each.form}") for each in COMPETITORS[name]}
+            row = Row(name, asked[0].model, [each for each, why in failed.items() if why is None], plan, workers)
+            row.left_out |= {each.name: why for each, why in failed.items() if why is not None}
             for work in asked:
                 times = row.measure(work)
                 told["works"].append(results.figures(work, times, judged(plan, work, times, workers.judge)))

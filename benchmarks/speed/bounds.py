@@ -7,18 +7,25 @@ once and costs two operations a row), L layers of width d, T tokens, B rows, and
     a decoder's step:            N · bytes + B · 2 · L · d · t · bytes to read; 2 N B operations
     a decoder's prompt:          2 N_blocks · (its tokens) operations; one row of the head for each prompt
     a beam search's step:        the same with B · K rows of their own memory, and the sources' memory, one a sentence
+    a step of training:          6 N + 12 L d T operations a token, real ones alone; then AdamW's 28 bytes a parameter
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.speed.works import Work
+from benchmarks.speed.works import LABELS, Work
 
 # bytes a weight, and of a remembered number: what is computed in float32 is remembered in float32
 BYTES = {"float32": (4, 4), "bfloat16": (2, 2), "float16": (2, 4), "int8": (1, 4), "int4": (0.5, 4)}
 COMPUTED = {"float16": "float32", "int4": "float32"}  # weights that are unpacked to be computed with
 Step = tuple[float, float, float]  # weights to read, operations, remembered numbers to read
+TRAINED = {  # of the others that are trained
+    "gpt2-4x128-whole": (128, 4, 65),
+    "gpt2-6x384-whole": (384, 6, 65),
+    "gpt2-4x128-tiny": (64, 2, 65),
+    "gpt2-6x384-tiny": (64, 2, 65),
+}
 SIZES = {  # of the models in ``weights``: width, layers, and numbers to choose from
     "gpt2-whole": (768, 12, 50257),
     "pair-whole": (512, 6, 32000),
@@ -36,6 +43,9 @@ def milliseconds(work: Work, precision: str, ceilings: Mapping[str, float]) -> f
     speed = ceilings.get(COMPUTED.get(precision, precision))
     if speed is None:
         return None
+    if work.steps:
+        operations, parameters = _training(work)
+        return 1e3 * (operations / speed + 28 * parameters / ceilings["copy"])
     read, kept = BYTES[precision]
 
     def longer(numbers: float, operations: float, remembered: float = 0.0) -> float:
@@ -83,6 +93,29 @@ def _vit(work: Work) -> list[Step]:
     once = numbers * dim + labels * dim
     operations = _stack(patches + 1, dim, depth) + 2 * patches * numbers * dim + 2 * labels * dim
     return [(12.0 * depth * dim**2 + once, float(work.batch * operations), 0.0)]
+
+
+def _training(work: Work) -> tuple[float, float]:
+    """Operations of a step, and how many parameters its matrices and tables have."""
+    name = work.model.removesuffix("-train")
+    dim, depth, vocab = {**SIZES, **TRAINED}[name]
+    blocks, labels = 12 * depth * dim**2, LABELS
+    if work.family == "vit":
+        once = 3 * (8 if name.endswith("tiny") else 16) ** 2 * dim
+        tokens = (work.image // (8 if name.endswith("tiny") else 16)) ** 2 + 1
+        head = vocab * dim
+        each = (6 * blocks + 12 * depth * dim * tokens) * tokens + 6 * once * (tokens - 1) + 6 * head
+        return float(work.batch * each), blocks + once + head
+    lengths = work.lengths.astype(float)
+    scores = 12 * depth * dim * (lengths**2).sum()
+    if work.family == "bert":
+        head = dim**2 + labels * dim
+        words = work.vocab * dim
+        return 6 * blocks * lengths.sum() + scores + 6 * head * work.batch, blocks + head + words
+    if work.family == "gpt2":
+        return 6 * (blocks + vocab * dim) * lengths.sum() + scores, blocks + vocab * dim
+    matrices = blocks + 16 * depth * dim**2 + vocab * dim  # a decoder's block has four more, d × d, for the source
+    return 6 * matrices * lengths.sum() + 3 * scores, matrices  # targets are as long as their sources
 
 
 def _stack(tokens: int, dim: int, depth: int) -> int:

@@ -8,6 +8,7 @@ The judge is our plain model in float32, as training leaves it, reading each ans
   before, in standard deviations of that position's logits. Choosing at random gives about 4;
 - of beams: how far the mean log-probability of a token of its best hypothesis lies below that of the middle one of all
   programs', at worst (a search that rounds may by luck find a better one than all that do not);
+- of losses in training: the largest difference from those of our plain model in a bare loop in float32, as a share;
 - of states and logits: the largest difference from the judge's, in standard deviations of all of them;
 - of an answer of another size: infinite.
 """
@@ -23,15 +24,22 @@ import torch
 from torch import Tensor
 
 import heedful
+from benchmarks.speed.steps import adamw, bare, mean_loss, tensors
 from benchmarks.speed.worker import serve
 from benchmarks.speed.works import Work
 from heedful.config import EncoderDecoderConfig
 from heedful.models import Model
 
 
-@torch.inference_mode()
 def numbers(folder: Path, work: Work, answers: list[np.ndarray]) -> list[float]:
     """One for each answer, in order."""
+    if work.steps:
+        return _losses(folder, work, answers)
+    with torch.inference_mode():
+        return _answers(folder, work, answers)
+
+
+def _answers(folder: Path, work: Work, answers: list[np.ndarray]) -> list[float]:
     model = heedful.from_pretrained(folder, dtype="float32")
     given = [torch.from_numpy(answer) for answer in answers]
     shape = (work.batch, work.new or work.longest) if work.row != "vit" else (work.batch,)
@@ -71,6 +79,15 @@ def _states(model: Model, work: Work, answers: list[Tensor]) -> list[float]:
 def _logits(model: Model, work: Work, answers: list[Tensor]) -> list[float]:
     right = model(torch.from_numpy(work.pixels()))
     return [_apart(answer, right) for answer in answers]
+
+
+def _losses(folder: Path, work: Work, answers: list[np.ndarray]) -> list[float]:
+    most = max(map(len, answers), default=0)
+    if not most:
+        return [math.inf] * len(answers)
+    batch, model = tensors(work, "cpu"), heedful.from_pretrained(folder, dtype="float32").train()
+    right = bare(model, adamw(model), lambda: mean_loss(model, batch), "float32", "cpu", most)().numpy()
+    return [float(np.abs(losses / right[: len(losses)] - 1).max()) if losses.size else math.inf for losses in answers]
 
 
 def _apart(answer: Tensor, right: Tensor) -> float:

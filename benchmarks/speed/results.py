@@ -12,6 +12,7 @@ from benchmarks.speed.works import Competitor, Work, data
 
 # the judge's number that rounding explains, by precision; four bits are lossy: theirs is told and not judged
 MOST = 1e9  # JSON has no infinity
+LOSSES = {"float32": 2e-3, "bfloat16": 0.05}  # of losses in training
 TOLERANCE = {"float32": 2e-3, "float16": 0.1, "bfloat16": 0.5, "int8": 1.0}
 
 
@@ -37,7 +38,7 @@ def figures(work: Work, times: Times, apart: Mapping[Competitor, float]) -> dict
             one["ours_faster"] = ratio(taken, ms[same]) if same else None
         elif "float32" in ours:
             one["over_float32"] = ratio(ms[ours["float32"]], taken)
-        limit = TOLERANCE.get(each.precision)
+        limit = (LOSSES if work.steps else TOLERANCE).get(each.precision)
         one["apart"] = apart.get(each) if apart.get(each, 0.0) < MOST else MOST  # a NaN, too
         one["agrees"] = None if limit is None or each not in apart else apart[each] <= limit
         found.append(one)

@@ -13,8 +13,11 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from benchmarks.speed.works import LABELS
 
 if TYPE_CHECKING:
     from heedful.config import ModelConfig
@@ -23,9 +26,15 @@ FORMS = ("folder", "ctranslate2", "onnx", "onnx-int8")
 
 
 def config_of(name: str) -> ModelConfig:
-    """The configuration of a model by its name here; the tiny ones are of the same shape."""
+    """The configuration of a model by its name here; the tiny ones are of the same shape.
+
+    Those to be trained have no dropout, so that all programs come to the same losses, but for one that is to have it.
+    """
     from heedful import presets
     from heedful.config import SpecialTokens
+
+    if name.endswith("-train"):
+        return _to_train(name.removesuffix("-train"))
 
     special = SpecialTokens(pad=0, start=1, end=(2,))
     made: dict[str, Callable[[], ModelConfig]] = {
@@ -39,6 +48,25 @@ def config_of(name: str) -> ModelConfig:
         "vit-tiny": lambda: presets.vit(64, 2, 4, 8, image=32, labels=10),
     }
     return made[name]()
+
+
+def _to_train(name: str) -> ModelConfig:
+    """As ``config_of``, with the heads that are trained and without dropout."""
+    from heedful import presets
+    from heedful.config import Dropout, SequenceHead, StackConfig
+
+    short, characters = name.endswith("-tiny"), {"vocab": 65, "activation": "gelu"}
+    made: dict[str, Callable[[], ModelConfig]] = {
+        "gpt2-4x128": lambda: presets.gpt2(*(64, 2, 2) if short else (128, 4, 4), length=64, **characters),
+        "gpt2-6x384": lambda: presets.gpt2(*(64, 2, 2) if short else (384, 6, 6), length=256, **characters),
+    }
+    config = made.get(name.rpartition("-")[0], lambda: config_of(name))()
+    rate = 0.2 if name.startswith("gpt2-6x384") else 0.0
+    dropout = Dropout(embedding=rate, attention=rate, residual=rate)
+    stacks = {part: replace(own, dropout=dropout) for part, own in vars(config).items() if isinstance(own, StackConfig)}
+    if name.startswith("bert"):
+        stacks["head"] = SequenceHead(labels=LABELS, dropout=0.0)  # type: ignore[assignment]  # not a stack
+    return replace(config, **stacks)
 
 
 def place(folder: Path, model: str, form: str) -> Path:
@@ -75,6 +103,7 @@ def _model(name: str, out: Path) -> None:
     import torch
 
     import heedful
+    from heedful.checkpoints.preprocessing import Preprocessing, write_preprocessing
 
     config = config_of(name)
     model, random = heedful.create(config, seed=0), torch.Generator().manual_seed(0)
@@ -94,6 +123,10 @@ def _model(name: str, out: Path) -> None:
     vocab = getattr(config, "embedding", None) or getattr(config, "source", None)
     if vocab is not None:
         _tokenizer(vocab.vocab_size, part)
+    if name.startswith("vit"):
+        write_preprocessing(
+            Preprocessing(size=model.config.patches.image_size[0], mean=(0.5,) * 3, std=(0.5,) * 3), part
+        )
     part.rename(out)
 
 

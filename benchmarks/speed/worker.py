@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.speed.programs import Absent, Call, Ready, Setting
-from benchmarks.speed.works import Work
+from benchmarks.speed.works import Work, action
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -60,11 +60,11 @@ class Programs:
         return {"saved": asked["file"]}
 
     def open(self, *, open: str, program: str, row: str, setting: dict[str, Any]) -> dict[str, Any]:
-        """Open a program by the file of ``programs`` and its function of the row's name."""
+        """Open a program by the file of ``programs`` and its function of the row's action."""
         given = Setting(**{**setting, "model": Path(setting["model"])})
         self.device = given.device
         self.calls = {key: call for key, call in self.calls.items() if key[0] != open}
-        self.ready[open] = getattr(import_module(f"benchmarks.speed.programs.{program}"), row)(given)
+        self.ready[open] = getattr(import_module(f"benchmarks.speed.programs.{program}"), action(row))(given)
         return {"opened": open}
 
     def call(self, name: str, work: Work) -> Call:

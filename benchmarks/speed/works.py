@@ -1,21 +1,25 @@
-"""What is measured: four rows of works, their sizes, their inputs, and which programs do them. Nothing imports torch.
+"""What is measured: rows of works, their sizes, their inputs, and which programs do them. Nothing imports torch.
 
-Inputs are functions of the work alone, so that every program is asked the same.
+Four rows answer, the others train. Inputs are functions of the work alone, so that every program is asked the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+
+LABELS, IGNORED = 10, -100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """One line of the table: so many inputs of such lengths for one model.
 
-    ``shortest`` < ``longest`` are lengths of inputs that are mixed; a generation adds ``new`` tokens to each.
+    ``shortest`` < ``longest`` are lengths of inputs that are mixed, evenly where ``skew`` is 1, with more short ones
+    than long ones where it is above; a generation adds ``new`` tokens to each. A training takes ``steps`` of
+    optimisation in one call.
     """
 
     name: str
@@ -28,6 +32,8 @@ class Work:
     beams: int = 1
     vocab: int = 0
     image: int = 0
+    skew: float = 1.0
+    steps: int = 0
 
     @classmethod
     def told(cls, data: dict[str, Any]) -> Work:
@@ -37,6 +43,8 @@ class Work:
     @property
     def unit(self) -> str:
         """What a time is given for."""
+        if self.steps:
+            return "ms a step"
         return {"generation": "ms a token", "beam": "ms a batch", "encoder": "ms a batch", "vit": "ms a batch"}[
             self.row
         ]
@@ -44,12 +52,18 @@ class Work:
     @property
     def units(self) -> int:
         """How many of them one run of the work has: a step of a batch of generations makes one token in each row."""
-        return self.new if self.row == "generation" else 1
+        return self.new if self.row == "generation" else self.steps or 1
+
+    @property
+    def family(self) -> str:
+        """What kind of model it is for: "gpt2", "pair", "bert" or "vit"."""
+        return self.model.partition("-")[0]
 
     @property
     def lengths(self) -> np.ndarray:
-        """(batch,) tokens of each input: evenly from the shortest to the longest, shuffled."""
-        lengths = np.linspace(self.shortest, self.longest, self.batch).round().astype(np.int64)
+        """(batch,) tokens of each input, from the shortest to the longest, shuffled."""
+        share = np.linspace(0, 1, self.batch) ** self.skew
+        lengths = (self.shortest + (self.longest - self.shortest) * share).round().astype(np.int64)
         return np.random.default_rng(1).permutation(lengths)
 
     def ids(self) -> np.ndarray:
@@ -66,12 +80,29 @@ class Work:
         shape = (self.batch, 3, self.image, self.image)
         return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
+    def examples(self) -> dict[str, np.ndarray]:
+        """The batch that is trained on, by the names that our tasks give its parts; labels of padding are -100."""
+        random = np.random.default_rng(2)
+        if self.family == "vit":
+            return {"pixels": self.pixels(), "labels": random.integers(0, LABELS, self.batch)}
+        if self.family == "gpt2":
+            ids = random.integers(10, self.vocab - 1, (self.batch, self.longest + 1))
+            return {"ids": ids[:, :-1].copy(), "labels": ids[:, 1:].copy()}
+        ids, mask = self.ids(), self.mask()
+        if self.family == "bert":
+            labels = random.integers(0, LABELS, self.batch)
+            return {"ids": ids, "mask": mask, "segments": np.zeros_like(ids), "labels": labels}
+        said = random.integers(10, self.vocab - 1, ids.shape)  # each target as long as its source
+        first = np.ones((self.batch, 1), dtype=np.int64)  # the start token
+        target = np.where(mask, np.concatenate((first, said[:, :-1]), 1), 0)
+        return {"source": ids, "source_mask": mask, "target": target, "labels": np.where(mask, said, IGNORED)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Competitor:
     """A program under one precision of its weights, and perhaps one of its several ways.
 
-    ``program`` is a file of ``programs/``, whose function of the row's name does the work; ``form`` is what
+    ``program`` is a file of ``programs/``, whose function of the row's ``action`` does the work; ``form`` is what
     ``weights.make`` is to have made for it.
     """
 
@@ -96,6 +127,11 @@ OURS = tuple(Competitor(program="ours", precision=word) for word in ("float32", 
 PLAIN = Competitor(program="ours", precision="float32", way="plain")
 THEIRS = tuple(Competitor(program="transformers", precision=word) for word in ("float32", "bfloat16"))
 ENGINE = tuple(Competitor(program="ctranslate2", precision=word, form="ctranslate2") for word in ("float32", "int8"))
+BARE = Competitor(program="ours", precision="float32", way="bare loop")
+NANOGPT = tuple(Competitor(program="nanogpt", precision=each.precision) for each in THEIRS)
+TIMM = tuple(Competitor(program="timm", precision=each.precision) for each in THEIRS)
+MODULE = tuple(Competitor(program="nn_transformer", precision=each.precision) for each in THEIRS)
+CHARACTERS = (OURS[0], BARE, NANOGPT[0], THEIRS[0])
 
 COMPETITORS: dict[str, tuple[Competitor, ...]] = {
     "generation": (
@@ -104,7 +140,7 @@ COMPETITORS: dict[str, tuple[Competitor, ...]] = {
         *ENGINE,
         *THEIRS,
         *(Competitor(program="transformers", precision=each.precision, way="static cache") for each in THEIRS),
-        Competitor(program="nanogpt", precision="float32"),
+        NANOGPT[0],
     ),
     "beam": (*OURS, PLAIN, *ENGINE, *THEIRS),
     "encoder": (
@@ -122,15 +158,32 @@ COMPETITORS: dict[str, tuple[Competitor, ...]] = {
         OURS[3],
         PLAIN,
         *THEIRS,
-        *(Competitor(program="timm", precision=word) for word in ("float32", "bfloat16")),
+        *TIMM,
     ),
+    "train-characters": CHARACTERS,
+    "train-dropout": tuple(replace(each, judged=False) for each in CHARACTERS),  # each draws its own
+    "train-gpt2": (*OURS[:2], *NANOGPT, *THEIRS),
+    "train-pair": (*OURS[:2], *MODULE, *THEIRS),
+    "train-bert": (*OURS[:2], *THEIRS),
+    "train-vit": (*OURS[:2], *THEIRS, *TIMM),
 }
 TITLES = {
     "generation": "Generation, GPT-2 124M: prompts of 32 tokens, 64 new ones, greedy",
     "beam": "Beam search, 4 beams, encoder-decoder of width 512, 6 + 6 layers: sources of 30 tokens, 30 new ones",
     "encoder": "Encoder, BERT-base",
     "vit": "Vision, ViT-B/16",
+    "train-characters": "Training, a character model of 4 layers, width 128: 12 windows of 64",
+    "train-dropout": "Training, a character model of 6 layers, width 384, dropout 0.2: 64 windows of 256",
+    "train-gpt2": "Training, GPT-2 124M: 2 windows of 512",
+    "train-pair": "Training, encoder-decoder of width 512, 6 + 6 layers: 64 pairs of 5 to 45 tokens",
+    "train-bert": "Training, BERT-base, classification: 8 texts of 16 to 128 tokens",
+    "train-vit": "Training, ViT-B/16: 4 images",
 }
+
+
+def action(row: str) -> str:
+    """The function of a program's file that does the works of a row."""
+    return "training" if row.startswith("train-") else row
 
 
 def works(row: str, short: bool) -> tuple[Work, ...]:
@@ -179,6 +232,39 @@ def _rows(short: bool) -> dict[str, list[Work]]:
             Work(name=f"BERT, {many} × {low}–{high}", batch=many, shortest=low, longest=high, **bert),
         ],
         "vit": _batches("ViT", (1, 2 if short else 8), row="vit", model=f"vit-{kind}", image=32 if short else 224),
+        **_training(short, kind, size),
+    }
+
+
+def _training(short: bool, kind: str, size: dict[str, int]) -> dict[str, list[Work]]:
+    """One work a row, since a model that has learned is another one."""
+
+    def work(row: str, model: str, batch: tuple[int, int], longest: tuple[int, int], **sizes: Any) -> list[Work]:
+        told = {"row": f"train-{row}", "model": f"{model}-{kind}-train", "batch": batch[not short], "steps": 1}
+        most = longest[not short]
+        return [Work(**{"longest": most, "shortest": most, **told, **sizes})]
+
+    few = 2 if short else 20  # steps at a time, where one takes milliseconds
+    return {
+        "train-characters": work(
+            "characters", "gpt2-4x128", (2, 12), (6, 64), vocab=65, steps=few, name="4 × 128 trained"
+        ),
+        "train-dropout": work("dropout", "gpt2-6x384", (2, 64), (6, 256), vocab=65, name="6 × 384 trained"),
+        "train-gpt2": work("gpt2", "gpt2", (2, 2), (6, 512), vocab=size["gpt2"], name="GPT-2 trained"),
+        "train-pair": work(
+            "pair",
+            "pair",
+            (5, 64),
+            (9, 45),
+            vocab=size["pair"],
+            shortest=3 if short else 5,
+            skew=5 / 3,
+            name="pairs trained",
+        ),
+        "train-bert": work(
+            "bert", "bert", (3, 8), (9, 128), vocab=size["bert"], shortest=3 if short else 16, name="BERT trained"
+        ),
+        "train-vit": work("vit", "vit", (2, 4), (0, 0), image=32 if short else 224, name="ViT trained"),
     }
 
 

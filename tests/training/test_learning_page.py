@@ -18,8 +18,9 @@ PAGE = (ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
 
 def test_every_option_and_file_is_there() -> None:
     known = {f"--{key.replace('_', '-')}" for key in keys(RunSettings)} | {"--find-lr", "--config"}
+    known |= {"--port", "--no-open", "--json"}  # of heedful watch
     assert set(re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", PAGE)) <= known
-    for file in re.findall(r"`(training/\w+\.py)`", PAGE):
+    for file in re.findall(r"`(\w+/\w+\.py)`", PAGE):
         assert (ROOT / "src" / "heedful" / file).is_file(), file
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M)) == set(SCHEDULES)
 

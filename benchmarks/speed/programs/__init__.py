@@ -1,8 +1,10 @@
-"""One file a program. Its function of a row's name opens the model and returns ``ready``: Work → the call to be timed.
+"""One file a program. Its function of a row's action opens the model and returns ``ready``: Work → the call that is
+timed.
 
 The call returns what the judge compares: of the rows "generation" and "beam" the new tokens (batch, new), of "encoder"
-the last hidden states (batch, longest, dim), of "vit" the logits (batch, labels). A program that is not there raises
-``Absent``, with a remedy.
+the last hidden states (batch, longest, dim), of "vit" the logits (batch, labels). The action of rows that train is
+"training", and returns the losses of the first steps: see ``steps``. A program that is not there raises ``Absent``,
+with a remedy.
 """
 
 from __future__ import annotations

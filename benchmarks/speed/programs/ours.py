@@ -1,16 +1,35 @@
-"""Ours: the model made ready for answering, as ``heedful.pipeline`` makes it; plain, as training leaves it."""
+"""Ours: the model made ready for answering, as ``heedful.pipeline`` makes it; plain, as training leaves it.
+
+Training is ``heedful train``'s: the task's own objective in our ``Loop``, or in a bare loop.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 import heedful
 from benchmarks.speed.programs import Call, Ready, Setting
+from benchmarks.speed.steps import BETAS, CLIP, DECAY, EPS, RATE, Losses, bare, tensors
 from benchmarks.speed.works import Work
+from heedful import tasks
+from heedful.checkpoints.fitting import pack
 from heedful.inference import prepare
 from heedful.models import Model
+from heedful.training import Limits, Loader, Loop, adamw
+from heedful.training.quicken import quicken
+from heedful.training.schedule import constant
+
+TASKS = {
+    "gpt2": "text-generation",
+    "pair": "translation",
+    "bert": "text-classification",
+    "vit": "image-classification",
+}
 
 
 def opened(at: Setting) -> Model:
@@ -62,5 +81,55 @@ def vit(at: Setting) -> Ready:
     def ready(work: Work) -> Call:
         pixels = torch.from_numpy(work.pixels()).to(at.device, dtype)
         return torch.inference_mode()(lambda: model(pixels))
+
+    return ready
+
+
+def training(at: Setting) -> Ready:
+    """The losses of the first steps, in our loop or in a bare one."""
+    model = heedful.from_pretrained(at.model, dtype="float32", device=at.device).train()
+    pack(model)
+    quicken(model)
+    task = tasks.get(TASKS[at.model.name.partition("-")[0]]).load(at.model)
+    optimiser = adamw(model, lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY)
+
+    def ready(work: Work) -> Call:
+        batch = tensors(work, "cpu")
+        if at.way == "bare loop":
+            whole = {name: part.to(at.device) for name, part in batch.items()}
+            count = task.count(whole)
+            return bare(
+                model, optimiser, lambda: task.objective(model, whole) / count, at.precision, at.device, work.steps
+            )
+        losses = Losses()
+
+        def collate(places: np.ndarray, random: np.random.Generator) -> dict[str, Tensor]:
+            order = torch.from_numpy(places)
+            return {name: part[order] for name, part in batch.items()}
+
+        def objective(model: Model, batch: dict[str, Tensor]) -> Tensor:
+            loss = task.objective(model, batch)
+            losses.keep(loss.item() / task.count(batch))
+            return loss
+
+        longest = max(work.longest, 1)
+        lengths = work.lengths if work.longest else np.ones(work.batch, dtype=np.int64)
+        loop = partial(
+            Loop,
+            model=model,
+            objective=objective,
+            count=task.count,
+            loader=Loader(lengths, collate, tokens=work.batch * longest),
+            optimiser=optimiser,
+            schedule=constant(),
+            clip=CLIP,
+            precision="bf16" if at.precision == "bfloat16" else "fp32",
+        )
+
+        def call() -> Tensor:
+            loop(limits=Limits(max_steps=work.steps)).fit()
+            return losses.told()
+
+        return call
 
     return ready

@@ -6,10 +6,12 @@ import json
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from benchmarks.speed.programs import Call, Ready, Setting, need
+from benchmarks.speed.steps import adamw, bare, tensors
 from benchmarks.speed.works import Work
 
 NAMES = {  # of a block of timm's: of the same in Hugging Face's file
@@ -38,8 +40,8 @@ def renamed(stored: dict[str, Tensor], depth: int) -> dict[str, Tensor]:
     return made
 
 
-def vit(at: Setting) -> Ready:
-    """The logits."""
+def opened(at: Setting) -> nn.Module:
+    """The model, with the weights put into it."""
     need("timm")
     from timm.models.vision_transformer import VisionTransformer
 
@@ -56,10 +58,31 @@ def vit(at: Setting) -> Ready:
         norm_layer=partial(nn.LayerNorm, eps=told["layer_norm_eps"]),
     )
     model.load_state_dict(renamed(stored, told["num_hidden_layers"]))
-    model = model.eval().to(at.device, getattr(torch, at.precision))
+    return model.to(at.device)
+
+
+def vit(at: Setting) -> Ready:
+    """The logits."""
+    model = opened(at).eval().to(getattr(torch, at.precision))
 
     def ready(work: Work) -> Call:
         pixels = torch.from_numpy(work.pixels()).to(at.device, getattr(torch, at.precision))
         return torch.inference_mode()(lambda: model(pixels))
+
+    return ready
+
+
+def training(at: Setting) -> Ready:
+    """The losses of the first steps in a bare loop."""
+    model = opened(at).train()
+    optimiser = adamw(model)
+
+    def ready(work: Work) -> Call:
+        batch = tensors(work, at.device)
+
+        def loss() -> Tensor:
+            return F.cross_entropy(model(batch["pixels"]).float(), batch["labels"])
+
+        return bare(model, optimiser, loss, at.precision, at.device, work.steps)
 
     return ready

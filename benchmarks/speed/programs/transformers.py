@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from benchmarks.speed.programs import Call, Ready, Setting, need
+from benchmarks.speed.steps import adamw, bare, tensors
 from benchmarks.speed.works import Work
 
 
@@ -62,5 +66,37 @@ def vit(at: Setting) -> Ready:
     def ready(work: Work) -> Call:
         pixels = torch.from_numpy(work.pixels()).to(at.device, model.dtype)
         return torch.inference_mode()(lambda: model(pixels).logits)
+
+    return ready
+
+
+KINDS = {
+    "gpt2": "AutoModelForCausalLM",
+    "pair": "AutoModelForSeq2SeqLM",
+    "bert": "AutoModelForSequenceClassification",
+    "vit": "AutoModelForImageClassification",
+}
+
+
+def training(at: Setting) -> Ready:
+    """The losses of the first steps in a bare loop."""
+    model = opened(replace(at, precision="float32"), KINDS[at.model.name.partition("-")[0]]).train()
+    optimiser = adamw(model)
+
+    def ready(work: Work) -> Call:
+        batch = tensors(work, at.device)
+
+        def loss() -> Tensor:
+            labels = batch["labels"]
+            if work.family == "gpt2":  # given labels it would predict each token from itself on, one less
+                return F.cross_entropy(model(batch["ids"]).logits.flatten(0, 1).float(), labels.flatten())
+            if work.family == "pair":
+                source, mask = batch["source"], batch["source_mask"].long()
+                return model(source, mask, decoder_input_ids=batch["target"], labels=labels).loss
+            if work.family == "bert":
+                return model(batch["ids"], batch["mask"].long(), labels=labels).loss
+            return model(batch["pixels"], labels=labels).loss
+
+        return bare(model, optimiser, loss, at.precision, at.device, work.steps)
 
     return ready

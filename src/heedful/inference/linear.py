@@ -106,7 +106,7 @@ class WholeLinear(PackedLinear):
             return self.activated(_row(rows, self.plain, self.bias))
         if count < FEW:
             rows = torch.cat([rows] * -(-FEW // max(1, count)))
-        return _pointwise(rows, self.packed, self.bias, self.attribute, self.formula)[:count]
+        return pointwise(rows, self.packed, self.bias, self.attribute, self.formula)[:count]
 
 
 class HalfLinear(PackedLinear):
@@ -245,7 +245,8 @@ def _said(activation: Any) -> tuple[Any, Any]:
     return getattr(activation, "func", activation), getattr(activation, "keywords", None)
 
 
-def _pointwise(rows: Tensor, weight: Tensor, bias: Tensor | None, attribute: str, formula: str) -> Tensor:
+def pointwise(rows: Tensor, weight: Tensor, bias: Tensor | None, attribute: str = "none", formula: str = "") -> Tensor:
+    """act(x Wᵀ + b) by oneDNN, W plain or packed; ``attribute`` and ``formula`` are its words for the activation."""
     made: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, attribute, [], formula)
     return made
 
@@ -271,19 +272,20 @@ def _scale(rows: Tensor, levels: int) -> Tensor:
 # --------------------------------------------------------------------------------- a model as it is, for a while
 
 
-class _Direct:
+class Direct:
     """A linear map's forward through oneDNN, its weights where they are; outside inference mode as ever."""
 
     def __init__(self, linear: nn.Linear) -> None:
         self.linear = linear
 
     def __call__(self, x: Tensor) -> Tensor:
+        """``x`` (..., into) → (..., out)."""
         linear = self.linear
         if not torch.is_inference_mode_enabled():
             return F.linear(x, linear.weight, linear.bias)
         if x.numel() == linear.in_features and torch.backends.mkl.is_available():
             return _row(x.view(1, -1), linear.weight, linear.bias).view(*x.shape[:-1], -1)
-        return _pointwise(x, linear.weight, linear.bias, "none", "")
+        return pointwise(x, linear.weight, linear.bias)
 
 
 def onednn(dtype: torch.dtype) -> bool:
@@ -320,7 +322,7 @@ def direct(model: nn.Module) -> Iterator[None]:
         if not part.weight.is_contiguous():
             with torch.inference_mode(False):  # or it could never learn again
                 part.weight.data = part.weight.data.contiguous()
-        vars(part)["forward"] = _Direct(part)
+        vars(part)["forward"] = Direct(part)
     try:
         yield
     finally:

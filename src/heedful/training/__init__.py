@@ -2,10 +2,10 @@
 
 ``loop`` the one loop, made of functions; ``schedule`` where a run ends and its learning rate; ``optimisation`` AdamW,
 ``muon`` Muon; ``averages`` of the weights; ``loader`` whole steps, resumable; ``checkpoint`` the file a run is taken up
-from, ``beginning`` its folder; ``log`` ``metrics.jsonl`` and the progress bar; ``run`` puts them together for a task,
-with the settings that ``choices`` finds and the words of ``report``; ``watch`` looks into the model at each evaluation,
-and ``series`` is the file of what it saw. Only these but ``series`` import models and
-tasks; the loop must go on knowing neither.
+from, ``beginning`` its folder; ``log`` ``metrics.jsonl`` and the progress bar, ``ceiling`` the share of
+what the machine can compute; ``run`` puts them together for a task, with the settings that ``choices`` finds and the
+words of ``report``; ``watch`` looks into the model at each evaluation, and ``series`` is the file of what it saw. Only
+these but ``series`` import models and tasks; the loop must go on knowing neither.
 """
 
 from heedful.training.averages import Exponential, Last, Polynomial

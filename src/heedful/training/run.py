@@ -295,8 +295,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32
     ceiling = Ceiling(flops_of(model), partial(most_flops, model.device, dtype)) if ranks.first else None
     engine = engine_of(ranks, bool(training.shard), training.precision == "bf16")
-    if not training.shard:
-        quicken(model, rows_alike=not settings.model.drop_path)
+    quicken(model, rows_alike=not settings.model.drop_path, whole=not training.shard)
     objective = engine.learner(
         model, lambda model, batch: task.objective(model, batch, training.label_smoothing or 0.0)
     )

@@ -1,0 +1,32 @@
+"""What makes a step quicker on a CPU and changes nothing but the order of its sums."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from heedful.inference.memory import keep_memory
+from heedful.training.packed import leave_padding_out
+from heedful.training.products import learn_directly
+
+
+def quicken(model: nn.Module, rows_alike: bool = True, whole: bool = True) -> None:
+    """On a CPU: float32 products by oneDNN, no work on padding, freed memory kept for the next step.
+
+    Args:
+        model: whose parameters say where it lies; elsewhere than on a CPU it is left as it is.
+        rows_alike: whether nothing is drawn for whole sequences, so that they may stand in one row.
+        whole: whether every weight lies whole in this process; products of shared ones stay as they are.
+
+    >>> import heedful
+    >>> model = heedful.create("bert-tiny", seed=0)
+    >>> quicken(model)
+    >>> type(model.encoder).__name__
+    'Packed'
+    """
+    if next(model.parameters()).device.type != "cpu":
+        return
+    keep_memory()
+    if whole:
+        learn_directly(model)
+    if rows_alike:
+        leave_padding_out(model)

@@ -1,0 +1,212 @@
+"""What makes training quicker gives the same losses and gradients: no work on padding, products by oneDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import heedful
+from heedful import presets
+from heedful.config import (
+    AlibiPosition,
+    Dropout,
+    EmbeddingConfig,
+    EncoderConfig,
+    RelativePosition,
+    RotaryPosition,
+    SpecialTokens,
+    StackConfig,
+)
+from heedful.inference.linear import direct
+from heedful.training import products
+from heedful.training.optimisation import adamw
+from heedful.training.packed import Packed, Row, leave_padding_out
+from heedful.training.products import Learning, learn_directly
+from heedful.training.quicken import quicken
+
+REAL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 1, 1]]).bool()
+IDS = torch.randint(3, 50, REAL.shape, generator=torch.Generator().manual_seed(0)).masked_fill(~REAL, 0)
+
+
+def learned(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss in float64, without dropout, and the gradients by name."""
+    model.train()
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    model.zero_grad()
+    found = loss(model)
+    found.backward()
+    return found.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def check_equal(model: nn.Module, loss: Callable[[nn.Module], Tensor], quick: Callable[[nn.Module], None]) -> None:
+    """Losses and gradients are the same after ``quick`` as before, and finite."""
+    model.double()
+    plain, gradients = learned(model, loss)
+    quick(model)
+    again, others = learned(model, loss)
+    torch.testing.assert_close(again, plain)
+    assert gradients.keys() == others.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(others[name], gradient, atol=1e-10, rtol=1e-8, msg=name)
+
+
+def encoder(**stack: object) -> nn.Module:
+    told = {"dim": 16, "depth": 2, "heads": 4, **stack}
+    return heedful.create(EncoderConfig(embedding=EmbeddingConfig(vocab_size=50), encoder=StackConfig(**told)), seed=0)
+
+
+def scored(model: nn.Module) -> Tensor:
+    """A loss of the real tokens' states."""
+    hidden = model.hidden(IDS, REAL)[REAL]
+    return (hidden * torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)).sum()
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        {},
+        {"placement": "post", "embedding_norm": True},
+        {"placement": "sandwich", "kv_heads": 2},
+        {"position": RotaryPosition()},
+        {"position": AlibiPosition()},
+        {"position": RelativePosition()},
+        {"norm": "batch"},
+        {"causal": True},
+        {"causal": True, "window": 2},
+    ],
+)
+def test_an_encoder_learns_the_same_without_padding(stack: dict[str, object]) -> None:
+    check_equal(encoder(**stack), scored, leave_padding_out)
+
+
+def test_an_encoder_decoder_learns_the_same_without_padding() -> None:
+    config = presets.transformer(16, 2, 4, 32, 50, special=SpecialTokens(pad=0, start=1, end=(2,)))
+    target = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]]).bool()
+    ids = torch.randint(3, 50, target.shape, generator=torch.Generator().manual_seed(1)).masked_fill(~target, 0)
+
+    def loss(model: nn.Module) -> Tensor:
+        hidden = model.hidden(IDS, ids, REAL, target)
+        return F.cross_entropy(model.head(hidden[target]), ids[target], reduction="sum")
+
+    check_equal(heedful.create(config, seed=0), loss, leave_padding_out)
+
+
+def test_dropout_still_drops_the_real_tokens() -> None:
+    model = encoder(dropout=Dropout(embedding=0.5, attention=0.3, residual=0.5))
+    leave_padding_out(model)
+    model.train()
+    first, second = scored(model), scored(model)
+    assert first.isfinite()
+    assert first != second
+    assert not model.hidden(IDS, REAL)[~REAL].any()
+
+
+def test_rows_are_made_only_where_something_learns_and_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, made = encoder(), []
+    leave_padding_out(model)
+    begin = Row.__init__
+
+    def counted(self: Row, real: Tensor) -> None:
+        made.append(real)
+        begin(self, real)
+
+    monkeypatch.setattr(Row, "__init__", counted)
+    model.train().hidden(IDS, REAL)
+    assert len(made) == 1
+    model.hidden(IDS)
+    model.hidden(IDS[:1], REAL[:1])
+    with torch.no_grad():
+        model.hidden(IDS, REAL)
+    with heedful.record(model, "pattern", layers=[0]) as seen:
+        model.hidden(IDS, REAL)
+    assert next(iter(seen.values())).shape == (4, 4, 5, 5)
+    model.eval().hidden(IDS, REAL)
+    assert len(made) == 1
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small maps learn through oneDNN as large ones do."""
+    monkeypatch.setattr(products, "LARGE", 1)
+
+
+@pytest.mark.usefixtures("small")
+def test_products_by_onednn_are_the_same_to_rounding() -> None:
+    torch.manual_seed(0)
+    for shape in ((5, 7), (2, 3, 7), (1, 7), (0, 7), (3, 1, 7)):
+        linear, x = nn.Linear(7, 9, bias=len(shape) == 2), torch.randn(shape, requires_grad=True)
+        inputs = [x, *linear.parameters()]
+        weights = torch.randn(*shape[:-1], 9)
+        wanted = torch.autograd.grad((linear(x) * weights).sum(), inputs)
+        learn_directly(linear)
+        assert isinstance(vars(linear)["forward"], Learning)
+        torch.testing.assert_close(torch.autograd.grad((linear(x) * weights).sum(), inputs), wanted)
+        expanded = torch.autograd.grad(linear(x).sum(), inputs)  # a gradient that is one number, expanded
+        assert all(part.isfinite().all() for part in expanded)
+
+
+def test_small_maps_stay_as_they_are() -> None:
+    model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 64))
+    learn_directly(model)
+    assert ["forward" in vars(part) for part in model] == [True, False]
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_frozen_gets_no_gradient() -> None:
+    linear = nn.Linear(7, 9)
+    linear.weight.requires_grad_(False)
+    learn_directly(linear)
+    linear(torch.randn(5, 7)).sum().backward()
+    assert linear.weight.grad is None
+    torch.testing.assert_close(linear.bias.grad, torch.full((9,), 5.0))
+
+
+@pytest.mark.usefixtures("small")
+def test_autocast_and_double_keep_their_own_products() -> None:
+    linear, double = nn.Linear(7, 9), nn.Linear(7, 9).double()
+    learn_directly(linear)
+    learn_directly(double)
+    assert "forward" not in vars(double)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(torch.randn(5, 7)).dtype == torch.bfloat16
+    with torch.inference_mode(), direct(linear):
+        assert linear(torch.randn(5, 7)).shape == (5, 9)
+    assert isinstance(vars(linear)["forward"], Learning)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_quickened_model_learns_what_a_plain_one_does_and_is_saved_alike() -> None:
+    config = presets.gpt2(32, 2, 4, vocab=50, length=16, dropout=0.0)
+    ids = torch.randint(0, 50, (3, 9), generator=torch.Generator().manual_seed(0))
+    ends = []
+    for quick in (lambda model: None, quicken):
+        model = heedful.create(config, seed=0).train()
+        names = list(model.state_dict())
+        quick(model)
+        assert list(model.state_dict()) == names
+        optimiser, losses = adamw(model, lr=1e-3), []
+        for _ in range(5):
+            loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            losses.append(loss.item())
+        ends.append(losses)
+    assert ends[0] == pytest.approx(ends[1], rel=1e-5)
+    assert ends[0][-1] < ends[0][0]
+
+
+def test_every_stack_packs_once() -> None:
+    model = heedful.create(presets.transformer(16, 1, 4, 32, 50), seed=0)
+    quicken(model)
+    quicken(model)
+    assert type(model.encoder) is type(model.decoder) is Packed
+    assert not isinstance(model.encoder.block[0].attention.attend.attend, type(model.encoder.block[0].attention.attend))
+    assert replace(model.config) == model.config
