@@ -373,7 +373,8 @@ def test_the_hub(gpt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     asked: list[tuple[str, str | None]] = []
 
-    def download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def download(name: str, *, repo_type: str, revision: str | None, allow_patterns: list[str]) -> str:
+        assert repo_type == "model"
         asked.append((name, revision))
         if name == "org/away":
             raise LocalEntryNotFoundError("no network\nat all")

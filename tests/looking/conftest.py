@@ -38,7 +38,7 @@ assert _spec is not None
 _pages = importlib.util.module_from_spec(_spec)
 assert _spec.loader is not None
 _spec.loader.exec_module(_pages)
-browser, open_page = _pages.browser, _pages.open_page
+browser, open_address, open_page = _pages.browser, _pages.open_address, _pages.open_page
 
 TEXTS = ["a small dog sees two cats", "the cats see a red ball", "le chien voit les chats", "un ballon rouge"]
 STACK = StackConfig(dim=16, depth=2, heads=4, position=LearnedPosition(length=32))
