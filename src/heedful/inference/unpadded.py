@@ -133,10 +133,13 @@ class Grouped:
 
 
 def watched(part: nn.Module) -> bool:
-    """Whether anyone looks at, or changes, what a module or those in it compute: who does is promised (B, T) tokens."""
+    """Whether anyone looks at, or changes, what a module or those in it compute: who does is promised (B, T) tokens.
+    The hooks by which PyTorch shares weights out among processes do neither.
+    """
     state = vars(part)  # asking each module for what it has not would take longer than all the rest
-    here = state["_forward_hooks"] or state["_forward_pre_hooks"] or isinstance(state.get("attend"), AttentionProbe)
-    return bool(here) or any(watched(child) for child in part.children())
+    hooks = (*state["_forward_hooks"].values(), *state["_forward_pre_hooks"].values())
+    here = any(not str(getattr(hook, "__module__", "")).startswith("torch.distributed") for hook in hooks)
+    return here or isinstance(state.get("attend"), AttentionProbe) or any(watched(child) for child in part.children())
 
 
 class Unpadded(Stack):

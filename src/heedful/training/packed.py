@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from heedful.cache import NoCache, counted
+from heedful.inference.unpadded import watched
 from heedful.layers.attention import Attend, Attention
 from heedful.layers.mask import Mask, padding_mask
-from heedful.layers.probe import AttentionProbe
 from heedful.stack import NO_CACHE, Block, Stack
 
 
@@ -69,16 +69,6 @@ class Across:
         k, v = mask.keys.heads(k), mask.keys.heads(v)
         y = self.attend(mask.queries.heads(q), k, v, mask.allowed, scale, dropout)
         return mask.queries.gather(y.transpose(1, 2)).transpose(1, 2)
-
-
-def watched(part: nn.Module) -> bool:
-    """Whether anyone looks at, or changes, what a module or those in it compute. The hooks by which PyTorch shares
-    weights out among processes do neither.
-    """
-    hooks = [*part._forward_hooks.values(), *part._forward_pre_hooks.values()]
-    foreign = [hook for hook in hooks if not str(getattr(hook, "__module__", "")).startswith("torch.distributed")]
-    probed = isinstance(getattr(part, "attend", None), AttentionProbe)
-    return bool(foreign) or probed or any(watched(child) for child in part.children())
 
 
 class Packed(Stack):

@@ -310,9 +310,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     )
     checkpoints = Checkpoints(out)
     if engine.needs_all:
-        from heedful.training.sharded import (
-            ShardedCheckpoints,
-        )  # a second to import, which other runs need not wait for
+        from heedful.training.sharded import ShardedCheckpoints  # a second that other runs need not wait for
 
         checkpoints = ShardedCheckpoints(out, ranks, lambda: loop.state())
     loop = Loop(
