@@ -87,9 +87,13 @@ class LanguageModel(nn.Module):
             self.output.weight = token.weight
         self.factor = {"sqrt": dim**-0.5, "none": 1.0}[config.scale]
 
+    def transform(self, hidden: Tensor) -> Tensor:
+        """What the output map reads: (B, T, D)."""
+        return hidden * self.factor
+
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, T, V)."""
-        return self.output(hidden * self.factor)
+        return self.output(self.transform(hidden))
 
 
 class MaskedLanguageModel(nn.Module):
@@ -104,9 +108,13 @@ class MaskedLanguageModel(nn.Module):
         if config.tied:
             self.output.weight = token.weight
 
+    def transform(self, hidden: Tensor) -> Tensor:
+        """What the output map reads: (B, T, D)."""
+        return self.norm(self.activation(self.dense(hidden)))
+
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, T, V)."""
-        return self.output(self.norm(self.activation(self.dense(hidden))))
+        return self.output(self.transform(hidden))
 
 
 class SequenceClassifier(nn.Module):

@@ -55,21 +55,13 @@ class EncoderDecoder(Model):
         return self.decoder(x, target_mask, memory=memory, memory_mask=memory_mask, cache=cache)
 
     def hidden(
-        self,
-        source: Tensor,
-        target: Tensor,
-        source_mask: Tensor | None = None,
-        target_mask: Tensor | None = None,
+        self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
         """The decoder's final stream (B, T, D)."""
         return self.decode(target, self.encode(source, source_mask), target_mask, source_mask)
 
     def forward(
-        self,
-        source: Tensor,
-        target: Tensor,
-        source_mask: Tensor | None = None,
-        target_mask: Tensor | None = None,
+        self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
         """What the head makes of the decoder's stream: logits (B, T, V)."""
         return self.head(self.hidden(source, target, source_mask, target_mask), target_mask)

@@ -20,6 +20,7 @@ from heedful.evaluation.scored import Figures, Sums
 from heedful.generation.options import NAMES
 from heedful.models import EncoderDecoder, Model
 from heedful.settings import RunSettings
+from heedful.tasks.output_loss import output_loss
 from heedful.tasks.shared import (
     IGNORED,
     changed,
@@ -144,8 +145,7 @@ class EncoderDecoderTask(Task):
         assert isinstance(model, EncoderDecoder)
         real = batch["labels"] != IGNORED
         hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], real)
-        logits = model.head(hidden[real]).float()
-        return F.cross_entropy(logits, batch["labels"][real], reduction="sum", label_smoothing=label_smoothing)
+        return output_loss(model.head, hidden[real], batch["labels"][real], label_smoothing)
 
     def losses(self, model: Model, examples: Sequence[Any]) -> np.ndarray:
         """(N, 2): Σ −log p of each example's target tokens, and how many these are."""

@@ -43,6 +43,7 @@ from heedful.tasks.hidden import (
     texts_of,
     window_of,
 )
+from heedful.tasks.output_loss import output_loss
 from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
@@ -236,15 +237,13 @@ class FillMask(Task):
         """Σ over chosen tokens of −log p(token | the window as it is shown); see ``Translation.objective`` for
         ``label_smoothing``. The head is computed for the chosen tokens alone.
         """
-        logits, truth = self._guesses(model, batch)
-        return F.cross_entropy(logits, truth, reduction="sum", label_smoothing=label_smoothing)
-
-    def _guesses(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits (M, V) for the M chosen tokens of a batch, and what they are (M,)."""
         assert isinstance(model, Encoder)
+        return output_loss(model.head, *self._chosen(model, batch), label_smoothing)
+
+    def _chosen(self, model: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The final stream (M, D) of the M chosen tokens of a batch, and what they are (M,)."""
         chosen = batch["labels"] != IGNORED
-        hidden: Tensor = model.hidden(batch["ids"], batch["mask"])
-        return model.head(hidden[chosen]).float(), batch["labels"][chosen]
+        return model.hidden(batch["ids"], batch["mask"])[chosen], batch["labels"][chosen]
 
     # ------------------------------------------------------------------------------------ measuring, answering, telling
 
@@ -270,7 +269,9 @@ class FillMask(Task):
         sums, stream = np.zeros((len(rows), 5)), examples[0].stream
 
         def read(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-            logits, truth = self._guesses(model, batch)
+            assert isinstance(model, Encoder)
+            hidden, truth = self._chosen(model, batch)
+            logits = model.head(hidden).float()
             losses = F.cross_entropy(logits, truth, reduction="none")
             each = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
             return each.double().cpu().numpy(), (batch["labels"] != IGNORED).nonzero().cpu().numpy()

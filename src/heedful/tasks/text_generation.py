@@ -32,7 +32,7 @@ from heedful.generation import decode, stream
 from heedful.generation.options import NAMES, part, resolve
 from heedful.generation.pieces import pieces
 from heedful.generation.stopping import cut, until
-from heedful.models import Model
+from heedful.models import Decoder, Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks import shares
 from heedful.tasks.conversations import (
@@ -47,6 +47,7 @@ from heedful.tasks.conversations import (
     words_of,
 )
 from heedful.tasks.documents import divided, located, sampled
+from heedful.tasks.output_loss import output_loss
 from heedful.tasks.shared import (
     IGNORED,
     changed,
@@ -303,13 +304,9 @@ class TextGeneration(Task):
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Σ −log p(token | those before it in its window); see ``Translation.objective`` for ``label_smoothing``."""
-        return F.cross_entropy(
-            model(batch["ids"], batch.get("texts")).flatten(0, 1).float(),
-            batch["labels"].flatten(),
-            ignore_index=IGNORED,
-            reduction="sum",
-            label_smoothing=label_smoothing,
-        )
+        assert isinstance(model, Decoder)
+        hidden = model.hidden(batch["ids"], batch.get("texts"))
+        return output_loss(model.head, hidden.flatten(0, 1), batch["labels"].flatten(), label_smoothing)
 
     # ------------------------------------------------------------------------------------ measuring, answering, telling
 

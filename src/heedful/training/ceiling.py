@@ -133,8 +133,8 @@ def flops_of(model: Any) -> Callable[[Batch], float]:
     if isinstance(config, VisionConfig):
         return _of_images(model, config)
     head = _maps(model.head)
-    chosen = isinstance(config.head, MaskedHead)
-    every = isinstance(config.head, LanguageHead | TokenHead | SpanHead)
+    chosen = isinstance(config.head, MaskedHead | LanguageHead)
+    every = isinstance(config.head, TokenHead | SpanHead)
 
     def of_head(batch: Batch, lengths: Tensor) -> float:
         if chosen:

@@ -1,16 +1,17 @@
-"""What makes a step quicker on a CPU and changes nothing but the order of its sums."""
+"""What makes a step quicker on a CPU and changes nothing but the order of its sums, and which numbers are drawn."""
 
 from __future__ import annotations
 
 from torch import nn
 
 from heedful.inference.memory import keep_memory
+from heedful.training.dropout import drop_quickly
 from heedful.training.packed import leave_padding_out
 from heedful.training.products import learn_directly
 
 
 def quicken(model: nn.Module, rows_alike: bool = True, whole: bool = True) -> None:
-    """On a CPU: float32 products by oneDNN, no work on padding, freed memory kept for the next step.
+    """On a CPU: float32 products by oneDNN, cheap dropout, no work on padding, freed memory kept for the next step.
 
     Args:
         model: whose parameters say where it lies; elsewhere than on a CPU it is left as it is.
@@ -26,6 +27,7 @@ def quicken(model: nn.Module, rows_alike: bool = True, whole: bool = True) -> No
     if next(model.parameters()).device.type != "cpu":
         return
     keep_memory()
+    drop_quickly(model)
     if whole:
         learn_directly(model)
     if rows_alike:

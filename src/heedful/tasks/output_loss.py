@@ -1,0 +1,105 @@
+"""The loss of a large output map, some rows at a time: the logits of a batch are never held.
+
+For x (N, D), the output map's W (V, D) and b (V,), and labels y (N,), with ε the label smoothing,
+
+.. math:: L = \\sum_i (1 - ε)(-\\log p_i(y_i)) + \\frac{ε}{V} \\sum_v -\\log p_i(v), \\quad p_i = softmax(W x_i + b)
+
+and its gradient by the logits is p − (1 − ε) onehot(y) − ε/V, from which those by x, W and b are made in the same pass,
+while the chunk's logits are still at hand (as in Hsu et al. 2024, Liger Kernel, section 3.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from heedful.heads import LanguageModel, MaskedLanguageModel
+from heedful.inference.linear import Direct, onednn, pointwise
+from heedful.inference.unpadded import watched
+from heedful.tasks.shared import IGNORED
+
+CHUNK = 2**25  # logits at a time
+MANY = 4 * CHUNK  # from so many on: of fewer, a loss in chunks is slower, as each adds to the gradient of W
+
+
+class InChunks(torch.autograd.Function):
+    """L, a number, from x (N, D), W (V, D), b (V,) or None, y (N,) and ε."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
+        """Also the gradients, kept for ``backward``."""
+        device, (into_x, into_weight, into_bias) = x.device.type, ctx.needs_input_grad[:3]
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        with torch.autocast(device, enabled=False):
+            w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
+            direct = device == "cpu" and dtype is torch.float32 and onednn(dtype)
+            product = pointwise if direct else F.linear
+            loss = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
+            dx = torch.empty_like(x) if into_x else None
+            dw = torch.zeros_like(weight) if into_weight else None
+            db = torch.zeros_like(bias) if into_bias and bias is not None else None
+            uniform, size = smoothing / len(weight), max(1, CHUNK // len(weight))
+            for rows, y, place in zip(x.split(size), labels.split(size), range(0, len(x), size), strict=True):
+                rows, real, y = rows.to(dtype), y != IGNORED, y.clamp(min=0)[:, None]
+                logs = torch.log_softmax(product(rows, w, b), 1, dtype=loss.dtype)
+                each = (smoothing - 1) * logs.gather(1, y)[:, 0]
+                if smoothing:
+                    each -= uniform * logs.sum(1)
+                loss += each.masked_fill_(~real, 0.0).sum()
+                p = logs.exp_().scatter_add_(1, y, logs.new_full(y.shape, smoothing - 1))
+                p = p.sub_(uniform) if smoothing else p
+                p = p.masked_fill_(~real[:, None], 0.0).to(dtype)
+                if dx is not None:
+                    dx[place : place + size] = product(p, w.mT, None)
+                if dw is not None and dtype == dw.dtype:
+                    dw.addmm_(p.mT, rows)
+                elif dw is not None:
+                    dw += p.mT @ rows
+                if db is not None:
+                    db += p.sum(0)
+        ctx.save_for_backward(dx, dw, db)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        """Those of x, W and b, for a loss that is ``scale`` times L."""
+        return *(None if made is None else made * scale for made in ctx.saved_tensors), None, None
+
+
+def wide(logits: Tensor) -> Tensor:
+    """In float32 at least, as sums of many want it."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def output_loss(head: Any, hidden: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """L of what ``head`` makes of ``hidden`` (N, D), over the rows whose ``labels`` (N,) are not ``IGNORED``.
+
+    In chunks where a language model's head learns and has more than 134 million logits to make; whole where it is
+    something else, where a part of it was exchanged, or is watched (``heedful.record``, an intervention, any hook).
+
+    >>> import heedful
+    >>> model = heedful.create("bert-tiny", seed=0)
+    >>> hidden, labels = torch.randn(2, 128), torch.tensor([7, IGNORED])
+    >>> bool(output_loss(model.head, hidden, labels) == F.cross_entropy(model.head(hidden), labels))
+    True
+    """
+    if hidden.device.type == "cpu":  # elsewhere the device would have to be waited for
+        real = labels != IGNORED
+        hidden, labels = hidden[real], labels[real]
+    if not (torch.is_grad_enabled() and _plain(head) and labels.numel() * head.output.out_features >= MANY):
+        logits = wide(head(hidden))
+        return F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing)
+    made: Tensor = InChunks.apply(head.transform(hidden), head.output.weight, head.output.bias, labels, label_smoothing)
+    return made
+
+
+def _plain(head: Any) -> bool:
+    """Whether it is a head over a vocabulary as it was made."""
+    if type(head) not in (LanguageModel, MaskedLanguageModel) or type(head.output) is not nn.Linear or watched(head):
+        return False
+    return isinstance(vars(head.output).get("forward"), Direct | None)

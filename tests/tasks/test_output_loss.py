@@ -1,0 +1,213 @@
+"""A large head's loss in chunks is the loss, and never holds the logits of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import heedful
+from heedful import presets
+from heedful.config import LanguageHead, MaskedHead
+from heedful.heads import head_of
+from heedful.tasks import output_loss as module
+from heedful.tasks.output_loss import InChunks, output_loss
+from heedful.tasks.shared import IGNORED
+from heedful.training.products import learn_directly
+
+ROWS, WIDTH, WORDS = 23, 16, 301
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of five rows, from the first on."""
+    monkeypatch.setattr(module, "CHUNK", 5 * WORDS)
+    monkeypatch.setattr(module, "MANY", 0)
+
+
+def made(config: Any, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return head_of(config, WIDTH, nn.Embedding(WORDS, WIDTH))
+
+
+def given(ignored: bool, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(ROWS, WIDTH, generator=generator)
+    labels = torch.randint(WORDS, (ROWS,), generator=generator)
+    return hidden, labels.masked_fill(torch.rand(ROWS, generator=generator) < 0.3, IGNORED) if ignored else labels
+
+
+def learned(loss: Tensor, hidden: Tensor, head: nn.Module) -> dict[str, Tensor]:
+    """The loss and the gradients of thrice the loss, by name."""
+    head.zero_grad()
+    hidden.grad = None
+    (3 * loss).backward()
+    found = {name: p.grad.clone() for name, p in head.named_parameters() if p.grad is not None}
+    return {"loss": loss.detach(), "hidden": hidden.grad.clone(), **found}
+
+
+def plain(head: nn.Module, hidden: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    return F.cross_entropy(head(hidden), labels, reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing)
+
+
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often a loss was made in chunks."""
+    called: list[int] = []
+    apply = InChunks.apply
+
+    def counted(*arguments: Any) -> Tensor:
+        called.append(1)
+        return apply(*arguments)
+
+    monkeypatch.setattr(InChunks, "apply", counted)
+    return called
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize(
+    "config",
+    [LanguageHead(tied=True), LanguageHead(tied=False, bias=True, scale="sqrt"), MaskedHead(tied=True)],
+    ids=["tied", "bias and scale", "masked"],
+)
+def test_loss_and_gradients_are_those_of_cross_entropy(
+    config: Any, ignored: bool, smoothing: float, chunks: list[int]
+) -> None:
+    head = made(config).double()
+    hidden, labels = given(ignored)
+    hidden = hidden.double().requires_grad_()
+    expected = learned(plain(head, hidden, labels, smoothing), hidden, head)
+    found = learned(output_loss(head, hidden, labels, smoothing), hidden, head)
+    assert chunks == [1]
+    assert found.keys() == expected.keys()
+    for name, one in expected.items():
+        torch.testing.assert_close(found[name], one, atol=1e-12, rtol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["as it is", "by oneDNN"])
+def test_float32_stays_float32(direct: bool, chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.training.products.LARGE", 0)
+    head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=True)
+    hidden.requires_grad_()
+    expected = learned(plain(head, hidden, labels, 0.1), hidden, head)
+    if direct:
+        learn_directly(head)
+    found = learned(output_loss(head, hidden, labels, 0.1), hidden, head)
+    assert chunks == [1]
+    for name, one in expected.items():
+        assert found[name].dtype is torch.float32
+        torch.testing.assert_close(found[name], one, atol=1e-5, rtol=1e-5, msg=name)
+
+
+def test_under_autocast_products_are_in_bfloat16_and_sums_in_float32() -> None:
+    head, (hidden, labels) = made(MaskedHead(tied=True)), given(ignored=True)
+    hidden.requires_grad_()
+    exact = learned(plain(head, hidden, labels, 0.0), hidden, head)
+    with torch.autocast("cpu", torch.bfloat16):
+        autocast = plain(head, hidden, labels, 0.0)
+    expected = learned(autocast, hidden, head)
+    with torch.autocast("cpu", torch.bfloat16):
+        chunked = output_loss(head, hidden, labels)
+    found = learned(chunked, hidden, head)
+    for name, one in exact.items():
+        assert found[name].dtype is torch.float32
+        assert (found[name] - one).norm() <= 1.5 * (expected[name] - one).norm() + 1e-6 * one.norm(), name
+
+
+def test_rows_to_ignore_are_left_out_on_any_device(chunks: list[int]) -> None:
+    """On a GPU they come to the function itself."""
+    head, (hidden, labels) = made(LanguageHead(tied=True)).double(), given(ignored=True)
+    hidden = hidden.double().requires_grad_()
+    expected = learned(plain(head, hidden, labels, 0.1), hidden, head)
+    loss = InChunks.apply(head.transform(hidden), head.output.weight, head.output.bias, labels, 0.1)
+    for name, one in learned(loss, hidden, head).items():
+        torch.testing.assert_close(one, expected[name], msg=name)
+
+
+def test_what_is_frozen_has_no_gradient() -> None:
+    head, (hidden, labels) = made(LanguageHead(tied=False)), given(ignored=False)
+    head.requires_grad_(False)
+    hidden.requires_grad_()
+    output_loss(head, hidden, labels).backward()
+    assert hidden.grad is not None
+    assert head.output.weight.grad is None
+    head.requires_grad_(True)
+    output_loss(head, hidden.detach(), labels).backward()
+    assert head.output.weight.grad is not None
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers of any tensor that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.numbers = max([self.numbers, *(one.numel() for one in tree_leaves(out) if isinstance(one, Tensor))])
+        return out
+
+
+def test_the_logits_are_never_held() -> None:
+    head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
+    with Largest() as largest:
+        output_loss(head, hidden.requires_grad_(), labels).backward()
+    assert largest.numbers == WORDS * WIDTH  # its weights
+    with Largest() as largest:
+        plain(head, hidden, labels, 0.0).backward()
+    assert largest.numbers == ROWS * WORDS
+
+
+def test_a_head_that_is_watched_or_exchanged_is_called(chunks: list[int]) -> None:
+    head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
+    expected = output_loss(head, hidden, labels)
+    assert len(chunks) == 1
+    seen: list[Tensor] = []
+    handle = head.output.register_forward_hook(lambda module, inputs, logits: seen.append(logits))
+    torch.testing.assert_close(output_loss(head, hidden, labels), expected)
+    assert seen[0].shape == (ROWS, WORDS)
+    handle.remove()
+
+    class Louder(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    louder = Louder(WIDTH, WORDS, bias=False)
+    louder.weight = head.output.weight
+    head.output = louder
+    expected = F.cross_entropy(2 * F.linear(hidden, louder.weight), labels, reduction="sum")
+    torch.testing.assert_close(output_loss(head, hidden, labels), expected)
+    assert len(chunks) == 1
+
+
+def test_a_small_loss_is_made_at_once(chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MANY", ROWS * WORDS + 1)
+    head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
+    small = output_loss(head, hidden, labels)
+    with torch.no_grad():
+        monkeypatch.setattr(module, "MANY", 0)
+        measured = output_loss(head, hidden, labels)
+    assert chunks == []
+    torch.testing.assert_close(output_loss(head, hidden, labels), small)
+    torch.testing.assert_close(measured, small)
+    assert chunks == [1]
+
+
+def test_tasks_learn_with_it(chunks: list[int]) -> None:
+    """Through a whole model: the same gradients as from the model's own logits, the tied embedding's among them."""
+    model = heedful.create(presets.gpt2(WIDTH, 2, 2, WORDS, 12), seed=0).double().eval()
+    ids = torch.randint(WORDS, (2, 12), generator=torch.Generator().manual_seed(0))
+    F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten(), reduction="sum").backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    output_loss(model.head, model.hidden(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+    assert chunks == [1]
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, expected[name], msg=name)
