@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,13 @@ from heedful.config import (
 from heedful.training import Limits, Loop, adamw
 from heedful.training.averages import Polynomial
 from heedful.training.engine import Alone, Replicated, Sharded, forgetful
+from heedful.training.muon import muon
 from heedful.training.ranks import Ranks, joined
 from heedful.training.schedule import constant
 
 ROWS = torch.randint(3, 20, (8, 6), generator=torch.Generator().manual_seed(3))
 ROWS[::3, 4:] = 0  # padding: micro-batches hold unlike numbers of tokens
+ADAMW = partial(adamw, lr=0.01)
 SPREADS = {"8": [8], "4+4": [4, 4], "2+2+2+2": [2, 2, 2, 2], "5+1+2": [5, 1, 2]}
 
 
@@ -98,7 +101,19 @@ def count(batch: Any) -> int:
     return int((batch["rows"] != 0).sum())
 
 
-def run(family: str, sizes: list[int], engine: Alone, dropout: float = 0.0, again: bool = False) -> dict[str, Tensor]:
+def orthogonalised(model: nn.Module) -> Any:
+    """Muon, with AdamW beside it."""
+    return muon(model, lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.01)
+
+
+def run(
+    family: str,
+    sizes: list[int],
+    engine: Alone,
+    dropout: float = 0.0,
+    again: bool = False,
+    optimiser: Any = ADAMW,
+) -> dict[str, Tensor]:
     """Gradients of the last of two steps, the weights and their average after it."""
     model = made(family, dropout)
     if again:
@@ -110,7 +125,7 @@ def run(family: str, sizes: list[int], engine: Alone, dropout: float = 0.0, agai
         objective=learn,
         count=count,
         loader=Given(sizes),
-        optimiser=adamw(model, lr=0.01),
+        optimiser=optimiser(model),
         schedule=constant(),
         limits=Limits(max_steps=2),
         clip=0.5,
@@ -145,6 +160,11 @@ def found(ranks: Ranks) -> dict[str, float]:
             differences[f"{family}, {name}, dropout"] = difference(alone, run(family, [4, 4], engine(), dropout=0.3))
             forgotten = run(family, [4, 4], engine(), dropout=0.3, again=True)
             differences[f"{family}, {name}, dropout, made again"] = difference(alone, forgotten)
+        stepped = run(family, [8], Alone(), optimiser=orthogonalised)
+        for name, engine in engines.items():
+            shared = run(family, [5, 1, 2], engine(), optimiser=orthogonalised)
+            differences[f"{family}, {name}, muon"] = difference(stepped, shared)
+        differences[f"{family}, alone, no muon"] = 0.0 if difference(plain, stepped) > 1e-3 else 1.0
         differences[f"{family}, alone, no dropout"] = 0.0 if difference(plain, alone) > 1e-3 else 1.0  # it was there
     return differences
 

@@ -72,7 +72,7 @@ def same_weights(one: Path, other: Path, part: str = "last") -> bool:
 def test_both_engines_learn_as_one_process_does(tmp_path: Path) -> None:
     done(2, SCRIPT, tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())
-    assert len(found["differences"]) == 4 * (2 * 6 + 1)
+    assert len(found["differences"]) == 4 * (2 * 7 + 2)
     assert {name: far for name, far in found["differences"].items() if far > 1e-9} == {}
     assert found["told"] == [[1, 2], "first"]
 
@@ -96,6 +96,17 @@ def test_a_shared_run_goes_on_with_one_process_and_with_four(data: Path, alone: 
     assert same_weights(alone, out)
     assert same_weights(alone, out, "average")
     assert len(list(out.glob("shards-*"))) == 1
+
+
+def test_muon_shares_its_matrices_and_what_it_remembers(data: Path, tmp_path: Path) -> None:
+    def run(name: str, *options: str) -> list[object]:
+        return train(data, tmp_path / name, "--training.optimiser=muon", *options)
+
+    assert cli.main([*map(str, run("whole", "--max-steps=4"))]) == 0
+    done(2, "-m", "heedful", *run("shared", "--training.shard", "--max-steps=2"))
+    assert cli.main([*map(str, run("shared", "--resume", "--max-steps=4"))]) == 0
+    assert losses(tmp_path / "shared") == pytest.approx(losses(tmp_path / "whole"), abs=1e-5)
+    assert same_weights(tmp_path / "whole", tmp_path / "shared")
 
 
 def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(data: Path, alone: Path, tmp_path: Path) -> None:

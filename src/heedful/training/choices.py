@@ -94,8 +94,6 @@ def spread(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -> R
         ):
             if asked:
                 raise HeedfulError(f"{flag} {because}, and with --training.shard no process has them; leave one out")
-        if training.optimiser == "muon":
-            raise HeedfulError("muon steps along whole matrices, and --training.shard cuts them; take adamw")
     if training.accumulate is None and ranks.size > 1:
         return replace(settings, training=replace(training, accumulate=ranks.size))
     idle = ranks.size - (training.accumulate or ranks.size)

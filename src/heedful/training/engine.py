@@ -182,7 +182,8 @@ class Sharded(Alone):
         """This rank's shares, by the parameters' names."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
-        weights, remembered = get_state_dict(model, optimiser, options=StateDictOptions(ignore_frozen_params=True))
+        options = StateDictOptions(ignore_frozen_params=True)
+        weights, remembered = get_state_dict(model, each_of(optimiser), options=options)
         return {"model": weights, "optimiser": remembered}
 
     def restore(self, model: nn.Module, optimiser: Any, state: Mapping[str, Any]) -> None:
@@ -191,11 +192,16 @@ class Sharded(Alone):
 
         set_state_dict(
             model,
-            optimiser,
+            each_of(optimiser),
             model_state_dict=state["model"],
             optim_state_dict=state["optimiser"],
             options=StateDictOptions(ignore_frozen_params=True, strict=False),
         )
+
+
+def each_of(optimiser: Any) -> Any:
+    """The optimisers that step as this one."""
+    return getattr(optimiser, "optimisers", optimiser)
 
 
 def engine_of(ranks: Ranks, shard: bool, bf16: bool) -> Alone:

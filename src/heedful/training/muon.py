@@ -23,7 +23,8 @@ class Muon(torch.optim.Optimizer):
 
     where ``orthogonal`` sets all singular values to about 1. The factor makes the entries of an update as large as
     AdamW's usually are, so that one learning rate serves both (Liu et al., 2025, section 2.2). Matrices of one shape
-    and one learning rate are handled together.
+    and one learning rate are handled together. Of matrices that are shared out among processes (``fully_shard``) each
+    process keeps its share of M, gathers what is made orthogonal, and takes its share of the step.
     """
 
     def __init__(self, matrices: ParamsT, *, lr: float, momentum: float = 0.95, weight_decay: float = 0.01):
@@ -43,9 +44,9 @@ class Muon(torch.optim.Optimizer):
                 means = [self._mean(matrix) for matrix in matrices]
                 torch._foreach_lerp_(means, gradients, 1 - momentum)
                 ahead = torch._foreach_lerp(gradients, means, momentum)  # Nesterov's look ahead
-                steps = orthogonal(torch.stack(ahead)) * (-0.2 * lr * max(shape) ** 0.5)
+                steps = orthogonal(torch.stack(list(map(whole, ahead)))) * (-0.2 * lr * max(shape) ** 0.5)
                 torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
-                torch._foreach_add_(matrices, list(steps))
+                torch._foreach_add_(matrices, list(map(shared_as, steps, matrices)))
 
     def _mean(self, matrix: Tensor) -> Tensor:
         state = self.state[matrix]
@@ -53,6 +54,24 @@ class Muon(torch.optim.Optimizer):
             state["mean"] = torch.zeros_like(matrix)
         mean: Tensor = state["mean"]
         return mean
+
+
+def whole(matrix: Any) -> Tensor:
+    """All of a matrix of which this process may have a share; called by all of them."""
+    gathered: Tensor = matrix.full_tensor() if hasattr(matrix, "full_tensor") else matrix
+    return gathered
+
+
+def shared_as(matrix: Tensor, like: Any) -> Tensor:
+    """This process' share of a whole ``matrix``, cut as ``like`` is; the matrix itself where that is whole."""
+    if not hasattr(like, "full_tensor"):
+        return matrix
+    from torch.distributed.tensor import DTensor, Replicate  # a second that one process need not wait for
+
+    mesh = like.device_mesh
+    return DTensor.from_local(matrix, mesh, [Replicate()] * mesh.ndim, run_check=False).redistribute(
+        mesh, like.placements
+    )
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
