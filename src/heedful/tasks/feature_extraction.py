@@ -78,6 +78,7 @@ class FeatureExtraction(Task):
         {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
     )
     unit: ClassVar[str] = "examples"
+    divisible: ClassVar[bool] = False
     decides: str = "mrr"
     uses: ClassVar[frozenset[str]] = TEXTS | {"pooling"}
     head: ClassVar[str | None] = PooledHead.kind

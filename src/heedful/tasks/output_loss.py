@@ -40,8 +40,8 @@ class InChunks(torch.autograd.Function):
             product = pointwise if direct else F.linear
             loss = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
             dx = torch.empty_like(x) if into_x else None
-            dw = torch.zeros_like(weight) if into_weight else None
-            db = torch.zeros_like(bias) if into_bias and bias is not None else None
+            dw = torch.zeros_like(weight, dtype=loss.dtype) if into_weight else None
+            db = torch.zeros_like(bias, dtype=loss.dtype) if into_bias and bias is not None else None
             uniform, size = smoothing / len(weight), max(1, CHUNK // len(weight))
             for rows, y, place in zip(x.split(size), labels.split(size), range(0, len(x), size), strict=True):
                 rows, real, y = rows.to(dtype), y != IGNORED, y.clamp(min=0)[:, None]
@@ -61,7 +61,9 @@ class InChunks(torch.autograd.Function):
                     dw += p.mT @ rows
                 if db is not None:
                     db += p.sum(0)
-        ctx.save_for_backward(dx, dw, db)
+        ctx.save_for_backward(
+            dx, None if dw is None else dw.to(weight.dtype), None if db is None else db.to(weight.dtype)
+        )
         return loss
 
     @staticmethod

@@ -85,6 +85,7 @@ class Task(ABC):
     name: ClassVar[str]
     columns: Mapping[str, Kind]  # what an example needs, and of what kind; the first is what a person asks with
     unit: ClassVar[str] = "tokens"  # what ``count`` counts
+    divisible: ClassVar[bool] = True  # whether the objective of a batch is the sum of its parts'
     decides: str  # the metric that says which weights are best
     uses: ClassVar[frozenset[str]] = TEXTS  # of the settings that only some tasks hear (``SOME``) those heard here
     head: ClassVar[str | None] = None  # under which its model is opened, where a published folder does not say one

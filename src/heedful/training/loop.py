@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from heedful.training.checkpoint import Checkpoints, Interrupts
 from heedful.training.engine import Alone
 from heedful.training.guard import excess, origin
 from heedful.training.log import Log
+from heedful.training.memory import is_full, pieces
 from heedful.training.ranks import is_loss
 from heedful.training.schedule import Limits, Schedule
 
@@ -94,6 +95,7 @@ class _Numbers:
     window_seconds: float = 0.0  # of steps; evaluating and saving are left out
     norms: list[float] = field(default_factory=list)  # of the last gradients, where spikes are looked for
     skipped: int = 0  # steps
+    parts: int = 1  # that a micro-batch is passed in, since it does not fit the memory
 
 
 @dataclass(kw_only=True)
@@ -111,7 +113,8 @@ class Loop:
 
     Of several ranks each takes every n-th micro-batch of a step, and all end it with the gradient that one process has.
     What is drawn at random in a micro-batch (dropout) is a function of (seed, step, its number in the step): it is the
-    same whoever takes it. Where a rank goes, the others end with an error, the first with a checkpoint.
+    same whoever takes it. Where a rank goes, the others end with an error, the first with a checkpoint. A micro-batch
+    that does not fit the memory of one process is passed in halves, quarters, ... from there on, to the same gradient.
     """
 
     model: nn.Module  # trained where it lies: batches are moved to its device
@@ -132,6 +135,7 @@ class Loop:
     on_better: Callable[[Mapping[str, float]], None] | None = None  # called with the best weights in the model
     seed: int = 0  # of what is drawn in the forward pass
     engine: Alone = field(default_factory=Alone)  # how several processes learn together
+    cut: bool = True  # pass a micro-batch in parts where it does not fit; not for a loss of a batch as a whole
     average: Average | None = None  # evaluated, and given to on_better, in place of the weights themselves
     checkpoints: Checkpoints | None = None
     save_every: int | None = None  # steps; None: after each evaluation and epoch. Always after the last step too
@@ -230,19 +234,12 @@ class Loop:
         factor = self.schedule(numbers.step + 1, self._progress)
         for group, peak in zip(self.optimiser.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
-        self.optimiser.zero_grad()
-        losses = []
-        for number, batch in zip(passes, mine, strict=True):
-            with self.engine.joint(last=number == passes[-1]):
-                loss = self._loss(number, batch)
-                if number >= len(batches):
-                    loss = loss * 0
-                (loss * (ranks.size / total)).backward()  # times the ranks, whose gradients are averaged
-            losses.append(loss.detach())
+        idle = passes[-1] >= len(batches)
+        while (loss := self._backward(passes, mine, idle, ranks.size / total)) is None:
+            self._cut_further()
         norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
-        loss = torch.stack(losses).sum()
         if self._careful and not (math.isfinite(norm.item()) and (ranks.size > 1 or math.isfinite(loss.item()))):
-            again = [partial(self._loss, number, batch) for number, batch in zip(passes, mine, strict=True)]
+            again = [partial(self._loss, number, batch) for number, batch in self._pieces(passes, mine)]
             place = origin(self.model, again) if ranks.size == 1 else ""  # engines want a backward after each forward
             raise self._broken(numbers.step + 1, loss.item(), norm.item(), place)
         if not self._spiked(norm):
@@ -260,8 +257,47 @@ class Loop:
         self._before = None
         self._clock(stepping=True)
 
+    def _pieces(self, passes: Iterable[int], mine: Sequence[Batch]) -> list[tuple[int, Batch]]:
+        """What passes through the model at a time, each with a number of its own: micro-batches, or parts of them."""
+        if self._numbers.parts == 1:
+            return list(zip(passes, mine, strict=True))
+        return list(enumerate(piece for batch in mine for piece in pieces(batch, self._numbers.parts)))
+
+    def _backward(self, passes: Sequence[int], mine: Sequence[Batch], idle: bool, scale: float) -> Tensor | None:
+        """The gradients of a step, ``scale`` times those of its summed loss, which is returned; None where it does not
+        fit the memory. The last pass counts nothing where it is ``idle``.
+        """
+        self.optimiser.zero_grad()
+        losses = []
+        cut = self._pieces(passes, mine)
+        try:
+            for place, (number, batch) in enumerate(cut, 1):
+                with self.engine.joint(last=place == len(cut)):
+                    loss = self._loss(number, batch)
+                    if idle and place == len(cut):
+                        loss = loss * 0
+                    (loss * scale).backward()  # times the ranks, whose gradients are averaged
+                losses.append(loss.detach())
+        except RuntimeError as error:
+            alone = max(len(next(iter(piece.values()))) for _, piece in cut) == 1
+            if not (self.cut and is_full(error)) or self.engine.ranks.size > 1 or alone:
+                raise
+            return None
+        return torch.stack(losses).sum()
+
+    def _cut_further(self) -> None:
+        """From here on, a micro-batch in twice as many parts."""
+        self._numbers.parts *= 2
+        self.optimiser.zero_grad()
+        if self._device.type != "cpu":
+            torch.accelerator.empty_cache()
+        self.log.note(
+            f"! from step {self._numbers.step + 1:,} on a batch is learned from in {self._numbers.parts} parts, since "
+            "a larger one does not fit the memory; the loss of a step is the same"
+        )
+
     def _loss(self, number: int, batch: Batch) -> Tensor:
-        """The objective of a step's micro-batch ``number``."""
+        """The objective of the pass ``number`` of a step."""
         moved = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
         seed = _seed(self.seed, self._numbers.step, number)
         torch.default_generator.manual_seed(seed)  # of this device and the CPU alone: torch.manual_seed is slow

@@ -1,11 +1,12 @@
-"""A batch that does not fit: told in one line, with the batch that learns alike in half the room."""
+"""A batch that does not fit: passed in parts, or told in one line, with one that learns alike in half the room."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.settings import TrainingSettings
@@ -20,10 +21,27 @@ def within_memory(training: TrainingSettings) -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not is_full(error):
+            raise
         cause = " ".join(str(error).split()).partition(". GPU")[0]
         remedy = f"{smaller(training)}; or try --training.gradient-checkpointing, which needs less for the same batch"
         raise HeedfulError(f"a batch does not fit the device's memory ({cause}); {remedy}") from None
+
+
+def is_full(error: RuntimeError) -> bool:
+    """Whether it says that memory is full: a device's, or what this process may have of the machine's."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def pieces(batch: Mapping[str, Tensor], parts: int) -> list[dict[str, Tensor]]:
+    """The rows of a batch in so many parts, as even as can be; in fewer where it has fewer rows.
+
+    >>> [piece["ids"].tolist() for piece in pieces({"ids": torch.arange(5)}, 2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    split = [tensor.split(max(1, -(-len(tensor) // parts))) for tensor in batch.values()]
+    return [dict(zip(batch, piece, strict=True)) for piece in zip(*split, strict=True)]
 
 
 def smaller(training: TrainingSettings) -> str:

@@ -24,6 +24,7 @@ from heedful.checkpoints import load, save
 from heedful.checkpoints.fitting import pack
 from heedful.data import Rows
 from heedful.errors import HeedfulError
+from heedful.layers.norm import BatchNorm
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
@@ -331,6 +332,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         patience=training.patience or None,
         seed=settings.seed,
         engine=engine,
+        cut=task.divisible and not any(isinstance(part, BatchNorm) for part in model.modules()),
         average=average,
         checkpoints=checkpoints,
         save_every=training.save_every,
