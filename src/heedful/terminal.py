@@ -51,11 +51,6 @@ def program() -> str:
     return shlex.quote(os.path.relpath(here))
 
 
-def rank() -> int:
-    """This process's number among those that ``torchrun`` started together: 0 speaks. Alone it is 0."""
-    return int(os.environ.get("RANK", "0"))
-
-
 def say_to(quiet_output: bool) -> Callable[[str], None]:
     """What prints a line at once: to standard output, or beside it where that belongs to JSON."""
     return partial(print, file=sys.stderr if quiet_output else sys.stdout, flush=True)

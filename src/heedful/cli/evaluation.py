@@ -1,0 +1,103 @@
+"""``heedful evaluate`` and ``compare``: one model, or two, on examples whose answers are known."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from heedful.cli.parser import Answering, Decoding, Device, Dtype, Json
+from heedful.cli.processes import rank
+from heedful.errors import HeedfulError
+from heedful.options import check_file, check_model
+from heedful.settings import AnsweringSettings, DataSettings, DecodingSettings
+from heedful.terminal import print_comparison, print_result, say_to
+
+
+def evaluate(
+    model: Annotated[str, Parameter(help="model folder")],
+    /,
+    *,
+    data: Annotated[tuple[str, ...], Parameter(help="a file of examples, or one a language; - is standard input")],
+    columns: Annotated[
+        tuple[str, ...] | None, Parameter(help="names or numbers from 1, source first, as en,fr")
+    ] = None,
+    split: Annotated[str, Parameter(help="part of a data set that has several; test by default")] = "test",
+    out: Annotated[str | None, Parameter(help="folder for the pictures: confusions, mistakes")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
+    answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
+    baseline: Annotated[bool, Parameter(help="score a simple method on the same examples beside it")] = False,
+    baseline_train: Annotated[
+        tuple[str, ...] | None, Parameter(help="files it learns from; by default what the model was trained on")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Score a trained model on examples with known answers."""
+    check_model(model)
+    for file in (*data, *(baseline_train or ())):
+        check_file(file)
+
+    from heedful.evaluation.run import evaluate as run
+    from heedful.views.draw import draw_report
+
+    columns = DataSettings(columns=columns).columns
+    result = run(
+        model,
+        data,
+        columns=columns,
+        decoding=decoding.given() | answering.given(),
+        device=device,
+        dtype=dtype,
+        split=split,
+        baseline=baseline,
+        baseline_train=baseline_train,
+        say=say_to(json),
+        draw=None if out is None else partial(draw_report, Path(out)),
+    )
+    if not rank():
+        print_result(result, json)
+
+
+def compare(
+    first: Annotated[str, Parameter(name="A", help="model folder")],
+    second: Annotated[str, Parameter(name="B", help="model folder of the same task")],
+    /,
+    *,
+    data: Annotated[tuple[str, ...], Parameter(help="a file of examples, or one a language; - is standard input")],
+    columns: Annotated[
+        tuple[str, ...] | None, Parameter(help="names or numbers from 1, source first, as en,fr")
+    ] = None,
+    split: Annotated[str, Parameter(help="part of a data set that has several; test by default")] = "test",
+    examples: Annotated[int, Parameter(help="show so many that the two answer differently; 5 by default")] = 5,
+    device: Device = None,
+    dtype: Dtype = None,
+    decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
+    answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
+    json: Json = False,
+) -> None:
+    """Tell which of two models is better on the same examples, and whether that may be chance."""
+    for model in (first, second):
+        check_model(model)
+    for file in data:
+        check_file(file)
+    if examples < 0:
+        raise HeedfulError(f"--examples must be at least 0, not {examples}")
+
+    from heedful.evaluation.compare import compare as run
+
+    result = run(
+        [first, second],
+        data,
+        columns=DataSettings(columns=columns).columns,
+        decoding=decoding.given() | answering.given(),
+        device=device,
+        dtype=dtype,
+        split=split,
+        examples=examples,
+        say=say_to(json),
+    )
+    print_comparison(result, json)

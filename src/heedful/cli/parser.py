@@ -1,0 +1,62 @@
+"""The parser: the app that the commands join, the groups of options in its help, the options of several commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter, default_name_transform
+
+from heedful import __version__
+from heedful.options import read_file, refuse_fractions
+from heedful.settings import (
+    AnsweringSettings,
+    AveragingSettings,
+    DataSettings,
+    DecodingSettings,
+    ImageSettings,
+    LoraSettings,
+    MaskingSettings,
+    ModelSettings,
+    PoolingSettings,
+    TokenizerSettings,
+    TrainingSettings,
+    TuningSettings,
+)
+
+for _section, _title in (
+    (DataSettings, "Data"),
+    (TokenizerSettings, "Tokenizer"),
+    (ImageSettings, "Images"),
+    (ModelSettings, "Model: parts of the preset to change"),
+    (TrainingSettings, "Training"),
+    (AveragingSettings, "Averaging: in place of --training.average"),
+    (TuningSettings, "Tuning: with --from"),
+    (LoraSettings, "Adapter: with --from, trained in place of the model's own weights"),
+    (MaskingSettings, "Masking: for fill-mask"),
+    (PoolingSettings, "Pooling: for feature-extraction"),
+    (DecodingSettings, "Decoding"),
+    (AnsweringSettings, "Answers"),
+):
+    Parameter(group=_title)(_section)
+
+Flattened = Parameter(
+    name="*", name_transform=lambda name: "from" if name == "start_from" else default_name_transform(name)
+)
+Json = Annotated[bool, Parameter(help="print JSON for programs instead of text for people")]
+Device = Annotated[str | None, Parameter(help="cpu, cuda, cuda:1, mps; the best there is by default")]
+Dtype = Annotated[str | None, Parameter(help="weights: float32, bfloat16, float16, int8, int4; as stored by default")]
+Decoding = Annotated[DecodingSettings, Parameter(name="*")]
+Answering = Annotated[AnsweringSettings, Parameter(name="*")]
+
+
+app = App(
+    name="heedful",
+    version=__version__,
+    help="Train, use and look into Transformers of all four families.",
+    help_epilogue="Start with:  heedful demo\nThen:        heedful train translation --train pairs.tsv --out runs/mine",
+    help_format="plaintext",
+    default_parameter=Parameter(consume_multiple=1, allow_repeating=True, negative=(), show_default=False),
+    config=(read_file, refuse_fractions),
+    result_action="return_value",
+    suppress_keyboard_interrupt=False,
+)

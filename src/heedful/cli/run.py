@@ -1,0 +1,67 @@
+"""One command line, run: errors as one line, and the exit status."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+
+from cyclopts import CycloptsError, UnusedCliTokensError
+
+from heedful.cli.commands import app
+from heedful.cli.processes import check_shared, rank
+from heedful.errors import HeedfulError
+from heedful.options import join_dashes
+
+
+def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
+    """The one line that a person reads and the exit status."""
+    command = tokens[0] if tokens and not tokens[0].startswith("-") else ""
+    if isinstance(error, CycloptsError):
+        text = f"unexpected {error.unused_tokens}" if isinstance(error, UnusedCliTokensError) else str(error)
+        return f"{text} (heedful {command + ' ' if command in app else ''}--help lists what there is)", 2
+    if isinstance(error, KeyboardInterrupt):
+        if not error.args:
+            return "stopped", 130
+        again = [token for token in tokens if token not in ("--resume", "--overwrite")]
+        return f"stopped; continue with: heedful {shlex.join(again)} --resume", 130
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = {
+            errno.ENOSPC: "; free some space or write elsewhere",
+            errno.EACCES: "; ask for the right or go elsewhere",
+        }
+        return f"{where}{error.strerror or error}{remedy.get(error.errno or 0, '')}", 2
+    if isinstance(error, HeedfulError):
+        return str(error), 2
+    return f"a fault in heedful: {type(error).__name__}: {error} (HEEDFUL_DEBUG=1 shows where)", 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status: 0, 2 for an error, 130 for Ctrl-C, 1 for a fault of ours.
+
+    ``verify`` returns 1 where it finds something off.
+    """
+    tokens = join_dashes(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
+    try:
+        check_shared(tokens)
+        status = app(tokens, exit_on_error=False, print_error=False)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("HEEDFUL_DEBUG") == "1":
+            raise
+        if isinstance(error, BrokenPipeError):
+            return 141  # as a shell reports a program that nobody listens to any more
+        message, status = _explain(error, tokens)
+        who = f"heedful, process {rank()}:" if rank() else "heedful:"
+        # Ctrl-C reaches all, and so does what is asked for and, where all do the same, what is wrong with it
+        same = status == 130 or (tokens[:1] != ["train"] and status == 2)
+        if not (same and rank()):
+            print(who, " ".join(message.split()), file=sys.stderr)
+        return status
+    return status if isinstance(status, int) else 0

@@ -1,0 +1,148 @@
+"""``heedful train``, and what stands around it: ``audit`` before, ``watch`` meanwhile, ``demo`` for a first time."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from heedful.cli.parser import Flattened, Json
+from heedful.cli.processes import rank
+from heedful.errors import HeedfulError
+from heedful.options import check_file, check_model, check_out
+from heedful.settings import DataSettings, RunSettings, TokenizerSettings
+from heedful.terminal import print_result, program, say_to, to_json
+
+
+def train(
+    settings: Annotated[RunSettings, Flattened],
+    *,
+    config: Annotated[str | None, Parameter(help="TOML file of options; the command line wins over it")] = None,
+    find_lr: Annotated[bool, Parameter(help="try learning rates on the run's first steps instead; writes nothing")] = (
+        False
+    ),
+    json: Json = False,
+) -> None:
+    """Train a model on your own files."""
+    from heedful import presets, recipes, tasks
+
+    tasks.check(settings.task)
+    if settings.recipe is not None:
+        recipes.get(settings.recipe)
+    if settings.preset is not None:
+        presets.get(settings.preset)
+    if settings.start_from is not None:
+        check_model(settings.start_from)
+    for file in (*settings.train, *(settings.valid or ())):
+        check_file(file)
+    if rank() == 0 and not find_lr:
+        check_out(settings)
+
+    from heedful.training.run import train as run
+    from heedful.training.run import tried
+    from heedful.views.draw import draw_report, draw_run
+    from heedful.views.watch import draw_watch
+
+    if find_lr:
+        found = tried(settings, quiet=json)
+        people = found.pop("lines")
+        print(to_json(found) if json else "\n".join(people))
+        return
+    try:
+        result = run(settings, say=say_to(json), quiet=json, draw=draw_report, watched=draw_watch)
+    except KeyboardInterrupt:
+        saved = Path(settings.out).is_dir() and any(Path(settings.out).iterdir())
+        raise KeyboardInterrupt(*([settings.out] if saved else [])) from None
+    if rank() != 0:
+        return
+    draw_run(settings.out)
+    print_result(result, json)
+    if not json:
+        if (page := Path(settings.out, "watch.html")).is_file():
+            print(f"watch: {page}")
+        print(f"next: {program()} predict {shlex.quote(settings.out)} ...")
+
+
+def audit(
+    task: Annotated[str, Parameter(help="what is to be learned; heedful tasks lists them")],
+    /,
+    *,
+    train: Annotated[tuple[str, ...], Parameter(help="a file or folder, or a file a language, as for train")],
+    valid: Annotated[tuple[str, ...] | None, Parameter(help="validation data; without it a part of --train")] = None,
+    start_from: Annotated[str | None, Parameter(name="--from", help="model folder to go on from")] = None,
+    seed: Annotated[int, Parameter(help="of what is held back for validation; 0 by default")] = 0,
+    data: DataSettings = DataSettings(),  # noqa: B008 (frozen)
+    tokenizer: TokenizerSettings = TokenizerSettings(),  # noqa: B008 (frozen)
+    strict: Annotated[bool, Parameter(help="exit with status 1 where something is marked !")] = False,
+    json: Json = False,
+) -> int:
+    """Look at the data before training: what is cut, doubled, leaked, unknown or odd, and what the model is given."""
+    from heedful import tasks
+
+    tasks.check(task)
+    if start_from is not None:
+        check_model(start_from)
+    for file in (*train, *(valid or ())):
+        check_file(file)
+    settings = RunSettings(
+        task=task, train=train, valid=valid, out="-", start_from=start_from, seed=seed, data=data, tokenizer=tokenizer
+    )
+    from heedful.auditing.audit import audit as run
+
+    found = run(settings)
+    print(to_json(found.as_dict()) if json else "\n".join(found.lines()))
+    return 1 if strict and not found.ok else 0
+
+
+def watch(
+    *folders: Annotated[str, Parameter(help="where runs lie, at any depth; runs by default")],
+    port: Annotated[int, Parameter(help="of the page; a free one by default")] = 0,
+    no_open: Annotated[bool, Parameter(help="only tell its address")] = False,
+    json: Json = False,
+) -> None:
+    """Show training runs while they go on, in the browser; with --json as they are now."""
+    from heedful.watching.runs import Runs
+
+    runs = Runs(folders or ("runs",))
+    if json:
+        if port or no_open:
+            raise HeedfulError("--json shows no page; leave --port and --no-open out")
+        print(to_json(runs.told()))
+        return
+    from heedful.watching.server import Server, opened
+
+    with Server(runs, port) as server:
+        print(f"{server.address} shows the runs in {', '.join(runs.folders)} (Ctrl-C ends it)", flush=True)
+        if not no_open:
+            opened(server.address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+
+
+def demo(
+    name: Annotated[str, Parameter(help="dates, languages, code or digits; dates by default")] = "dates",
+    /,
+    *,
+    every: Annotated[bool, Parameter(name="--all", help="all four, one of each family")] = False,
+    to: Annotated[str | None, Parameter(help="language of the dates; fr by default")] = None,
+    out: Annotated[str | None, Parameter(help="folder of the run and its model")] = None,
+    json: Json = False,
+) -> None:
+    """Train a small model before your eyes, in minutes: a translator of dates, or one of each family."""
+    if every and (name != "dates" or to is not None or out is not None):
+        raise HeedfulError("--all makes every demo in its own folder; leave the name, --to and --out out")
+    if to is not None and name != "dates":
+        raise HeedfulError(f"--to is the language of the dates; the demo {name} has none, leave it out")
+    from heedful.demos import all_demos
+    from heedful.demos import demo as run
+
+    choices = {} if to is None else {"to": to}
+    say = say_to(json)
+    result = all_demos(say, quiet=json) if every else run(name, out, say, quiet=json, **choices)
+    if json:
+        print(to_json(result))
