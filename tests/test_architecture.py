@@ -56,7 +56,6 @@ ROOMS = {
     "demos": 8,
     "looking": 8,
     "watching": 8,
-    "options": 8,
     "terminal": 8,
     "cli": 9,
     "__main__": 9,

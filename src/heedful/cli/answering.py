@@ -9,10 +9,10 @@ from typing import Annotated, Literal, cast
 
 from cyclopts import Parameter
 
+from heedful.cli.options import check_file, check_model
 from heedful.cli.parser import Answering, Decoding, Device, Dtype, Json
 from heedful.cli.processes import rank, several
 from heedful.errors import HeedfulError
-from heedful.options import check_file, check_model
 from heedful.settings import AnsweringSettings, DataSettings, DecodingSettings
 from heedful.terminal import lines, to_json
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from heedful.cli.options import check_model
 from heedful.cli.parser import Json
-from heedful.options import check_model
 from heedful.terminal import to_json
 
 

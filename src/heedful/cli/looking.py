@@ -8,9 +8,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from heedful.cli.options import check_model
 from heedful.cli.parser import Device, Json
 from heedful.errors import HeedfulError
-from heedful.options import check_model
 from heedful.settings import DecodingSettings
 from heedful.terminal import to_json
 

@@ -12,9 +12,9 @@ from io import TextIOWrapper
 from cyclopts import CycloptsError, UnusedCliTokensError
 
 from heedful.cli.commands import app
+from heedful.cli.options import join_dashes
 from heedful.cli.processes import check_shared, rank
 from heedful.errors import HeedfulError
-from heedful.options import join_dashes
 
 
 def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:

@@ -9,10 +9,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from heedful.cli.options import check_file, check_model, check_out
 from heedful.cli.parser import Flattened, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
-from heedful.options import check_file, check_model, check_out
 from heedful.settings import DataSettings, RunSettings, TokenizerSettings
 from heedful.terminal import print_result, program, say_to, to_json
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from heedful.cli.options import check_model
 from heedful.cli.parser import Json, app
 from heedful.errors import HeedfulError
-from heedful.options import check_model
 from heedful.settings import RunSettings
 from heedful.terminal import say_to, to_json
 
