@@ -74,7 +74,7 @@ def test_attention_is_the_written_out_one(
     q, k, v = made(4, 2, queries, 8, seed=0), made(4, heads, keys, 8, seed=1), made(4, heads, keys, 8, seed=2)
     found = dropped_attention(q, k, v, mask, 0.3, RATE)
     causal = isinstance(mask, str) and queries <= keys
-    keep = torch.zeros(4, 2, queries, keys).bool()
+    keep = torch.zeros(4, 2, queries, keys, dtype=torch.int8)
     count = 0
     for part, each in zip(parts(q, k.expand(4, 2, keys, 8), causal), drawn, strict=True):
         keep[part.rows, :, part.queries, part.keys] = each

@@ -40,10 +40,10 @@ class Bits:
         self.random = np.random.Generator(np.random.SFC64(int(torch.randint(2**62, ()))))
 
     def keep(self, shape: tuple[int, ...]) -> Tensor:
-        """Booleans of this shape."""
+        """1 where a number is kept and 0 where not, int8, of this shape: PyTorch is slow with booleans on a CPU."""
         count = int(np.prod(shape))
         drawn = self.random.integers(0, 2**64, -(-count // 4), dtype=np.uint64).view(np.int16)[:count]
-        return torch.from_numpy(drawn).view(shape) >= self.level - LEVELS // 2
+        return torch.from_numpy((drawn >= self.level - LEVELS // 2).view(np.int8)).view(shape)
 
 
 class Dropping(torch.autograd.Function):
@@ -55,14 +55,14 @@ class Dropping(torch.autograd.Function):
         bits = Bits(rate)
         keep, ctx.scale = bits.keep(x.shape), bits.scale
         ctx.save_for_backward(keep)
-        return torch.where(keep, x, 0.0).mul_(bits.scale)
+        return keep.to(x.dtype).mul_(x).mul_(bits.scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         """dx."""
         (keep,) = ctx.saved_tensors
-        return torch.where(keep, dy, 0.0).mul_(ctx.scale), None
+        return keep.to(dy.dtype).mul_(dy).mul_(ctx.scale), None
 
 
 class Dropper:
@@ -130,7 +130,7 @@ class DroppedAttention(torch.autograd.Function):
             if mask is not None:
                 scores += part.of(mask)
             weights = torch.softmax(scores, -1)
-            weights = torch.where(bits.keep(weights.shape), weights, -weights)
+            weights *= (2 * bits.keep(weights.shape) - 1).to(weights.dtype)
             y[rows, :, queries] = weights.relu() @ v[rows, :, keys]
             made.append(weights)
         y.mul_(bits.scale)
