@@ -31,7 +31,7 @@ def described() -> dict[str, Any]:
         "cores": cores(),
         "processors": len(allowed()),
         "memory_gb": round(int((_first("/proc/meminfo", "MemTotal") or "0 kB").split()[0]) / 2**20, 1),
-        "system": platform.platform(),
+        "system": platform.system(),
         "python": sys.version.split()[0],
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
         "waiting": {name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ},

@@ -45,7 +45,9 @@ def joined(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     left_out = {row: reasons for told in runs for row, reasons in told["left_out"].items()}
     ordered = sorted(works.values(), key=lambda work: ROWS.index(work["work"]["row"]))
     minutes = sum(told["minutes"] for told in runs)
-    return {**runs[-1], "works": ordered, "left_out": left_out, "ceilings": ceilings, "minutes": minutes}
+    rounds = sorted({told["settings"]["rounds"] for told in runs})
+    settings = {**runs[-1]["settings"], "rounds": " to ".join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))}
+    return {**runs[-1], "settings": settings, "works": ordered, "left_out": left_out, "ceilings": ceilings, "minutes": minutes}
 
 
 def compared(works: Sequence[Mapping[str, Any]]) -> dict[str, float]:
