@@ -37,17 +37,18 @@ def joined(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Several runs on one machine as one: of a work that several have measured, the last; ceilings over them all."""
     works = {work["work"]["name"]: work for told in runs for work in told["works"]}
     names = dict.fromkeys(name for told in runs for name in told["ceilings"])
-    found = {name: [told["ceilings"][name] for told in runs if name in told["ceilings"]] for name in names}
+    measured = {name: [told["ceilings"][name] for told in runs if name in told["ceilings"]] for name in names}
     ceilings = {
         name: {"median": median(each["median"] for each in of), "best": max(each["best"] for each in of)}
-        for name, of in found.items()
+        for name, of in measured.items()
     }
     left_out = {row: reasons for told in runs for row, reasons in told["left_out"].items()}
     ordered = sorted(works.values(), key=lambda work: ROWS.index(work["work"]["row"]))
     minutes = sum(told["minutes"] for told in runs)
     rounds = sorted({told["settings"]["rounds"] for told in runs})
     settings = {**runs[-1]["settings"], "rounds": " to ".join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))}
-    return {**runs[-1], "settings": settings, "works": ordered, "left_out": left_out, "ceilings": ceilings, "minutes": minutes}
+    found = {"works": ordered, "left_out": left_out, "ceilings": ceilings, "minutes": minutes}
+    return {**runs[-1], "settings": settings, **found}
 
 
 def compared(works: Sequence[Mapping[str, Any]]) -> dict[str, float]:
