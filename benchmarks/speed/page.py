@@ -46,7 +46,7 @@ def joined(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ordered = sorted(works.values(), key=lambda work: ROWS.index(work["work"]["row"]))
     minutes = sum(told["minutes"] for told in runs)
     rounds = sorted({told["settings"]["rounds"] for told in runs})
-    settings = {**runs[-1]["settings"], "rounds": " to ".join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))}
+    settings = {**runs[-1]["settings"], "rounds": rounds[0] if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"}
     found = {"works": ordered, "left_out": left_out, "ceilings": ceilings, "minutes": minutes}
     return {**runs[-1], "settings": settings, **found}
 

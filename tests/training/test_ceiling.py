@@ -134,7 +134,8 @@ def test_padding_is_no_work() -> None:
 
 def test_texts_packed_in_a_row_look_at_themselves() -> None:
     work = flops_of(_small_decoder())
-    packed = {"ids": ids(2, 24), "labels": ids(2, 24), "mask": torch.tensor([[1] * 10 + [2] * 9 + [0] * 5, [3] * 24])}
+    mask = torch.tensor([[1] * 10 + [2] * 9 + [0] * 5, [3] * 24])
+    packed = {"ids": ids(2, 24), "labels": ids(2, 24).masked_fill(mask == 0, IGNORED), "mask": mask}
     alone = [{"ids": ids(1, n), "labels": ids(1, n)} for n in (10, 9, 24)]
     assert work(packed) == pytest.approx(sum(map(work, alone)))
     packed["texts"] = packed.pop("mask")  # as text-generation calls it

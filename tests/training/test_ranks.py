@@ -63,6 +63,12 @@ def losses(run: Path) -> list[float]:
     return [record["loss"] for record in records if "loss" in record]  # an evaluation may have a record of its own
 
 
+def told(run: Path) -> dict[int, float]:
+    """The loss of each step that the log tells one of."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {record["step"]: record["loss"] for record in records if "loss" in record}
+
+
 def same_weights(one: Path, other: Path, part: str = "last") -> bool:
     mine, theirs = (load_file(folder / part / "model.safetensors") for folder in (one, other))
     assert mine.keys() == theirs.keys()
@@ -127,7 +133,9 @@ def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(data: Path, al
     assert "Traceback" not in err.split("torch/distributed")[0]
     steps = len(losses(out))
     assert cli.main([*map(str, train(data, out, "--resume", f"--max-steps={max(steps + 3, 8)}"))]) == 0
-    assert losses(out)[:8] == pytest.approx(losses(alone), abs=1e-5)
+    expected, found = told(alone), told(out)
+    assert len(expected.keys() - found.keys()) <= 1, "the last step before the loss may have lost its line's sum"
+    assert all(found[step] == pytest.approx(expected[step], abs=1e-5) for step in expected.keys() & found.keys())
 
 
 def child(parent: int, rank: str) -> int:

@@ -157,7 +157,13 @@ def test_ctrl_c_ends_it_with_one_line(folder: Path) -> None:
     command = [sys.executable, "-m", "heedful", "watch", "--no-open"]  # runs, the folder it looks in by default
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder.parents[1], env=environment, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder.parents[1],
+        env=environment,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it may be ignored where the tests run
     ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
