@@ -187,6 +187,15 @@ def test_a_head_that_is_watched_or_exchanged_is_called(chunks: list[int]) -> Non
     assert len(chunks) == 1
 
 
+def test_the_head_is_computed_for_what_is_learned_alone() -> None:
+    head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=True)
+    seen: list[Tensor] = []
+    head.output.register_forward_hook(lambda module, inputs, logits: seen.append(logits))
+    output_loss(head, hidden, labels)
+    assert seen[0].shape == (int((labels != IGNORED).sum()), WORDS)
+    assert len(seen[0]) < ROWS
+
+
 def test_a_small_loss_is_made_at_once(chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MANY", ROWS * WORDS + 1)
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)

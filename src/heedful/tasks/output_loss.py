@@ -90,8 +90,8 @@ def output_loss(head: Any, hidden: Tensor, labels: Tensor, label_smoothing: floa
     >>> bool(output_loss(model.head, hidden, labels) == F.cross_entropy(model.head(hidden), labels))
     True
     """
-    if hidden.device.type == "cpu":  # elsewhere the device would have to be waited for
-        real = labels != IGNORED
+    # elsewhere the device would have to be waited for
+    if hidden.device.type == "cpu" and not (real := labels != IGNORED).all():
         hidden, labels = hidden[real], labels[real]
     if not (torch.is_grad_enabled() and _plain(head) and labels.numel() * head.output.out_features >= MANY):
         logits = wide(head(hidden))
