@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,15 +9,11 @@ from torch import Tensor, nn
 
 import heedful
 from heedful import presets
-from heedful.layers.attention import attention_weights, explicit_attention
-from heedful.training import dropout as module
-from heedful.training.dropout import Bits, Dropper, drop_quickly, dropped_attention, parts
+from heedful.training.blocked import attend_in_blocks
+from heedful.training.dropout import Bits, Dropper, drop_quickly
 from heedful.training.engine import forgetful
 
 RATE = 0.4
-SOME = torch.rand(4, 1, 9, 12, generator=torch.Generator().manual_seed(3)) > 0.5
-NONE = torch.ones(4, 1, 1, 12).bool().index_fill(0, torch.tensor([1, 3]), False)  # nothing may be seen in two rows
-BIAS = torch.randn(2, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
 
 
 @pytest.fixture
@@ -43,53 +37,6 @@ def made(*shape: int, seed: int) -> Tensor:
 # ----------------------------------------------------------------------------------------------- what is made of them
 
 
-@pytest.mark.parametrize("blocks", [(128, 2**19), (4, 60)], ids=["one", "many"])
-@pytest.mark.parametrize(
-    ("queries", "keys", "heads", "mask"),
-    [
-        (9, 12, 2, None),
-        (12, 12, 2, "causal"),
-        (9, 12, 2, "causal"),
-        (12, 9, 2, "causal"),
-        (9, 12, 2, SOME),
-        (9, 12, 2, NONE),
-        (9, 12, 2, SOME[0, 0]),
-        (9, 12, 2, BIAS),
-        (9, 12, 2, torch.where(SOME, BIAS, float("-inf"))),
-        (12, 12, 1, "causal"),
-    ],
-    ids=["all", "causal", "later", "earlier", "some", "nothing", "alike", "bias", "both", "shared heads"],
-)
-def test_attention_is_the_written_out_one(
-    blocks: tuple[int, int],
-    queries: int,
-    keys: int,
-    heads: int,
-    mask: Any,
-    drawn: list[Tensor],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "QUERIES", blocks[0])
-    monkeypatch.setattr(module, "BLOCK", blocks[1])
-    q, k, v = made(4, 2, queries, 8, seed=0), made(4, heads, keys, 8, seed=1), made(4, heads, keys, 8, seed=2)
-    found = dropped_attention(q, k, v, mask, 0.3, RATE)
-    causal = isinstance(mask, str) and queries <= keys
-    keep = torch.zeros(4, 2, queries, keys, dtype=torch.int8)
-    count = 0
-    for part, each in zip(parts(q, k.expand(4, 2, keys, 8), causal), drawn, strict=True):
-        keep[part.rows, :, part.queries, part.keys] = each
-        count += each.numel()
-    assert (count < keep.numel()) == (causal and blocks[0] < queries)  # what cannot be seen is not drawn
-    weights = attention_weights(q, k, mask, 0.3) * keep * Bits(RATE).scale
-    expected = weights @ v.repeat_interleave(2 // heads, 1)
-    torch.testing.assert_close(found, expected)
-    dy = torch.randn_like(expected)
-    for one, other in zip(
-        torch.autograd.grad(found, (q, k, v), dy), torch.autograd.grad(expected, (q, k, v), dy), strict=True
-    ):
-        torch.testing.assert_close(one, other)
-
-
 def test_a_row_is_dropped_and_scaled(drawn: list[Tensor]) -> None:
     dropout, x = nn.Dropout(RATE), made(200, 100, seed=0)
     drop_quickly(dropout)
@@ -98,22 +45,6 @@ def test_a_row_is_dropped_and_scaled(drawn: list[Tensor]) -> None:
     torch.testing.assert_close(y, expected)
     dy = torch.randn_like(y)
     torch.testing.assert_close(torch.autograd.grad(y, x, dy), torch.autograd.grad(expected, x, dy))
-
-
-def test_attention_is_in_bfloat16_under_autocast() -> None:
-    q, k, v = (made(2, 2, 40, 8, seed=seed).detach().float().requires_grad_() for seed in range(3))
-    torch.manual_seed(0)
-    exact = dropped_attention(q, k, v, "causal", 0.3, RATE)
-    torch.manual_seed(0)
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = dropped_attention(q, k, v, "causal", 0.3, RATE)
-    assert rounded.dtype is torch.bfloat16
-    torch.testing.assert_close(rounded.float(), exact, atol=0.03, rtol=0.03)
-    for one, other in zip(
-        torch.autograd.grad(rounded.float().sum(), (q, k, v)), torch.autograd.grad(exact.sum(), (q, k, v)), strict=True
-    ):
-        assert one.dtype is torch.float32
-        torch.testing.assert_close(one, other, atol=0.1, rtol=0.1)
 
 
 # ----------------------------------------------------------------------------------------------- how numbers are drawn
@@ -146,6 +77,7 @@ def test_numbers_are_a_function_of_the_seed() -> None:
 def test_what_is_forgotten_is_dropped_alike_again() -> None:
     model = heedful.create(presets.gpt2(32, 2, 2, 50, 64, 0.3), seed=0).double().train()
     drop_quickly(model)
+    attend_in_blocks(model)
     ids = torch.randint(50, (16, 64), generator=torch.Generator().manual_seed(0))
 
     def gradients() -> dict[str, Tensor]:
@@ -184,24 +116,13 @@ def test_little_is_dropped_as_pytorch_does(drawn: list[Tensor]) -> None:
     assert drawn == []
 
 
-def test_a_bias_that_learns_is_left_to_the_plain_path(drawn: list[Tensor]) -> None:
-    q, k, v = (made(2, 2, 5, 8, seed=seed) for seed in range(3))
-    bias = made(1, 2, 5, 5, seed=4)
-    (gradient,) = torch.autograd.grad(dropped_attention(q, k, v, bias, 0.3, RATE).sum(), bias)
-    assert gradient.abs().sum() > 0
-    assert drawn == []
-
-
 def test_what_was_exchanged_stays() -> None:
     class Louder(nn.Dropout):
         pass
 
     model = heedful.create(presets.gpt2(32, 2, 2, 50, 64, 0.3), seed=0)
-    model.decoder.block[0].attention.attend = explicit_attention
     model.decoder.dropout = Louder(0.1)
     drop_quickly(model)
-    assert model.decoder.block[0].attention.attend is explicit_attention
-    assert model.decoder.block[1].attention.attend is dropped_attention
     assert "forward" not in vars(model.decoder.dropout)
     inner = [part for part in model.decoder.block.modules() if type(part) is nn.Dropout]
     assert inner

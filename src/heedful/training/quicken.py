@@ -5,13 +5,14 @@ from __future__ import annotations
 from torch import nn
 
 from heedful.inference.memory import keep_memory
+from heedful.training.blocked import attend_in_blocks
 from heedful.training.dropout import drop_quickly
 from heedful.training.packed import leave_padding_out
 from heedful.training.products import learn_directly
 
 
 def quicken(model: nn.Module, rows_alike: bool = True, whole: bool = True) -> None:
-    """On a CPU: float32 products by oneDNN, cheap dropout, no work on padding, freed memory kept for the next step.
+    """On a CPU: cheap dropout, attention in blocks, no work on padding, float32 products by oneDNN, memory kept.
 
     Args:
         model: whose parameters say where it lies; elsewhere than on a CPU it is left as it is.
@@ -28,6 +29,7 @@ def quicken(model: nn.Module, rows_alike: bool = True, whole: bool = True) -> No
         return
     keep_memory()
     drop_quickly(model)
+    attend_in_blocks(model)
     if whole:
         learn_directly(model)
     if rows_alike:

@@ -1,0 +1,150 @@
+"""Attention of a step on a CPU, block by block: each block of weights stays in the cache until it is used up.
+
+Above a causal diagonal nothing is computed, dropped weights cost little more than others, and short sequences, whose
+backward pass in the fused kernel costs several times its products (in bfloat16 most of all), cost what they should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from heedful.layers.attention import Attention, fused_attention
+from heedful.layers.mask import Mask, tensor_mask
+from heedful.training.dropout import Bits
+
+QUERIES = 128  # of a block
+BLOCK = 2**19  # weights at a time, about
+KEYS = 1024  # up to which the weights are kept for the backward pass; they grow with the square, the fused kernel's not
+
+
+class Part(NamedTuple):
+    """What of a batch is computed at a time."""
+
+    rows: slice
+    queries: slice
+    keys: slice
+
+    def of(self, mask: Tensor) -> Tensor:
+        """Its part of what broadcasts to (B, H, T, S)."""
+        where = [self.rows, slice(None), self.queries, self.keys]
+        return mask[tuple(one if size > 1 else slice(None) for one, size in zip(where, mask.shape, strict=True))]
+
+
+def parts(q: Tensor, k: Tensor, causal: bool) -> Iterator[Part]:
+    """Blocks of queries (B, H, T, E), with the keys (B, H, S, E) that they see: under a causal mask no later ones."""
+    (rows, heads, queries, _), keys = q.shape, k.size(2)
+    for begin in range(0, queries, QUERIES):
+        end = min(begin + QUERIES, queries)
+        seen = keys - queries + end if causal else keys
+        size = max(1, BLOCK // (heads * (end - begin) * seen))
+        for row in range(0, rows, size):
+            yield Part(slice(row, row + size), slice(begin, end), slice(0, seen))
+
+
+class BlockedAttention(torch.autograd.Function):
+    """(softmax(scale · q kᵀ + mask) · b / (1 − rate)) v, b as ``Dropping`` has it, for q, k and v of as many heads.
+
+    Of a block its softmax P is kept for the backward pass, with the sign of what was dropped turned. With g = dy:
+    dv = (P b / (1 − rate))ᵀ g, dP = b / (1 − rate) · g vᵀ, and what is before P as a softmax has it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, rate: float
+    ) -> Tensor:
+        """y (B, H, T, E); zeros for queries that may attend to nothing."""
+        bits, made, empty = (Bits(rate) if rate else None), [], None
+        if mask is not None:
+            empty = (mask == float("-inf")).all(-1, keepdim=True)
+            mask = mask.masked_fill(empty, 0.0)  # else softmax made NaN of them
+        y = torch.empty_like(q)
+        for part in parts(q, k, causal):
+            rows, queries, keys = part
+            scores = (q[rows, :, queries] * scale) @ k[rows, :, keys].mT
+            if causal:
+                late = keys.stop - queries.stop + queries.start
+                scores[..., late:] += scores.new_full((queries.stop - queries.start,) * 2, float("-inf")).triu_(1)
+            if mask is not None:
+                scores += part.of(mask)
+            weights = torch.softmax(scores, -1)
+            if bits is not None:
+                weights *= (2 * bits.keep(weights.shape) - 1).to(weights.dtype)
+            y[rows, :, queries] = (weights if bits is None else weights.relu()) @ v[rows, :, keys]
+            made.append(weights)
+        if bits is not None:
+            y.mul_(bits.scale)
+        if empty is not None:
+            y.masked_fill_(empty, 0.0)
+        ctx.save_for_backward(q, k, v, empty, *made)
+        ctx.causal, ctx.scale, ctx.factor = causal, scale, (None if bits is None else bits.scale)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        """dq, dk and dv."""
+        q, k, v, empty, *made = ctx.saved_tensors
+        dropped = ctx.factor is not None
+        if dropped:
+            dy = dy * ctx.factor
+        if empty is not None:
+            dy = dy.masked_fill(empty, 0.0)
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for (rows, queries, keys), weights in zip(parts(q, k, ctx.causal), made, strict=True):
+            g = dy[rows, :, queries]
+            dv[rows, :, keys] += (weights.relu() if dropped else weights).mT @ g
+            d = g @ v[rows, :, keys].mT
+            if dropped:
+                d, weights = torch.ops.aten.threshold_backward(d, weights, 0), weights.abs()
+            d = torch.ops.aten._softmax_backward_data(d, weights, -1, weights.dtype).mul_(ctx.scale)
+            dq[rows, :, queries] = d @ k[rows, :, keys]
+            dk[rows, :, keys] += d.mT @ q[rows, :, queries]
+        return dq, dk, dv, None, None, None, None
+
+
+def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
+    """What ``fused_attention`` computes, faster on a CPU where a gradient is wanted of it or weights are dropped.
+
+    >>> q, k, v = torch.randn(3, 1, 2, 5, 8, requires_grad=True)
+    >>> torch.allclose(blocked_attention(q, k, v, "causal", 1.0), fused_attention(q, k, v, "causal", 1.0), atol=1e-6)
+    True
+    """
+    learned = isinstance(mask, Tensor) and mask.requires_grad  # a bias whose gradient is wanted
+    learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    worth = 0 < dropout < 1 or (dropout == 0 and learning and k.size(2) <= KEYS)
+    if not worth or q.device.type != "cpu" or learned or len(q) != len(k):
+        return fused_attention(q, k, v, mask, scale, dropout)
+    causal = isinstance(mask, str) and q.size(2) <= k.size(2)
+    if torch.is_autocast_enabled("cpu"):
+        q, k, v = (one.to(torch.get_autocast_dtype("cpu")) for one in (q, k, v))
+    added = None if causal else tensor_mask(mask, q.size(2), k.size(2), q.device)
+    if added is not None:
+        if added.dtype == torch.bool:
+            added = torch.where(added, 0.0, float("-inf"))
+        added = added.to(q.dtype)[(None,) * (4 - added.ndim)]
+    k, v = (
+        one.repeat_interleave(q.size(1) // one.size(1), dim=1) if len(q[0]) > len(one[0]) else one for one in (k, v)
+    )
+    with torch.autocast("cpu", enabled=False):
+        y: Tensor = BlockedAttention.apply(
+            q.contiguous(), k.contiguous(), v.contiguous(), added, causal, scale, dropout
+        )
+    return y
+
+
+def attend_in_blocks(model: nn.Module) -> None:
+    """Let the attentions of ``model`` be ``blocked_attention`` where they are the fused one.
+
+    >>> attention = Attention(16, heads=4)
+    >>> attend_in_blocks(attention)
+    >>> attention.attend is blocked_attention
+    True
+    """
+    for part in model.modules():
+        if isinstance(part, Attention) and part.attend is fused_attention:
+            part.attend = blocked_attention

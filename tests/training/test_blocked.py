@@ -1,0 +1,145 @@
+"""Attention in blocks on a CPU: what is computed is the written-out formula, whatever is dropped and may be seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heedful
+from heedful import presets
+from heedful.layers.attention import attention_weights, explicit_attention, fused_attention
+from heedful.training import blocked as module
+from heedful.training.blocked import attend_in_blocks, blocked_attention, parts
+from heedful.training.dropout import Bits
+
+RATE = 0.4
+SOME = torch.rand(4, 1, 9, 12, generator=torch.Generator().manual_seed(3)) > 0.5
+NONE = torch.ones(4, 1, 1, 12).bool().index_fill(0, torch.tensor([1, 3]), False)  # nothing may be seen in two rows
+BIAS = torch.randn(2, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """What was drawn, in turn."""
+    found: list[Tensor] = []
+    keep = Bits.keep
+
+    def kept(bits: Bits, shape: tuple[int, ...]) -> Tensor:
+        found.append(keep(bits, shape))
+        return found[-1]
+
+    monkeypatch.setattr(Bits, "keep", kept)
+    return found
+
+
+def made(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+@pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
+@pytest.mark.parametrize("blocks", [(128, 2**19), (4, 60)], ids=["one", "many"])
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "mask"),
+    [
+        (9, 12, 2, None),
+        (12, 12, 2, "causal"),
+        (9, 12, 2, "causal"),
+        (12, 9, 2, "causal"),
+        (9, 12, 2, SOME),
+        (9, 12, 2, NONE),
+        (9, 12, 2, SOME[0, 0]),
+        (9, 12, 2, BIAS),
+        (9, 12, 2, torch.where(SOME, BIAS, float("-inf"))),
+        (12, 12, 1, "causal"),
+    ],
+    ids=["all", "causal", "later", "earlier", "some", "nothing", "alike", "bias", "both", "shared heads"],
+)
+def test_attention_is_the_written_out_one(
+    rate: float,
+    blocks: tuple[int, int],
+    queries: int,
+    keys: int,
+    heads: int,
+    mask: Any,
+    drawn: list[Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "QUERIES", blocks[0])
+    monkeypatch.setattr(module, "BLOCK", blocks[1])
+    q, k, v = made(4, 2, queries, 8, seed=0), made(4, heads, keys, 8, seed=1), made(4, heads, keys, 8, seed=2)
+    found = blocked_attention(q, k, v, mask, 0.3, rate)
+    causal = isinstance(mask, str) and queries <= keys
+    weights = attention_weights(q, k, mask, 0.3)
+    if rate:
+        keep = torch.zeros(4, 2, queries, keys, dtype=torch.int8)
+        count = 0
+        for part, each in zip(parts(q, k.expand(4, 2, keys, 8), causal), drawn, strict=True):
+            keep[part.rows, :, part.queries, part.keys] = each
+            count += each.numel()
+        assert (count < keep.numel()) == (causal and blocks[0] < queries)  # what cannot be seen is not drawn
+        weights = weights * keep * Bits(rate).scale
+    expected = weights @ v.repeat_interleave(2 // heads, 1)
+    torch.testing.assert_close(found, expected)
+    dy = torch.randn_like(expected)
+    for one, other in zip(
+        torch.autograd.grad(found, (q, k, v), dy), torch.autograd.grad(expected, (q, k, v), dy), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
+def test_attention_is_in_bfloat16_under_autocast(rate: float) -> None:
+    q, k, v = (made(2, 2, 40, 8, seed=seed).detach().float().requires_grad_() for seed in range(3))
+    torch.manual_seed(0)
+    exact = blocked_attention(q, k, v, "causal", 0.3, rate)
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = blocked_attention(q, k, v, "causal", 0.3, rate)
+    assert rounded.dtype is torch.bfloat16
+    torch.testing.assert_close(rounded.float(), exact, atol=0.03, rtol=0.03)
+    for one, other in zip(
+        torch.autograd.grad(rounded.float().sum(), (q, k, v)), torch.autograd.grad(exact.sum(), (q, k, v)), strict=True
+    ):
+        assert one.dtype is torch.float32
+        torch.testing.assert_close(one, other, atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
+def test_a_bias_that_learns_is_left_to_the_plain_path(rate: float, drawn: list[Tensor]) -> None:
+    q, k, v = (made(2, 2, 5, 8, seed=seed) for seed in range(3))
+    bias = made(1, 2, 5, 5, seed=4)
+    (gradient,) = torch.autograd.grad(blocked_attention(q, k, v, bias, 0.3, rate).sum(), bias)
+    assert gradient.abs().sum() > 0
+    assert drawn == []
+
+
+def blocks_of(y: Tensor) -> bool:
+    return "BlockedAttention" in type(y.grad_fn).__name__
+
+
+def test_it_is_taken_where_something_learns_and_the_weights_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (made(2, 2, 6, 8, seed=seed) for seed in range(3))
+    assert blocks_of(blocked_attention(q, k, v, "causal", 0.3))
+    assert blocks_of(blocked_attention(q.detach(), k, v, "causal", 0.3))
+    with torch.no_grad():
+        found = blocked_attention(q, k, v, "causal", 0.3)
+    assert torch.equal(found, fused_attention(q, k, v, "causal", 0.3).detach())
+    monkeypatch.setattr(module, "KEYS", 5)
+    assert not blocks_of(blocked_attention(q, k, v, "causal", 0.3))
+    assert blocks_of(blocked_attention(q, k, v, "causal", 0.3, RATE))  # there the fused kernel would keep them too
+
+
+def test_rows_that_share_keys_are_left_to_the_fused_kernel() -> None:
+    q, k, v = made(6, 2, 1, 8, seed=0), made(2, 2, 7, 8, seed=1), made(2, 2, 7, 8, seed=2)
+    torch.testing.assert_close(blocked_attention(q, k, v, None, 0.3), fused_attention(q, k, v, None, 0.3))
+
+
+def test_what_was_exchanged_stays() -> None:
+    model = heedful.create(presets.gpt2(32, 2, 2, 50, 64), seed=0)
+    model.decoder.block[0].attention.attend = explicit_attention
+    attend_in_blocks(model)
+    assert model.decoder.block[0].attention.attend is explicit_attention
+    assert model.decoder.block[1].attention.attend is blocked_attention
