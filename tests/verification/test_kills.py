@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,24 @@ def test_three_kills_change_nothing(
     assert {"going on", "last weights", "best weights", "averaged weights", "checkpoint", "losses"} <= verdicts.keys()
 
 
+def test_kills_of_processes_that_share_the_weights_change_nothing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = ["verify", "resume", "text-classification", "--train", str(data), *SMALL[:-1], "--max-steps=8"]
+    command += ["--training.shard", "--processes=2", "--kills=1", "--out", str(tmp_path / "kept"), "--json"]
+    status = cli.main(command)
+    told, said = capsys.readouterr()
+    found = json.loads(told)
+    assert (status, found["ok"]) == (0, True), said
+    run, again = tmp_path / "kept" / "undisturbed" / "run", tmp_path / "kept" / "killed-1" / "run"
+    (shares,) = run.glob("shards-*")
+    assert len(list(shares.glob("*.distcp"))) == 2  # of each process its own
+    assert off(run, again) == {}
+    one_of_shares(again)
+    assert off(run, again) == {"checkpoint": "model.encoder.embedding_norm.weight"}
+
+
 # ------------------------------------------------------------------------------------------------- what is compared
 
 
@@ -98,6 +117,19 @@ def of_the_state(change: Callable[[dict[str, Any]], object]) -> Callable[[Path],
 
 def _steps(state: dict[str, Any]) -> list[torch.Tensor]:
     return [slots["step"] for slots in state["optimiser"]["state"].values()]
+
+
+def one_of_shares(run: Path) -> None:
+    from torch.distributed import checkpoint as dcp
+
+    from heedful.training.sharded import whole
+
+    (shares,) = run.glob("shards-*")
+    state = whole(shares)
+    state["model"]["encoder.embedding_norm.weight"][0] += 1e-6
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is one process
+        dcp.save(state, checkpoint_id=shares, no_dist=True)
 
 
 def of_the_log(run: Path) -> None:
@@ -154,11 +186,14 @@ def test_a_picture_that_is_missing_and_a_half_that_is_left_are_found(run: Path, 
 
 def test_what_is_half_written_is_called_what_it_was_to_be(tmp_path: Path) -> None:
     (tmp_path / "last").mkdir()
+    for name in ("shards-4-2", "shards-6-3"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "shards-4-2" / ".metadata").touch()  # that one is whole
     for name in (".12-34.part", ".last.12-34.part", ".56.ready", "last/.78.ready"):
         (tmp_path / name).mkdir()
     for name in ("run.toml.part", "checkpoint.pt.part", "last/.tokenizer.json.ab_d3f9h", "notes.txt"):
         (tmp_path / name).write_text("", encoding="utf-8")
-    expected = ["run.toml.part", "checkpoint.pt", "last/", "last/", "last/tokenizer.json", "the best model"]
+    expected = ["run.toml.part", "shards", "checkpoint.pt", "last/", "last/", "last/tokenizer.json", "the best model"]
     assert sorted(unfinished(tmp_path)) == sorted([*expected, "the best model"])
 
 
@@ -171,7 +206,7 @@ class Unfaithful:
     error: str | None = None
     seconds = 1.0
 
-    def __init__(self, arguments: list[str], out: Path) -> None:
+    def __init__(self, arguments: list[str], out: Path, processes: int) -> None:
         self.out, self.resumed = out, "--resume" in arguments
 
     def __enter__(self) -> Unfaithful:
@@ -240,6 +275,7 @@ def test_a_kill_in_words() -> None:
         (["--resume"], "--resume is given by verify resume itself; leave it out"),
         (["--overwrite"], "--overwrite is given by verify resume itself; leave it out"),
         (["--kills=0"], "--kills must be at least 1, not 0"),
+        (["--processes=0"], "--processes must be at least 1, not 0"),
         (["--valid=-"], "standard input cannot be read again when a run is resumed; give a file"),
         (["--max-step=3"], "Unknown option: --max-step. Did you mean --max-steps?"),
     ],
@@ -275,7 +311,7 @@ def test_who_is_told_to_end_leaves_no_run_behind(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from heedful.verification.kills import Session\n"
         "with Session(['translation', '--train', '-'], Path(sys.argv[1])) as session:\n"
-        "    print(session._process.pid, flush=True)\n"
+        "    print(session._processes[0].pid, flush=True)\n"
         "    time.sleep(60)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "run")]

@@ -67,6 +67,7 @@ def verify_resume(
         str, Parameter(name="TASK", allow_leading_hyphen=True, help="with --train FILE, and any option of train")
     ],
     kills: Annotated[int, Parameter(help="how many; 20 by default")] = 20,
+    processes: Annotated[int, Parameter(help="that learn together; all are killed; 1 by default")] = 1,
     out: Annotated[str | None, Parameter(help="folder to keep the runs in")] = None,
     json: Json = False,
 ) -> int:
@@ -78,14 +79,16 @@ def verify_resume(
     settings: RunSettings = bound.arguments["settings"]
     from heedful.verification.repeatable import check_repeatable
 
-    check_repeatable(settings, kills)
+    check_repeatable(settings, kills, processes)
 
     from rich.console import Console
 
     from heedful.verification.resume import verify_resume as run
 
     with Console(stderr=True).status("") as status:
-        trial = run(settings, arguments, kills=kills, out=out, say=say_to(json), status=status.update)
+        trial = run(
+            settings, arguments, kills=kills, processes=processes, out=out, say=say_to(json), status=status.update
+        )
     if json:
         print(to_json(trial.as_dict()))
     else:

@@ -21,6 +21,7 @@ from heedful.training.choices import check_same
 BEGUN, BEGINNING = "run.toml", "run.toml.part"
 OWN = (BEGUN, BEGINNING, "heedful.json")  # either tells a folder that a run wrote
 MODELS = (".", "last", "average")  # the folders of a run that hold a model
+SHARDS = "shards"  # how a folder of shares is called, of the checkpoint of weights that no process holds whole
 ANEW = "overwrite = true\n"  # at the head of run.toml.part: whatever else is in the folder goes
 # what a kill leaves of a file, or a folder of files, that was being written: ours by the name, which is no person's
 LEFT = re.compile(

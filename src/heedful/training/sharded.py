@@ -7,16 +7,20 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from heedful.errors import HeedfulError
+from heedful.training.beginning import SHARDS
 from heedful.training.checkpoint import Checkpoints, writing
 from heedful.training.ranks import Ranks
 
 Tree = dict[str, Any]
-SHARDS = "shards"
 
 
 class ShardedCheckpoints(Checkpoints):
@@ -78,6 +82,15 @@ class ShardedCheckpoints(Checkpoints):
         groups = own["optimiser"]["param_groups"]
         optimiser = {"state": shares["optimiser"], "param_groups": groups}
         return {**rest, "model": shares["model"], "optimiser": optimiser, "average": average}
+
+
+def whole(shares: Path) -> Tree:
+    """What a folder of shares holds, each tensor whole, in one process and without the model that it is of."""
+    with TemporaryDirectory() as place, _quietly():
+        file = Path(place) / "whole.pt"
+        dcp_to_torch_save(shares, file)
+        made: Tree = torch.load(file, weights_only=True)
+    return made
 
 
 def _apart(state: Mapping[str, Any]) -> tuple[Tree, Tree]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from heedful.checkpoints.folder import CARD
-from heedful.training.beginning import MODELS
+from heedful.training.beginning import MODELS, SHARDS
 from heedful.training.checkpoint import Checkpoints
 from heedful.verification.kills import unfinished
 from heedful.verification.report import Finding
@@ -84,7 +84,13 @@ def _digest(path: Path) -> str:
 
 
 def _state(run: Path) -> Facts:
-    return dict(_flat(Checkpoints(run).load() or {}))
+    state = Checkpoints(run).load() or {}
+    if SHARDS in state:  # names a folder of shares; its name, and how often one was written, are no part of the state
+        from heedful.training.sharded import whole
+
+        state |= whole(run / state.pop(SHARDS))
+        del state["number"]
+    return dict(_flat(state))
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -111,4 +117,5 @@ def _lines(run: Path) -> Facts:
 
 def _names(run: Path) -> Facts:
     names = [f"{part}/{name}".removeprefix("./") for part in MODELS for name in _files(run / part)]
+    names += [f"{SHARDS} {number}" for number, _ in enumerate(run.glob(f"{SHARDS}-*"), start=1)]
     return dict.fromkeys(names, "there") | dict.fromkeys(unfinished(run), f"half written in {run}")

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,31 +16,36 @@ from tempfile import TemporaryFile
 from threading import current_thread, main_thread
 from typing import IO, Any, Self
 
-from heedful.training.beginning import BEGINNING, LEFT, MODELS
+from heedful.training.beginning import BEGINNING, LEFT, MODELS, SHARDS
 
 AIMS = ("training", "save", "any time", "save", "after a save", "save", "training", "beginning", "model", "training")
 WHOLE = "checkpoint.pt"
+INDEX = ".metadata"  # of a folder of shares, written last
 PAUSE = 1e-4  # seconds between two looks into the folder
 READY = ".ready"  # the ending of a folder of files that are all there and are being moved
 
 
 class Session:
-    """One process of a run: ``heedful train``, in a process group of its own, watched through its folder. It does not
-    outlive us where we are told to end (SIGTERM).
+    """From the start of a run to its kill: ``heedful train``, in one process or in several that learn together, each in
+    a process group of its own, watched through the run's folder. None outlives us where we are told to end (SIGTERM).
     """
 
-    def __init__(self, arguments: Sequence[str], out: Path) -> None:
+    def __init__(self, arguments: Sequence[str], out: Path, processes: int = 1) -> None:
         self.out = out
         self.before = (_identity(out / "metrics.jsonl"), _identity(out / WHOLE))
         self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed by __exit__)
         self._started = time.monotonic()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "heedful", "train", *arguments, "--out", str(out), "--json"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "heedful", "train", *arguments, "--out", str(out), "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                start_new_session=True,
+                env=None if each is None else os.environ | each,
+            )
+            for each in _together(processes)
+        ]
 
     def __enter__(self) -> Self:
         self._answer: Any = signal.signal(signal.SIGTERM, _leave) if current_thread() is main_thread() else None
@@ -58,22 +64,25 @@ class Session:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
+        """Whether none of its processes has ended."""
+        return all(process.poll() is None for process in self._processes)
 
     def end(self) -> str | None:
         """Wait for the end; None where that is a good one, else the line in which it said what went wrong."""
-        if self._process.wait() == 0:
+        failed = [status for status in [process.wait() for process in self._processes] if status != 0]
+        if not failed:
             return None
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines() or [""]
-        return lines[-1].removeprefix("heedful: ") or f"exit status {self._process.returncode}"
+        return lines[-1].removeprefix("heedful: ") or f"exit status {failed[0]}"
 
     def kill(self) -> bool:
-        """SIGKILL to the whole group; whether it was still running."""
-        if self.runs:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        return self._process.wait() == -signal.SIGKILL
+        """SIGKILL to every process and what it started; whether all were still running."""
+        for process in self._processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        ended = [process.wait() for process in self._processes]
+        return all(status == -signal.SIGKILL for status in ended)
 
     def until(self, seen: Callable[[], bool]) -> bool:
         """Wait until something is ``seen`` in the folder; False where the process ended first."""
@@ -104,6 +113,19 @@ class Session:
     def writing_model(self) -> bool:
         """Files of a model are being written, or moved to their place."""
         return any(name not in (BEGINNING, WHOLE) for name in unfinished(self.out))
+
+
+def _together(processes: int) -> list[dict[str, str] | None]:
+    """What each of so many processes is told of the others, as by ``torchrun``; nothing where there is one."""
+    if processes == 1:
+        return [None]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    threads = os.environ.get("OMP_NUM_THREADS", "1")  # for the same bits on every start, and they share the cores
+    alike = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": threads}
+    each = [alike | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(processes)]
+    return [{name: str(value) for name, value in one.items()} for one in each]
 
 
 def _leave(*_: object) -> None:
@@ -150,6 +172,9 @@ def unfinished(out: Path) -> list[str]:
             names = [entry.name for entry in os.scandir(out / part)]
         except OSError:  # not there, or not any more
             continue
+        found += [
+            SHARDS for name in names if name.startswith(f"{SHARDS}-") and not (out / part / name / INDEX).exists()
+        ]
         found += [_called(part, name) for name in names if LEFT.fullmatch(name) or name.endswith(READY)]
     return found
 

@@ -6,7 +6,7 @@ from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 
 
-def check_repeatable(settings: RunSettings, kills: int) -> None:
+def check_repeatable(settings: RunSettings, kills: int, processes: int = 1) -> None:
     """Refuse what ``verify resume`` cannot make twice with the same bits, or not read twice."""
     if settings.max_minutes is not None:
         raise HeedfulError("--max-minutes ends a run by the clock, so no two are the same; give --max-steps")
@@ -17,3 +17,5 @@ def check_repeatable(settings: RunSettings, kills: int) -> None:
         raise HeedfulError("standard input cannot be read again when a run is resumed; give a file")
     if kills < 1:
         raise HeedfulError(f"--kills must be at least 1, not {kills}")
+    if processes < 1:
+        raise HeedfulError(f"--processes must be at least 1, not {processes}")

@@ -94,20 +94,22 @@ def verify_resume(
     arguments: Sequence[str],
     *,
     kills: int = 20,
+    processes: int = 1,
     out: str | Path | None = None,
     say: Callable[[str], object] = print,
     status: Callable[[str], object] | None = None,
 ) -> Trial:
     """Prove that a run goes on with the same bits, wherever it is killed.
 
-    It is made once undisturbed. Then it is begun again in another folder and killed (SIGKILL to its process group) at
-    random moments, many of them while a file is being written, and taken up with ``--resume`` each time. When it ends
-    before all kills are made, another is begun. Each is compared with the first: see ``ends.compared``.
+    It is made once undisturbed. Then it is begun again in another folder and killed (SIGKILL to the groups of all its
+    processes) at random moments, many of them while a file is being written, and taken up with ``--resume`` each time.
+    When it ends before all kills are made, another is begun. Each is compared with the first: see ``ends.compared``.
 
     Args:
         settings: what ``arguments`` say; their seed is that of the moments too.
         arguments: of ``heedful train``, without ``--out``.
         kills: how many.
+        processes: that learn together, on this machine; each kill ends all of them at once.
         out: the folder in which the runs' are made, and kept; by default one that is removed.
         say: is told each kill in a line.
         status: is told what is going on, with the time that is left.
@@ -115,12 +117,12 @@ def verify_resume(
     Raises:
         HeedfulError: for what cannot be the same twice, and where the undisturbed run fails.
     """
-    check_repeatable(settings, kills)
+    check_repeatable(settings, kills, processes)
     if out is not None and Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise HeedfulError(f"--out {out} is there already, and not empty; name a new folder")
     started = time.monotonic()
     with TemporaryDirectory() as place:
-        trial = _Trial(arguments, Path(out or place), kills, random.Random(settings.seed))
+        trial = _Trial(arguments, Path(out or place), kills, processes, random.Random(settings.seed))
         findings = _joined(list(trial.made(say, status or (lambda line: None), keep=out is not None)))
     return Trial(
         task=settings.task,
@@ -134,8 +136,9 @@ def verify_resume(
 class _Trial:
     """The runs in ``place`` and what is known of them so far."""
 
-    def __init__(self, arguments: Sequence[str], place: Path, wanted: int, draw: random.Random) -> None:
+    def __init__(self, arguments: Sequence[str], place: Path, wanted: int, processes: int, draw: random.Random) -> None:
         self.arguments, self.place, self.wanted, self.draw = arguments, place, wanted, draw
+        self.processes = processes
         self.kills: list[Kill] = []
         self.runs = 0
         self.whole, self.learning = 0.0, 0.0  # seconds of the undisturbed run, and those of its learning
@@ -150,7 +153,7 @@ class _Trial:
         first = self.place / "undisturbed" / NAME
         first.parent.mkdir(parents=True)
         status("the undisturbed run")
-        with Session(self.arguments, first) as session:
+        with Session(self.arguments, first, self.processes) as session:
             session.until(session.learning)
             opened = session.seconds
             error = session.end()
@@ -183,7 +186,7 @@ class _Trial:
         again: list[str] = []
         while True:
             aim = AIMS[self.draw.randrange(len(AIMS))]
-            with Session([*self.arguments, *again], out) as session:
+            with Session([*self.arguments, *again], out, self.processes) as session:
                 if len(self.kills) == self.wanted or not aimed(session, aim, self.whole, self.learning, self.draw):
                     self.error = session.end()
                     return
