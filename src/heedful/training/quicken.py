@@ -27,7 +27,7 @@ def quicken(model: nn.Module, rows_alike: bool = True, whole: bool = True) -> No
     """
     if next(model.parameters()).device.type != "cpu":
         return
-    keep_memory()
+    keep_memory(any_size=True)
     drop_quickly(model)
     attend_in_blocks(model)
     if whole:
