@@ -178,6 +178,18 @@ def test_other_commands_are_for_one_process(
     assert told.err.count("heedful:") == (rank == "0")
 
 
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_a_number_of_processes_that_is_none_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setenv(name, "two")
+    assert cli.main(["tasks"]) == 2
+    said = f"heedful: {name} in the environment is 'two', no number; unset it, or start with torchrun\n"
+    assert capsys.readouterr().err == said
+    monkeypatch.setenv(name, "")
+    assert cli.main(["tasks"]) == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -14,8 +14,8 @@ def keep_memory(most: int = 2**30, *, any_size: bool = False) -> bool:
 
     A tensor of many megabytes (a batch's scores over a vocabulary, a feed-forward's activations) is made and freed at
     each step. Memory that went back to the system comes again page by page, zeroed, which can take longer than the
-    arithmetic. This holds for the whole process, for tensors up to 32 MiB or of ``any_size``: then what is freed between
-    two tensors that are still there stays with the process, too. Where glibc is not, nothing changes.
+    arithmetic. This holds for the whole process, for tensors up to 32 MiB or of ``any_size``: then what is freed
+    between two tensors that are still there stays with the process, too. Where glibc is not, nothing changes.
 
     >>> type(keep_memory()).__name__
     'bool'

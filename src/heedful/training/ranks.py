@@ -103,7 +103,7 @@ def joined() -> Iterator[Ranks]:
     if dist.is_available() and dist.is_initialized():  # by a program that calls us: its group is taken, and left to it
         yield Ranks(dist.get_rank(), dist.get_world_size())
         return
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ.get("WORLD_SIZE") or 1)
     if size == 1:
         yield Ranks()
         return
