@@ -4,27 +4,62 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from functools import cache
 
+MOST = 2**30  # bytes
 # glibc's mallopt: its names for the three, and the largest threshold that it takes
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, LARGEST = -1, -3, -4, 32 * 2**20
 
 
-def keep_memory(most: int = 2**30, *, any_size: bool = False) -> bool:
+def keep_memory(most: int = MOST, *, any_size: bool = False) -> bool:
     """Have the C library keep up to ``most`` bytes of freed memory for the tensors to come; whether it will.
 
     A tensor of many megabytes (a batch's scores over a vocabulary, a feed-forward's activations) is made and freed at
     each step. Memory that went back to the system comes again page by page, zeroed, which can take longer than the
     arithmetic. This holds for the whole process, for tensors up to 32 MiB or of ``any_size``: then what is freed
-    between two tensors that are still there stays with the process, too. Where glibc is not, nothing changes.
+    between two tensors that are still there stays with the process too, until ``hand_back``. Where glibc is not, or is
+    too old to say what it keeps (before 2.33), nothing changes.
 
     >>> type(keep_memory()).__name__
     'bool'
     """
-    if sys.platform != "linux":
+    if (libc := _glibc()) is None:
         return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
-        return False
+    mallopt = libc.mallopt
     kept = bool(mallopt(MMAP_THRESHOLD, LARGEST)) and bool(mallopt(TRIM_THRESHOLD, most))
     return kept and (not any_size or bool(mallopt(MMAP_MAX, 0)))
+
+
+def hand_back(most: int = MOST) -> bool:
+    """Hand freed memory back to the system where more than ``most`` bytes of it are kept; whether it was so.
+
+    Tensors of many different lengths leave gaps in which the next ones do not fit, so what is kept grows. To look takes
+    microseconds; to hand back, and to have the pages again, half a second a gigabyte.
+
+    >>> hand_back(2**50)
+    False
+    """
+    libc = _glibc()
+    if libc is None or libc.mallinfo2().fordblks <= most:
+        return False
+    return bool(libc.malloc_trim(0))
+
+
+class Kept(ctypes.Structure):
+    """What glibc's mallinfo2 tells; ``fordblks`` are the bytes that are free."""
+
+    NAMES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    _fields_ = tuple((name, ctypes.c_size_t) for name in NAMES)
+
+
+@cache
+def _glibc() -> ctypes.CDLL | None:
+    """The C library, where it is one that can be told what to keep and says what it does."""
+    if sys.platform != "linux":
+        return None
+    try:
+        libc = ctypes.CDLL(None)
+        libc.mallinfo2.restype = Kept
+        return libc if libc.mallopt and libc.malloc_trim else None
+    except (OSError, AttributeError):  # another one, or an old one
+        return None

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
 from heedful.evaluation.scored import LOWER_IS_BETTER
+from heedful.inference.memory import hand_back
 from heedful.training.averages import Average
 from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, Interrupts
@@ -417,6 +418,7 @@ class Loop:
         line.update({f"valid_{name}": value for name, value in (metrics or {}).items()})
         if numbers.window_tokens or metrics:
             self.log.write(line, left=self._left())
+        hand_back()
         numbers.window_loss, numbers.window_tokens, numbers.window_seconds = 0.0, 0, 0.0
 
     def _save(self) -> None:
