@@ -21,20 +21,6 @@ NONE = torch.ones(4, 1, 1, 12).bool().index_fill(0, torch.tensor([1, 3]), False)
 BIAS = torch.randn(2, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """What was drawn, in turn."""
-    found: list[Tensor] = []
-    keep = Bits.keep
-
-    def kept(bits: Bits, shape: tuple[int, ...]) -> Tensor:
-        found.append(keep(bits, shape))
-        return found[-1]
-
-    monkeypatch.setattr(Bits, "keep", kept)
-    return found
-
-
 def made(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 

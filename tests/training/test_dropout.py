@@ -16,20 +16,6 @@ from heedful.training.engine import forgetful
 RATE = 0.4
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """What was drawn, in turn."""
-    found: list[Tensor] = []
-    keep = Bits.keep
-
-    def kept(bits: Bits, shape: tuple[int, ...]) -> Tensor:
-        found.append(keep(bits, shape))
-        return found[-1]
-
-    monkeypatch.setattr(Bits, "keep", kept)
-    return found
-
-
 def made(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 

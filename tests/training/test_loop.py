@@ -111,6 +111,14 @@ def test_the_reported_loss_is_the_mean_over_tokens(tmp_path):
     assert losses["whole"] == pytest.approx(losses["spread"], abs=1e-12)
 
 
+def test_memory_is_handed_back_at_each_line_of_the_log(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("heedful.training.loop.hand_back", lambda: asked.append(1))
+    log = tmp_path / "log.jsonl"
+    made([[ROWS]] * 6, limits=Limits(max_steps=6), log_every=2, log=Log(log, quiet=True)).fit()
+    assert len(asked) == len(log.read_text().splitlines()) == 3
+
+
 def test_clipping_holds_the_global_norm():
     free, clipped = gradient(made([[ROWS]])), gradient(made([[ROWS]], clip=0.01))
     assert free.norm() > 0.1

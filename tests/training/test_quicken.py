@@ -24,6 +24,7 @@ from heedful.config import (
 )
 from heedful.inference.linear import direct
 from heedful.training import products
+from heedful.training.blocked import blocked_attention
 from heedful.training.optimisation import adamw
 from heedful.training.packed import Packed, Row, leave_padding_out
 from heedful.training.products import Learning, learn_directly
@@ -209,4 +210,5 @@ def test_every_stack_packs_once() -> None:
     quicken(model)
     assert type(model.encoder) is type(model.decoder) is Packed
     assert not isinstance(model.encoder.block[0].attention.attend.attend, type(model.encoder.block[0].attention.attend))
+    assert model.encoder.block[0].attention.attend.attend is blocked_attention
     assert replace(model.config) == model.config

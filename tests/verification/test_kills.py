@@ -77,7 +77,9 @@ def test_kills_of_processes_that_share_the_weights_change_nothing(
     assert len(list(shares.glob("*.distcp"))) == 2  # of each process its own
     assert off(run, again) == {}
     one_of_shares(again)
-    assert off(run, again) == {"checkpoint": "model.encoder.embedding_norm.weight"}
+    assert off(run, again) == {"checkpoint": "shards.model.encoder.embedding_norm.weight"}
+    of_the_state(lambda state: state["optimiser"]["param_groups"][0].update(lr=9.0))(again)
+    assert off(run, again)["checkpoint"].startswith("optimiser.param_groups.0.lr, ")
 
 
 # ------------------------------------------------------------------------------------------------- what is compared

@@ -17,8 +17,8 @@ def keep_memory(most: int = MOST, *, any_size: bool = False) -> bool:
     A tensor of many megabytes (a batch's scores over a vocabulary, a feed-forward's activations) is made and freed at
     each step. Memory that went back to the system comes again page by page, zeroed, which can take longer than the
     arithmetic. This holds for the whole process, for tensors up to 32 MiB or of ``any_size``: then what is freed
-    between two tensors that are still there stays with the process too, until ``hand_back``. Where glibc is not, or is
-    too old to say what it keeps (before 2.33), nothing changes.
+    between two tensors that are still there stays with the process too, until ``hand_back``. Where glibc is not,
+    nothing changes; where it is too old to say what it keeps (before 2.33), the limit of 32 MiB stays.
 
     >>> type(keep_memory()).__name__
     'bool'
@@ -27,7 +27,7 @@ def keep_memory(most: int = MOST, *, any_size: bool = False) -> bool:
         return False
     mallopt = libc.mallopt
     kept = bool(mallopt(MMAP_THRESHOLD, LARGEST)) and bool(mallopt(TRIM_THRESHOLD, most))
-    return kept and (not any_size or bool(mallopt(MMAP_MAX, 0)))
+    return kept and (not any_size or (hasattr(libc, "mallinfo2") and bool(mallopt(MMAP_MAX, 0))))
 
 
 def hand_back(most: int = MOST) -> bool:
@@ -40,7 +40,7 @@ def hand_back(most: int = MOST) -> bool:
     False
     """
     libc = _glibc()
-    if libc is None or libc.mallinfo2().fordblks <= most:
+    if libc is None or not hasattr(libc, "mallinfo2") or libc.mallinfo2().fordblks <= most:
         return False
     return bool(libc.malloc_trim(0))
 
@@ -54,12 +54,13 @@ class Kept(ctypes.Structure):
 
 @cache
 def _glibc() -> ctypes.CDLL | None:
-    """The C library, where it is one that can be told what to keep and says what it does."""
+    """The C library, where it is one that can be told what to keep."""
     if sys.platform != "linux":
         return None
     try:
         libc = ctypes.CDLL(None)
-        libc.mallinfo2.restype = Kept
+        if hasattr(libc, "mallinfo2"):
+            libc.mallinfo2.restype = Kept
         return libc if libc.mallopt and libc.malloc_trim else None
-    except (OSError, AttributeError):  # another one, or an old one
+    except (OSError, AttributeError):  # another one
         return None

@@ -418,7 +418,7 @@ class Loop:
         line.update({f"valid_{name}": value for name, value in (metrics or {}).items()})
         if numbers.window_tokens or metrics:
             self.log.write(line, left=self._left())
-        hand_back()
+            hand_back()
         numbers.window_loss, numbers.window_tokens, numbers.window_seconds = 0.0, 0, 0.0
 
     def _save(self) -> None:

@@ -88,7 +88,7 @@ def _state(run: Path) -> Facts:
     if SHARDS in state:  # names a folder of shares; its name, and how often one was written, are no part of the state
         from heedful.training.sharded import whole
 
-        state |= whole(run / state.pop(SHARDS))
+        state[SHARDS] = whole(run / state[SHARDS])
         del state["number"]
     return dict(_flat(state))
 
