@@ -132,7 +132,7 @@ def vit(preset: str, epochs: int, lr: float, schedule: str, weight_decay: float,
         settings={
             "preset": preset,
             "max_epochs": epochs,
-            "image": {"size": 224, "augment": 0, "mixup": 0.0},
+            "image": {"size": 224, "augment": 0, "erase": 0.0, "mixup": 0.0},
             "model": {"dropout": dropout},
             "training": _PLAIN
             | {

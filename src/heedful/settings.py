@@ -170,6 +170,7 @@ class ImageSettings(Settings):
     crop: int | None = _option("pixels by which an image is moved about at most", least=0)
     flip: bool | None = _option("mirror half of the images")
     augment: int | None = _option("random changes of colour and shape an image (RandAugment)", least=0)
+    erase: float | None = _option("share of the images with a rectangle of noise (random erasing)", least=0, most=1)
     mixup: float | None = _option("alpha of mixup, two images and labels blended; 0 for none", least=0)
 
 

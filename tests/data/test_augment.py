@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from heedful.data.augment import fit, flip, mixup, normalise, pad_crop, rand_augment
+from heedful.data.augment import erase, fit, flip, mixup, normalise, pad_crop, rand_augment
 from heedful.data.rand_augment import CHANGES
 from heedful.errors import HeedfulError
 
@@ -78,6 +78,7 @@ def test_normalised_by_hand() -> None:
 CHANGED: dict[str, Callable[[np.ndarray, np.random.Generator], Any]] = {
     "pad_crop": lambda batch, random: pad_crop(batch, 3, random),
     "flip": flip,
+    "erase": lambda batch, random: erase(batch, 0.5, random),
     "rand_augment": lambda batch, random: rand_augment(batch, 2, random),
     "mixup": lambda batch, random: np.concatenate(
         [part.ravel() for part in mixup(batch.astype(np.float32), np.eye(len(batch), dtype=np.float32), 0.4, random)]
@@ -117,6 +118,32 @@ def test_flip_mirrors_about_half() -> None:
     kept = (flip(batch, generator()) == batch).all(axis=(1, 2, 3))
     assert (mirrored ^ kept).all()
     assert 150 < mirrored.sum() < 250
+
+
+def test_erase_fills_one_rectangle_of_the_share_that_is_asked_for() -> None:
+    batch = np.zeros((2000, 1, 20, 30), np.uint8)
+    erased = erase(batch, 0.25, generator())[:, 0]
+    hit = np.flatnonzero(erased.any(axis=(1, 2)))
+    assert 430 < len(hit) < 570
+    shares, aspects, middles, noise = [], [], [], []
+    for image in erased[hit]:
+        rows, columns = image.any(axis=1).nonzero()[0], image.any(axis=0).nonzero()[0]
+        inside = image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        noise.append(inside.ravel())
+        shares.append(inside.size / image.size)
+        aspects.append(inside.shape[0] / inside.shape[1])
+        middles.append((rows.mean() / 19, columns.mean() / 29))
+    values = np.concatenate(noise)  # a rectangle without gaps, but for the zeros that noise has too
+    assert np.bincount(values, minlength=256) == pytest.approx(len(values) / 256, rel=0.35)
+    assert 0.015 < min(shares) < 0.04
+    assert 0.36 < max(shares) < 0.43
+    assert 0.2 < min(aspects) < 0.4
+    assert 2.5 < max(aspects) < 4.2
+    assert np.mean(middles, axis=0) == pytest.approx([0.5, 0.5], abs=0.03)
+    assert (erase(batch, 1.0, generator()).any(axis=(1, 2, 3))).mean() > 0.97
+    assert erase(batch, 0.0, generator()) is batch
+    strip = np.zeros((3, 3, 1, 999), np.uint8)
+    assert not erase(strip, 1.0, generator()).any()  # nothing fits into it
 
 
 def test_mixup_blends_images_as_it_blends_targets() -> None:

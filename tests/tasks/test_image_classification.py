@@ -216,7 +216,7 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
 
 def test_what_training_changes_is_drawn_from_the_generator_given() -> None:
     data = rows()
-    asked = settings({"crop": 2, "flip": True, "augment": 1, "mixup": 0.5})
+    asked = settings({"crop": 2, "flip": True, "augment": 1, "erase": 0.5, "mixup": 0.5})
     task, _ = made(asked, data)
     examples = task.encode(data).examples
     first, again, other = (task.collate(examples, np.random.default_rng(seed)) for seed in (1, 1, 2))
@@ -227,9 +227,20 @@ def test_what_training_changes_is_drawn_from_the_generator_given() -> None:
     assert torch.equal(still["pixels"], task.collate(examples)["pixels"])
     assert not torch.equal(first["pixels"], still["pixels"])
     task.ready(
-        heedful.create(task.config(asked), seed=0), settings({"crop": 0, "flip": False, "augment": 0, "mixup": 0})
+        heedful.create(task.config(asked), seed=0), settings({"crop": 0, "flip": False, "augment": 0, "erase": 0, "mixup": 0})
     )
     assert torch.equal(task.collate(examples, np.random.default_rng(1))["pixels"], still["pixels"])
+
+
+def test_erased_images_have_noise_that_is_normalised_with_them() -> None:
+    data = rows()
+    task, _ = made(settings({"erase": 1.0}), data)
+    examples = task.encode(data).examples
+    erased, whole = (task.collate(examples, random)["pixels"] for random in (np.random.default_rng(0), None))
+    assert ((erased != whole).flatten(1).any(1)).float().mean() > 0.8
+    for pixels in (erased, whole):
+        values = pixels * task.preprocessing.std[0] + task.preprocessing.mean[0]
+        assert -1e-5 < float(values.min()) < float(values.max()) < 1 + 1e-5
 
 
 def test_mixup_blends_labels_as_it_blends_images() -> None:
@@ -509,7 +520,7 @@ def test_steps_that_are_asked_for_stand_in_place_of_the_suggested_epochs(tmp_pat
 
 def test_a_resumed_run_draws_the_same_changes(tmp_path: Path) -> None:
     data = halves(tmp_path)
-    changes = {"crop": 1, "flip": True, "augment": 1, "mixup": 0.4}
+    changes = {"crop": 1, "flip": True, "augment": 1, "erase": 0.3, "mixup": 0.4}
     trained(data, tmp_path / "whole", 8, changes)
     trained(data, tmp_path / "twice", 4, changes)
     trained(data, tmp_path / "twice", 8, resume=True)  # the changes are in run.toml

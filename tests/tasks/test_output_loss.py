@@ -16,7 +16,7 @@ from heedful import presets
 from heedful.config import LanguageHead, MaskedHead
 from heedful.heads import head_of
 from heedful.tasks import output_loss as module
-from heedful.tasks.output_loss import InChunks, output_loss
+from heedful.tasks.output_loss import AtOnce, InChunks, output_loss
 from heedful.tasks.shared import IGNORED
 from heedful.training.products import learn_directly
 
@@ -25,8 +25,9 @@ ROWS, WIDTH, WORDS = 23, 16, 301
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of five rows, from the first on."""
+    """Chunks of five rows, from the first on, of which two stay in the cache."""
     monkeypatch.setattr(module, "CHUNK", 5 * WORDS)
+    monkeypatch.setattr(module, "BLOCK", 2 * WORDS)
     monkeypatch.setattr(module, "MANY", 0)
 
 
@@ -69,6 +70,13 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return called
 
 
+@pytest.fixture(params=[0, 10**9], ids=["in chunks", "at once"])
+def once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a loss is made of whole logits."""
+    monkeypatch.setattr(module, "MANY", request.param)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize(
@@ -77,14 +85,14 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ids=["tied", "bias and scale", "masked"],
 )
 def test_loss_and_gradients_are_those_of_cross_entropy(
-    config: Any, ignored: bool, smoothing: float, chunks: list[int]
+    config: Any, ignored: bool, smoothing: float, once: bool, chunks: list[int]
 ) -> None:
     head = made(config).double()
     hidden, labels = given(ignored)
     hidden = hidden.double().requires_grad_()
     expected = learned(plain(head, hidden, labels, smoothing), hidden, head)
     found = learned(output_loss(head, hidden, labels, smoothing), hidden, head)
-    assert chunks == [1]
+    assert chunks == ([] if once else [1])
     assert found.keys() == expected.keys()
     for name, one in expected.items():
         torch.testing.assert_close(found[name], one, atol=1e-12, rtol=1e-10, msg=name)
@@ -105,7 +113,7 @@ def test_float32_stays_float32(direct: bool, chunks: list[int], monkeypatch: pyt
         torch.testing.assert_close(found[name], one, atol=1e-5, rtol=1e-5, msg=name)
 
 
-def test_under_autocast_products_are_in_bfloat16_and_sums_in_float32() -> None:
+def test_under_autocast_products_are_in_bfloat16_and_sums_in_float32(once: bool) -> None:
     head, (hidden, labels) = made(MaskedHead(tied=True)), given(ignored=True)
     hidden.requires_grad_()
     exact = learned(plain(head, hidden, labels, 0.0), hidden, head)
@@ -130,7 +138,27 @@ def test_rows_to_ignore_are_left_out_on_any_device(chunks: list[int]) -> None:
         torch.testing.assert_close(one, expected[name], msg=name)
 
 
-def test_what_is_frozen_has_no_gradient() -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_rows_to_ignore_count_nothing_at_once(smoothing: float) -> None:
+    logits = torch.randn(ROWS, WORDS, dtype=torch.float64, requires_grad=True)
+    labels = given(ignored=True)[1]
+    loss = AtOnce.apply(logits, labels, smoothing)
+    expected = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing)
+    torch.testing.assert_close(loss, expected)
+    (found,), (wanted,) = (torch.autograd.grad(3 * one, logits) for one in (loss, expected))
+    torch.testing.assert_close(found, wanted)
+    assert (found[labels == IGNORED] == 0).all()
+
+
+def test_a_second_way_back_is_an_error_and_not_another_gradient() -> None:
+    logits = torch.randn(ROWS, WORDS, requires_grad=True)
+    loss = AtOnce.apply(logits, given(ignored=False)[1], 0.0)
+    (2 * loss).backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (2 * loss).backward()
+
+
+def test_what_is_frozen_has_no_gradient(once: bool) -> None:
     head, (hidden, labels) = made(LanguageHead(tied=False)), given(ignored=False)
     head.requires_grad_(False)
     hidden.requires_grad_()

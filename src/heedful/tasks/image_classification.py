@@ -19,7 +19,7 @@ from heedful.checkpoints.folder import find
 from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
-from heedful.data.augment import flip, mixup, pad_crop, rand_augment
+from heedful.data.augment import erase, flip, mixup, pad_crop, rand_augment
 from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import linear_images
 from heedful.evaluation.classification import Mistakes, among_top
@@ -66,7 +66,7 @@ class ImageClassification(Task):
     """A vision model whose head says which of ``labels`` an image shows.
 
     Images are decoded once and kept as bytes, N · C · H · W of them. What training changes (shifts, mirror images,
-    colours and shapes, mixup) is drawn anew each time an image is learned from.
+    colours and shapes, rectangles of noise, mixup) is drawn anew each time an image is learned from.
 
     Args:
         labels: the names of the classes, in the order of the model's logits.
@@ -128,7 +128,7 @@ class ImageClassification(Task):
         return replace(
             begin,
             max_epochs=epochs,
-            image=replace(begin.image, crop=side // 32, flip=False, augment=0, mixup=0.0),
+            image=replace(begin.image, crop=side // 32, flip=False, augment=0, erase=0.0, mixup=0.0),
             training=TrainingSettings(
                 lr=lr,
                 schedule="cosine",
@@ -256,7 +256,7 @@ class ImageClassification(Task):
     def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """``pixels`` (B, C, H, W), normalised, and ``labels``: their numbers (B,), or (B, labels) where mixup blends.
 
-        In training images are shifted, mirrored and changed, in this order, each anew. Mixup blends the images of one
+        In training images are shifted, mirrored, changed and erased in part, in this order, each anew. Mixup blends the images of one
         batch, so it is not the same under ``accumulate``.
         """
         pixels = np.stack([image for image, _ in examples])
@@ -267,7 +267,8 @@ class ImageClassification(Task):
         pixels = pad_crop(pixels, changes.crop or 0, random)
         if changes.flip:
             pixels = flip(pixels, random)
-        pixels = how.normalised(rand_augment(pixels, changes.augment or 0, random))
+        pixels = rand_augment(pixels, changes.augment or 0, random)
+        pixels = how.normalised(erase(pixels, changes.erase or 0.0, random))
         if not changes.mixup:
             return _tensors(pixels, labels)
         targets = np.eye(len(self.labels), dtype=np.float32)[labels]

@@ -1,11 +1,13 @@
-"""The loss of a large output map, some rows at a time: the logits of a batch are never held.
+"""The loss of an output map and its gradient, made in one pass over the logits; of a large map, some rows at a time.
 
 For x (N, D), the output map's W (V, D) and b (V,), and labels y (N,), with ε the label smoothing,
 
 .. math:: L = \\sum_i (1 - ε)(-\\log p_i(y_i)) + \\frac{ε}{V} \\sum_v -\\log p_i(v), \\quad p_i = softmax(W x_i + b)
 
-and its gradient by the logits is p − (1 − ε) onehot(y) − ε/V, from which those by x, W and b are made in the same pass,
-while the chunk's logits are still at hand (as in Hsu et al. 2024, Liger Kernel, section 3.2).
+and its gradient by the logits is p − (1 − ε) onehot(y) − ε/V. On a CPU both are made of a few rows at a time, which
+stay in the cache from the softmax to the gradient. Of a large map those by x, W and b are made in the same pass, while
+a chunk's logits are still at hand, so that the logits of a batch are never held (as in Hsu et al. 2024, Liger Kernel,
+section 3.2).
 """
 
 from __future__ import annotations
@@ -23,7 +25,47 @@ from heedful.inference.unpadded import watched
 from heedful.tasks.shared import IGNORED
 
 CHUNK = 2**25  # logits at a time
+BLOCK = 2**18  # of them that stay in the cache of a core
 MANY = 4 * CHUNK  # from so many on: of fewer, a loss in chunks is slower, as each adds to the gradient of W
+
+
+def learned(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """L, in float32 at least, and its gradient by the logits (N, V), in their type."""
+    loss = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32))
+    gradient, words = torch.empty_like(logits), logits.size(1)
+    size = max(1, BLOCK // words) if logits.device.type == "cpu" else max(1, len(logits))
+    for some, y, out in zip(logits.split(size), labels.split(size), gradient.split(size), strict=True):
+        ignored, y = y == IGNORED, y.clamp(min=0)[:, None]
+        logs = torch.log_softmax(some.to(loss.dtype), 1)  # its own change of type is four times slower on a CPU
+        each = (smoothing - 1) * logs.gather(1, y)[:, 0]
+        if smoothing:
+            each -= smoothing / words * logs.sum(1)
+        loss += each.masked_fill_(ignored, 0.0).sum()
+        p = logs.exp_().scatter_add_(1, y, logs.new_full(y.shape, smoothing - 1))
+        if smoothing:
+            p -= smoothing / words
+        if logits.device.type != "cpu" or ignored.any():  # elsewhere the device would have to be waited for
+            p.masked_fill_(ignored[:, None], 0.0)
+        out.copy_(p)
+    return loss, gradient
+
+
+class AtOnce(torch.autograd.Function):
+    """L, a number, from logits (N, V), y (N,) and ε."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        """Also the gradient, kept for ``backward``."""
+        loss, gradient = learned(logits, labels, smoothing)
+        ctx.save_for_backward(gradient)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        """That of the logits, for a loss that is ``scale`` times L."""
+        (gradient,) = ctx.saved_tensors
+        return gradient.mul_(scale.item()), None, None  # in place: a second time is an error
 
 
 class InChunks(torch.autograd.Function):
@@ -42,17 +84,11 @@ class InChunks(torch.autograd.Function):
             dx = torch.empty_like(x) if into_x else None
             dw = torch.zeros_like(weight, dtype=loss.dtype) if into_weight else None
             db = torch.zeros_like(bias, dtype=loss.dtype) if into_bias and bias is not None else None
-            uniform, size = smoothing / len(weight), max(1, CHUNK // len(weight))
+            size = max(1, CHUNK // len(weight))
             for rows, y, place in zip(x.split(size), labels.split(size), range(0, len(x), size), strict=True):
-                rows, real, y = rows.to(dtype), y != IGNORED, y.clamp(min=0)[:, None]
-                logs = torch.log_softmax(product(rows, w, b), 1, dtype=loss.dtype)
-                each = (smoothing - 1) * logs.gather(1, y)[:, 0]
-                if smoothing:
-                    each -= uniform * logs.sum(1)
-                loss += each.masked_fill_(~real, 0.0).sum()
-                p = logs.exp_().scatter_add_(1, y, logs.new_full(y.shape, smoothing - 1))
-                p = p.sub_(uniform) if smoothing else p
-                p = p.masked_fill_(~real[:, None], 0.0).to(dtype)
+                rows = rows.to(dtype)
+                one, p = learned(product(rows, w, b), y, smoothing)
+                loss += one
                 if dx is not None:
                     dx[place : place + size] = product(p, w.mT, None)
                 if dw is not None and dtype == dw.dtype:
@@ -94,8 +130,13 @@ def output_loss(head: Any, hidden: Tensor, labels: Tensor, label_smoothing: floa
     if hidden.device.type == "cpu" and not (real := labels != IGNORED).all():
         hidden, labels = hidden[real], labels[real]
     if not (torch.is_grad_enabled() and _plain(head) and labels.numel() * head.output.out_features >= MANY):
-        logits = wide(head(hidden))
-        return F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing)
+        logits = head(hidden)
+        if logits.device.type == "cpu" and logits.requires_grad:
+            whole: Tensor = AtOnce.apply(logits, labels, label_smoothing)
+            return whole
+        return F.cross_entropy(
+            wide(logits), labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing
+        )
     made: Tensor = InChunks.apply(head.transform(hidden), head.output.weight, head.output.bias, labels, label_smoothing)
     return made
 
