@@ -17,6 +17,7 @@ import heedful
 from heedful.adapters import LoraConfig, add_adapter, merge
 from heedful.config import SequenceHead, SpecialTokens
 from heedful.inference import KINDS, direct, prepare
+from heedful.inference import linear as linear_maps
 from heedful.inference.attention import FusedAttention
 from heedful.inference.linear import FEW, Int4Linear, Int8Linear, PackedLinear, WholeLinear
 from heedful.inspection.pruning import prune
@@ -327,11 +328,56 @@ def test_a_copy_is_prepared_like_its_original() -> None:
         torch.testing.assert_close(asked(prepare(deepcopy(model)))(), asked(model)(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.fixture(params=[False, True], ids=["another's", "Intel's"])
+def intel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whose processor this is taken for."""
+    monkeypatch.setattr("heedful.inference.linear.intel", lambda: request.param)
+    return bool(request.param)
+
+
+@pytest.mark.usefixtures("intel")
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_an_odd_number_of_outputs(count: int) -> None:
     """One row is multiplied in as many parts as there are threads; what is left over is not lost."""
     linear = nn.Linear(32, 61)
     x = torch.randn(count, 32)
+    wanted = linear(x).detach()
+    with torch.inference_mode(), direct(linear):
+        torch.testing.assert_close(linear(x[None])[0], wanted, rtol=1e-5, atol=1e-6)
     with torch.inference_mode():
         torch.testing.assert_close(WholeLinear(linear.weight, linear.bias)(x), linear(x), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(WholeLinear(linear.weight[:1])(x), linear(x)[:, :1] - linear.bias[:1])
+
+
+def test_mkl_multiplies_the_rows_that_it_is_fastest_for(intel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    by_mkl = linear_maps._by_mkl
+
+    def counted(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        taken.append(len(rows))
+        return by_mkl(rows, weight, bias)
+
+    monkeypatch.setattr(linear_maps, "_by_mkl", counted)
+    linear = nn.Linear(8, 6)
+    packed = WholeLinear(linear.weight, linear.bias)
+    with torch.inference_mode(), direct(linear):
+        for count in range(1, 6):
+            torch.testing.assert_close(linear(torch.ones(count, 8)), packed(torch.ones(count, 8)))
+    few = [1, 2, 3] if intel else [1]
+    assert taken == (sorted(2 * few) if torch.backends.mkl.is_available() else [])
+
+
+@pytest.mark.parametrize(("vendor", "mkl"), [("GenuineIntel", True), ("GenuineIntel", False), ("AuthenticAMD", True)])
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "told"])
+def test_an_intel_processor_is_one_with_mkl(
+    vendor: str, mkl: bool, listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: Path) -> str:
+        if not listed:
+            raise FileNotFoundError(path)
+        return f"processor : 0\nvendor_id : {vendor}\n"
+
+    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr("platform.processor", lambda: f"Intel64 Family 6 Model 167 Stepping 1, {vendor}")
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    assert linear_maps.intel.__wrapped__() == (vendor == "GenuineIntel" and mkl)

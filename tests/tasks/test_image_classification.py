@@ -227,7 +227,8 @@ def test_what_training_changes_is_drawn_from_the_generator_given() -> None:
     assert torch.equal(still["pixels"], task.collate(examples)["pixels"])
     assert not torch.equal(first["pixels"], still["pixels"])
     task.ready(
-        heedful.create(task.config(asked), seed=0), settings({"crop": 0, "flip": False, "augment": 0, "erase": 0, "mixup": 0})
+        heedful.create(task.config(asked), seed=0),
+        settings({"crop": 0, "flip": False, "augment": 0, "erase": 0, "mixup": 0}),
     )
     assert torch.equal(task.collate(examples, np.random.default_rng(1))["pixels"], still["pixels"])
 

@@ -133,12 +133,18 @@ def test_rows_are_made_only_where_something_learns_and_is_padded(monkeypatch: py
 
 
 @pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor on which MKL is not at its best."""
+    monkeypatch.setattr("heedful.inference.linear.intel", lambda: False)
+
+
+@pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small maps learn through oneDNN as large ones do."""
     monkeypatch.setattr(products, "LARGE", 1)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("foreign", "small")
 def test_products_by_onednn_are_the_same_to_rounding() -> None:
     torch.manual_seed(0)
     for shape in ((5, 7), (2, 3, 7), (1, 7), (0, 7), (3, 1, 7)):
@@ -153,13 +159,17 @@ def test_products_by_onednn_are_the_same_to_rounding() -> None:
         assert all(part.isfinite().all() for part in expanded)
 
 
-def test_small_maps_stay_as_they_are() -> None:
+@pytest.mark.parametrize("intel", [False, True])
+def test_small_maps_stay_as_they_are_and_all_where_mkl_is_at_its_best(
+    intel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.inference.linear.intel", lambda: intel)
     model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 64))
     learn_directly(model)
-    assert ["forward" in vars(part) for part in model] == [True, False]
+    assert ["forward" in vars(part) for part in model] == [not intel, False]
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("foreign", "small")
 def test_what_is_frozen_gets_no_gradient() -> None:
     linear = nn.Linear(7, 9)
     linear.weight.requires_grad_(False)
@@ -169,7 +179,7 @@ def test_what_is_frozen_gets_no_gradient() -> None:
     torch.testing.assert_close(linear.bias.grad, torch.full((9,), 5.0))
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("foreign", "small")
 def test_autocast_and_double_keep_their_own_products() -> None:
     linear, double = nn.Linear(7, 9), nn.Linear(7, 9).double()
     learn_directly(linear)
@@ -182,7 +192,7 @@ def test_autocast_and_double_keep_their_own_products() -> None:
     assert isinstance(vars(linear)["forward"], Learning)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("foreign", "small")
 def test_a_quickened_model_learns_what_a_plain_one_does_and_is_saved_alike() -> None:
     config = presets.gpt2(32, 2, 4, vocab=50, length=16, dropout=0.0)
     ids = torch.randint(0, 50, (3, 9), generator=torch.Generator().manual_seed(0))

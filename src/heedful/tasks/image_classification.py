@@ -256,8 +256,8 @@ class ImageClassification(Task):
     def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """``pixels`` (B, C, H, W), normalised, and ``labels``: their numbers (B,), or (B, labels) where mixup blends.
 
-        In training images are shifted, mirrored, changed and erased in part, in this order, each anew. Mixup blends the images of one
-        batch, so it is not the same under ``accumulate``.
+        In training images are shifted, mirrored, changed and erased in part, in this order, each anew. Mixup blends the
+        images of one batch, so it is not the same under ``accumulate``.
         """
         pixels = np.stack([image for image, _ in examples])
         labels = np.array([label for _, label in examples], dtype=np.int64)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from heedful.heads import LanguageModel, MaskedLanguageModel
-from heedful.inference.linear import Direct, onednn, pointwise
+from heedful.inference.linear import Direct, best_by_onednn, pointwise
 from heedful.inference.unpadded import watched
 from heedful.tasks.shared import IGNORED
 
@@ -78,7 +78,7 @@ class InChunks(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         with torch.autocast(device, enabled=False):
             w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
-            direct = device == "cpu" and dtype is torch.float32 and onednn(dtype)
+            direct = device == "cpu" and dtype is torch.float32 and best_by_onednn()
             product = pointwise if direct else F.linear
             loss = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
             dx = torch.empty_like(x) if into_x else None

@@ -1,4 +1,4 @@
-"""Float32 products of training by oneDNN, which is faster on a CPU than the general routine behind ``F.linear``.
+"""Float32 products of training by oneDNN, which on a CPU not of Intel's is faster than what is behind ``F.linear``.
 
 Of the three products of a linear map's step, y = x Wᵀ + b forward, dx = dy W and dW = dyᵀ x backward, the first two go
 to oneDNN with the weights where they lie; the third stays where it was, for oneDNN is no faster there. Arithmetic is
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from heedful.inference.linear import FEW, Direct, onednn, pointwise
+from heedful.inference.linear import FEW, Direct, best_by_onednn, pointwise
 
 LARGE = 2**17  # numbers of a weight from which on oneDNN saves more than another operation in Python costs
 
@@ -57,8 +57,8 @@ class Learning(Direct):
 
 
 def learn_directly(model: nn.Module) -> None:
-    """Let the large float32 linear maps of ``model`` on a CPU learn through oneDNN, where PyTorch has it. A map
-    with a forward of its own keeps it; weights, their names and what is saved stay as they are.
+    """Let the large float32 linear maps of ``model`` on a CPU learn through oneDNN, where PyTorch has it and MKL is not
+    at its best (``intel``). A map with a forward of its own keeps it; weights, their names and what is saved stay.
 
     >>> linear, x = nn.Linear(512, 512), torch.randn(5, 512)
     >>> plain = torch.autograd.grad(linear(x).square().sum(), linear.weight)[0]
@@ -66,7 +66,7 @@ def learn_directly(model: nn.Module) -> None:
     >>> torch.allclose(torch.autograd.grad(linear(x).square().sum(), linear.weight)[0], plain, atol=1e-4)
     True
     """
-    if not onednn(torch.float32):
+    if not best_by_onednn():
         return
     for part in model.modules():
         if type(part) is not nn.Linear or "forward" in vars(part) or part.weight.numel() < LARGE:
