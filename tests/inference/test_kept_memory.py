@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from heedful.inference.memory import CAPACITIES, KERNELS, keep_few_kernels
 
 PROGRAM = """
 import resource, sys, torch
@@ -56,3 +59,47 @@ def test_a_tensor_takes_the_pages_of_the_one_before(kind: str, mebibytes: int) -
         pytest.skip("no glibc here, whose memory could be kept")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < mebibytes * 2**20 // 4096 // 4
+
+
+SHAPES = """
+import resource, sys, torch
+from heedful.inference.linear import onednn, pointwise
+from heedful.inference.memory import keep_few_kernels
+if sys.argv[1] == "few":
+    keep_few_kernels(16)
+if not onednn(torch.float32):
+    sys.exit(3)
+def held():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
+weight, x = torch.randn(256, 256), torch.randn(700, 256)
+pointwise(x, weight, None)
+before = held()
+for count in range(100, 600):
+    pointwise(x[:count], weight, None)
+print(held() - before)
+"""
+
+
+def test_kernels_of_shapes_that_do_not_come_again_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    if sys.platform != "linux":
+        pytest.skip("what a process holds is read from Linux's /proc")
+    for name in CAPACITIES:
+        monkeypatch.delenv(name, raising=False)
+    held = {}
+    for kind in ("few", "all"):
+        command = [sys.executable, "-c", SHAPES, kind]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 3:
+            pytest.skip("this PyTorch has no oneDNN")
+        assert done.returncode == 0, done.stderr
+        held[kind] = float(done.stdout)
+    assert held["few"] < 0.5 * held["all"], held
+
+
+def test_an_environment_that_says_how_many_kernels_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = CAPACITIES
+    monkeypatch.setenv(first, "7")
+    monkeypatch.setenv(second, "")
+    monkeypatch.delenv(second)
+    keep_few_kernels()
+    assert (os.environ[first], os.environ[second]) == ("7", str(KERNELS))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from functools import cache
 
 MOST = 2**30  # bytes
+KERNELS = 128  # several times what the shapes of one step need
+CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 # glibc's mallopt: its names for the three, and the largest threshold that it takes
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, LARGEST = -1, -3, -4, 32 * 2**20
 
@@ -28,6 +31,16 @@ def keep_memory(most: int = MOST, *, any_size: bool = False) -> bool:
     mallopt = libc.mallopt
     kept = bool(mallopt(MMAP_THRESHOLD, LARGEST)) and bool(mallopt(TRIM_THRESHOLD, most))
     return kept and (not any_size or (hasattr(libc, "mallinfo2") and bool(mallopt(MMAP_MAX, 0))))
+
+
+def keep_few_kernels(most: int = KERNELS) -> None:
+    """Have oneDNN, and what PyTorch has around it, keep ``most`` of the kernels made for shapes, not 1,024 each.
+
+    Where each batch has another number of tokens each makes new ones, of about a megabyte, which are never used again.
+    Both are told by the environment, which they read once, before their first kernel; what is set there stays.
+    """
+    for name in CAPACITIES:
+        os.environ.setdefault(name, str(most))
 
 
 def hand_back(most: int = MOST) -> bool:

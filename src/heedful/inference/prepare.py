@@ -23,7 +23,7 @@ from heedful.inference.linear import (
     WholeLinear,
     onednn,
 )
-from heedful.inference.memory import keep_memory
+from heedful.inference.memory import keep_few_kernels, keep_memory
 from heedful.inference.residual import lean
 from heedful.inference.unpadded import unpad
 from heedful.layers.attention import Attention
@@ -77,6 +77,7 @@ def prepare(model: M, dtype: str | torch.dtype | None = None) -> M:
     if name not in KINDS:
         raise HeedfulError(f"dtype {name!r} is no type to answer in; {nearest(name, KINDS)}")
     kind, rest = KINDS[name]
+    keep_few_kernels()
     if model.device.type != "cpu":
         if name in LOW:
             raise HeedfulError(f"{name} weights are for a CPU, the model is on {model.device}; take bfloat16")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from heedful.inference.memory import keep_memory
+from heedful.inference.memory import keep_few_kernels, keep_memory
 from heedful.training.blocked import attend_in_blocks
 from heedful.training.dropout import drop_quickly
 from heedful.training.packed import leave_padding_out
@@ -27,6 +27,7 @@ def quicken(model: nn.Module, rows_alike: bool = True, whole: bool = True) -> No
     """
     if next(model.parameters()).device.type != "cpu":
         return
+    keep_few_kernels()
     keep_memory(any_size=True)
     drop_quickly(model)
     attend_in_blocks(model)
