@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and the picture that it opens with, made of the JSON.
+"""docs/benchmarks.md and docs/benchmarks-training.md, and the pictures that they open with, made of the JSON.
 
 python -m benchmarks.speed.page RESULTS.json [RESULTS.json ...] docs/benchmarks.md
 """
@@ -14,10 +14,10 @@ from typing import Any
 
 from benchmarks.speed import report
 from benchmarks.speed.results import LOSSES, TOLERANCE, fastest
-from benchmarks.speed.works import ROWS, TITLES
+from benchmarks.speed.works import ROWS, TITLES, action
 from heedful.views.figures import bars
 
-COMMAND = "python -m benchmarks.speed --docs docs/benchmarks.md"
+ANSWERING, TRAINING = "answering", "training"
 
 
 def write(told: Mapping[str, Any], file: Path) -> list[Path]:
@@ -28,7 +28,7 @@ def write(told: Mapping[str, Any], file: Path) -> list[Path]:
     if drawn:
         note = "how many times as fast ours is as the fastest other program, same weights, same precision; 1: as fast"
         picture.write_text(bars([*drawn], [*drawn.values()], "Ours beside the fastest other", note=note), "utf-8")
-    text = "\n\n".join(part for part in page(told, picture.name if drawn else "") if part)
+    text = "\n\n".join(part for part in page(told, picture.name if drawn else "", file) if part)
     file.write_text(text + "\n", encoding="utf-8")
     return [file, picture] if drawn else [file]
 
@@ -62,10 +62,22 @@ def compared(works: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def page(told: Mapping[str, Any], picture: str) -> Iterator[str]:
+def kinds(told: Mapping[str, Any]) -> set[str]:
+    """What was measured, ``ANSWERING`` or ``TRAINING`` or both."""
+    return {TRAINING if action(work["work"]["row"]) == TRAINING else ANSWERING for work in told["works"]}
+
+
+def command(told: Mapping[str, Any], file: Path) -> str:
+    """What makes a page of these rows; without them, of all."""
+    rows = report.rows(told["works"])
+    asked = "" if set(rows) == set(ROWS) else f" --rows {','.join(rows)}"
+    return f"python -m benchmarks.speed{asked} --docs docs/{file.name}"
+
+
+def page(told: Mapping[str, Any], picture: str, file: Path) -> Iterator[str]:
     """The page's parts."""
     settings = told["settings"]
-    yield "# Speed"
+    yield "# Speed of training" if kinds(told) == {TRAINING} else "# Speed"
     if settings["short"]:
         yield "Written by the short form, which shows that the program works: none of these times means anything."
     if picture:
@@ -76,7 +88,7 @@ def page(told: Mapping[str, Any], picture: str) -> Iterator[str]:
         "over the time taken. *Ours is* says how many times as fast ours is in the same precision; for ours, how many "
         "times as fast it is as its own float32. All of it by one command:"
     )
-    yield f"    {COMMAND}"
+    yield f"    {command(told, file)}"
     for row, works in report.rows(told["works"]).items():
         yield f"## {TITLES[row]}"
         yield table(works)
@@ -117,31 +129,13 @@ def how(told: Mapping[str, Any]) -> Iterator[str]:
         f"round, in turns; while one works the others sleep. There were {settings['rounds']} rounds. Works under half "
         "a second are repeated within a turn. Times are medians over the rounds; ratios and shares are taken within "
         "each round, against what the others did and what the machine could do in the same seconds, and the median of "
-        "them counts. Weights are random, from one seed, with blocks that matter to the answer; generations are "
-        "greedy, and none may end early. `plain` is a model as training leaves it, without `heedful.inference.prepare`."
+        "them counts. The bound is the slower of reading and computing, at the ceilings of the same round. Weights are "
+        "random, from one seed, with blocks that matter to the answer."
     )
-    yield (
-        "Every answer is compared. Our plain float32 model reads the tokens that each program chose: in float32 none "
-        f"may lie more than {TOLERANCE['float32']} standard deviations below its best, in lower precisions no more "
-        "than rounding explains; beams are compared by log-probability, states and logits by their largest "
-        "difference. A time with another answer is struck out. x-transformers is measured with weights of its own and "
-        "is not compared."
-    )
-    yield (
-        "A step of training is forward, backward, the gradients clipped to a norm of 1, and AdamW, on one batch again "
-        "and again, without dropout but where the title says so, with weights in float32 (under bfloat16: autocast). "
-        "`ours` is our whole `Loop`, with its loader and log, without checkpoints; `bare loop` is the same model and "
-        "loss in five lines, and *ours is* beside it what the loop costs: 0.99 × is one in a hundred. Others take the "
-        "batch as it is padded; ours leaves padding out where it can. All take PyTorch's one-pass AdamW, but nanoGPT "
-        "its own choice. The losses of the first steps are compared with those of our plain model in float32: they may "
-        f"differ by {100 * LOSSES['float32']:g} % in float32, by {100 * LOSSES['bfloat16']:g} % in bfloat16. With "
-        "dropout each draws its own, and nothing is compared."
-    )
-    yield (
-        "The bound of a step is the slower of two: reading, and computing, at the ceilings of the same round; of a "
-        "step of training it is 6 operations for each weight of a matrix and each real token, those of attention, and "
-        "what AdamW reads and writes."
-    )
+    if ANSWERING in kinds(told):
+        yield from of_answers()
+    if TRAINING in kinds(told):
+        yield from of_steps()
     rows = [
         f"| {name} | {each['median']:.1f} | {each['best']:.1f} | {report.unit(name)} |"
         for name, each in ceilings.items()
@@ -151,6 +145,33 @@ def how(told: Mapping[str, Any]) -> Iterator[str]:
         f"On {told['date']}: {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, "
         f"{machine['system']}, Python {machine['python']}; threads of every program: {settings['threads']}, device "
         f"{settings['device']}.{waiting} {versions}. The whole run took {told['minutes']:.0f} minutes."
+    )
+
+
+def of_answers() -> Iterator[str]:
+    """How answers are measured."""
+    yield (
+        "Generations are greedy, and none may end early. `plain` is a model as training leaves it, without "
+        "`heedful.inference.prepare`. Every answer is compared. Our plain float32 model reads the tokens that each "
+        f"program chose: in float32 none may lie more than {TOLERANCE['float32']} standard deviations below its best, "
+        "in lower precisions no more than rounding explains; beams are compared by log-probability, states and logits "
+        "by their largest difference. A time with another answer is struck out. x-transformers is measured with "
+        "weights of its own and is not compared."
+    )
+
+
+def of_steps() -> Iterator[str]:
+    """How steps of training are measured."""
+    yield (
+        "A step of training is forward, backward, the gradients clipped to a norm of 1, and AdamW, on one batch again "
+        "and again, without dropout but where the title says so, with weights in float32 (under bfloat16: autocast). "
+        "`ours` is our whole `Loop`, with its loader and log, without checkpoints; `bare loop` is the same model and "
+        "loss in five lines, and *ours is* beside it what the loop costs: 0.99 × is one in a hundred. Others take the "
+        "batch as it is padded; ours leaves padding out where it can. All take PyTorch's one-pass AdamW, but nanoGPT "
+        "its own choice. The losses of the first steps are compared with those of our plain model in float32: they may "
+        f"differ by {100 * LOSSES['float32']:g} % in float32, by {100 * LOSSES['bfloat16']:g} % in bfloat16. With "
+        "dropout each draws its own, and nothing is compared. The bound is of 6 operations for each weight of a matrix "
+        "and each real token, those of attention, and what AdamW reads and writes."
     )
 
 

@@ -101,6 +101,24 @@ def test_the_page_says_what_the_json_says(written: tuple[Path, str]) -> None:
     assert picture.exists() == bool(drawn) == ("](benchmarks.svg)" in page)
 
 
+def test_a_page_of_training_alone_says_how_steps_are_measured(written: tuple[Path, str], tmp_path: Path) -> None:
+    from benchmarks.speed import page
+
+    told = read(written)
+    for kind, there, not_there in (
+        ("train-", "A step of training is", "Generations are greedy"),
+        ("", "Generations are greedy", "A step of training is"),
+    ):
+        works_of = [each for each in told["works"] if each["work"]["row"].startswith("train-") == bool(kind)]
+        page.write({**told, "works": works_of}, tmp_path / "some.md")
+        text = (tmp_path / "some.md").read_text(encoding="utf-8")
+        rows = ",".join(dict.fromkeys(each["work"]["row"] for each in works_of))
+        assert text.startswith("# Speed of training\n" if kind else "# Speed\n")
+        assert there in text
+        assert not_there not in text
+        assert f"    python -m benchmarks.speed --rows {rows} --docs docs/some.md\n" in text
+
+
 def test_runs_are_joined_work_by_work(written: tuple[Path, str]) -> None:
     from benchmarks.speed import page
 
