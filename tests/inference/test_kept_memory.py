@@ -25,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 GAPS = """
 import resource, sys, torch
-from heedful.inference.memory import hand_back, keep_memory
+from heedful.inference.memory import Spare, keep_memory
 if not keep_memory(any_size=True):
     sys.exit(3)
 def held():
@@ -34,13 +34,17 @@ def gaps(count):
     both = [(torch.ones(2**21), torch.ones(10)) for _ in range(count)]  # 8 MiB each, and what keeps them apart
     return [small for _, small in both]
 before = held()
+much, little = Spare(2**30), Spare(2**27)
+assert not much.look() and not little.look()  # so much is free as a step leaves
 pinned = gaps(20)
 assert held() - before > 100
-assert not hand_back(2**30)
+assert not much.look()
 assert held() - before > 100
-assert hand_back(2**27)
+assert little.look()
 assert held() - before < 60, held() - before
-assert not hand_back(2**40)
+assert not little.look()
+torch.ones(2**26)  # 256 MiB that a step takes and frees are no gaps
+assert not Spare(2**27).look()
 """
 
 

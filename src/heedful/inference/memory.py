@@ -20,8 +20,8 @@ def keep_memory(most: int = MOST, *, any_size: bool = False) -> bool:
     A tensor of many megabytes (a batch's scores over a vocabulary, a feed-forward's activations) is made and freed at
     each step. Memory that went back to the system comes again page by page, zeroed, which can take longer than the
     arithmetic. This holds for the whole process, for tensors up to 32 MiB or of ``any_size``: then what is freed
-    between two tensors that are still there stays with the process too, until ``hand_back``. Where glibc is not,
-    nothing changes; where it is too old to say what it keeps (before 2.33), the limit of 32 MiB stays.
+    between two tensors that are still there stays with the process too, until ``Spare`` hands it back. Where glibc is
+    not, nothing changes; where it is too old to say what it keeps (before 2.33), the limit of 32 MiB stays.
 
     >>> type(keep_memory()).__name__
     'bool'
@@ -43,19 +43,32 @@ def keep_few_kernels(most: int = KERNELS) -> None:
         os.environ.setdefault(name, str(most))
 
 
-def hand_back(most: int = MOST) -> bool:
-    """Hand freed memory back to the system where more than ``most`` bytes of it are kept; whether it was so.
+class Spare:
+    """Freed memory that gathers while a model learns, and is handed back where it is much.
 
-    Tensors of many different lengths leave gaps in which the next ones do not fit, so what is kept grows. To look takes
-    microseconds; to hand back, and to have the pages again, half a second a gigabyte.
+    What a step takes and frees is there for the next one. Tensors of many different lengths leave gaps beside it in
+    which the next ones do not fit, so what is free between two steps grows: by more than ``most`` bytes since it was
+    least, and all of it goes back to the system. To look takes microseconds; to hand back, and to have the pages again,
+    half a second a gigabyte.
 
-    >>> hand_back(2**50)
+    >>> Spare().look()
     False
     """
-    libc = _glibc()
-    if libc is None or not hasattr(libc, "mallinfo2") or libc.mallinfo2().fordblks <= most:
-        return False
-    return bool(libc.malloc_trim(0))
+
+    def __init__(self, most: int = MOST) -> None:
+        self.most, self.least = most, sys.maxsize  # bytes
+
+    def look(self) -> bool:
+        """Hand back if it is time to; whether it was."""
+        libc = _glibc()
+        if libc is None or not hasattr(libc, "mallinfo2"):
+            return False
+        free = libc.mallinfo2().fordblks
+        self.least = min(self.least, free)
+        if free - self.least <= self.most:
+            return False
+        self.least = sys.maxsize  # of what the next step takes and frees
+        return bool(libc.malloc_trim(0))
 
 
 class Kept(ctypes.Structure):

@@ -124,7 +124,7 @@ def picture(vectors: Tensor, dimensions: int = 2) -> Picture:
         dimensions: how many axes, at most N and D.
 
     >>> found = picture(torch.tensor([[0.0, 0.0], [4.0, 3.0], [8.0, 6.0]]))
-    >>> found.points[:, 0], found.explained
+    >>> found.points[:, 0].round(decimals=4), found.explained.round(decimals=4)
     (tensor([-5.,  0.,  5.]), tensor([1., 0.]))
     """
     if vectors.dim() != 2 or len(vectors) < 2:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
 from heedful.evaluation.scored import LOWER_IS_BETTER
-from heedful.inference.memory import hand_back
+from heedful.inference.memory import Spare
 from heedful.training.averages import Average
 from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, Interrupts
@@ -169,6 +169,7 @@ class Loop:
         self._saved: tuple[int, int] | None = None  # step and evaluation of the last checkpoint
         self._before: dict[str, Any] | None = None  # where the loader stood before the step in flight
         self._mark = 0.0  # when the clock was last read
+        self._spare = Spare()
 
     @property
     def step(self) -> int:
@@ -418,7 +419,7 @@ class Loop:
         line.update({f"valid_{name}": value for name, value in (metrics or {}).items()})
         if numbers.window_tokens or metrics:
             self.log.write(line, left=self._left())
-            hand_back()
+            self._spare.look()
         numbers.window_loss, numbers.window_tokens, numbers.window_seconds = 0.0, 0, 0.0
 
     def _save(self) -> None:
