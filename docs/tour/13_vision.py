@@ -45,13 +45,15 @@ stack = StackConfig(
 model = heedful.create(
     VisionConfig(patches=patches, encoder=stack, head=ImageHead(labels=3)), seed=0
 )
-optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-for _ in range(300):
+optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=400)
+for _ in range(400):
     pixels, which, _ = draw(32)
     loss = F.cross_entropy(model(pixels), which)
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
+    falling.step()
 model.eval()
 
 pixels, which, middle = draw(500)

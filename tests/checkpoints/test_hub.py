@@ -65,6 +65,15 @@ class Hub(ThreadingHTTPServer):
         return sorted(path.rpartition("/")[2] for path in self.asked if "/resolve/" in path)
 
 
+def assert_same(loaded: Any, model: Any) -> None:
+    """The same weights to the bit; where they lie in memory may change the last bits of what they compute."""
+    weights = loaded.state_dict()
+    assert weights.keys() == model.state_dict().keys()
+    for name, one in model.state_dict().items():
+        assert torch.equal(weights[name], one), name
+    torch.testing.assert_close(loaded(IDS), model(IDS), rtol=1e-5, atol=1e-5)
+
+
 def commit(files: Files) -> str:
     return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
 
@@ -197,7 +206,7 @@ def test_a_model_of_the_hub(hub: Hub, model: Any, tmp_path: Path) -> None:
     by_id, by_option = (found(ask(hub, home, FIND, *a)) for a in (["org/name@v1"], ["org/name", "v1"]))
     assert by_id == by_option != found(ask(hub, home, FIND, "org/name"))
     assert home in by_id.parents
-    assert torch.equal(load(by_id)(IDS), model(IDS))
+    assert_same(load(by_id), model)
     seen = len(hub.asked)
     offline = {"HF_HUB_OFFLINE": "1"}
     assert found(ask(hub, home, FIND, "org/name@v1", **offline)) == by_id
@@ -221,7 +230,7 @@ def test_shards_pickles_and_names_without_an_owner(hub: Hub, model: Any, tmp_pat
         hub.asked.clear()
         folder = found(ask(hub, tmp_path / "home", FIND, name))
         assert hub.files() == sorted({*files} - {"README.md"})
-        assert torch.equal(load(folder)(IDS), model(IDS))
+        assert_same(load(folder), model)
         assert found(ask(hub, tmp_path / "home", FIND, name, HF_HUB_OFFLINE="1")) == folder
 
 
@@ -273,7 +282,7 @@ def test_names_and_revisions_that_cannot_be(tmp_path: Path) -> None:
 def test_a_folder_with_a_name_like_a_revision(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").rename(tmp_path / "model@v1")
     monkeypatch.chdir(tmp_path)
-    assert torch.equal(load("model@v1")(IDS), model(IDS))
+    assert_same(load("model@v1"), model)
 
 
 # ------------------------------------------------------------------------------------------------------------ pushing
@@ -302,7 +311,7 @@ def test_a_model_is_pushed(revision: str | None, hub: Hub, model: Any, tmp_path:
     folder.mkdir()
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    assert torch.equal(load(folder)(IDS), model(IDS))
+    assert_same(load(folder), model)
 
 
 def test_a_folder_is_pushed_without_what_a_run_keeps(hub: Hub, model: Any, tmp_path: Path) -> None:
