@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+import heedful
+from heedful.inference import prepare
 from heedful.inference.memory import CAPACITIES, KERNELS, keep_few_kernels
+from heedful.training.quicken import quicken
 
 PROGRAM = """
 import resource, sys, torch
@@ -107,3 +111,12 @@ def test_an_environment_that_says_how_many_kernels_is_heard(monkeypatch: pytest.
     monkeypatch.delenv(second)
     keep_few_kernels()
     assert (os.environ[first], os.environ[second]) == ("7", str(KERNELS))
+
+
+@pytest.mark.parametrize("ready", [quicken, prepare])
+def test_models_that_learn_or_answer_on_a_cpu_keep_few_kernels(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CAPACITIES:
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    ready(heedful.create("gpt-micro", seed=0))
+    assert [os.environ[name] for name in CAPACITIES] == [str(KERNELS)] * 2

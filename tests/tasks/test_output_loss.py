@@ -91,7 +91,10 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
     hidden, labels = given(ignored)
     hidden = hidden.double().requires_grad_()
     expected = learned(plain(head, hidden, labels, smoothing), hidden, head)
-    found = learned(output_loss(head, hidden, labels, smoothing), hidden, head)
+    loss = output_loss(head, hidden, labels, smoothing)
+    assert loss.grad_fn is not None
+    assert loss.grad_fn.name() == ("AtOnceBackward" if once else "InChunksBackward")
+    found = learned(loss, hidden, head)
     assert chunks == ([] if once else [1])
     assert found.keys() == expected.keys()
     for name, one in expected.items():

@@ -46,6 +46,7 @@ def write(source: Path, place: Path, quantization: str | None = None) -> dict[st
 
             try:
                 TransformersConverter(str(folder)).convert(str(place), quantization=quantization, force=True)
+            # the converter raises any of them for a model that it cannot read
             except (ValueError, NotImplementedError, KeyError, AttributeError, RuntimeError, OSError) as error:
                 reason = " ".join(str(error).split())[:300]
                 raise HeedfulError(f"CTranslate2 does not convert this {layout} model: {reason}") from None

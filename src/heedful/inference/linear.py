@@ -59,11 +59,11 @@ class PackedLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """W (out, into) once more, as the packed form has it."""
-        raise NotImplementedError
+        raise NotImplementedError  # each packed form has its own
 
     def product(self, rows: Tensor) -> Tensor:
         """act(rows Wᵀ + b) for ``rows`` (N, into): (N, out)."""
-        raise NotImplementedError
+        raise NotImplementedError  # each packed form has its own
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` (..., into) → (..., out)."""
@@ -283,12 +283,11 @@ def _by_mkl(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """
     if intel():
         return F.linear(rows, weight, bias)
-    row = rows
     parts = max(2, torch.get_num_threads())
     even = len(weight) // parts * parts
-    y = torch.bmm(weight[:even].view(parts, -1, weight.size(1)), row.expand(parts, 1, -1).mT).view(1, even)
+    y = torch.bmm(weight[:even].view(parts, -1, weight.size(1)), rows.expand(parts, 1, -1).mT).view(1, even)
     if even < len(weight):
-        y = torch.cat((y, F.linear(row, weight[even:])), 1)
+        y = torch.cat((y, F.linear(rows, weight[even:])), 1)
     return y if bias is None else y.add_(bias)
 
 
