@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -21,13 +20,12 @@ from heedful.training.averages import Average
 from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, Interrupts
 from heedful.training.engine import Alone
-from heedful.training.guard import excess, origin
+from heedful.training.gradient import Batch, Gradient
+from heedful.training.guard import excess
 from heedful.training.log import Log
-from heedful.training.memory import is_full, pieces
 from heedful.training.ranks import is_loss
 from heedful.training.schedule import Limits, Schedule
 
-Batch = Mapping[str, Tensor]
 FORMAT = 2  # of the checkpoint
 
 
@@ -157,9 +155,6 @@ class Loop:
                 raise HeedfulError(f"{name.replace('_', '-')} is {value}; give a whole number above 0")
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._device = self._parameters[0].device
-        self._cast: Callable[[], AbstractContextManager[Any]] = nullcontext
-        if self.precision == "bf16":
-            self._cast = partial(torch.autocast, self._device.type, torch.bfloat16)
         self._peaks = [group["lr"] for group in self.optimiser.param_groups]
         # Whether each step's loss and norm are read before its weights are changed, which makes a GPU wait.
         self._careful = self._device.type == "cpu" or self.log_every == 1 or self.skip_spikes is not None
@@ -178,6 +173,17 @@ class Loop:
 
     def fit(self) -> Outcome:
         """Train to the end and say how it ended. The model keeps its last weights."""
+        self._gradient = Gradient(
+            model=self.model,
+            objective=self.objective,
+            count=self.count,
+            engine=self.engine,
+            precision=self.precision,
+            seed=self.seed,
+            device=self._device,
+            clear=self.optimiser.zero_grad,
+            on_cut=self._note_cut if self.cut else None,
+        )
         if self.checkpoints is not None and (state := self.checkpoints.load()) is not None:
             self._restore(state, self.checkpoints)
         numbers, begun = self._numbers, self._numbers.step
@@ -222,27 +228,19 @@ class Loop:
         """One optimisation step. A GPU is not waited for here, unless every step is looked at (``_careful``)."""
         numbers, ranks = self._numbers, self.engine.ranks
         self._before = self.loader.state_dict()
-        batches = next(self.loader)
-        # Every rank makes as many passes, for they gather weights and gradients together; where the last ones have no
-        # micro-batch of their own they pass the first again, which counts nothing.
-        passes = range(ranks.rank, -(-len(batches) // ranks.size) * ranks.size, ranks.size)
-        mine = [batches[number] if number < len(batches) else batches[0] for number in passes]
-        counts = [self.count(batch) * (number < len(batches)) for number, batch in zip(passes, mine, strict=True)]
-        total = int(ranks.sum(sum(counts))[0])  # before the first backward
-        if total == 0:
+        passes = self._gradient.passes(numbers.step, next(self.loader))
+        if passes.total == 0:
             raise HeedfulError(
                 f"step {numbers.step + 1} has no token to learn from; check that the targets are not empty"
             )
         factor = self.schedule(numbers.step + 1, self._progress)
         for group, peak in zip(self.optimiser.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
-        idle = passes[-1] >= len(batches)
-        while (loss := self._backward(passes, mine, idle, ranks.size / total)) is None:
-            self._cut_further()
+        loss = self._gradient.compute(passes)
         norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
         if self._careful and not (math.isfinite(norm.item()) and (ranks.size > 1 or math.isfinite(loss.item()))):
-            again = [partial(self._loss, number, batch) for number, batch in self._pieces(passes, mine)]
-            place = origin(self.model, again) if ranks.size == 1 else ""  # engines want a backward after each forward
+            # The engines of several ranks want a backward after each forward.
+            place = self._gradient.origin(passes) if ranks.size == 1 else ""
             raise self._broken(numbers.step + 1, loss.item(), norm.item(), place)
         if not self._spiked(norm):
             if self.clip is not None:
@@ -252,61 +250,19 @@ class Loop:
                 self.average.update()
         self._pending.append((loss, norm))
         if self.ceiling is not None:
-            self.ceiling.add(batch for number, batch in zip(passes, mine, strict=True) if number < len(batches))
+            self.ceiling.add(passes.counting)
         numbers.step += 1
-        numbers.tokens += total
-        numbers.window_tokens += total
+        numbers.tokens += passes.total
+        numbers.window_tokens += passes.total
         self._before = None
         self._clock(stepping=True)
 
-    def _pieces(self, passes: Iterable[int], mine: Sequence[Batch]) -> list[tuple[int, Batch]]:
-        """What passes through the model at a time, each with a number of its own: micro-batches, or parts of them."""
-        if self._numbers.parts == 1:
-            return list(zip(passes, mine, strict=True))
-        return list(enumerate(piece for batch in mine for piece in pieces(batch, self._numbers.parts)))
-
-    def _backward(self, passes: Sequence[int], mine: Sequence[Batch], idle: bool, scale: float) -> Tensor | None:
-        """The gradients of a step, ``scale`` times those of its summed loss, which is returned; None where it does not
-        fit the memory. The last pass counts nothing where it is ``idle``.
-        """
-        self.optimiser.zero_grad()
-        losses = []
-        cut = self._pieces(passes, mine)
-        try:
-            for place, (number, batch) in enumerate(cut, 1):
-                with self.engine.joint(last=place == len(cut)):
-                    loss = self._loss(number, batch)
-                    if idle and place == len(cut):
-                        loss = loss * 0
-                    (loss * scale).backward()  # times the ranks, whose gradients are averaged
-                losses.append(loss.detach())
-        except RuntimeError as error:
-            alone = max(len(next(iter(piece.values()))) for _, piece in cut) == 1
-            if not (self.cut and is_full(error)) or self.engine.ranks.size > 1 or alone:
-                raise
-            return None
-        return torch.stack(losses).sum()
-
-    def _cut_further(self) -> None:
-        """From here on, a micro-batch in twice as many parts."""
-        self._numbers.parts *= 2
-        self.optimiser.zero_grad()
-        if self._device.type != "cpu":
-            torch.accelerator.empty_cache()
+    def _note_cut(self, parts: int) -> None:
+        self._numbers.parts = parts
         self.log.note(
-            f"! from step {self._numbers.step + 1:,} on a batch is learned from in {self._numbers.parts} parts, since "
-            "a larger one does not fit the memory; the loss of a step is the same"
+            f"! from step {self._numbers.step + 1:,} on a batch is learned from in {parts} parts, since a larger one "
+            "does not fit the memory; the loss of a step is the same"
         )
-
-    def _loss(self, number: int, batch: Batch) -> Tensor:
-        """The objective of the pass ``number`` of a step."""
-        moved = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
-        seed = _seed(self.seed, self._numbers.step, number)
-        torch.default_generator.manual_seed(seed)  # of this device and the CPU alone: torch.manual_seed is slow
-        if self._device.type in ("cuda", "mps", "xpu"):
-            getattr(torch, self._device.type).manual_seed(seed)
-        with self._cast():
-            return self.objective(self.model, moved)
 
     def _spiked(self, norm: Tensor) -> bool:
         """Whether the step is to be left out, since its gradient is far longer than is usual."""
@@ -468,6 +424,7 @@ class Loop:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self._numbers = _Numbers(**state["numbers"])
+        self._gradient.parts = self._numbers.parts
         self._saved = (self._numbers.step, self._numbers.evaluated)
 
     def _left_alone(self, error: BaseException) -> HeedfulError:
@@ -503,8 +460,3 @@ class Loop:
     def _outcome(self, reason: str) -> Outcome:
         numbers = self._numbers
         return Outcome(numbers.step, self.loader.epochs, numbers.tokens, numbers.seconds, numbers.best, reason)
-
-
-def _seed(seed: int, step: int, number: int) -> int:
-    """A seed of its own for each micro-batch of a run."""
-    return int.from_bytes(hashlib.blake2b(f"{seed} {step} {number}".encode(), digest_size=8).digest()) >> 1

@@ -1,0 +1,86 @@
+"""A step's gradient: ranks one after the other in one process, whose gradients add up to that of the whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from heedful.training.engine import Alone
+from heedful.training.gradient import Gradient
+from heedful.training.ranks import Ranks
+
+BATCHES = [{"x": torch.full((rows, 3), 0.5 + rows, dtype=torch.float64)} for rows in (4, 1, 3, 2)]
+
+
+class Pretended(Ranks):
+    """A rank whose sums are those of all ranks together, as they have been told."""
+
+    def __init__(self, rank: int, size: int, total: int) -> None:
+        super().__init__(rank, size)
+        self.total = total
+
+    def sum(self, *numbers: float) -> list[float]:
+        return [float(self.total)]
+
+
+def made(engine: Alone, **options) -> Gradient:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5)).double()
+    settings = {
+        "objective": lambda model, batch: model(batch["x"]).square().sum(),
+        "count": lambda batch: len(batch["x"]),
+        "precision": "fp32",
+        "seed": 7,
+        "device": torch.device("cpu"),
+        "on_cut": None,
+    }
+    return Gradient(model=model, engine=engine, clear=model.zero_grad, **{**settings, **options})
+
+
+def grads(gradient: Gradient) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in gradient.model.parameters()])
+
+
+def computed(engine: Alone) -> tuple[torch.Tensor, float]:
+    gradient = made(engine)
+    loss = gradient.compute(gradient.passes(5, BATCHES))
+    return grads(gradient), loss.item()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7])
+def test_ranks_together_have_the_gradient_of_one(size):
+    whole, loss = computed(Alone())
+    parts = [computed(Alone(Pretended(rank, size, total=10))) for rank in range(size)]
+    torch.testing.assert_close(sum(part for part, _ in parts) / size, whole)  # the engines divide by the ranks
+    assert sum(each for _, each in parts) == pytest.approx(loss)
+
+
+def test_every_rank_passes_as_often_and_the_idle_ones_count_nothing():
+    shares = [made(Alone(Pretended(rank, 3, total=10))).passes(0, BATCHES) for rank in range(3)]
+    assert [[number for number, _ in share.numbered] for share in shares] == [[0, 3], [1, 4], [2, 5]]
+    assert [share.idle for share in shares] == [False, True, True]
+    assert [[len(batch["x"]) for batch in share.counting] for share in shares] == [[4, 2], [1], [3]]
+
+
+def test_what_is_drawn_depends_on_the_step_and_the_number_alone():
+    gradient = made(Alone())
+    drawn = [gradient.compute(gradient.passes(step, BATCHES)).item() for step in (1, 2, 1)]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_what_does_not_fit_is_cut_until_it_does_and_stays_so():
+    told, rows = [], []
+
+    def objective(model: nn.Module, batch) -> torch.Tensor:
+        if len(batch["x"]) > 1:
+            raise torch.OutOfMemoryError("full")
+        rows.append(len(batch["x"]))
+        return model[0](batch["x"]).square().sum()
+
+    gradient = made(Alone(), objective=objective, on_cut=told.append)
+    loss = gradient.compute(gradient.passes(0, BATCHES))
+    assert (told, gradient.parts, sum(rows)) == ([2, 4], 4, 10)
+    whole = made(Alone(), objective=lambda model, batch: model[0](batch["x"]).square().sum())
+    assert loss.item() == pytest.approx(whole.compute(whole.passes(0, BATCHES)).item())
+    torch.testing.assert_close(grads(gradient), grads(whole))
