@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.training import Checkpoints
-from heedful.verification import resume
+from heedful.verification import kills, resume
 from heedful.verification.ends import compared
 from heedful.verification.kills import unfinished
 from heedful.verification.resume import Kill, verify_resume
@@ -80,6 +81,45 @@ def test_kills_of_processes_that_share_the_weights_change_nothing(
     assert off(run, again) == {"checkpoint": "shards.model.encoder.embedding_norm.weight"}
     of_the_state(lambda state: state["optimiser"]["param_groups"][0].update(lr=9.0))(again)
     assert off(run, again)["checkpoint"].startswith("optimiser.param_groups.0.lr, ")
+
+
+def test_kills_of_all_processes_and_of_one_change_nothing(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = ["verify", "resume", "text-classification", "--train", str(data), *SMALL[:-1], "--max-steps=8"]
+    status = cli.main([*command, "--processes=2", "--kills=2", "--json"])
+    told, said = capsys.readouterr()
+    found = json.loads(told)
+    assert (status, found["ok"]) == (0, True), said
+    assert [kill["process"] is None for kill in found["kills"]] == [True, False]
+    assert f"process {found['kills'][1]['process']} killed" in said
+    assert "left alone" in {check["name"] for check in found["checks"]}
+
+
+@pytest.mark.parametrize(
+    ("does", "stayed"),
+    [
+        ("trap '' TERM; while :; do sleep 0.05; done", "process 1 was killed, and another went on in spite of SIGTERM"),
+        ("echo 'Traceback (most recent call last):' >&2; echo 'KeyError: 1' >&2; sleep 9", "ended with: KeyError: 1"),
+        ("echo 'heedful: another process has gone' >&2; sleep 9", None),
+    ],
+)
+def test_how_the_others_end_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, stayed: str | None
+) -> None:
+    script = tmp_path / "run"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/begun-$RANK\n{does}\n", encoding="utf-8")
+    script.chmod(0o755)
+    monkeypatch.setattr(kills.sys, "executable", str(script))
+    monkeypatch.setattr(kills, "ALONE", 0.2)
+    monkeypatch.setattr(kills, "ASKED", 1)
+    with kills.Session([], tmp_path, processes=2, victim=1) as session:
+        session.until(lambda: all((tmp_path / f"begun-{rank}").exists() for rank in "01"))
+        time.sleep(0.1)
+        assert session.kill()
+    assert (session.stayed or "").endswith(stayed or "")
+    assert (session.stayed is None) == (stayed is None)
 
 
 # ------------------------------------------------------------------------------------------------- what is compared
@@ -206,10 +246,11 @@ class Unfaithful:
     """In place of a process: a run that goes on with other weights, or with an error."""
 
     error: str | None = None
+    stayed: str | None = None
     seconds = 1.0
 
-    def __init__(self, arguments: list[str], out: Path, processes: int) -> None:
-        self.out, self.resumed = out, "--resume" in arguments
+    def __init__(self, arguments: list[str], out: Path, processes: int, victim: int | None = None) -> None:
+        self.out, self.resumed, self.victim = out, "--resume" in arguments, victim
 
     def __enter__(self) -> Unfaithful:
         return self
@@ -250,6 +291,17 @@ def test_a_run_that_goes_on_otherwise_is_told(
     assert lines[4].startswith("different: checkpoint: 2 kills in 2 runs, 0 of them during a write")
     assert any(line.split()[:2] == ["checkpoint", "off"] and "weight" in line for line in lines)
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"undisturbed", "killed-1", "killed-2"}
+
+
+def test_processes_that_stay_are_told(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfaithful(monkeypatch)
+    monkeypatch.setattr(Unfaithful, "stayed", "process 0 was killed, and another went on in spite of SIGTERM")
+    command = ["verify", "resume", "text-classification", "--train", str(data), "--kills=2", "--processes=2", "--json"]
+    assert cli.main(command) == 1
+    found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert (found["left alone"]["verdict"], found["left alone"]["reason"]) == ("off", Unfaithful.stayed)
 
 
 def test_a_run_that_cannot_go_on_is_told(

@@ -67,7 +67,9 @@ def verify_resume(
         str, Parameter(name="TASK", allow_leading_hyphen=True, help="with --train FILE, and any option of train")
     ],
     kills: Annotated[int, Parameter(help="how many; 20 by default")] = 20,
-    processes: Annotated[int, Parameter(help="that learn together; all are killed; 1 by default")] = 1,
+    processes: Annotated[
+        int, Parameter(help="that learn together; kills take all of them and one of them in turn; 1 by default")
+    ] = 1,
     out: Annotated[str | None, Parameter(help="folder to keep the runs in")] = None,
     json: Json = False,
 ) -> int:

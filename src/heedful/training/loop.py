@@ -23,7 +23,7 @@ from heedful.training.engine import Alone
 from heedful.training.gradient import Batch, Gradient
 from heedful.training.guard import excess
 from heedful.training.log import Log
-from heedful.training.ranks import is_loss
+from heedful.training.ranks import gone, is_loss
 from heedful.training.schedule import Limits, Schedule
 
 FORMAT = 2  # of the checkpoint
@@ -236,9 +236,9 @@ class Loop:
         factor = self.schedule(numbers.step + 1, self._progress)
         for group, peak in zip(self.optimiser.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
-        loss = self._gradient.compute(passes)
+        loss = ranks.summed(self._gradient.compute(passes))
         norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
-        if self._careful and not (math.isfinite(norm.item()) and (ranks.size > 1 or math.isfinite(loss.item()))):
+        if self._careful and not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
             # The engines of several ranks want a backward after each forward.
             place = self._gradient.origin(passes) if ranks.size == 1 else ""
             raise self._broken(numbers.step + 1, loss.item(), norm.item(), place)
@@ -345,8 +345,7 @@ class Loop:
         numbers = self._numbers
         if not self._pending:
             return
-        columns = [torch.stack(column) for column in zip(*self._pending, strict=True)]
-        losses, norms = self.engine.ranks.summed(columns[0]).tolist(), columns[1].tolist()
+        losses, norms = (torch.stack(column).tolist() for column in zip(*self._pending, strict=True))
         step = numbers.step - len(self._pending)
         self._pending.clear()
         for loss, norm in zip(losses, norms, strict=True):
@@ -432,14 +431,9 @@ class Loop:
         numbers = self._numbers
         if self._before is not None:
             self.loader.load_state_dict(self._before)  # the step in flight did not end
-        self._pending.clear()  # their sums over all ranks cannot be had any more
-        numbers.window_loss, numbers.window_tokens, numbers.window_seconds = 0.0, 0, 0.0
         if self.engine.ranks.first and not self.engine.needs_all:
             self._save()
-        return HeedfulError(
-            f"another process of the run has gone, at step {numbers.step + 1:,}{self._kept()}; its own line says why, "
-            f"if it could; start them all again with --resume ({' '.join(str(error).split())[:120]})"
-        )
+        return HeedfulError(gone(error, f", at step {numbers.step + 1:,}{self._kept()}"))
 
     def _clock(self, *, stepping: bool = False) -> None:
         now = time.monotonic()

@@ -99,7 +99,9 @@ class Ranks:
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """This process among those that ``torchrun`` started, for as long as it lasts; else the only one."""
+    """This process among those that ``torchrun`` started, for as long as it lasts; else the only one. Where another one
+    goes, :class:`HeedfulError`.
+    """
     if dist.is_available() and dist.is_initialized():  # by a program that calls us: its group is taken, and left to it
         yield Ranks(dist.get_rank(), dist.get_world_size())
         return
@@ -113,7 +115,12 @@ def joined() -> Iterator[Ranks]:
         warnings.simplefilter("ignore")  # of a device that the group does not know: tensors on the CPU go through gloo
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, timeout=PATIENCE)
-    yield Ranks(dist.get_rank(), dist.get_world_size())
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size())
+    except RuntimeError as error:
+        if not is_loss(error):
+            raise
+        raise HeedfulError(gone(error)) from None
     dist.destroy_process_group()  # not after an error: the others may be gone, and nobody would answer
 
 
@@ -127,3 +134,12 @@ def own_device() -> str | None:
 def is_loss(error: RuntimeError) -> bool:
     """Whether an error tells that another process has gone."""
     return isinstance(error, dist.DistError) or any(word in str(error) for word in LOST)
+
+
+def gone(error: BaseException, where: str = "") -> str:
+    """What to say of another process that has gone, and what to do."""
+    told = " ".join(str(error).split())[:120]
+    return (
+        f"another process of the run has gone{where}; its own line says why, if it could; "
+        f"start them all again, a training with --resume ({told})"
+    )

@@ -22,6 +22,8 @@ AIMS = ("training", "save", "any time", "save", "after a save", "save", "trainin
 WHOLE = "checkpoint.pt"
 INDEX = ".metadata"  # of a folder of shares, written last
 PAUSE = 1e-4  # seconds between two looks into the folder
+ALONE, ASKED = 5, 30  # seconds in which the others of a killed process are to end: by themselves, and when told to
+TRACEBACK = "Traceback (most recent call last)"
 READY = ".ready"  # the ending of a folder of files that are all there and are being moved
 
 
@@ -30,8 +32,10 @@ class Session:
     a process group of its own, watched through the run's folder. None outlives us where we are told to end (SIGTERM).
     """
 
-    def __init__(self, arguments: Sequence[str], out: Path, processes: int = 1) -> None:
+    def __init__(self, arguments: Sequence[str], out: Path, processes: int = 1, victim: int | None = None) -> None:
         self.out = out
+        self.victim = victim  # the one of its processes that is killed; None: all
+        self.stayed: str | None = None  # what was wrong with how the others ended
         self.before = (_identity(out / "metrics.jsonl"), _identity(out / WHOLE))
         self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed by __exit__)
         self._started = time.monotonic()
@@ -54,7 +58,7 @@ class Session:
     def __exit__(self, *_: object) -> None:
         if self._answer is not None:
             signal.signal(signal.SIGTERM, self._answer)
-        self.kill()
+        self._kill(self._processes)
         self._errors.close()
 
     @property
@@ -72,17 +76,44 @@ class Session:
         failed = [status for status in [process.wait() for process in self._processes] if status != 0]
         if not failed:
             return None
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines() or [""]
-        return lines[-1].removeprefix("heedful: ") or f"exit status {failed[0]}"
+        return self._last_line() or f"exit status {failed[0]}"
 
     def kill(self) -> bool:
-        """SIGKILL to every process and what it started; whether all were still running."""
-        for process in self._processes:
+        """SIGKILL to every process and what it started, or to the ``victim`` alone; whether they were still running."""
+        if self.victim is None:
+            return self._kill(self._processes)
+        running = self._kill([self._processes[self.victim]])
+        self._see_the_others_end([process for place, process in enumerate(self._processes) if place != self.victim])
+        return running
+
+    def _kill(self, processes: Sequence[subprocess.Popen[bytes]]) -> bool:
+        for process in processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-        ended = [process.wait() for process in self._processes]
+        ended = [process.wait() for process in processes]
         return all(status == -signal.SIGKILL for status in ended)
+
+    def _see_the_others_end(self, others: Sequence[subprocess.Popen[bytes]]) -> None:
+        """They are to notice, or to heed SIGTERM, which is what ``torchrun`` sends them, and to say so in a line."""
+        for end, request in ((ALONE, signal.SIGTERM), (ASKED, signal.SIGKILL)):
+            limit = time.monotonic() + end
+            while any(process.poll() is None for process in others) and time.monotonic() < limit:
+                time.sleep(PAUSE)
+            for process in others:
+                if process.poll() is None:
+                    os.killpg(process.pid, request)
+        if any(process.wait() == -signal.SIGKILL for process in others):
+            self.stayed = f"process {self.victim} was killed, and another went on in spite of SIGTERM"
+        elif TRACEBACK in self._said():
+            self.stayed = f"process {self.victim} was killed, and another ended with: {self._last_line()}"
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")
+
+    def _last_line(self) -> str:
+        lines = self._said().strip().splitlines() or [""]
+        return lines[-1].removeprefix("heedful: ")
 
     def until(self, seen: Callable[[], bool]) -> bool:
         """Wait until something is ``seen`` in the folder; False where the process ended first."""

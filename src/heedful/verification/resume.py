@@ -34,6 +34,7 @@ class Kill:
         step: the last one in the log then; None where none was logged yet.
         writing: what was being written, and was left half done.
         seconds: after the start of the process.
+        process: the one of several that was killed; None: all at once.
     """
 
     run: int
@@ -41,11 +42,13 @@ class Kill:
     step: int | None
     writing: tuple[str, ...]
     seconds: float
+    process: int | None = None
 
     def __str__(self) -> str:
+        who = "killed" if self.process is None else f"process {self.process} killed"
         step = "before the first line of the log" if self.step is None else f"after step {self.step:,}"
         what = f", while {' and '.join(self.writing)} was being written" if self.writing else ""
-        return f"killed {step}, {self.seconds:.1f} s after its start{what}"
+        return f"{who} {step}, {self.seconds:.1f} s after its start{what}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +107,13 @@ def verify_resume(
     It is made once undisturbed. Then it is begun again in another folder and killed (SIGKILL to the groups of all its
     processes) at random moments, many of them while a file is being written, and taken up with ``--resume`` each time.
     When it ends before all kills are made, another is begun. Each is compared with the first: see ``ends.compared``.
+    Of several processes every second kill takes a single one, drawn at random, and the others are to end by themselves.
 
     Args:
         settings: what ``arguments`` say; their seed is that of the moments too.
         arguments: of ``heedful train``, without ``--out``.
         kills: how many.
-        processes: that learn together, on this machine; each kill ends all of them at once.
+        processes: that learn together, on this machine.
         out: the folder in which the runs' are made, and kept; by default one that is removed.
         say: is told each kill in a line.
         status: is told what is going on, with the time that is left.
@@ -143,6 +147,7 @@ class _Trial:
         self.runs = 0
         self.whole, self.learning = 0.0, 0.0  # seconds of the undisturbed run, and those of its learning
         self.error: str | None = None  # of the run at hand
+        self.stayed: str | None = None  # how processes ended that were left alone
 
     def made(
         self, say: Callable[[str], object], status: Callable[[str], object], *, keep: bool
@@ -179,6 +184,8 @@ class _Trial:
             say(f"      run {self.runs} ended " + (f"different: {', '.join(differing)}" if differing else "the same"))
             if not keep and not differing:
                 shutil.rmtree(stopped.parent)
+            if self.processes > 1:
+                found.append(_left_alone(self.stayed))
             yield found
 
     def _killed(self, out: Path) -> Iterator[Kill]:
@@ -186,15 +193,26 @@ class _Trial:
         again: list[str] = []
         while True:
             aim = AIMS[self.draw.randrange(len(AIMS))]
-            with Session([*self.arguments, *again], out, self.processes) as session:
+            with Session([*self.arguments, *again], out, self.processes, self._victim()) as session:
                 if len(self.kills) == self.wanted or not aimed(session, aim, self.whole, self.learning, self.draw):
                     self.error = session.end()
                     return
-                seconds = round(session.seconds, 3)
-            kill = Kill(run=self.runs, aim=aim, step=_step(out), writing=tuple(unfinished(out)), seconds=seconds)
+                self.stayed = self.stayed or session.stayed
+                kill = Kill(
+                    run=self.runs,
+                    aim=aim,
+                    step=_step(out),
+                    writing=tuple(unfinished(out)),
+                    seconds=round(session.seconds, 3),
+                    process=session.victim,
+                )
             self.kills.append(kill)
             yield kill
             again = ["--resume"]
+
+    def _victim(self) -> int | None:
+        """The process that the next kill takes; None for all."""
+        return self.draw.randrange(self.processes) if self.processes > 1 and len(self.kills) % 2 else None
 
 
 def _step(out: Path) -> int | None:
@@ -216,6 +234,17 @@ def _went_on(error: str | None) -> Finding:
         difference=float(error is not None),
         allowed=0.0,
         reason=error or "",
+    )
+
+
+def _left_alone(stayed: str | None) -> Finding:
+    return Finding(
+        name="left alone",
+        what="where one of several processes was killed, the others ended by themselves, with a line",
+        verdict="ok" if stayed is None else "off",
+        difference=float(stayed is not None),
+        allowed=0.0,
+        reason=stayed or "",
     )
 
 
