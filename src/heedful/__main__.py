@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from heedful.cli import command
 
-from heedful.cli import main
-
-sys.exit(main())
+command()

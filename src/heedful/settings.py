@@ -376,7 +376,7 @@ class RunSettings(Settings):
     recipe: str | None = _option("published training settings; heedful recipes lists them")
     preset: str | None = _option("published size to start anew; heedful presets lists them")
     start_from: str | None = _option("model folder to go on from")
-    seed: int = _option("of the weights, the order and the dropout; 0 by default", default=0, least=0, most=2**63 - 1)
+    seed: int | None = _option("of the weights, the order and the dropout; 0 by default", least=0, most=2**63 - 1)
     max_steps: int | None = _option("stop after this many steps", least=1)
     max_epochs: int | None = _option("stop after this many passes over the data", least=1)
     max_minutes: float | None = _option("stop after this many minutes", above=0)

@@ -38,23 +38,36 @@ def test_a_file_cut_off_is_named(tmp_path, kept):
         checkpoints.load()
 
 
-def test_one_wrong_bit_is_found(tmp_path):
+def test_one_wrong_bit_is_found_wherever_it_is(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(STATE)
     content = bytearray(checkpoints.path.read_bytes())
-    content[len(content) // 2] ^= 1
+    for place in (
+        0,
+        len(content) // 2,
+        *range(len(content) - 1500, len(content)),
+    ):  # the end: the directory of the file
+        bit = 1 << place % 8
+        content[place] ^= bit
+        checkpoints.path.write_bytes(content)
+        with pytest.raises(HeedfulError, match="damaged"):
+            checkpoints.load()
+        content[place] ^= bit
     checkpoints.path.write_bytes(content)
-    with pytest.raises(HeedfulError, match="damaged"):
-        checkpoints.load()
+    assert checkpoints.load() is not None
 
 
-def test_a_file_that_is_something_else_is_refused(tmp_path):
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_file_that_is_something_else_is_refused(tmp_path, sealed):
     class Code:
         def __reduce__(self):
             return (os.mkdir, (str(tmp_path / "ran"),))
 
     checkpoints = Checkpoints(tmp_path)
-    torch.save({"weight": Code()}, checkpoints.path)
+    if sealed:
+        checkpoints.save({"weight": Code()})
+    else:
+        torch.save({"weight": torch.zeros(2)}, checkpoints.path)
     with pytest.raises(HeedfulError, match="damaged"):
         checkpoints.load()
     assert not (tmp_path / "ran").exists()

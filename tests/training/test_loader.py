@@ -78,13 +78,14 @@ def test_from_any_step_the_state_goes_on_with_the_next():
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"lengths": LENGTHS[:-1]}, "examples"),
-        ({"lengths": LENGTHS[::-1]}, "examples"),
-        ({"lengths": LENGTHS.reshape(50, 2)}, "examples"),
+        ({"lengths": LENGTHS[:-1]}, "lengths"),
+        ({"lengths": LENGTHS[::-1]}, "lengths"),
+        ({"lengths": LENGTHS.reshape(50, 2)}, "lengths"),
         ({"tokens": 61}, "tokens"),
         ({"accumulate": 3}, "accumulate"),
         ({"seed": 4}, "seed"),
         ({"max_rows": 5}, "max_rows"),
+        ({"digests": {"training data": "b"}}, "training data"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value,
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -149,6 +151,62 @@ def child(parent: int, rank: str) -> int:
         except (OSError, ValueError):
             continue
     raise AssertionError(f"no process of rank {rank}")
+
+
+def failed(data: Path, out: Path, *options: object, **limits: str) -> list[str]:
+    """Two processes that are to end with an error: their exit status is 2, and this is what they say."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    command = ["sh", "-c", limits.get("before", "") + ' exec "$0" "$@"', sys.executable, "-m", "heedful"]
+    each = [
+        subprocess.Popen(
+            [*command, *map(str, train(data, out, *options))],
+            env={**os.environ, **told, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = "".join(process.communicate(timeout=120)[1] for process in each)
+    assert [process.returncode for process in each] == [2, 2], said
+    assert "Traceback" not in said
+    assert "terminate called" not in said
+    return [line for line in said.splitlines() if line.startswith("heedful")]
+
+
+@pytest.mark.parametrize("shard", [(), ("--training.shard",)], ids=["whole", "shared"])
+def test_numbers_that_are_none_are_told_once_with_their_place(data: Path, tmp_path: Path, shard: tuple[str]) -> None:
+    (said,) = failed(data, tmp_path / "x", "--max-steps=20", "--training.lr=1e30", *shard)
+    assert re.search(
+        r"the (loss|gradient's norm) is (nan|inf) at step \d+, first in (encoder|decoder|head|the )", said
+    ), said
+
+
+def test_shares_that_are_damaged_are_refused(data: Path, tmp_path: Path) -> None:
+    done(2, "-m", "heedful", *train(data, tmp_path / "x", "--training.shard", "--max-steps=2"))
+    file = max((tmp_path / "x").glob("shards-*/*.distcp"), key=lambda path: path.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    (said,) = failed(data, tmp_path / "x", "--resume", "--max-steps=4")
+    assert f"{file.parent} is cut off or damaged; start the run anew" in said
+
+
+def test_shares_that_find_no_room_are_told_once_and_go(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    done(2, "-m", "heedful", *train(data, out, "--training.shard", "--max-steps=2"))
+    limit = max(path.stat().st_size for path in out.glob("shards-*/*.distcp")) // 1024  # whole KiB, so it is less
+    (said,) = failed(data, out, "--resume", "--max-steps=4", before=f"ulimit -f {2 * limit};")
+    assert re.search(rf"cannot write {out}/shards-3-2: .{{1,200}}; make room", said), said
+    assert cli.main([*map(str, train(data, out, "--resume", "--max-steps=4"))]) == 0
+
+
+def test_a_refused_option_is_said_once_and_all_end_with_it(data: Path, tmp_path: Path) -> None:
+    (said,) = failed(data, tmp_path / "x", "--max-steps=4", "--training.shard", "--averaging.last=2")
+    assert "--averaging.last keeps whole weights" in said
+    assert not (tmp_path / "x").exists()
 
 
 def test_what_is_wrong_is_said_once(data: Path, tmp_path: Path) -> None:

@@ -173,12 +173,56 @@ def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, number: signal.Si
 def test_a_run_that_is_done_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*command(run.parent / "pairs.tsv", run, "--max-steps", "40"), "--resume", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stopped_because"] == "already done"
+    assert cli.main([*command(run.parent / "pairs.tsv", run, "--max-epochs", "90"), "--resume"]) == 0
+    assert "this run was done already, by --max-steps, after 40 steps" in capsys.readouterr().out
 
 
-def test_resuming_on_other_data_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = pairs(tmp_path, rows=50)
-    assert cli.main([*command(other, run, "--max-steps", "80"), "--resume"]) == 2
-    assert "begun with another order of examples" in capsys.readouterr().err
+@pytest.mark.parametrize("changed", ["rows", "words", "validation"])
+def test_resuming_on_other_data_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: str
+) -> None:
+    other = pairs(tmp_path, rows=50 if changed == "rows" else 100)
+    text = other.read_text(encoding="utf-8")
+    if changed == "words":  # as many tokens, other ones
+        other.write_text(text.replace("one", "_").replace("two", "one").replace("_", "two"), encoding="utf-8")
+    more = ["--valid", str(other)] if changed == "validation" else []
+    before = (run / "run.toml").read_bytes()
+    assert cli.main([*command(other, run, "--max-steps", "80", *more), "--resume"]) == 2
+    told = capsys.readouterr().err
+    assert "begun with other examples or another order of them" in told
+    assert {"rows": "lengths", "words": "training data", "validation": "validation data"}[changed] in told
+    assert (run / "run.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--seed=0"], "seed"),
+        (["--training.optimiser=muon"], "--training.optimiser is muon, but the run in"),
+        (["--tuning.layer-decay=0.5"], "--tuning.layer-decay is 0.5, but the run in"),
+    ],
+)
+def test_what_a_run_cannot_hear_any_more_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    begun = command(pairs(tmp_path, 30), tmp_path / "out")
+    assert cli.main([*begun, "--seed=1", "--max-steps=1"]) == 0
+    assert cli.main([*begun, "--max-steps=2", "--resume", *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_a_resumed_run_was_told_holds_from_then_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = command(pairs(tmp_path, 30), tmp_path / "out")
+    assert cli.main([*begun, "--max-steps=2", "--seed=1"]) == 0
+    first = (tmp_path / "out" / "run.toml").read_text(encoding="utf-8")
+    assert cli.main([*begun, "--max-steps=2", "--resume"]) == 0
+    assert (tmp_path / "out" / "run.toml").read_text(encoding="utf-8") == first
+    assert cli.main([*begun, "--max-steps=3", "--training.lr=0.007", "--resume"]) == 0
+    capsys.readouterr()
+    assert cli.main([*begun, "--resume", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["stopped_because"], found["steps"]) == ("already done", 3)
+    assert (found["settings"]["training"]["lr"], found["settings"]["seed"]) == (0.007, 1)
 
 
 def test_fine_tuning_begins_where_the_model_stood(run: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ for _section, _title in (
     (ModelSettings, "Model: parts of the preset to change"),
     (TrainingSettings, "Training"),
     (AveragingSettings, "Averaging: in place of --training.average"),
-    (TuningSettings, "Tuning: with --from"),
+    (TuningSettings, "Tuning"),
     (LoraSettings, "Adapter: with --from, trained in place of the model's own weights"),
     (MaskingSettings, "Masking: for fill-mask"),
     (PoolingSettings, "Pooling: for feature-extraction"),

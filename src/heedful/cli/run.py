@@ -13,7 +13,7 @@ from cyclopts import CycloptsError, UnusedCliTokensError
 
 from heedful.cli.commands import app
 from heedful.cli.options import join_dashes
-from heedful.cli.processes import check_shared, rank
+from heedful.cli.processes import check_shared, rank, several
 from heedful.errors import HeedfulError
 
 
@@ -65,3 +65,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(who, " ".join(message.split()), file=sys.stderr)
         return status
     return status if isinstance(status, int) else 0
+
+
+def command() -> None:
+    """The process ``heedful``: ``main``, and its end.
+
+    One of several processes that failed ends at once: the others may not answer any more, and the threads that speak
+    with them would abort it on its way out.
+    """
+    try:
+        status = main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    if status and several():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

@@ -144,7 +144,7 @@ class FillMask(Task):
         task, config = cls.load(folder), config_of(folder)
         bare = isinstance(config, EncoderConfig) and not isinstance(config.head, MaskedHead)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
+            torch.manual_seed(settings.seed or 0)
             model = load(folder, head=MaskedHead.kind if bare else None, dtype="float32")
         task.check(model)
         return task, model

@@ -181,7 +181,7 @@ class ImageClassification(Task):
             linear = replace(head if isinstance(head, ImageHead) else ImageHead(), labels=len(names), hidden=0)
             model.config = replace(config, head=linear)
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(settings.seed)
+                torch.manual_seed(settings.seed or 0)
                 model.head = head_of(linear, model.main.dim, prefix_tokens=config.patches.prefix_tokens)
                 initialise(model.head, model.main)
             model.fresh = [f"head.{name}" for name in model.head.state_dict()]

@@ -146,7 +146,7 @@ class QuestionAnswering(Task):
         folder = encoder_in(cls.name, folder)
         task = cls._learning(tokenizer_of(folder), rows, settings)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
+            torch.manual_seed(settings.seed or 0)
             model = load(folder, head="span", dtype="float32")
         task.check(model)
         return task, model

@@ -130,7 +130,7 @@ class TokenClassification(Task):
         own = stored(told(folder)[0]) if isinstance(config_of(folder).head, TokenHead) else []
         known = seen <= set(own)
         task = cls(tokenizer_of(folder), own if known else names, settings.data.stride)
-        model = classifier_in(folder, "token", None if known else len(names), settings.seed)
+        model = classifier_in(folder, "token", None if known else len(names), settings.seed or 0)
         task.check(model)
         return task, model
 

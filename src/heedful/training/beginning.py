@@ -53,7 +53,7 @@ def taken_up(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = 
     half = (out / BEGINNING).is_file()
     begun = read_toml(out / (BEGINNING if half else BEGUN))
     check_same(settings, begun)
-    settings = replace(resolve(settings, begun), seed=settings.seed or begun.seed)
+    settings = resolve(settings, begun)
     if half:
         say(f"the run in {out} was cut off before its first step; it begins anew, with seed {settings.seed}")
         return replace(settings, resume=False, overwrite=begun.overwrite)
@@ -80,6 +80,11 @@ def begun(out: Path, settings: RunSettings) -> None:
     """From now on the run is resumed with what is in its folder."""
     write(out / BEGUN, to_toml(settings))
     (out / BEGINNING).unlink()
+
+
+def told_anew(out: Path, settings: RunSettings) -> None:
+    """From now on the run is resumed with these settings, which a run that goes on was told."""
+    write(out / BEGUN, to_toml(settings))
 
 
 def left(folder: Path) -> list[Path]:

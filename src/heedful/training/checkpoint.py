@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import signal
+import struct
 import threading
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -21,8 +22,9 @@ from heedful.errors import HeedfulError
 class Checkpoints:
     """The checkpoint of a run, ``checkpoint.pt`` in ``folder``: tensors, numbers, strings, lists, dictionaries.
 
-    It is written beside the earlier one and renamed, so whatever happens one of the two is there, whole. Every byte is
-    checked when it is read, and nothing in it can run code (``weights_only``).
+    It is written beside the earlier one and renamed, so whatever happens one of the two is there, whole. A digest of
+    all its bytes ends it, in a zip file's comment, and is compared before anything else is read; nothing in it can run
+    code (``weights_only``).
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -65,8 +67,9 @@ class Checkpoints:
         with writing(self.path):
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                with beside.open("wb") as file:
+                with beside.open("wb+") as file:
                     torch.save(dict(state), file)
+                    _seal(file)
                     file.flush()
                     os.fsync(file.fileno())  # the bytes before the name: a power cut leaves the old file or the new one
                 os.replace(beside, self.path)
@@ -80,14 +83,14 @@ class Checkpoints:
         if not self.path.exists():
             return None
         try:
-            with zipfile.ZipFile(self.path) as archive:
-                damaged = archive.testzip()  # torch.load itself does not compare the checksums
-            if damaged is not None:
-                raise zipfile.BadZipFile(damaged)
-            state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+            with self.path.open("rb") as file:
+                if not _sealed(file):
+                    raise pickle.UnpicklingError
+                file.seek(0)
+                state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         except OSError as error:
             raise HeedfulError(f"cannot read {self.path}: {error.strerror}; make it readable, or start anew") from None
-        except (zipfile.BadZipFile, pickle.UnpicklingError, EOFError, RuntimeError):
+        except (pickle.UnpicklingError, RuntimeError):  # torch's, of what heedful did not write
             raise HeedfulError(
                 f"{self.path} is cut off or damaged; remove it and start the run anew, or put a whole copy in its place"
             ) from None
@@ -98,6 +101,33 @@ class Checkpoints:
         self.wait()
         with writing(self.path):
             self.path.unlink(missing_ok=True)
+
+
+LENGTH = struct.Struct("<H")  # of a zip file's comment, right before it
+DIGEST = 64  # characters of sha256 in hexadecimal
+MEBIBYTE = 2**20
+
+
+def _seal(file: BinaryIO) -> None:
+    """Put a digest of a zip file without comment, which ``file`` is, into its comment."""
+    content = file.seek(-LENGTH.size, os.SEEK_END)
+    file.write(LENGTH.pack(DIGEST) + _digest(file, content))
+
+
+def _sealed(file: BinaryIO) -> bool:
+    """Whether ``file`` holds what was sealed, to the last bit."""
+    content = file.seek(0, os.SEEK_END) - LENGTH.size - DIGEST
+    return content > 0 and LENGTH.pack(DIGEST) + _digest(file, content) == file.read()
+
+
+def _digest(file: BinaryIO, length: int) -> bytes:
+    """sha256 of the first ``length`` bytes, behind which the file then stands."""
+    file.seek(0)
+    digest, left = hashlib.sha256(), length
+    while left and (block := file.read(min(left, MEBIBYTE))):
+        digest.update(block)
+        left -= len(block)
+    return digest.hexdigest().encode()
 
 
 def copied(state: Any) -> Any:

@@ -33,6 +33,8 @@ MADE = (
     "data.prefix",
     "data.separate",
     "training.shard",
+    "training.optimiser",
+    "tuning.layer_decay",
 )
 
 LIVE = {"model.drop_path", "tokenizer.dropout"}  # of these, what is drawn in training alone: any run may be told it

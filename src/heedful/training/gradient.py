@@ -74,8 +74,9 @@ class Gradient:
         return loss
 
     def origin(self, passes: Passes) -> str:
-        """Where numbers that are not finite came from (:func:`heedful.training.guard.origin`), in one process."""
-        return origin(self.model, [partial(self._loss, passes.step, *each) for each in self._pieces(passes)])
+        """Where numbers that are not finite came from (:func:`heedful.training.guard.origin`); asked on all ranks."""
+        again = [partial(self._loss, passes.step, *each) for each in self._pieces(passes)]
+        return origin(self.model, again, lambda place: next(filter(None, self.engine.ranks.all(place)), ""))
 
     def _backward(self, passes: Passes) -> Tensor | None:
         """As :meth:`compute`; None where it does not fit the memory."""

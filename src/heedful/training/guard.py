@@ -10,28 +10,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+OBJECTIVE = "the objective, from finite outputs of the model"
 WINDOW = 100  # steps whose gradients' norms tell what is usual
 
 
-def origin(model: nn.Module, forwards: Iterable[Callable[[], Tensor]]) -> str:
+def origin(
+    model: nn.Module, forwards: Iterable[Callable[[], Tensor]], agreed: Callable[[str], str] = lambda place: place
+) -> str:
     """Where numbers that are not finite came from, in a few words; called before the optimiser uses the gradients.
 
     ``forwards`` compute the losses of the step again, one a micro-batch, with the same weights and random numbers. The
     place is the first module, in the order of computing, that makes NaN or an infinity of finite inputs, by its path
     as ``heedful.record`` names it; where all losses are finite, the first parameter, from the loss backwards, whose
-    gradient is not.
+    gradient is not. ``agreed`` is given what the forward passes tell, "" for nothing, and says what counts: of several
+    ranks, which all make all of their passes, what one of them has found.
     """
     order: list[tuple[str, nn.Module]] = []
+    place = ""
     for forward in forwards:
         order.clear()
         with _watched(model, order) as found, torch.no_grad():
             loss = forward()
-        if found:
-            path, module = found[0]
-            bad = [name for name, p in module.named_parameters(recurse=False) if not finite(p)]
-            return f"{path}, whose {' and '.join(bad)} holds such a number already" if bad else path
-        if not finite(loss):
-            return "the objective, from finite outputs of the model"
+        place = place or (_told(*found[0]) if found else "" if finite(loss) else OBJECTIVE)
+    if place := agreed(place):
+        return place
     # A tied weight's gradient is complete where the backward pass meets it last, which is where it was used first.
     used: dict[int, tuple[str, nn.Parameter]] = {}
     for path, module in order:
@@ -41,6 +43,11 @@ def origin(model: nn.Module, forwards: Iterable[Callable[[], Tensor]]) -> str:
         if parameter.grad is not None and not finite(parameter.grad):
             return f"the gradient of {name}"
     return "the sum over all gradients, each of which is finite"
+
+
+def _told(path: str, module: nn.Module) -> str:
+    bad = [name for name, p in module.named_parameters(recurse=False) if not finite(p)]
+    return f"{path}, whose {' and '.join(bad)} holds such a number already" if bad else path
 
 
 @contextmanager

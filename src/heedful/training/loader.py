@@ -27,6 +27,7 @@ class Loader:
         accumulate: micro-batches in a step.
         seed: of the order.
         max_rows: at most so many examples in a micro-batch; ``None``: as many as the budget holds.
+        digests: of what a run is about, by name; its state is not taken up where one has changed.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Loader:
         accumulate: int = 1,
         seed: int = 0,
         max_rows: int | None = None,
+        digests: Mapping[str, str] | None = None,
     ) -> None:
         if accumulate < 1:
             raise HeedfulError(f"a step of {accumulate} micro-batches learns nothing; accumulate at least 1")
@@ -45,7 +47,8 @@ class Loader:
         self.collate = collate
         self.accumulate = accumulate
         self._order: dict[str, Any] = {"tokens": tokens, "max_rows": max_rows, "seed": seed}
-        self._fingerprint = hashlib.sha256(repr(self.lengths.shape).encode() + self.lengths.tobytes()).hexdigest()
+        shape = repr(self.lengths.shape).encode()
+        self._digests = {"lengths": hashlib.sha256(shape + self.lengths.tobytes()).hexdigest(), **(digests or {})}
         self._go_to(epoch=0, step=0)
 
     def _go_to(self, epoch: int, step: int) -> None:
@@ -82,13 +85,13 @@ class Loader:
         changed = [name for name in mine if mine[name] != theirs.get(name)]
         if changed:
             raise HeedfulError(
-                f"the run was begun with another order of examples (changed: {', '.join(changed)}); "
+                f"the run was begun with other examples or another order of them (changed: {', '.join(changed)}); "
                 "resume with the data and batch settings it was begun with, or start a new run"
             )
         self._go_to(int(state["epoch"]), int(state["step"]))
 
     def _identity(self) -> dict[str, Any]:
-        return {"examples": self._fingerprint, "accumulate": self.accumulate, **self._order}
+        return {**self._digests, "accumulate": self.accumulate, **self._order}
 
 
 class _Step(Sequence[dict[str, Tensor]]):

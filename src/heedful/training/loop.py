@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -75,7 +75,8 @@ class Outcome:
     tokens: int  # what the objective counted, over the whole run
     seconds: float  # of training and evaluating, over all sessions of the run
     best: dict[str, Any] | None  # {"step", "value", "metrics"} of the best evaluation
-    stopped_because: str  # "max_steps", "max_epochs", "max_minutes", "patience" or "already done"
+    met: str  # the limit: "max_steps", "max_epochs", "max_minutes" or "patience"
+    stopped_because: str  # that, or "already done"
 
 
 @dataclass
@@ -132,6 +133,7 @@ class Loop:
     metric: str = "loss"  # the one of evaluate's that decides what is best; of loss and perplexity the lowest
     patience: int | None = None  # evaluations without a better one after which to stop
     on_better: Callable[[Mapping[str, float]], None] | None = None  # called with the best weights in the model
+    on_taken_up: Callable[[], None] | None = None  # called when the state of a checkpoint was taken up
     seed: int = 0  # of what is drawn in the forward pass
     engine: Alone = field(default_factory=Alone)  # how several processes learn together
     cut: bool = True  # pass a micro-batch in parts where it does not fit; not for a loss of a batch as a whole
@@ -189,7 +191,7 @@ class Loop:
         numbers, begun = self._numbers, self._numbers.step
         reason = self._look()
         if reason and (self.evaluate is None or numbers.evaluated == begun):
-            return self._outcome("already done")
+            return replace(self._outcome(reason), stopped_because="already done")
         self.log.begin(begun)
         self.model.train()
         ranks, agreed = self.engine.ranks, False
@@ -239,9 +241,7 @@ class Loop:
         loss = ranks.summed(self._gradient.compute(passes))
         norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
         if self._careful and not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
-            # The engines of several ranks want a backward after each forward.
-            place = self._gradient.origin(passes) if ranks.size == 1 else ""
-            raise self._broken(numbers.step + 1, loss.item(), norm.item(), place)
+            raise self._broken(numbers.step + 1, loss.item(), norm.item(), self._gradient.origin(passes))
         if not self._spiked(norm):
             if self.clip is not None:
                 nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
@@ -275,13 +275,14 @@ class Loop:
         self.log.note(f"step {self._numbers.step + 1:,} is left out: its gradient is {times:.3g} times the usual")
         return True
 
-    def _broken(self, step: int, loss: float, norm: float, place: str = "") -> HeedfulError:
+    def _broken(self, step: int, loss: float, norm: float, place: str = "") -> BaseException:
         name, value = ("gradient's norm", norm) if math.isfinite(loss) else ("loss", loss)
-        return HeedfulError(
+        error = HeedfulError(
             f"the {name} is {value} at step {step}{place and f', first in {place}'}{self._kept()}; "
             "lower the learning rate, lengthen the warm-up, or train in fp32"
             + ("" if place else "; with --training.log-every=1 you are told where it begins")
         )
+        return self.engine.ranks.alike(error)
 
     def _look(self) -> str | None:
         """How far the run is; and why to stop, if there is a reason."""
@@ -425,6 +426,8 @@ class Loop:
         self._numbers = _Numbers(**state["numbers"])
         self._gradient.parts = self._numbers.parts
         self._saved = (self._numbers.step, self._numbers.evaluated)
+        if self.on_taken_up is not None:
+            self.on_taken_up()
 
     def _left_alone(self, error: BaseException) -> HeedfulError:
         """Another rank has gone: keep what this one has, if it has the whole of it, and say so."""
@@ -453,4 +456,4 @@ class Loop:
 
     def _outcome(self, reason: str) -> Outcome:
         numbers = self._numbers
-        return Outcome(numbers.step, self.loader.epochs, numbers.tokens, numbers.seconds, numbers.best, reason)
+        return Outcome(numbers.step, self.loader.epochs, numbers.tokens, numbers.seconds, numbers.best, reason, reason)

@@ -81,6 +81,10 @@ class Ranks:
         if self.size > 1:
             dist.barrier()
 
+    def alike(self, error: HeedfulError) -> BaseException:
+        """What to raise where all ranks have found the same ``error``: the first says it, the others end quietly."""
+        return error if self.first else SystemExit(2)
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """While it lasts the others wait in :meth:`follow`; they end quietly where it fails."""

@@ -54,9 +54,13 @@ def ended(outcome: Outcome) -> str:
         "max_epochs": "all epochs are done",
         "max_minutes": "the time is over",
         "patience": "no gain any more",
-        "already done": "this run was done already",
+        "already done": f"this run was done already, by {_flag(outcome.met)},",
     }
     return f"{reasons[outcome.stopped_because]} after {many(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"
+
+
+def _flag(limit: str) -> str:
+    return f"--{'training.' if limit == 'patience' else ''}{limit.replace('_', '-')}"
 
 
 def trained_parameters(model: Model) -> int:
@@ -69,24 +73,24 @@ def card_of(task: Task, rows: Rows, settings: RunSettings) -> dict[str, Any]:
     return {
         "task": task.name,
         "columns": dict(task.columns),
-        "data": {"train": list(settings.train), "examples": len(rows), "sha256": _digest(rows, task)},
+        "data": {"train": list(settings.train), "examples": len(rows), "sha256": digest(rows)},
         "versions": {"heedful": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "settings": settings.to_dict(),
         **task.facts(),
     }
 
 
-def _digest(rows: Rows, task: Task) -> str:
-    """SHA-256 of what was learned from, in its order."""
-    digest = hashlib.sha256()
+def digest(rows: Rows) -> str:
+    """SHA-256 of what the rows hold, in their order."""
+    found = hashlib.sha256()
     for row in rows:
-        for value in (row.values[column] for column in task.columns if column in row.values):
+        for value in row.values.values():
             if isinstance(value, Picture):
-                digest.update(value.digest_bytes())
+                found.update(value.digest_bytes())
             else:
-                digest.update(_written(value).encode("utf-8", "surrogatepass"))
-            digest.update(b"\0")
-    return digest.hexdigest()
+                found.update(_written(value).encode("utf-8", "surrogatepass"))
+            found.update(b"\0")
+    return found.hexdigest()
 
 
 def _written(value: Any) -> str:

@@ -31,7 +31,7 @@ from heedful.models.create import create
 from heedful.settings import RunSettings, resolve
 from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.averages import average_of
-from heedful.training.beginning import begin, begun, check_overwrite, taken_up
+from heedful.training.beginning import begin, begun, check_overwrite, taken_up, told_anew
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.choices import asked_for, settled, spread, suggested_for
@@ -48,7 +48,7 @@ from heedful.training.optimisation import adamw
 from heedful.training.quicken import quicken
 from heedful.training.range_test import range_test
 from heedful.training.ranks import Ranks, joined, own_device
-from heedful.training.report import card_of, described, ended, trained_parameters
+from heedful.training.report import card_of, described, digest, ended, trained_parameters
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.schedule import Limits, schedule
 from heedful.training.sources import divided
@@ -115,6 +115,7 @@ def _begun(
     check_overwrite(settings)
     if settings.resume:
         settings = taken_up(settings, say, tidy=ranks.first)
+    settings = replace(settings, seed=settings.seed or 0)
     kind = tasks.chosen(settings)
     check_reports(settings.training.report or ())
     settings = spread(asked_for(kind, settings), ranks, say)
@@ -130,7 +131,7 @@ def _begun(
         _keep_base(model, out)
     else:
         task = kind.prepare(rows, settings)
-        model = create(task.config(settings), seed=settings.seed)
+        model = create(task.config(settings), seed=_chosen(settings.seed))
     task.ready(model, settings)
     pack(model.to(device))
     learned, held = (task.encode(part, settings.data.max_length) for part in (rows, valid))
@@ -167,6 +168,8 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
         validation.best = validation.last
 
     loop.on_better = keep
+    if settings.resume and ranks.first:
+        loop.on_taken_up = partial(told_anew, out, settings)
     with deterministic(settings.deterministic or False), within_memory(settings.training):
         outcome = loop.fit()
     _finish(loop, task, out, card)
@@ -240,7 +243,7 @@ def _adapt(model: Model, settings: RunSettings) -> None:
         dropout=_chosen(asked.dropout),
         targets=_chosen(asked.targets),
     )
-    add_adapter(model, config, seed=settings.seed)
+    add_adapter(model, config, seed=_chosen(settings.seed))
 
 
 def _keep_base(model: Model, out: Path) -> None:
@@ -284,7 +287,8 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         tokens=training.batch_tokens or _chosen(training.batch_size) * int(lengths.max()),
         max_rows=training.batch_size,
         accumulate=_chosen(training.accumulate),
-        seed=settings.seed,
+        seed=_chosen(settings.seed),
+        digests={"training data": run.card["data"]["sha256"], "validation data": digest(run.held.rows)},
     )
     every = training.evaluate_every
     if every is None and loader.steps_per_epoch < 250:
@@ -330,7 +334,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         evaluate_every=every,
         metric=task.decides,
         patience=training.patience or None,
-        seed=settings.seed,
+        seed=_chosen(settings.seed),
         engine=engine,
         cut=task.divisible and not any(isinstance(part, BatchNorm) for part in model.modules()),
         average=average,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,8 @@ from heedful.training.beginning import SHARDS
 from heedful.training.checkpoint import Checkpoints, writing
 from heedful.training.ranks import Ranks
 
+DIGESTS = "digests"  # of the files of shares, by name
+REMEDY = "start the run anew, or put a whole copy there"
 Tree = dict[str, Any]
 
 
@@ -27,7 +30,8 @@ class ShardedCheckpoints(Checkpoints):
     """A folder of shares (``torch.distributed.checkpoint``) a checkpoint, and a ``checkpoint.pt`` that names it.
 
     The shares are whole before the file that names them is replaced, and older ones go after it: whatever happens, the
-    file names a folder that is there. Tensors are told apart by name, so another number of ranks may go on.
+    file names a folder that is there. It holds a digest of each file of shares too, made by the rank that wrote it and
+    compared when they are read. Tensors are told apart by name, so another number of ranks may go on.
 
     Args:
         folder: of the run; all ranks see it.
@@ -49,9 +53,13 @@ class ShardedCheckpoints(Checkpoints):
             if self.ranks.first:
                 shutil.rmtree(place, ignore_errors=True)
             self.ranks.wait()
-            dcp.save(shares, checkpoint_id=place, no_dist=self.ranks.size == 1)
+            try:
+                dcp.save(shares, checkpoint_id=place, no_dist=self.ranks.size == 1)
+            except dcp.api.CheckpointException as error:  # all ranks hear what befell one of them
+                raise self.ranks.alike(self._not_written(place, error)) from None
+        digests = self._digests([path for path in sorted(place.iterdir()) if self._wrote(path.name)])
         if self.ranks.first:
-            super().save({**rest, SHARDS: place.name, "number": self._number})
+            super().save({**rest, SHARDS: place.name, "number": self._number, DIGESTS: digests})
             for old in self.path.parent.glob(f"{SHARDS}-*"):
                 if old != place:
                     shutil.rmtree(old, ignore_errors=True)
@@ -66,22 +74,47 @@ class ShardedCheckpoints(Checkpoints):
             raise HeedfulError(f"{self.path} was not written with --training.shard; resume it without")
         place = self.path.parent / rest.pop(SHARDS)
         self._number = rest.pop("number")
+        told: dict[str, str] = rest.pop(DIGESTS)
+        files = sorted(place / name for name in told)
+        if self._digests(files[self.ranks.rank :: self.ranks.size]) != told:
+            raise self.ranks.alike(HeedfulError(f"{place} is cut off or damaged; {REMEDY}"))
         live = self.live()
         own, shares = _apart(live)
         try:
             with _quietly():
                 dcp.load(shares, checkpoint_id=place, no_dist=self.ranks.size == 1)
         except (OSError, dcp.api.CheckpointException, RuntimeError, ValueError) as error:
-            told = " ".join(str(error).split())[:200]
-            raise HeedfulError(
-                f"{place} is not whole, or of another model; start the run anew, or put a whole copy there ({told})"
-            ) from None
+            found = " ".join(str(error).split())[:200]
+            raise HeedfulError(f"{place} is of another model; {REMEDY} ({found})") from None
         average = rest["average"]
         if average is not None:
             average = {**average, "weights": shares["average"]}
         groups = own["optimiser"]["param_groups"]
         optimiser = {"state": shares["optimiser"], "param_groups": groups}
         return {**rest, "model": shares["model"], "optimiser": optimiser, "average": average}
+
+    def _wrote(self, name: str) -> bool:
+        """Whether a file of shares is this rank's; the index of all is the first's."""
+        return name.startswith(f"__{self.ranks.rank}_") or (self.ranks.first and not name.startswith("__"))
+
+    def _digests(self, files: Sequence[Path]) -> dict[str, str]:
+        """sha256 of files by name, those of all ranks together; of one that cannot be read the reason."""
+        return {name: digest for each in self.ranks.all(dict(map(_digest, files))) for name, digest in each.items()}
+
+    def _not_written(self, place: Path, error: dcp.api.CheckpointException) -> HeedfulError:
+        if self.ranks.first:
+            shutil.rmtree(place, ignore_errors=True)
+        found, _ = next(iter(error.failures.values()))
+        reason = " ".join(str(getattr(found, "strerror", None) or found).split())[:200]
+        return HeedfulError(f"cannot write {place}: {reason}; make room, or take a folder that can be written")
+
+
+def _digest(path: Path) -> tuple[str, str]:
+    try:
+        with path.open("rb") as file:
+            return path.name, hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return path.name, str(error.strerror)
 
 
 def whole(shares: Path) -> Tree:

@@ -86,10 +86,10 @@ def _digest(path: Path) -> str:
 def _state(run: Path) -> Facts:
     state = Checkpoints(run).load() or {}
     if SHARDS in state:  # names a folder of shares; its name, and how often one was written, are no part of the state
-        from heedful.training.sharded import whole
+        from heedful.training.sharded import DIGESTS, whole
 
         state[SHARDS] = whole(run / state[SHARDS])
-        del state["number"]
+        del state["number"], state[DIGESTS]
     return dict(_flat(state))
 
 

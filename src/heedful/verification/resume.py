@@ -126,7 +126,7 @@ def verify_resume(
         raise HeedfulError(f"--out {out} is there already, and not empty; name a new folder")
     started = time.monotonic()
     with TemporaryDirectory() as place:
-        trial = _Trial(arguments, Path(out or place), kills, processes, random.Random(settings.seed))
+        trial = _Trial(arguments, Path(out or place), kills, processes, random.Random(settings.seed or 0))
         findings = _joined(list(trial.made(say, status or (lambda line: None), keep=out is not None)))
     return Trial(
         task=settings.task,
