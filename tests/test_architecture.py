@@ -28,6 +28,7 @@ PACKAGE = ROOT / "src" / "heedful"
 ROOMS = {
     "errors": 0,
     "values": 0,
+    "visible": 0,
     "files": 0,
     "hub": 0,
     "config": 1,

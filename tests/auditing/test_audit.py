@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 
 from heedful import cli
 from heedful.auditing.audit import Audit, audit
+from heedful.auditing.characters import odd_characters
 from heedful.auditing.tokens import looked_at
-from heedful.data import Row, Rows
+from heedful.data import Row, Rows, read
 from heedful.data import pieces as cut
+from heedful.errors import HeedfulError
 from heedful.settings import DataSettings, RunSettings, TokenizerSettings
+from heedful.tasks.text_classification import TextClassification
 from heedful.tasks.text_generation import TextGeneration
 
 SAID = {"good": "fine", "bad": "poor"}
@@ -62,9 +66,72 @@ def test_what_is_said_twice_and_what_contradicts(tmp_path: Path) -> None:
 def test_sentences_may_be_said_again(tmp_path: Path) -> None:
     pairs = [(f"one {a} {b}", f"{b} {a}") for a in "abcdefg" for b in "vwxyz"]
     held = table(tmp_path, [("new", "new")], "held.tsv", header="source\ttarget")
-    result = audited("translation", table(tmp_path, pairs * 2, header="source\ttarget"), valid=(str(held),))
-    assert found(result)["duplicates"][:2] == ("fact", 35)
+    result = audited("translation", table(tmp_path, pairs + pairs[:17], header="source\ttarget"), valid=(str(held),))
+    assert found(result)["duplicates"][:2] == ("fact", 17)
     assert result.ok
+
+
+def test_but_not_most_of_them(tmp_path: Path) -> None:
+    pairs = [(f"one {a} {b}", f"{b} {a}") for a in "abcdefg" for b in "vwxyz"]
+    held = table(tmp_path, [("new", "new")], "held.tsv", header="source\ttarget")
+    result = audited("translation", table(tmp_path, pairs + pairs[:18], header="source\ttarget"), valid=(str(held),))
+    assert found(result)["duplicates"] == ("warning", 18, [*range(37, 55)])
+    assert "leave them out unless that is meant" in "\n".join(result.lines())
+    file = table(tmp_path, pairs + pairs[:18], header="source\ttarget")
+    command = ["audit", "translation", "--train", str(file), "--valid", str(held), "--tokenizer.size=300"]
+    assert cli.main([*command, "--strict"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "header", "texts", "level", "lines"),
+    [
+        ("translation", "source\ttarget", [("a", "a"), *[(f"{n} c", f"d {n}") for n in range(20)]], "warning", [2]),
+        ("translation", "source\ttarget", [("a", "a"), *[(f"{n} c", f"d {n}") for n in range(120)]], "fact", [2]),
+        (
+            "summarization",
+            "text\tsummary",
+            [("c", "b"), ("a b", "a  b"), *[(f"{n} c", "d") for n in range(9)]],
+            "warning",
+            [3],
+        ),
+        (
+            "feature-extraction",
+            "text\ttext_pair",
+            [("a", "a"), *[(f"{n} c", f"d {n}") for n in range(120)]],
+            "warning",
+            [2],
+        ),
+        (
+            "feature-extraction",
+            "text\ttext_pair\tnegative",
+            [*[(f"{n} c", f"d {n}", f"e {n}") for n in range(120)], ("a", "b", "b"), ("c", "d", "c")],
+            "warning",
+            [122, 123],
+        ),
+        (
+            "feature-extraction",
+            "text\ttext_pair\tscore",
+            [("a", "a", "5"), *[(f"{n} c", "d", "1") for n in range(9)]],
+            "",
+            [],
+        ),
+        (
+            "text-classification",
+            "text\ttext_pair\tlabel",
+            [("a", "a", "x"), *[(f"{n} c", "d", "y") for n in range(9)]],
+            "",
+            [],
+        ),
+    ],
+)
+def test_texts_that_are_copies(
+    tmp_path: Path, task: str, header: str, texts: list[tuple[str, ...]], level: str, lines: list[int]
+) -> None:
+    result = audited(
+        task, table(tmp_path, texts, header=header), valid=(str(table(tmp_path, texts[:3], "v.tsv", header)),)
+    )
+    copies = [one for one in result.findings if one.name == "copies"]
+    assert [(one.level, one.places[0].rpartition(":")[2]) for one in copies] == [(level, str(line)) for line in lines]
 
 
 def test_a_pair_is_asked_as_a_whole(tmp_path: Path) -> None:
@@ -197,3 +264,235 @@ def test_of_texts_on_disk_some_are_looked_at(tmp_path: Path, monkeypatch: pytest
     what = "pieces of documents" if name == "set.txt" else "documents"
     assert 40 < told.count < 100
     assert re.fullmatch(rf"{told.count} of \d\d\d {what} were looked at", told.text)
+
+
+TOPICS = ["moss", "granite", "weather", "violins", "harbours", "chess", "lamps", "glaciers", "bread", "maps"]
+
+
+def talk(asked: str, answered: str) -> dict[str, Any]:
+    told = [("system", "You are a helpful assistant who answers briefly and never lies to anyone who asks.")]
+    return {
+        "messages": [{"role": role, "content": text} for role, text in (*told, ("user", asked), (ASSISTANT, answered))]
+    }
+
+
+def instruction(asked: str, answered: str) -> dict[str, Any]:
+    return {"prompt": asked, "completion": answered}
+
+
+ASSISTANT = "assistant"
+ASKED = [
+    (f"{how} {topic}?", f"It is {topic}.") for topic in TOPICS for how in ("What is", "Who ever liked", "Where are")
+]
+
+
+def listed(folder: Path, rows: list[dict[str, Any]], name: str = "set.jsonl") -> Path:
+    file = folder / name
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("made", [talk, instruction])
+def test_instructions_are_asked_by_what_comes_before_the_answer(tmp_path: Path, made: Callable[..., Any]) -> None:
+    apart = listed(tmp_path, [made(*one) for one in ASKED[5:]])
+    held = listed(tmp_path, [made(*one) for one in ASKED[:5]], "held.jsonl")
+    result = audited("text-generation", apart, valid=(str(held),))
+    assert not {"contradict", "leakage", "duplicates", "overlap", "similar"} & set(found(result))
+
+    rows = [made(*one) for one in [*ASKED[5:], ASKED[5], (ASKED[6][0], "Nobody knows.")]]
+    asked = [ASKED[0], (ASKED[7][0].upper(), "Who knows?"), ("Where ever arre the glaciers of the harbours", "No")]
+    rows.append(made("Where, ever, are the glaciers of the harbours?", "Up north."))
+    held = listed(tmp_path, [made(*one) for one in asked], "held.jsonl")
+    result = audited("text-generation", listed(tmp_path, rows), valid=(str(held),))
+    assert found(result)["duplicates"] == ("fact", 1, [26])
+    assert found(result)["contradict"] == ("fact", 1, [27])
+    assert found(result)["leakage"] == ("warning", 1, [2])
+    near = next(one for one in result.findings if one.name == "overlap")
+    assert near.places == [f"{held}:3 ~ {tmp_path / 'set.jsonl'}:28"]
+
+
+def test_a_conversation_is_asked_by_all_that_was_said_before(tmp_path: Path) -> None:
+    def longer(first: str, last: str) -> dict[str, Any]:
+        said = [("user", "Hello."), (ASSISTANT, first), ("user", "Really?"), (ASSISTANT, last)]
+        return {"messages": [{"role": role, "content": text} for role, text in said]}
+
+    rows = [longer(f"Say {topic}", "Yes.") for topic in TOPICS]
+    held = listed(tmp_path, [longer("Say sand", "Yes."), longer("Say chess", "Never.")], "held.jsonl")
+    names = found(audited("text-generation", listed(tmp_path, rows), valid=(str(held),)))
+    assert "contradict" not in names
+    assert names["leakage"] == ("warning", 1, [2])
+    twice = listed(tmp_path, [*rows, longer("Say moss", "No.")])
+    assert found(audited("text-generation", twice, valid=(str(held),)))["contradict"] == ("fact", 1, [11])
+
+
+def test_an_odd_character_of_a_document_has_the_line_it_stands_in(tmp_path: Path) -> None:
+    file = tmp_path / "book.txt"
+    file.write_text("one\ntwo\nthr\x07ee\nfour\n" * 3, encoding="utf-8")
+    row = read(str(file), {"text": "document"})[0]
+    (found,) = odd_characters([row], {"text": "document"})
+    assert (found.name, found.places) == ("controls", [f"{file}:3"])
+
+
+def test_odd_characters_of_messages_and_labels(tmp_path: Path) -> None:
+    rows = [talk(*one) for one in ASKED]
+    rows[3] = talk("What is a caf\ufffd?", "A house.")
+    rows[5] = talk("What is tea?", "In\u200bvisible.")
+    held = listed(tmp_path, [talk("Fish &amp; chips?", "Yes.")], "held.jsonl")
+    names = found(audited("text-generation", listed(tmp_path, rows), valid=(str(held),)))
+    assert (names["broken"][2], names["invisible"][2], names["markup"][2]) == ([4], [6], [1])
+    labelled = [*RIGHT[:30], *[("the a b is odd", "go\u200bod")], *RIGHT[30:]]
+    assert found(audited("text-classification", table(tmp_path, labelled)))["invisible"][2] == [32]
+    words = "".join(f"see\tO\n{a}{b}\tB-x\n\n" for a in "abcdefg" for b in "vwxyz") + "see\tO\nyou\tB-\ufeffx\n"
+    (tmp_path / "set.conll").write_text(words, encoding="utf-8")
+    assert found(audited("token-classification", tmp_path / "set.conll"))["invisible"][1] == 1
+
+
+def of_validation(result: Audit) -> dict[str, tuple[str, int, list[str]]]:
+    valid = (one for one in result.findings if one.part == "valid")
+    return {one.name: (one.level, one.count, [place.rpartition(":")[2] for place in one.places]) for one in valid}
+
+
+@pytest.mark.parametrize("separator", [None, ";"])
+def test_labels_that_validation_alone_has(tmp_path: Path, separator: str | None) -> None:
+    rows = [("the a v is fine", "good"), ("new", "odd"), ("newer", "bad"), ("newest", "other"), ("last", "odd")]
+    held = table(tmp_path, rows, "held.tsv")
+    given = {"valid": (str(held),), "data": DataSettings(label_separator=separator)}
+    result = audited("text-classification", table(tmp_path, RIGHT), **given)
+    assert of_validation(result)["unlearned"] == ("warning", 2, ["3", "6", "5"])
+    line = next(line for line in result.lines() if "unlearned" in line)
+    assert "validation: 2 labels that training has not ('odd', 'other')" in line
+    known = table(tmp_path, [("new", "good"), ("newer", "bad")], "known.tsv")
+    result = audited("text-classification", table(tmp_path, RIGHT), **given | {"valid": (str(known),)})
+    assert "unlearned" not in of_validation(result)
+
+
+def test_tags_that_validation_alone_has(tmp_path: Path) -> None:
+    words = "".join(f"see\tO\n{a}{b}\tB-x\n\n" for a in "abcdefg" for b in "vwxyz")
+    (tmp_path / "set.conll").write_text(words)
+    (tmp_path / "held.conll").write_text("see\tO\nyou\tI-x\n\nsee\tO\nhim\tB-y\nher\tB-y\n\nav\tB-x\n")
+    held = str(tmp_path / "held.conll")
+    result = audited("token-classification", tmp_path / "set.conll", valid=(held,))
+    assert of_validation(result)["unlearned"] == ("warning", 2, ["5", "6", "2"])
+    (tmp_path / "held.conll").write_text("see\tO\nyou\tO\n\n\nsee\tO\nhim\tB-y\n")
+    line = next(
+        line for line in audited("token-classification", tmp_path / "set.conll", valid=(held,)).lines() if "unl" in line
+    )
+    assert f"({held}:6)" in line
+
+
+def test_what_train_would_refuse_of_validation_is_refused_by_its_name(tmp_path: Path) -> None:
+    pairs = [(f"one {a} {b}", f"{b} {a}") for a in "abcdefg" for b in "vwxyz"]
+    long = " ".join("vwxyz" * 30)
+    held = table(tmp_path, [(long, long)], "held.tsv", header="source\ttarget")
+    train = table(tmp_path, pairs, header="source\ttarget")
+    with pytest.raises(HeedfulError, match=rf"longer than 16 tokens, in {held}; raise --data.max-length"):
+        audited("translation", train, valid=(str(held),), data=DataSettings(max_length=16))
+    talks = listed(tmp_path, [instruction(long, long)], "talks.jsonl")
+    asked = listed(tmp_path, [instruction(*one) for one in ASKED[:9]])
+    with pytest.raises(HeedfulError, match=rf"longer than 16 tokens, in {talks}; raise"):
+        audited("text-generation", asked, valid=(str(talks),), data=DataSettings(max_length=16))
+
+
+def test_what_validation_holds_is_looked_at(tmp_path: Path) -> None:
+    rows = [("the a v is fine", "good"), ("ЖШЩЮ Ъ", "bad"), ("", "bad"), (" ".join("vwxyz" * 30), "bad")]
+    held = table(tmp_path, rows, "held.tsv")
+    train = table(tmp_path, [*RIGHT, ("", "good"), (" ", "bad")])
+    given = {"valid": (str(held),), "data": DataSettings(max_length=16)}
+    result = audited("text-classification", train, **given)
+    valid = of_validation(result)
+    assert (valid["unknown"][0], valid["unknown"][2]) == ("warning", ["3"])
+    assert valid["read"] == ("warning", 1, ["5"])
+    assert valid["skipped"] == ("warning", 1, ["4"])
+    skipped = next(one for one in result.findings if one.name == "skipped" and one.part == "train")
+    assert skipped.places == [f"{train}:52", f"{train}:53"]
+    assert {one["part"] for one in result.as_dict()["findings"]} == {"train", "valid"}
+
+
+def test_nothing_that_moves_a_terminal(tmp_path: Path) -> None:
+    odd = "a\x1b[2Jb\x07\x0b\x0c\u202ed"
+    rows = [
+        {"text": f"{odd} {text}", "label": "x" * 3000 if label == "bad" else f"{odd}\nnew"} for text, label in RIGHT
+    ]
+    file = listed(tmp_path, [*rows, {"text": "rare", "label": f"{odd}\n2"}, {"text": "rarer", "label": f"{odd}\nNEW"}])
+    result = audited("text-classification", file)
+    lines = [*result.lines(), *result.sample]
+    assert all(line.isprintable() for line in lines)
+    assert max(map(len, lines)) < 1000
+    assert any("a␛[2Jb␇" in line for line in result.sample)
+    held = listed(tmp_path, [{"text": "new", "label": "\x1b[2J" + "y" * 3000}], "held.jsonl")
+    lines = audited("text-classification", file, valid=(str(held),)).lines()
+    assert all(line.isprintable() and len(line) < 1000 for line in lines)
+    task = TextClassification.prepare(
+        read([str(file)], TextClassification.columns), RunSettings("-", train=("-",), out="-")
+    )
+    assert task.sample(Row(rows[0], "set.jsonl", 1)).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "task", "lines"),
+    [
+        ("a.tsv", "a #\tb #\n \tx\n", "translation", [2, 4, 6]),
+        (
+            "a.jsonl",
+            '{"prompt": "a #", "completion": "c"}\n{"prompt": "", "completion": "c"}\n',
+            "text-generation",
+            [2, 4, 6],
+        ),
+        ("a.jsonl", '{"text": "a #\\nb"}\n{"text": ""}\n', "text-generation", [2, 4, 6]),
+        (
+            "a.jsonl",
+            '{"words": ["a", "#"], "tags": ["O", "X"]}\n{"words": [], "tags": []}\n',
+            "token-classification",
+            [2, 4, 6],
+        ),
+    ],
+)
+def test_where_blank_rows_are(tmp_path: Path, name: str, text: str, task: str, lines: list[int]) -> None:
+    file, held = tmp_path / name, tmp_path / f"held-{name}"
+    for one in (file, held):
+        one.write_text("".join(text.replace("#", str(n)) for n in range(30)))
+    for given in ({"valid": (str(held),)}, {}):
+        places = [one.places for one in audited(task, file, **given).findings if one.name == "skipped"]
+        assert [place[:3] for place in places] == [
+            [f"{one}:{line}" for line in lines] for one in (file, held)[: 1 + len(given)]
+        ]
+        assert all(len(place) == 30 for place in places)
+
+
+def test_files_of_a_folder_that_are_nothing_wanted(tmp_path: Path) -> None:
+    for n in range(12):
+        (tmp_path / f"{n}.txt").write_text(f"one of the texts, number {n}\n" * 20)
+    (tmp_path / "odd.txt").write_bytes(b"\xff\xfe\x00\x00")
+    result = audited("text-generation", tmp_path)
+    assert [one.places for one in result.findings if one.name == "skipped"] == [[str(tmp_path / "odd.txt")]]
+
+
+@pytest.mark.parametrize(
+    ("task", "header", "long", "level"),
+    [
+        ("translation", "source\ttarget", ("x " * 40, "y"), 1),
+        ("summarization", "text\tsummary", ("x " * 40, "y"), 1),
+        ("feature-extraction", "text\ttext_pair", ("a", "x " * 40), 1),
+        ("text-classification", "text\tlabel", ("x " * 40, "one"), 1),
+        ("text-generation", "prompt\tcompletion", ("x " * 40, "y"), 1),
+    ],
+)
+def test_where_what_is_cut_or_left_out_is(
+    tmp_path: Path, task: str, header: str, long: tuple[str, str], level: int
+) -> None:
+    rows = [(f"{a} {b}", "one" if a < "d" else "two") for a in "abcdefg" for b in "vwxyz"]
+    held = table(tmp_path, [("new", "one"), long], "held.tsv", header)
+    file = table(tmp_path, [*rows[:7], long, *rows[7:]], header=header)
+    result = audited(task, file, valid=(str(held),), data=DataSettings(max_length=16))
+    assert [one.places for one in result.findings if one.name == "read" and one.count] == [[f"{file}:9"], [f"{held}:3"]]
+
+
+def test_lengths_say_of_what_they_are(tmp_path: Path) -> None:
+    rows = [(f"{a} {b}", f"{b} {b} {b} {a}", "5" if a < "d" else "1.5") for a in "abcdefg" for b in "vwxyz"]
+    pairs = audited("feature-extraction", table(tmp_path, rows, header="text\ttext_pair\tscore"))
+    (lengths,) = (one.text for one in pairs.findings if one.name == "lengths")
+    assert re.fullmatch(r"text 4 tokens in .* at most; text_pair 6 tokens in .* at most", lengths)
+    assert any(re.fullmatch(r"  score +(5|1\.5)", line) for line in pairs.sample)
+    sources = audited("translation", table(tmp_path, [row[:2] for row in rows], header="source\ttarget"))
+    (lengths,) = (one.text for one in sources.findings if one.name == "lengths")
+    assert re.match(r"source \d+ tokens .*; target \d+ tokens", lengths)

@@ -64,7 +64,7 @@ EXPECTED = [("in Paris", "O B-LOC", 1), ("Ann Lee", "B-PER I-PER", 4)]
 def test_columns_and_what_parts_sentences(text: str, expected: list[tuple[str, str, int]], tmp_path: Path) -> None:
     rows = rows_of(written(tmp_path, text))
     assert plain(rows) == expected
-    assert rows.columns == ("first", "last")
+    assert rows.columns == ("words", "tags")
     assert all(len(row.values["words"]) == len(row.values["tags"]) for row in rows)
 
 

@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from heedful.data import Kind, Row, parts, read
+from heedful.data.documents import line_at
 from heedful.errors import HeedfulError
 
 TEXT: dict[str, Kind] = {"text": "document"}
@@ -190,3 +191,14 @@ def test_folders_without_text_and_wrong_sources_are_said(tmp_path: Path) -> None
     assert "builtin:stdlib is a set of its own" in said([tmp_path / "c.txt", "builtin:stdlib"])
     with pytest.raises(HeedfulError, match="is a folder and a file is wanted"):
         read(tmp_path, ["text"])
+
+
+def test_the_line_of_a_character(tmp_path: Path) -> None:
+    make(tmp_path, {"a.txt": "one\r\ntwo\n\x07three\n", "a.jsonl": json.dumps({"text": "one\n\x07two"}) + "\n"})
+    for name, line in (("a.txt", 3), ("a.jsonl", 1)):
+        (row,) = read(tmp_path / name, TEXT)
+        text = row.values["text"]
+        assert line_at(row, text, text.index("\x07")) == line, name
+    assert line_at(Row({}, "book.txt", 40), "a\nb", 2) == 41  # a piece of a large file
+    assert line_at(Row({}, "squad.json", 7), "a\nb", 2) == 7
+    assert line_at(Row({}, "builtin:stdlib", 7), "a\nb", 2) == 7

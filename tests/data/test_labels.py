@@ -198,7 +198,6 @@ def test_an_optional_column_is_taken_where_it_is_there(write: Write) -> None:
         assert rows.columns == tuple(PAIR)
     without = {
         "b.tsv": "label\ttext\na\tx\n",
-        "c.tsv": "x\ta\tunused\n",
         "b.csv": "id,text,label\n1,x,a\n",
         "b.jsonl": jsonl({"text": "x", "label": "a", "pair": "y"}),
         "b.parquet": parquet({"label": ["a"], "text": ["x"]}),

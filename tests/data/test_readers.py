@@ -164,6 +164,49 @@ def test_names_choose_columns(write: Write) -> None:
     assert values(read(stored, PAIR, names=("translation.fr", "translation.en"))) == [("un", "one")]
 
 
+def test_long_fields_of_csv(write: Write) -> None:
+    long = "a" * 200_000
+    assert values(read(write("a.csv", f"source,target\n{long},un\n"), PAIR)) == [(long, "un")]
+    path = write("b.csv", f'source,target\none,un\n"{long},deux\nthree,trois\n')
+    assert f"broken CSV (unexpected end of data), in {path}:3;" in said(path)
+
+
+def test_a_header_with_blanks_around_its_names(write: Write) -> None:
+    rows = read(write("a.csv", " source, target\n one,un\n"), PAIR)
+    assert (values(rows), rows.columns) == ([(" one", "un")], PAIR)
+    assert values(read(write("a.tsv", "en \t fr\none\tun\n"), PAIR, names=("fr", "en"))) == [("un", "one")]
+    assert values(read(write("b.tsv", "en \tfr\none\tun\n"), PAIR, names=("en ", "fr"))) == [("one", "un")]
+    scored = read(write("b.csv", "text, text_pair, score\na,b,2\n"), SCORED)
+    assert scored[0].values == {"text": "a", "text_pair": "b", "score": 2.0}
+
+
+def test_a_name_that_two_columns_have(write: Write) -> None:
+    path = write("a.csv", "source,target, target\none,un,uno\n")
+    assert said(path) == f"2 columns are called 'target', in {path}:1; give each a name of its own"
+    other = write("b.tsv", "source\ttarget\tid\tid\none\tun\t1\t2\n")  # nobody asks for these
+    assert values(read(other, PAIR)) == [("one", "un")]
+
+
+def test_columns_too_many_without_a_header(write: Write) -> None:
+    path = write("a.tsv", "1\tone\tun\n2\ttwo\tdeux\n")
+    told = f"3 columns without a header, and 2 are wanted (source, target), in {path}:1; say which, by number: "
+    assert said(path) == told + "--data.columns 1,2"
+    assert values(read(path, PAIR, names=("2", "3"))) == [("one", "un"), ("two", "deux")]
+    path = write("b.tsv", "a\tb\tc\n")
+    assert said(path, SCORED).endswith("1,2, or with a third: --data.columns 1,2,negative=3")
+    assert read(path, SCORED, names=["1", "2", "negative=3"])[0].values["negative"] == "c"
+    assert [given.input for given in inputs(path, {"text": "text", "text_pair": "text"})] == [
+        {"text": "a", "text_pair": "b"}  # what is asked comes first, its answer may follow
+    ]
+
+
+def test_only_names_that_are_near_are_suggested(write: Write) -> None:
+    path = write("a.csv", "content,target\none,un\n")
+    assert "among 'content', 'target'" in said(path, ["text", "label"])
+    assert "did you mean" not in said(path, ["text", "label"])
+    assert "did you mean 'labl'?" in said(write("b.csv", "text,labl\na,b\n"), ["text", "label"])
+
+
 def test_line_numbers_where_fields_run_over_lines(write: Write) -> None:
     path = write("a.csv", 'source,target\n"one\nmore",un\n"two",deux\n"a","b","c"\n')
     assert f"3 columns where line 1 has 2, in {path}:5" in said(path)
@@ -372,6 +415,11 @@ def test_parallel_files_of_different_length(write: Write) -> None:
     assert f", in {english}:4;" in said([french, english])
 
 
+def test_a_broken_link_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").symlink_to("gone.tsv")
+    assert said(f"{tmp_path}/a.tsv") == f"{tmp_path}/a.tsv is a broken link, to 'gone.tsv'; mend it or take it away"
+
+
 def test_broken_lines_of_parallel_files(write: Write) -> None:
     french = write("a.fr", b"1\n\xe2\n")
     assert f"in {french}:2;" in said([write("a.en", "1\n2\n"), french])
@@ -413,6 +461,12 @@ def test_a_header_of_other_names_is_no_row(tmp_path: Path) -> None:
         ):
             read(file, ["source", "target"])
         assert len(read(file, ["source", "target"], names=["1", "2"])) == 2
+    for header in ("english\tfrench", "en\tfr", "content\ttitle"):
+        file.write_text(f"{header}\nthe cow\tla vache\n")
+        with pytest.raises(HeedfulError, match=r"no column 'source' among .*a\.tsv:1; say which"):
+            read(file, ["source", "target"])
+    file.write_text("image\timage\nmessage\tmessage\n")  # words that two languages share
+    assert len(read(file, ["source", "target"])) == 2
     file.write_text("text\nthe cow\n")  # a single word is a word, unless it is nearly what is wanted
     assert len(read(file, ["source"])) == 2
 

@@ -217,7 +217,7 @@ def test_what_is_too_long_is_left_out_and_never_split() -> None:
     encoded = task.encode(pairs(("Say ", "Moo."), long), 64)
     assert len(encoded.examples) == len(encoded.rows) == 1
     assert encoded.note.endswith("; 1 example longer than 64 tokens left out")
-    with pytest.raises(HeedfulError, match=r"every example is longer than 64 tokens; raise --data\.max-length"):
+    with pytest.raises(HeedfulError, match=r"every example is longer than 64 tokens, in .+; raise --data\.max-length"):
         task.encode(pairs(long), 64)
     odd = Rows([*pairs(("a", "b")), Row({"text": "a document"}, "b.txt", 1)])
     with pytest.raises(HeedfulError, match=r"documents and instructions in one set, in b\.txt:1"):

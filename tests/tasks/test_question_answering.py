@@ -105,7 +105,7 @@ def saved(task: QuestionAnswering, model: Model, folder: Path) -> Path:
 
 def test_a_question_and_its_context_as_bert_has_them() -> None:
     task, _ = made(SETS["all"])
-    examples, rows, note, lost = task.encode(SETS["all"])
+    examples, rows, note, lost, _ = task.encode(SETS["all"])
     batch = task.collate(examples)
     assert (len(examples), note, rows, lost) == (len(SETS["all"]), "", SETS["all"], 0)
     for i, each in enumerate(SETS["all"]):
@@ -132,7 +132,7 @@ def test_windows_are_those_of_transformers(most: int, stride: int | None, tmp_pa
     data = Rows([row(question, LONG, "Lima now")])
     shared = min(128, most // 3) if stride is None else stride
     task.stride = stride
-    examples, rows, note, lost = task.encode(data, most)
+    examples, rows, note, lost, _ = task.encode(data, most)
     wanted = theirs(
         question, LONG, truncation="only_second", max_length=most, stride=shared, return_overflowing_tokens=True
     )["input_ids"]

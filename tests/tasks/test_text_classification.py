@@ -15,7 +15,7 @@ import torch
 import heedful
 from heedful.checkpoints import load, save
 from heedful.config import EncoderConfig
-from heedful.data import Row, Rows
+from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
@@ -119,7 +119,7 @@ def test_long_pairs_are_cut_as_transformers_cuts_them(most: int, tmp_path: Path)
     task, _ = made(PAIRS)
     task.save(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    examples, kept, note, lost = task.encode(PAIRS, most)
+    examples, kept, note, lost, unread = task.encode(PAIRS, most)
     wanted = [
         theirs(row.values["text"], row.values["text_pair"], truncation="longest_first", max_length=most)
         for row in PAIRS
@@ -130,6 +130,7 @@ def test_long_pairs_are_cut_as_transformers_cuts_them(most: int, tmp_path: Path)
     assert kept == PAIRS
     assert note == (f"{many(cut)} cut to {most} tokens (--data.max-length)" if cut else "")
     assert lost == cut
+    assert unread == [row for row, length in zip(PAIRS, whole, strict=True) if length > most]
 
 
 def test_a_text_longer_than_the_model_is_cut_and_the_note_says_so() -> None:
@@ -137,7 +138,8 @@ def test_a_text_longer_than_the_model_is_cut_and_the_note_says_so() -> None:
     assert isinstance(model.config, EncoderConfig)
     assert model.config.encoder.position.length == 6
     long = rows(("the apple and the pear and the plum and the quince", "fruit"))
-    examples, _, note, _ = task.encode(long, 100)
+    examples, _, note, _, unread = task.encode(long, 100)
+    assert unread == long
     assert len(examples[0].ids) == 6
     assert note == "1 example cut to 6 tokens (the model takes no more)"
     assert task.answer(model, [long[0].values["text"]])[0].output in task.labels
@@ -203,6 +205,28 @@ def test_what_is_held_back_has_only_labels_that_are_learned() -> None:
         assert len(held) > 20
     with pytest.raises(HeedfulError, match="--valid"):
         TextClassification.divide(rows(*((f"text {i}", f"label {i}") for i in range(20))), 0.2, 0)
+
+
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [
+        ("{}.5", r"20 different labels in 20 rows, such as '\d+\.5': they look like numbers; "),
+        ("a text of {} words", r"20 different labels in 20 rows, such as 'a text of \d+ words': they look like text; "),
+    ],
+)
+def test_labels_in_the_other_column_are_told(tmp_path: Path, label: str, told: str) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("".join(f"{i % 2} text {i}\t{label.format(i)}\n" for i in range(20)))
+    remedy = (
+        "say where the labels stand, if in the other column: --data.columns 2,1, else give validation data: --valid$"
+    )
+    with pytest.raises(HeedfulError, match=rf"^{file}: {told}{remedy}"):
+        TextClassification.divide(read(file, TextClassification.columns), 0.2, 0)
+    (tmp_path / "a.txt").write_text("".join(f"text {i}\n" for i in range(20)))
+    (tmp_path / "a.labels").write_text("".join(label.format(i) + "\n" for i in range(20)))
+    plain = read([tmp_path / "a.txt", tmp_path / "a.labels"], TextClassification.columns)
+    with pytest.raises(HeedfulError, match=r"a\.txt: every label has too few examples to hold some back; give valid"):
+        TextClassification.divide(plain, 0.2, 0)
 
 
 # ------------------------------------------------------------------------------------------------------------- learning

@@ -90,10 +90,10 @@ def test_what_is_too_long_is_left_out_and_said(task: Translation) -> None:
     assert len(kept.examples) == 2
     assert kept.note == f"1 example longer than {longest.max() - 1} tokens left out (--data.max-length)"
     assert task.encode(ROWS).note == ""
-    with pytest.raises(HeedfulError, match=r"every example is longer than 1 token; raise --data\.max-length"):
+    with pytest.raises(HeedfulError, match=r"every example is longer than 1 token, in .+; raise --data\.max-length"):
         task.encode(ROWS, 1)
     few = Translation(task.source, task.target, positions=1)  # where the model is the one that takes no more
-    with pytest.raises(HeedfulError, match="every example is longer than 1 token; the model takes no more"):
+    with pytest.raises(HeedfulError, match=r"every example is longer than 1 token, in .+; the model takes no more"):
         few.encode(ROWS, 50)
 
 
@@ -303,7 +303,7 @@ def test_rows_without_a_language_have_no_tag(task: Translation, tmp_path: Path) 
     file.write_text("source\ttarget\tlanguage\nred\trouge\tfr\n")
     assert read(str(file), Translation.columns)[0].values == {"source": "red", "target": "rouge", "language": "fr"}
     file.write_text("red\trouge\tfr\n")
-    assert read(str(file), Translation.columns)[0].values == {"source": "red", "target": "rouge"}
+    assert read(str(file), Translation.columns, names=("1", "2"))[0].values == {"source": "red", "target": "rouge"}
     named = read(str(file), Translation.columns, names=("1", "2", "3"))
     assert named[0].values == {"source": "red", "target": "rouge", "language": "fr"}
 

@@ -102,6 +102,16 @@ def test_plain_lines_where_there_is_no_terminal():
     )
 
 
+def test_the_first_sample_is_shown_and_all_are_kept(path):
+    stream = io.StringIO()
+    samples = [{"input": "a b", "output": "c\nd", "target": "e"}, {"input": "f", "output": "g"}]
+    with Log(path, stream=stream) as log:
+        log.begin(0)
+        log.write({"step": 2, "target_tokens_per_second": 10.0, "valid_loss": 1.0, "samples": samples})
+    assert stream.getvalue() == "step 2  10 target tokens/s  valid_loss 1\n           a b → c d\n"
+    assert lines(path)[-1]["samples"] == samples
+
+
 def test_one_bar_on_a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "xterm")

@@ -35,7 +35,7 @@ def written(run: Path) -> dict[str, list[tuple[int, float]]]:
     for text in (run / "metrics.jsonl").read_text().splitlines():
         line = json.loads(text)
         for name, value in line.items():
-            if name != "step" and value is not None:
+            if isinstance(value, int | float) and name != "step":
                 told.setdefault(name, []).append((line["step"], value))
     return told
 
@@ -49,6 +49,9 @@ def test_tensorboard_has_the_log_and_drops_what_a_resumed_run_does_again(data: P
     read = EventAccumulator(str(data.parent / "run/tensorboard"))
     read.Reload()
     found = {name: [(event.step, event.value) for event in read.Scalars(name)] for name in read.Tags()["scalars"]}
+    logged = map(json.loads, (data.parent / "run/metrics.jsonl").read_text().splitlines())
+    evaluations = {line["step"] for line in logged if "samples" in line}
+    assert {event.step for event in read.Tensors("samples/text_summary")} == evaluations == {4, 8, 12}
     for name, points in written(data.parent / "run").items():
         assert [step for step, _ in found[name]] == [step for step, _ in points], name
         assert [value for _, value in found[name]] == pytest.approx([value for _, value in points], rel=1e-6), name

@@ -177,6 +177,29 @@ def test_a_run_that_is_done_says_so(run: Path, capsys: pytest.CaptureFixture[str
     assert "this run was done already, by --max-steps, after 40 steps" in capsys.readouterr().out
 
 
+def test_an_evaluation_tells_what_the_model_says(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert all(("samples" in line) == ("valid_loss" in line) for line in lines)
+    held = [tuple(sample[name] for name in ("input", "target")) for sample in lines[-1]["samples"]]
+    assert len(held) == 3
+    assert all(" ".join(source.split()[::-1]) == target for source, target in held)
+    assert "target_tokens_per_second" in lines[-1]
+
+
+def test_a_language_model_is_heard_as_its_pipeline_says(tmp_path: Path) -> None:
+    text = tmp_path / "book.txt"
+    text.write_text("".join(f"{' '.join(WORDS[i % 7 :])}, {i}.\n" for i in range(400)), encoding="utf-8")
+    options = ["--preset=gpt-micro", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--max-steps=3"]
+    options += ["--tokenizer.kind=character", "--data.max-length=32", "--out", str(tmp_path / "out")]
+    assert cli.main(["train", "text-generation", "--train", str(text), *options]) == 0
+    line = json.loads((tmp_path / "out" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    (sample,) = line["samples"]  # one document
+    assert text.read_text(encoding="utf-8").count(sample["input"])
+    go_on = heedful.pipeline("text-generation", str(tmp_path / "out"))
+    (answer,) = go_on([sample["input"]], do_sample=False, max_new_tokens=60)
+    assert " ".join(answer["output"].removeprefix(sample["input"]).split()) == sample["output"]
+
+
 @pytest.mark.parametrize("changed", ["rows", "words", "validation"])
 def test_resuming_on_other_data_is_refused(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: str

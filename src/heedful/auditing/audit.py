@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from heedful import tasks
 from heedful.auditing.characters import odd_characters
 from heedful.auditing.finding import Finding
+from heedful.auditing.images import bare, looks, pictured
+from heedful.auditing.labels import balance, unlearned
 from heedful.auditing.near import near
-from heedful.auditing.rows import balance, keys_of, leaked, repeated
-from heedful.auditing.tokens import lengths, looked_at, shown
-from heedful.data import Rows
+from heedful.auditing.rows import copied, keys_of, leaked, repeated, skipped
+from heedful.auditing.tokens import lengths, looked_at, shown, unread
+from heedful.checkpoints.fitting import blank
+from heedful.config import ModelConfig, VisionConfig
+from heedful.data import Rows, image_folder
 from heedful.data.pieces import continues, on_disk
 from heedful.errors import many
 from heedful.models.base import device_of
@@ -78,15 +82,29 @@ def audit(settings: RunSettings) -> Audit:
     settings = asked_for(kind, settings)
     rows, held = divided(kind, settings)
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device_of("cpu"))
-    task = kind.start(settings.start_from, rows, settings)[0] if settings.start_from else kind.prepare(rows, settings)
+    task, config = _made(kind, rows, settings)
     encoded = task.encode(rows, settings.data.max_length)
     findings = [
         *findings_of(task, rows, held),
         *_findings_of_pairs(task, rows, held),
         *findings_of_tokens(task, encoded),
+        *_findings_of_validation(task, held, settings.data.max_length),
     ]
-    sample = shown(task, encoded)
+    if isinstance(config, VisionConfig):
+        findings += _findings_of_images(settings, rows, held)
+    sample = pictured(config, encoded) if isinstance(config, VisionConfig) else shown(task, encoded)
     return Audit(task.name, len(rows), len(held), findings, sample, time.perf_counter() - began)
+
+
+def _made(kind: type[Task], rows: Rows, settings: RunSettings) -> tuple[Task, ModelConfig]:
+    """The task as it is before the first step, and what model it would train."""
+    if settings.start_from:
+        task, model = kind.start(settings.start_from, rows, settings)
+    else:
+        task = kind.prepare(rows, settings)
+        model = blank(task.config(settings))
+    task.ready(model, settings)
+    return task, model.config
 
 
 def warnings(task: Task, rows: Rows, held: Rows, learned: Encoded) -> list[str]:
@@ -100,13 +118,14 @@ def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
     columns = dict(task.columns)
     if on_disk(rows):
         of = f"of {len(rows):,} {'pieces of documents' if any(map(continues, rows)) else 'documents'}"
-        rows = Rows(sampled(rows), rows.skipped, rows.columns)
+        yield from skipped(rows)
+        rows = Rows(sampled(rows), 0, rows.columns)
         yield Finding("sampled", "fact", len(rows), f"{len(rows):,} {of} were looked at")
-    if rows.skipped:
-        text = f"{many(rows.skipped, 'blank or unreadable row')} left out"
-        yield Finding("skipped", "warning", rows.skipped, text)
+    yield from skipped(rows)
+    yield from (replace(one, part="valid") for one in skipped(held))
     keys, others = (keys_of(part, columns, task.input_columns) for part in (rows, held))
     yield from repeated(rows, keys, columns)
+    yield from copied(rows, columns)
     yield from leaked(rows, keys, held, others)
     yield from balance(rows, columns)
     yield from odd_characters([*rows, *held], columns)
@@ -118,7 +137,25 @@ def _findings_of_pairs(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
         yield from near(rows, held, dict(task.columns), task.input_columns)
 
 
+def _findings_of_images(settings: RunSettings, rows: Rows, held: Rows) -> Iterator[Finding]:
+    """What images look like, and folders without any."""
+    yield from looks(rows)
+    yield from bare(settings.train, "train")
+    sources = settings.valid or [source for source in settings.train if image_folder.parts(source)]
+    yield from (replace(one, part="valid") for one in (*looks(held), *bare(sources, "valid")))
+
+
 def findings_of_tokens(task: Task, encoded: Encoded) -> Iterator[Finding]:
     """What the model would be given of them."""
     yield from lengths(task, encoded)
+    yield from unread(encoded)
     yield from looked_at(task, encoded)
+
+
+def _findings_of_validation(task: Task, held: Rows, max_length: int | None) -> Iterator[Finding]:
+    """What the model would be asked, and cannot be."""
+    strange, known = unlearned(held, getattr(task, "labels", ()), task.columns)
+    yield from strange
+    if known:
+        encoded = task.encode(known, max_length)
+        yield from (replace(one, part="valid") for one in (*unread(encoded), *looked_at(task, encoded)))

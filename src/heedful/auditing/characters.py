@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from heedful.auditing.finding import Finding, place
 from heedful.data import Row
+from heedful.data.documents import line_at
 from heedful.data.rows import Kind
 from heedful.errors import many
 
@@ -36,12 +37,18 @@ ODD: dict[str, tuple[re.Pattern[str], str]] = {
 
 
 def texts_of(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
-    """The texts of a row, those of words as one."""
+    """The texts of a row, those of words as one: what is asked, answered, said in messages, and the labels.
+
+    >>> list(texts_of(Row({"words": ("in", "Rome"), "tags": ("O", "LOC")}, "a", 1), {"words": "words", "tags": "tags"}))
+    ['in Rome', 'O LOC']
+    """
     for name, kind in columns.items():
-        value = row.values.get(name)
-        if isinstance(value, str) and kind.rstrip("?") in ("text", "document"):
+        value = row.values.get(name, ())
+        if isinstance(value, str):
             yield value
-        elif isinstance(value, tuple) and kind == "words":
+        elif kind.rstrip("?") == "messages":
+            yield from (message["content"] for message in value)
+        elif value and kind in ("words", "tags", "label"):
             yield " ".join(value)
 
 
@@ -58,8 +65,8 @@ def odd_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Findin
             if text.isascii() and min(text, default=" ") >= "\x00" and not _suspicious(text):
                 continue
             for name, (pattern, _) in ODD.items():
-                if pattern.search(text):
-                    found[name].append(place(row))
+                if first := pattern.search(text):
+                    found[name].append(f"{row.file}:{line_at(row, text, first.start())}")
             if not unicodedata.is_normalized("NFC", text):
                 found["forms"].append(place(row))
     told = {name: what for name, (_, what) in ODD.items()}

@@ -22,6 +22,7 @@ class Finding:
         count: of examples, or of what ``text`` says.
         text: a line for a person, with the remedy where it is a warning.
         places: file and line of the examples, "train.tsv:41".
+        part: of the data that it is about.
     """
 
     name: str
@@ -29,18 +30,21 @@ class Finding:
     count: int
     text: str
     places: Sequence[str] = field(default=())
+    part: Literal["train", "valid"] = "train"
 
     def line(self) -> str:
         """``! duplicates  12 examples ... (train.tsv:41, train.tsv:77, ...)``."""
         more = ", ..." if len(self.places) > PLACES else ""
         where = f" ({', '.join(self.places[:PLACES])}{more})" if self.places else ""
-        return f"{'!' if self.level == 'warning' else ' '} {self.name:<12}{self.text}{where}"
+        part = "validation: " if self.part == "valid" else ""
+        return f"{'!' if self.level == 'warning' else ' '} {self.name:<12}{part}{self.text}{where}"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "name": self.name,
             "level": self.level,
+            "part": self.part,
             "count": self.count,
             "text": self.text,
             "places": list(self.places[:KEPT]),

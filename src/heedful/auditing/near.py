@@ -10,6 +10,7 @@ import numpy as np
 
 from heedful.auditing.characters import texts_of
 from heedful.auditing.finding import Finding, place
+from heedful.auditing.rows import asked_of
 from heedful.data import Row
 from heedful.data.rows import Kind
 from heedful.errors import many
@@ -48,9 +49,8 @@ def near(
     >>> print(*[one.line() for one in near(rows, [], {"text": "text"}, ["text"])])
       similar     1 example (25.0 %) nearly as another, but for case, signs or digits (a.txt:2 ~ a.txt:1)
     """
-    kinds = {name: kind for name, kind in columns.items() if name in asks}
-    asked = _texts(_evenly(held, MOST // 5), kinds)
-    taught = _texts(_evenly(train, MOST - len(asked)), kinds)
+    asked = _texts(_evenly(held, MOST // 5), columns, asks)
+    taught = _texts(_evenly(train, MOST - len(asked)), columns, asks)
     share = min(1.0, ROOM / max(1, sum(min(len(one), CUT) for texts, _ in (*taught, *asked) for one in texts)))
     taught, asked = (list(_evenly(part, int(share * len(part)))) for part in (taught, asked))
     once: dict[Texts, Row] = {}
@@ -95,11 +95,22 @@ def _evenly(rows: Sequence[T], most: int) -> Sequence[T]:
     return rows if len(rows) <= most else [rows[i * len(rows) // most] for i in range(most)]
 
 
-def _texts(rows: Sequence[Row], kinds: Mapping[str, Kind]) -> list[tuple[Texts, Row]]:
-    """What each row asks: letters in lower case, blanks as one. Rows without text are left out."""
-    each = [{name: kind} for name, kind in kinds.items()]
-    found = ((tuple(" ".join(" ".join(texts_of(row, one)).split()).casefold() for one in each), row) for row in rows)
-    return [(texts, row) for texts, row in found if any(texts)]
+def _texts(rows: Sequence[Row], columns: Mapping[str, Kind], asks: Collection[str]) -> list[tuple[Texts, Row]]:
+    """What each row asks (``asked_of``), an empty text for a column that it has not: letters in lower case, blanks as
+    one. What a system is told is left out: it is the same everywhere. Rows without text are left out.
+    """
+    found = []
+    for row in rows:
+        asked = asked_of(row, asks)
+        if "messages" in asked:
+            asked["messages"] = [message for message in asked["messages"] if message["role"] != "system"]
+        only = Row(asked, row.file, row.line)
+        texts = tuple(
+            " ".join(" ".join(texts_of(only, {name: kind})).split()).casefold() for name, kind in columns.items()
+        )
+        if any(texts):
+            found.append((texts, row))
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------- letters

@@ -1,19 +1,28 @@
-"""What rows tell before any tokenizer reads them: what comes twice, what leaks, how labels are spread."""
+"""What rows tell before any tokenizer reads them: what comes twice, what is copied, what leaks."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from heedful.auditing.finding import Finding, place
-from heedful.data import Picture, Row
+from heedful.data import Picture, Row, Rows
 from heedful.data.rows import Kind
 from heedful.errors import many
 
-FEW = 5  # of a label, so few examples hardly teach it
-SKEWED = 0.9  # the share from which one label drowns the others
+# the shares from which what is said again, or copied, is more than a fact; texts are often said again, and rightly so
+AGAIN, AGAIN_LABELLED, COPIED = 1 / 3, 0.01, 0.01
+
+
+# of two columns, what to do where both hold the same text
+COPIES = {
+    ("source", "target"): "take them out unless that is to be learned",
+    ("text", "summary"): "take them out unless that is to be learned",
+    ("text", "text_pair"): "a text is near itself anyway, take them out",
+    ("text_pair", "negative"): "nothing can be both near and far, correct them",
+    ("text", "negative"): "nothing can be far from itself, correct them",
+}
 
 
 class Key(NamedTuple):
@@ -24,25 +33,60 @@ class Key(NamedTuple):
 
 
 def keys_of(rows: Sequence[Row], columns: Iterable[str], asks: Collection[str]) -> list[Key]:
-    """The keys of the rows, each value looked at once; a model is asked with the columns ``asks``."""
+    """The keys of the rows, by those of the columns that each has; a model is asked with ``asked_of``."""
+    wanted = list(columns)
     found = []
     for row in rows:
-        each = {name: _digest(row.values.get(name)) for name in columns}
-        found.append(Key(_joined(each.values()), _joined(one for name, one in each.items() if name in asks)))
+        whole = {name: _digest(row.values[name]) for name in wanted if name in row.values}
+        asked = {
+            name: whole[name] if value is row.values[name] else _digest(value)
+            for name, value in asked_of(row, asks).items()
+        }
+        found.append(Key(_joined(whole), _joined(asked or whole)))
     return found
 
 
+def asked_of(row: Row, asks: Collection[str]) -> dict[str, Any]:
+    """What a model is asked with: those of the columns ``asks`` that the row has; of an instruction its prompt, of a
+    conversation the messages before the last answer.
+
+    >>> talk = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
+    >>> [len(asked_of(Row({"messages": talk}, "talks.jsonl", 1), ["text"])["messages"])]
+    [3]
+    """
+    found = {name: row.values[name] for name in asks if name in row.values}
+    if found:
+        return found
+    if "messages" not in row.values:
+        return {"prompt": row.values["prompt"]} if "prompt" in row.values else {}
+    messages = row.values["messages"]
+    last = max((place for place, one in enumerate(messages) if one["role"] == "assistant"), default=0)
+    return {"messages": messages[:last]} if last else {}
+
+
 def _digest(value: Any) -> bytes:
-    if isinstance(value, Picture):
-        content = value.digest_bytes()
-    else:  # words, spans and messages by what they show: some of them have no hash
-        plain = " ".join(value.split()).casefold() if isinstance(value, str) else repr(value)
-        content = plain.encode("utf-8", "surrogatepass")
+    content = value.digest_bytes() if isinstance(value, Picture) else _plain(value).encode("utf-8", "surrogatepass")
     return blake2b(content, digest_size=16).digest()
 
 
-def _joined(parts: Iterable[bytes]) -> bytes:
-    return blake2b(b"".join(parts), digest_size=16).digest()
+def _plain(value: Any) -> str:
+    """Texts with letters in whichever case and blanks as one; words, spans and numbers by what they show."""
+    if isinstance(value, str):
+        return " ".join(value.split()).casefold()
+    if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
+        return repr([sorted((name, _plain(each)) for name, each in message.items()) for message in value])
+    return repr(value)
+
+
+def _joined(parts: Mapping[str, bytes]) -> bytes:
+    return blake2b(b"".join(name.encode() + b"\0" + part for name, part in parts.items()), digest_size=16).digest()
+
+
+def skipped(rows: Rows) -> Iterator[Finding]:
+    """Rows that hold nothing, and files that are nothing wanted."""
+    if rows.skipped:
+        text = f"{many(rows.skipped, 'blank or unreadable row')} left out"
+        yield Finding("skipped", "warning", rows.skipped, text, rows.blank)
 
 
 def repeated(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[str, Kind]) -> Iterator[Finding]:
@@ -62,15 +106,41 @@ def repeated(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[str, Kin
             against.append(place(row))
         whole.add(key.whole)
         asked.add(key.asked)
-    graded = any(kind in ("label", "tags") for kind in columns.values())  # texts are often said again, and rightly so
+    graded = any(kind in ("label", "tags") for kind in columns.values())
     if again:
-        share = 100 * len(again) / len(rows)
-        text = f"{many(len(again))} ({share:.1f} %) said again; learned once more each time"
-        yield Finding("duplicates", "warning" if graded and share > 1 else "fact", len(again), text, again)
+        share = len(again) / len(rows)
+        grave = share > (AGAIN_LABELLED if graded else AGAIN)
+        text = f"{many(len(again))} ({100 * share:.1f} %) said again; learned once more each time"
+        text += ", leave them out unless that is meant" if grave and not graded else ""
+        yield Finding("duplicates", "warning" if grave else "fact", len(again), text, again)
     if against:
         text = f"{many(len(against))} asked as another is, and answered otherwise"
         text += "; correct their labels" if graded else ""
         yield Finding("contradict", "warning" if graded else "fact", len(against), text, against)
+
+
+def copied(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
+    """Examples of which one text is another that it must not be.
+
+    >>> rows = [Row({"source": "ja", "target": "ja"}, "a.tsv", 1), Row({"source": "ja", "target": "yes"}, "a.tsv", 2)]
+    >>> [(one.level, one.places) for one in copied(rows, {"source": "text", "target": "text"})]
+    [('warning', ['a.tsv:1'])]
+    """
+    for (first, second), what in COPIES.items():
+        if first not in columns or second not in columns or "label" in columns:  # a label tells what is alike
+            continue
+        found = [place(row) for row in rows if _same(row, first, second)]
+        if found:
+            share = len(found) / len(rows)
+            text = f"{many(len(found))} ({100 * share:.1f} %) whose {second} is the {first}; {what}"
+            grave = share > COPIED or "text_pair" in columns
+            yield Finding("copies", "warning" if grave else "fact", len(found), text, found)
+
+
+def _same(row: Row, first: str, second: str) -> bool:
+    """Whether two texts of a row are one, but for blanks; a score may say so of a pair, and rightly."""
+    one, other = row.values.get(first), row.values.get(second)
+    return one is not None and other is not None and "score" not in row.values and one.split() == other.split()
 
 
 def leaked(train: Sequence[Row], keys: Sequence[Key], held: Sequence[Row], others: Sequence[Key]) -> Iterator[Finding]:
@@ -84,40 +154,3 @@ def leaked(train: Sequence[Row], keys: Sequence[Key], held: Sequence[Row], other
     if found:
         text = f"{len(found):,} of {len(held):,} validation examples stand in training too; take them out of one"
         yield Finding("leakage", "warning", len(found), text, found)
-
-
-def balance(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """How often each label stands, and which hardly does."""
-    names = [name for name, kind in columns.items() if kind in ("label", "tags")]
-    for name in names:
-        counts: Counter[str] = Counter()
-        where: dict[str, list[str]] = defaultdict(list)
-        for row in rows:
-            value = row.values[name]
-            for label in (value,) if isinstance(value, str) else value:
-                counts[label] += 1
-                if counts[label] <= FEW:
-                    where[label].append(place(row))
-        total = sum(counts.values())
-        shown = ", ".join(f"{label} {100 * n / total:.1f} %" for label, n in counts.most_common(8))
-        more = f" and {len(counts) - 8} more" if len(counts) > 8 else ""
-        yield Finding("labels", "fact", len(counts), f"{many(len(counts), 'label')}: {shown}{more}")
-        rare = [label for label, n in counts.items() if n < FEW]
-        if rare:
-            text = f"{', '.join(map(repr, sorted(rare)[:5]))} stand fewer than {FEW} times; a typing error, or too few"
-            yield Finding("rare", "warning", len(rare), text, [at for label in sorted(rare) for at in where[label]])
-        alike = _alike(counts)
-        if alike:
-            text = f"{' and '.join(map(repr, alike[0]))} differ in case or blanks alone; write them alike"
-            yield Finding("spelling", "warning", len(alike), text, where[alike[0][1]])
-        top, most = counts.most_common(1)[0]
-        if "tags" not in columns.values() and len(counts) > 1 and most > SKEWED * total:
-            text = f"{100 * most / total:.1f} % are {top!r}: look at macro F1 and Matthews, accuracy says little"
-            yield Finding("skewed", "warning", most, text)
-
-
-def _alike(counts: Mapping[str, int]) -> list[tuple[str, ...]]:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for label in counts:
-        groups["".join(label.split()).casefold()].append(label)
-    return [tuple(sorted(group, key=lambda one: -counts[one])) for group in groups.values() if len(group) > 1]

@@ -18,7 +18,9 @@ from heedful.settings import RunSettings, keys
 
 
 def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fill what the command line left open from ``--config``; its keys are the flags', its tables their sections."""
+    """Fill what the command line left open from ``--config``; its keys are the flags', its tables their sections. Of a
+    run's settings an audit hears some, and passes the others over.
+    """
     given = [argument for argument in arguments if argument.name == "--config" and argument.tokens]
     if not given:
         return
@@ -37,7 +39,18 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
         if name.replace("-", "_") not in known:
             raise HeedfulError(f"{path}:{_line_of(name, text)}: unknown key {name!r}; {nearest(name, known)}")
     # Nested under the command: flat keys that are a command's name, as train is, would be dropped without a word.
-    Dict({commands[0]: values}, source=path)(app, commands, arguments)
+    heard = {argument.name.removeprefix("--").replace("-", "_") for argument in arguments}
+    Dict({commands[0]: _heard(values, heard)}, source=path)(app, commands, arguments)
+
+
+def _heard(values: Mapping[str, Any], names: set[str], prefix: str = "") -> dict[str, Any]:
+    """What a command has an option for."""
+    found = {
+        name: _heard(value, names, f"{prefix}{name}.") if isinstance(value, Mapping) else value
+        for name, value in values.items()
+        if isinstance(value, Mapping) or f"{prefix}{name}".replace("-", "_") in names
+    }
+    return {name: value for name, value in found.items() if value != {}}
 
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -13,7 +13,14 @@ from heedful.cli.options import check_file, check_model, check_out
 from heedful.cli.parser import Flattened, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
-from heedful.settings import DataSettings, RunSettings, TokenizerSettings
+from heedful.settings import (
+    DataSettings,
+    ImageSettings,
+    MaskingSettings,
+    ModelSettings,
+    RunSettings,
+    TokenizerSettings,
+)
 from heedful.terminal import print_result, program, say_to, to_json
 
 
@@ -27,17 +34,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model on your own files."""
-    from heedful import presets, recipes, tasks
-
-    tasks.check(settings.task)
-    if settings.recipe is not None:
-        recipes.get(settings.recipe)
-    if settings.preset is not None:
-        presets.get(settings.preset)
-    if settings.start_from is not None:
-        check_model(settings.start_from)
-    for file in (*settings.train, *(settings.valid or ())):
-        check_file(file)
+    _check(settings)
     if rank() == 0 and not find_lr:
         check_out(settings)
 
@@ -66,30 +63,58 @@ def train(
         print(f"next: {program()} predict {shlex.quote(settings.out)} ...")
 
 
+def _check(settings: RunSettings) -> None:
+    """Raise for a name that nothing has, before anything is imported that takes its time."""
+    from heedful import presets, recipes, tasks
+
+    tasks.check(settings.task)
+    if settings.recipe is not None:
+        recipes.get(settings.recipe)
+    if settings.preset is not None:
+        presets.get(settings.preset)
+    if settings.start_from is not None:
+        check_model(settings.start_from)
+    for file in (*settings.train, *(settings.valid or ())):
+        check_file(file)
+
+
 def audit(
     task: Annotated[str, Parameter(help="what is to be learned; heedful tasks lists them")],
-    /,
     *,
     train: Annotated[tuple[str, ...], Parameter(help="a file or folder, or a file a language, as for train")],
     valid: Annotated[tuple[str, ...] | None, Parameter(help="validation data; without it a part of --train")] = None,
+    config: Annotated[
+        str | None, Parameter(help="TOML file of a run's options; others than these are passed over")
+    ] = None,
+    recipe: Annotated[str | None, Parameter(help="published training settings, as for train")] = None,
+    preset: Annotated[str | None, Parameter(help="published size to start anew, as for train")] = None,
     start_from: Annotated[str | None, Parameter(name="--from", help="model folder to go on from")] = None,
     seed: Annotated[int, Parameter(help="of what is held back for validation; 0 by default")] = 0,
     data: DataSettings = DataSettings(),  # noqa: B008 (frozen)
     tokenizer: TokenizerSettings = TokenizerSettings(),  # noqa: B008 (frozen)
+    image: ImageSettings = ImageSettings(),  # noqa: B008 (frozen)
+    masking: MaskingSettings = MaskingSettings(),  # noqa: B008 (frozen)
+    model: ModelSettings = ModelSettings(),  # noqa: B008 (frozen)
     strict: Annotated[bool, Parameter(help="exit with status 1 where something is marked !")] = False,
     json: Json = False,
 ) -> int:
     """Look at the data before training: what is cut, doubled, leaked, unknown or odd, and what the model is given."""
-    from heedful import tasks
-
-    tasks.check(task)
-    if start_from is not None:
-        check_model(start_from)
-    for file in (*train, *(valid or ())):
-        check_file(file)
     settings = RunSettings(
-        task=task, train=train, valid=valid, out="-", start_from=start_from, seed=seed, data=data, tokenizer=tokenizer
+        task=task,
+        train=train,
+        valid=valid,
+        out="-",
+        recipe=recipe,
+        preset=preset,
+        start_from=start_from,
+        seed=seed,
+        data=data,
+        tokenizer=tokenizer,
+        image=image,
+        masking=masking,
+        model=model,
     )
+    _check(settings)
     from heedful.auditing.audit import audit as run
 
     found = run(settings)

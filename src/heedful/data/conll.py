@@ -74,7 +74,7 @@ def read_rows(
         file: _Lists | _Columns = (_Lists if extension(source) in LISTS else _Columns)(source, names)
         for sentence in file:
             if not sentence.words:
-                rows.skipped += 1
+                rows.skip(source, sentence.line)
                 continue
             rows.append(Row({words: sentence.words, tags: sentence.tags}, source, sentence.line))
             if len(rows) == limit:
@@ -106,14 +106,16 @@ def sentences_of(path: str, names: Sequence[str] | None = None) -> Iterator[Sent
 
 
 class _Columns:
-    """A CoNLL file; ``found`` says which columns are taken: the word's and, where ``tagged``, the tag's."""
+    """A CoNLL file; ``found`` says which columns are taken, as the person or the header calls them: the word's and,
+    where ``tagged``, the tag's.
+    """
 
     def __init__(self, path: str, names: Sequence[str] | None, tagged: bool = True) -> None:
         self.path = path
         universal = extension(path) in CONLLU
         self._tagged, self._numbered = tagged, universal  # whether the first column may say that a line is no word
         self._names = tuple(names) if names is not None else UNIVERSAL[: 1 + tagged] if universal else None
-        self.found: tuple[str, ...] = self._names or ("first", "last")
+        self.found: tuple[str, ...] = tuple(names or KEYS)
 
     def __iter__(self) -> Iterator[Sentence]:
         words: list[str] = []

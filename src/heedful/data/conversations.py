@@ -42,7 +42,7 @@ def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit:
             if "messages" in row:
                 row["messages"] = _messages(row["messages"], f"{shown(source)}:{line}")
             elif not row or not all(text.strip() for text in row.values()):
-                rows.skipped += 1
+                rows.skip(source, line)
                 continue
             rows.append(Row(row, source, line))
             if len(rows) == limit:

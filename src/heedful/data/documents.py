@@ -11,7 +11,7 @@ from heedful.data.image_folder import PARTS
 from heedful.data.pieces import are_large, can_stay, pieces
 from heedful.data.rows import Row, Rows
 from heedful.data.shelves import shelf
-from heedful.data.tables import EXTENSIONS, NoColumn, Table
+from heedful.data.tables import EXTENSIONS, NoColumn, Table, extension_of
 from heedful.errors import HeedfulError
 
 
@@ -54,7 +54,7 @@ def read_rows(
         except (NoText, NoColumn):
             if chosen or len(rows) > before:
                 raise
-            rows.skipped += 1
+            rows.skip(path)
     if not rows:
         found = f"only what is blank or no text ({rows.skipped})" if rows.skipped else "no text"
         raise HeedfulError(f"{found}, in {shown(', '.join(sources))}; give text files, a folder of them, or a table")
@@ -68,6 +68,16 @@ def _files(sources: Sequence[str], split: str | None) -> Iterator[tuple[str, boo
             yield from ((path, False) for path in _chosen(source, split))
         else:
             yield source, True
+
+
+def line_at(row: Row, text: str, offset: int) -> int:
+    r"""The line that a character of a row's text stands in: its own in a text file, else that of the row.
+
+    >>> line_at(Row({"text": "one\ntwo"}, "book.txt", 1), "one\ntwo", 4)
+    2
+    """
+    held = row.file.startswith(PREFIX) or extension_of(row.file) in (*EXTENSIONS, ".json")
+    return row.line if held else row.line + text.count("\n", 0, offset)
 
 
 def parts(folder: str) -> tuple[str, ...]:
@@ -107,7 +117,8 @@ def _add_on_disk(rows: Rows, path: str, column: str, names: Sequence[str] | None
     if names is None:
         found = pieces(path, column)
         rows.extend(found)
-        rows.skipped += not found
+        if not found:
+            rows.skip(path)
         return
     for row in shelf(path, column, names[0]).rows():
         if row is None:
@@ -123,4 +134,4 @@ def _add(rows: Rows, path: str, texts: Iterator[tuple[int, str]], column: str, l
             if len(rows) == limit:
                 return
         else:
-            rows.skipped += 1
+            rows.skip(path, line)

@@ -121,7 +121,10 @@ def opened(path: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
         if file.is_dir():
             raise HeedfulError(f"{path} is a folder and a file is wanted; give a file in it")
         if not file.exists():
-            raise HeedfulError(f"no such file: {path if path.isprintable() else repr(path)}; {_like(file)}")
+            name = path if path.isprintable() else repr(path)
+            if file.is_symlink():
+                raise HeedfulError(f"{name} is a broken link, to {os.readlink(file)!r}; mend it or take it away")
+            raise HeedfulError(f"no such file: {name}; {_like(file)}")
         with _decompressed(file) as stream:
             yield stream
     except EOFError as error:

@@ -30,12 +30,12 @@ def parts(folder: str) -> dict[str, str]:
     return {part: found[part] for part in ("train", "valid", "test") if part in found}
 
 
-def labelled(folder: str, limit: int | None) -> tuple[list[tuple[str, str]], int]:
-    """((path, label) of each image, the number of files that are none): the label is the name of the folder's child.
+def labelled(folder: str, limit: int | None) -> tuple[list[tuple[str, str]], list[str]]:
+    """((path, label) of each image, the paths of the files that are none): the label is the name of the folder's child.
 
     In the order of the paths; with a `limit`, labels take turns, so that few images still show them all. Deeper folders
     are read too. Hidden files are passed over, other files that are no image by their extension, and images that lie
-    beside the folders of labels, are counted. Raises `HeedfulError` where no image lies in a sub-folder.
+    beside the folders of labels, are told. Raises `HeedfulError` where no image lies in a sub-folder.
     """
     files = list(_files(folder))
     images = [path for path in files if path.lower().endswith(EXTENSIONS)]
@@ -52,20 +52,29 @@ def labelled(folder: str, limit: int | None) -> tuple[list[tuple[str, str]], int
         )
     if not found:
         raise HeedfulError(f"no image in {folder}; give a folder with LABEL/*.png, LABEL/*.jpg, ...")
-    skipped = len(files) - len(found)
+    taken = {path for path, _ in found}
+    others = [path for path in files if path not in taken]
     if limit is not None:
         turns = chain.from_iterable(zip_longest(*(groups[label] for label in sorted(groups))))
         found = [pair for pair in turns if pair is not None][:limit]
-    return found, skipped
+    return found, others
 
 
-def unlabelled(folder: str) -> tuple[list[str], int]:
-    """(the paths of all images below a folder, in order; the number of other files)."""
+def bare(folder: str) -> list[str]:
+    """The sub-folders of a folder that would be labels, and in which no image lies, in the order of their names."""
+    if not os.path.isdir(folder):
+        return []
+    inner = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    return [path for path in inner if next(_images(path), None) is None]
+
+
+def unlabelled(folder: str) -> tuple[list[str], list[str]]:
+    """(the paths of all images below a folder, in order; those of the other files)."""
     files = list(_files(folder))
     images = [path for path in files if path.lower().endswith(EXTENSIONS)]
     if not images:
         raise HeedfulError(f"no image in {folder}; give a folder with *.png, *.jpg, ...")
-    return images, len(files) - len(images)
+    return images, [path for path in files if not path.lower().endswith(EXTENSIONS)]
 
 
 def _images(folder: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ def read_rows(path: str, columns: Mapping[str, Kind], names: Sequence[str] | Non
     rows = Rows()
     for line, cells in table:
         if not cells or any(isinstance(cell, str) and not cell.strip() for cell in cells):
-            rows.skipped += 1
+            rows.skip(path, line)
             continue
         values = {
             column: picture(cell, path, line) if columns[column] == "image" else cell

@@ -147,12 +147,14 @@ def _folder(folder: str, wanted: Wanted, part: str | None) -> Rows:
         return _idx(images, labels if wanted.label else None, wanted)
     folder = image_folder.parts(folder)[part] if part else folder
     if wanted.label is None:
-        paths, skipped = image_folder.unlabelled(folder)
+        paths, others = image_folder.unlabelled(folder)
         found = [(path, "") for path in paths[: wanted.limit]]
     else:
-        found, skipped = image_folder.labelled(folder, wanted.limit)
-    rows = (wanted.row(Picture.of(path), label, path, 1) for path, label in found)
-    return Rows(rows, skipped, wanted.columns)
+        found, others = image_folder.labelled(folder, wanted.limit)
+    rows = Rows((wanted.row(Picture.of(path), label, path, 1) for path, label in found), 0, wanted.columns)
+    for path in others:
+        rows.skip(path)
+    return rows
 
 
 def _idx(images: str, labels: str | None, wanted: Wanted) -> Rows:
@@ -189,5 +191,5 @@ def _rows(pictures: np.ndarray, labels: list[str] | None, file: str, wanted: Wan
             picture = Picture(pixels, name) if pixels.shape[2] in (1, 3) else Picture.of(pixels, name)
             rows.append(wanted.row(picture, label, file, line))
         else:
-            rows.skipped += 1
+            rows.skip(file, line)
     return rows

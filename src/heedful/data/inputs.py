@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from heedful.data import builtin, image_folder, image_table, images
 from heedful.data.conll import sentences_of
@@ -99,7 +99,11 @@ def _chosen(source: str, columns: Mapping[str, Kind], names: Sequence[str] | Non
 
 
 class _Asked(Table):
-    """A table of inputs: its ``id`` is taken where it is there, and a list of words or messages as it is."""
+    """A table of inputs: its ``id`` is taken where it is there, and a list of words or messages as it is. Without a
+    header the inputs come first, and what is known of them may follow.
+    """
+
+    spare: ClassVar[bool] = True
 
     def _wanted(self) -> list[str]:
         return [*super()._wanted(), ID]

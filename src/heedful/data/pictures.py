@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from heedful.data.files import opened
 from heedful.errors import HeedfulError
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 ORIENTATION = 0x0112  # the tag of EXIF that says how the camera was held
 GREY = ("1", "L", "LA", "I", "F")  # Pillow's modes of one channel; those of 16 bits begin with "I;16"
+
+
+class Head(NamedTuple):
+    """What is known of an image without decoding it."""
+
+    size: tuple[int, int]  # (width, height), upright
+    colour: bool
+    transparent: bool  # in a part, or whole
+    moving: bool  # of several frames
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +83,15 @@ class Picture:
                 image.load()  # which turns it upright, other than any other format
             width, height = image.size
             return (height, width) if _orientation(image) >= 5 else (width, height)
+
+    def head(self) -> Head:
+        """The size and the kind of the image; raises as `pixels` does for what has no head that can be read."""
+        if not isinstance(self.source, str | bytes):
+            return Head(self.size, self.source.shape[2] > 1, transparent=False, moving=False)
+        size = self.size
+        with self._image() as image:
+            grey = image.mode in GREY or image.mode.startswith("I;16")
+            return Head(size, not grey, image.has_transparency_data, bool(getattr(image, "is_animated", False)))
 
     def pixels(self, channels: Literal[1, 3] | None = None) -> np.ndarray:
         """The pixels as a new uint8 array (H, W, C), upright.

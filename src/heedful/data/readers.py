@@ -13,6 +13,7 @@ from heedful.data.files import STDIN, extension, shown, text_stream
 from heedful.data.labels import Labels
 from heedful.data.numbers import Numbers
 from heedful.data.pictures import Picture
+from heedful.data.plausible import check_header, check_tags
 from heedful.data.rows import Kind, Row, Rows, named, required
 from heedful.data.tables import EXTENSIONS, Reader, Table
 from heedful.errors import HeedfulError
@@ -50,6 +51,7 @@ def read(
 
             - "text": a line or cell with something in it; "text?" the same where the source has it: under its own name,
               or named by `names`. Rows of a source without it have no such value.
+            - "tag?": as "text?", a short one that stands in many rows: the name of a language.
             - "label": the name of a class, without blanks around it; of numbers and true or false as JSON and Parquet
               have them, these written out, or the names that the file gives them (the Hugging Face Hub's ClassLabel).
               Where the file has lists, or a `separator` is given, a tuple of names, () where a row has none.
@@ -65,7 +67,8 @@ def read(
             for all columns, or for all but the optional ones; by default as the task does. One column alone is named by
             "column=name", such as "score=similarity": see `heedful.data.rows.named`. A first row that holds all the
             names is a header. Without `names`, a TSV file without any of the task's names in its first row is read by
-            position, optional columns left out; any other table must hold the task's names.
+            position: it has as many columns as are not optional, or one is wanted and the first is taken. Any other
+            table must hold the task's names.
         split: the part of a source that has `parts`, where the source names none: "train" (default), "valid" or "test".
             It has no effect on others.
         limit: read at most so many rows.
@@ -119,6 +122,9 @@ def read(
     if not rows:
         found = f"only blank rows ({rows.skipped})" if rows.skipped else "no rows"
         raise HeedfulError(f"{found} in {shown(', '.join(sources))}; give a file with {' and '.join(required(kinds))}")
+    check_tags(rows, kinds, sources)
+    if names is None:
+        check_header(rows, kinds)
     return rows
 
 
@@ -158,6 +164,7 @@ def _shards(
             raise HeedfulError(f"{here} in {file}, but {there} in {files[0]}; name the columns: --data.columns")
         rows.extend(found)
         rows.skipped += found.skipped
+        rows.blank += found.blank
     return rows
 
 
@@ -187,7 +194,7 @@ def _kept(lines: Iterable[tuple[int, dict[str, Any]]], file: str, limit: int | N
             if len(rows) == limit:
                 break
         else:
-            rows.skipped += 1
+            rows.skip(file, line)
     return rows
 
 

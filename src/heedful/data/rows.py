@@ -10,6 +10,7 @@ from heedful.errors import HeedfulError
 
 # What a column holds, and so what a row's value is:
 #   "text" a str, never blank; "text?" the same, left out of the row where the file has no such column;
+#   "tag?" as "text?", a short one that stands in many rows: the name of a language;
 #   "label" the name of a class (str), or where rows have several or none, a tuple of them;
 #   "document" a whole text (str), line ends and all; "image" a `Picture`;
 #   "words" a tuple of words, never empty, "tags" a tuple of labels, one a word;
@@ -18,8 +19,22 @@ from heedful.errors import HeedfulError
 #   "messages" a conversation: a tuple of mappings, each with its "role" and "content"; "messages?" as the others with a
 #   question mark.
 Kind = Literal[
-    "text", "text?", "label", "document", "image", "words", "tags", "answers", "number?", "messages", "messages?"
+    "text",
+    "text?",
+    "tag?",
+    "label",
+    "document",
+    "image",
+    "words",
+    "tags",
+    "answers",
+    "number?",
+    "messages",
+    "messages?",
 ]
+
+
+PLACES = 1000  # of rows left out, so many are kept
 
 
 class Span(NamedTuple):
@@ -82,11 +97,18 @@ class Row:
 
 class Rows(list[Row]):
     """A list of rows; `skipped` counts those left out because a wanted value was blank, and a folder's files that are
-    nothing wanted; `columns` holds the names, keys or numbers under which the wanted values were found in the file (the
-    files' names for parallel files).
+    nothing wanted, and `blank` says where the first 1,000 stand, as far as is known; `columns` holds the names, keys or
+    numbers under which the wanted values were found in the file (the files' names for parallel files).
     """
 
     def __init__(self, rows: Iterable[Row] = (), skipped: int = 0, columns: Iterable[str] = ()) -> None:
         super().__init__(rows)
         self.skipped = skipped
         self.columns = tuple(columns)
+        self.blank: list[str] = []
+
+    def skip(self, file: str, line: int | None = None) -> None:
+        """Count what is left out: a row of a file, or the whole file."""
+        self.skipped += 1
+        if len(self.blank) < PLACES:
+            self.blank.append(file if line is None else f"{file}:{line}")

@@ -54,7 +54,7 @@ def read_rows(
                 break
             row = reader.row(values, source, line)
             if row is None:
-                rows.skipped += 1
+                rows.skip(source, line)
             else:
                 rows.append(row)
     if reader.several:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 from heedful.data.files import STDIN, extension, raw_lines, shown, text_stream
 from heedful.data.labels import Labels, brief, whole
@@ -24,8 +24,14 @@ CALLED = {  # what columns are called by, here and elsewhere
     *("id", "text", "text_pair", "label", "labels", "class", "category", "score", "source", "target", "src", "tgt"),
     *("language", "summary", "document", "article", "highlights", "question", "context", "answer", "answers"),
     *("prompt", "completion", "sentence", "sentence1", "sentence2", "premise", "hypothesis", "negative"),
-    *("input", "output", "image", "file", "path"),
+    *("input", "output", "image", "file", "path", "sentiment", "emotion", "intent", "topic", "rating", "stars"),
+    *("content", "title", "body", "headline", "review", "comment", "tweet", "message", "utterance"),
 }
+LANGUAGES = (  # by which the columns of parallel texts are called
+    {"english", "french", "german", "spanish", "italian", "portuguese", "dutch", "russian", "chinese", "japanese"},
+    {"en", "fr", "de", "es", "it", "pt", "nl", "ru", "zh", "ja"},
+)
+FIELD = 2**31 - 1  # characters of a CSV field, the most that every platform can be told
 
 
 class NoColumn(HeedfulError):
@@ -45,6 +51,7 @@ class Table:
     columns: Mapping[str, Kind]
     names: Sequence[str] | None = None
     separator: str | None = None
+    spare: ClassVar[bool] = False  # whether a table without a header may have more columns than are wanted
     taken: tuple[str, ...] = field(default=(), init=False)
     found: tuple[str, ...] = field(default=(), init=False)
 
@@ -120,15 +127,20 @@ class Table:
 
     def _places(self, first: list[str], line: int, headless: bool) -> tuple[bool, list[int]]:
         """Whether the first row is a header, and the place of each column that is taken."""
-        self._choose(first)
-        if all(name in first for name in self.found):
-            return True, [first.index(name) for name in self.found]
+        cells = [cell.strip() for cell in first]
+        self._choose({*first, *cells})
+        header = next((row for row in (first, cells) if all(name in row for name in self.found)), None)
+        if header:
+            self._check_once(cells, line)
+            return True, [header.index(name) for name in self.found]
         # A name among the cells shows that this is a header, which calls another column otherwise.
-        known = any(name in first for name in self.found) or heads(first, self.found)
+        known = any(name in cells for name in self.found) or heads(cells, self.found)
         if self.names is None and headless and not known:
+            if 1 < len(self.taken) < len(first) and not self.spare:
+                raise self._surplus(first, line)
             self.found = tuple(str(place) for place in range(1, len(self.taken) + 1))
         elif not all(name.isdecimal() for name in self.found):
-            raise self._not_found(first, line)
+            raise self._not_found(cells, line)
         outside = next((name for name in self.found if not 1 <= int(name) <= len(first)), None)
         if outside is not None:
             separator = "commas" if extension_of(self.path) == ".csv" else "tabs"
@@ -138,6 +150,25 @@ class Table:
                 "--data.columns 1,2"
             )
         return False, [int(name) - 1 for name in self.found]
+
+    def _check_once(self, header: list[str], line: int) -> None:
+        """Raise where two cells of a header have a name that is wanted."""
+        twice = next((name for name in self.found if header.count(name) > 1 and not name.isdecimal()), None)
+        if twice is not None:
+            raise HeedfulError(
+                f"{header.count(twice)} columns are called {twice!r}, in {shown(self.path)}:{line}; give each a "
+                "name of its own"
+            )
+
+    def _surplus(self, first: list[str], line: int) -> HeedfulError:
+        wanted = len(self.taken)
+        chosen = ",".join(str(place) for place in range(1, wanted + 1))
+        optional = next((name for name in self._left_out() if self.columns[name].endswith("?")), None)
+        also = f", or with a third: --data.columns {chosen},{optional}={wanted + 1}" if optional and wanted == 2 else ""
+        return HeedfulError(
+            f"{_count(len(first))} without a header, and {wanted} are wanted ({', '.join(self.taken)}), in "
+            f"{shown(self.path)}:{line}; say which, by number: --data.columns {chosen}{also}"
+        )
 
     # ---------------------------------------------------------------------------------------------------------- records
 
@@ -180,7 +211,7 @@ class Table:
 
     def _not_found(self, found: list[str], line: int) -> NoColumn:
         missing = next(name for name in self.found if name not in found)
-        close = get_close_matches(missing, found, n=1)
+        close = get_close_matches(missing, found, n=1, cutoff=NEAR)
         hint = f"did you mean {close[0]!r}? " if close else ""
         keyed = extension_of(self.path) in (".jsonl", ".ndjson", ".parquet")
         if extension_of(self.path) == ".csv" and len(found) == 1 and ";" in found[0]:
@@ -198,7 +229,8 @@ class Table:
 
 def heads(first: Sequence[str], wanted: Sequence[str]) -> bool:
     """Whether a first row of cells is likely a header, though without any name that is wanted: all of several cells are
-    such as columns are called by; or each is one word without a digit, one of them nearly a name that is wanted.
+    such as columns are called by, each another; or each is one word without a digit, one of them nearly a name that is
+    wanted.
 
     >>> heads(["source", "target"], ["text", "label"]), heads(["txt", "kind"], ["text", "label"])
     (True, True)
@@ -206,11 +238,14 @@ def heads(first: Sequence[str], wanted: Sequence[str]) -> bool:
     (False, False)
     >>> heads(["a fine text", "labels"], ["text", "label"]), heads(["good", "label1"], ["text", "label"])
     (False, False)
+    >>> heads(["english", "french"], ["source", "target"]), heads(["image", "image"], ["source", "target"])
+    (True, False)
     """
     cells = [cell.strip().lower() for cell in first]
     words = all(cell.replace("_", "").isalpha() for cell in cells)
     near = words and any(get_close_matches(cell, wanted, n=1, cutoff=NEAR) for cell in cells)
-    return near or (len(cells) > 1 and set(cells) <= CALLED)
+    several = len(set(cells)) == len(cells) > 1
+    return near or (several and any(set(cells) <= names for names in (CALLED, *LANGUAGES)))
 
 
 def extension_of(path: str) -> str:
@@ -220,6 +255,8 @@ def extension_of(path: str) -> str:
 
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
     """Rows by RFC 4180, each with the line it begins at: a quoted field may run over several."""
+    # This is a setting of the whole process: other readers may be at work, so it is raised and never put back.
+    csv.field_size_limit(max(FIELD, csv.field_size_limit()))
     reader = csv.reader((line for _, line in raw_lines(path)), strict=True)
     line = 1
     try:

@@ -13,6 +13,10 @@ from heedful.checkpoints import load
 from heedful.checkpoints.folder import label_names
 from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
+from heedful.data.files import extension
+from heedful.data.labels import brief
+from heedful.data.plausible import no_names
+from heedful.data.tables import EXTENSIONS
 from heedful.errors import HeedfulError, many, nearest
 from heedful.models import Model
 from heedful.stack import initialise
@@ -110,6 +114,20 @@ def teachable(train: Rows, held: Rows, by: str) -> tuple[Rows, Rows]:
     moved = [row for row in held if row.values[by] in lone]
     if len(moved) == len(held):
         where = f"{moved[0].file}: " if moved else ""
-        raise HeedfulError(f"{where}every label has too few examples to hold some back; give validation data: --valid")
+        raise HeedfulError(f"{where}{_too_few([*train, *held], train.columns)}")
     kept = (row for row in held if row.values[by] not in lone)
     return Rows([*train, *moved], train.skipped, train.columns), Rows(kept, 0, held.columns)
+
+
+def _too_few(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """Why nothing can be held back, and what to do: in a table the labels may stand in the other column."""
+    labels = [label for row in rows for label in labels_of(row)]
+    swapped = extension(rows[0].file) in EXTENSIONS and len(columns) == 2
+    found = no_names(labels) if swapped else None
+    if found is None:
+        return "every label has too few examples to hold some back; give validation data: --valid"
+    return (
+        f"{many(len(set(labels)), 'different label')} in {many(len(rows), 'row')}, such as {brief(labels[0])!r}: they "
+        f"look like {found}; say where the labels stand, if in the other column: --data.columns "
+        f"{','.join(reversed(columns))}, else give validation data: --valid"
+    )

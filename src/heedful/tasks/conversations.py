@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from heedful.tasks.task import Batch, Encoded, shown
 from heedful.text import Tokenizer, chat
 
 LONGEST = 256  # tokens of an example, where nobody says
+OPENING = 40  # characters of a document that it is begun with
 
 
 class Talk(NamedTuple):
@@ -41,6 +42,19 @@ def words_of(row: Row) -> list[str]:
     if "messages" in row.values:
         return [f"{message['role']}:\n{message['content']}\n" for message in row.values["messages"]]
     return [row.values["prompt"], row.values["completion"]]
+
+
+def opening(row: Row) -> tuple[Any, str | None]:
+    """What a model may be asked to show what it has learned of a row, and what it should say: the first words of a
+    document, which has no answer; a prompt; the messages before the last.
+    """
+    if "messages" in row.values:
+        *before, last = row.values["messages"]
+        return before, last["content"]
+    if "prompt" in row.values:
+        return row.values["prompt"], row.values["completion"]
+    first = row.values["text"][:OPENING]
+    return first.rpartition(" ")[0] or first, None
 
 
 def told(row: Row) -> str:
@@ -68,18 +82,21 @@ def encoded(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int, m
     before the end token; the completion and the end token are learned. Of messages the words of the chat template, in
     which the assistant's are learned (``heedful.text.chat.spoken``).
     """
-    kept, examples = Rows([], rows.skipped, rows.columns), []
+    kept, out, examples = Rows([], rows.skipped, rows.columns), Rows(), []
     for row, talk in zip(rows, _talks(tokenizer, rows, begins, end), strict=True):
         if len(talk.ids) - 1 <= most:
             kept.append(row)
             examples.append(talk)
+        else:
+            out.append(row)
     if not examples:
         raise HeedfulError(
-            f"every example is longer than {many(most, 'token')}; raise --data.max-length, or give shorter ones"
+            f"every example is longer than {many(most, 'token')}, in {rows[0].file}; raise --data.max-length, or give "
+            "shorter ones"
         )
-    out = len(rows) - len(kept)
     note = f"{many(sum(sum(talk.learned) for talk in examples), 'token')} of answers learned, what is asked is read"
-    return Encoded(examples, kept, note + (f"; {many(out)} longer than {most} tokens left out" if out else ""), out)
+    note += f"; {many(len(out))} longer than {most} tokens left out" if out else ""
+    return Encoded(examples, kept, note, len(out), out)
 
 
 def _talks(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int) -> Iterator[Talk]:

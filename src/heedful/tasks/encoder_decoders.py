@@ -54,6 +54,7 @@ class EncoderDecoderTask(Task):
         positions: the most tokens of either side, where the model has so many learned positions.
     """
 
+    unit = "target_tokens"
     uses: ClassVar[frozenset[str]] = TEXTS | SIDES
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"num_return_sequences"})
     shows: ClassVar[frozenset[str]] = frozenset({"logprobs"})

@@ -77,7 +77,7 @@ class FeatureExtraction(Task):
     columns: Mapping[str, Kind] = MappingProxyType(
         {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
     )
-    unit: ClassVar[str] = "examples"
+    unit = "examples"
     divisible: ClassVar[bool] = False
     decides: str = "mrr"
     uses: ClassVar[frozenset[str]] = TEXTS | {"pooling"}
@@ -211,16 +211,15 @@ class FeatureExtraction(Task):
         texts = [texts_of(row) for row in rows]
         found, cut = self._ids([text for sides in texts for text in sides], most)
         each = iter(zip(found, cut, strict=True))
-        examples, lost = [], 0
+        examples, unread = [], []
         for sides, row in zip(texts, rows, strict=True):
             own = [next(each) for _ in sides]
             examples.append(Example(tuple(ids for ids, _ in own), row.values.get("score")))
-            lost += any(less for _, less in own)
+            unread += [row] if any(less for _, less in own) else []
         self.decides = "mrr" if examples and examples[0].score is None else "spearman"
         reason = "--data.max-length" if most == max_length else "the model takes no more"
-        return Encoded(
-            examples, rows, f"{many(sum(cut), 'text')} cut to {most} tokens ({reason})" if lost else "", lost
-        )
+        note = f"{many(sum(cut), 'text')} cut to {most} tokens ({reason})" if unread else ""
+        return Encoded(examples, rows, note, len(unread), unread)
 
     def _ids(self, texts: Sequence[str], most: int) -> tuple[list[list[int]], list[bool]]:
         """The ids of each text, and whether it was cut."""

@@ -82,7 +82,7 @@ class FillMask(Task):
 
     name: ClassVar[str] = "fill-mask"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "document"})
-    unit: ClassVar[str] = "tokens"
+    unit = "masked_tokens"
     decides: str = "loss"
     uses: ClassVar[frozenset[str]] = TEXTS | {"masking"}
     options: ClassVar[frozenset[str]] = frozenset({"top_k", "batch_tokens"})

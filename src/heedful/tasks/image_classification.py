@@ -75,7 +75,7 @@ class ImageClassification(Task):
 
     name: ClassVar[str] = "image-classification"
     columns: Mapping[str, Kind] = MappingProxyType({"image": "image", "label": "label"})
-    unit: ClassVar[str] = "images"
+    unit = "images"
     decides: str = "accuracy"
     uses: ClassVar[frozenset[str]] = frozenset({"image", "model.patch_size"})
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})

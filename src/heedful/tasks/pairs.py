@@ -46,16 +46,17 @@ def sides_of(one: Any, pair: Kind | None) -> tuple[str, ...]:
 
 def examples_of(
     tokenizer: Tokenizer, texts: Iterable[tuple[str, ...]], labels: Iterable[tuple[int, ...]], most: int
-) -> tuple[list[Example], int]:
-    """The examples of texts and pairs, each of at most ``most`` tokens, and how many of them were cut."""
+) -> tuple[list[Example], list[int]]:
+    """The examples of texts and pairs, each of at most ``most`` tokens, and the numbers of those that were cut."""
     texts = list(texts)
     encoded = iter(tokenizer.encode([side for sides in texts for side in sides]))
     around = {number: tokenizer.around(pair=number == 2) for number in set(map(len, texts))}
-    examples, cut = [], 0
-    for sides, own in zip(texts, labels, strict=True):
+    examples, cut = [], []
+    for number, (sides, own) in enumerate(zip(texts, labels, strict=True)):
         parts = [next(encoded) for _ in sides]
         kept = fitted(parts, most, around[len(sides)].added)
-        cut += kept != parts
+        if kept != parts:
+            cut.append(number)
         examples.append(Example(*around[len(sides)].join(*kept), own))
     return examples, cut
 

@@ -68,7 +68,7 @@ class QuestionAnswering(Task):
     name: ClassVar[str] = "question-answering"
     columns: Mapping[str, Kind] = MappingProxyType({"question": "text", "context": "text", "answers": "answers"})
     asks: ClassVar[tuple[str, ...]] = ("question", "context")
-    unit: ClassVar[str] = "windows"
+    unit = "windows"
     decides: str = "f1"
     uses: ClassVar[frozenset[str]] = TEXTS | {"data.stride"}
     options: ClassVar[frozenset[str]] = frozenset(

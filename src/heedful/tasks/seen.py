@@ -10,6 +10,7 @@ from torch import Tensor
 from heedful.tasks.shared import IGNORED
 from heedful.tasks.task import Task
 from heedful.text import Tokenizer
+from heedful.visible import named, pictured
 
 
 class Side(NamedTuple):
@@ -56,34 +57,33 @@ class Side(NamedTuple):
             pairs = zip(self.pieces, self.said, strict=True)
             shown = [f"{piece}→{said}" if said else piece for piece, said in pairs]
         cut = shown[:most] + ["…"] * (len(shown) > most)
-        return "|".join(piece.replace("\n", "⏎") for piece in cut)
+        return "|".join(pictured(piece.replace("\n", "⏎")) for piece in cut)
 
 
 def seen(task: Task, batch: Mapping[str, Tensor], row: int = 0) -> list[Side]:
     """The sides of one row of a batch that ``task.collate`` made; none of an image."""
-    named: Any = task  # tasks of one kind of batch have tokenizers of one name
+    owner: Any = task  # tasks of one kind of batch have tokenizers of one name
     if "source" in batch:
         return [
-            _plain("source", batch, row, named.source, "source_mask"),
-            _next("target", batch["target"][row], batch["labels"][row], named.target),
+            _plain("source", batch, row, owner.source, "source_mask"),
+            _next("target", batch["target"][row], batch["labels"][row], owner.target),
         ]
     sides = [name.removesuffix(".ids") for name in batch if name.endswith(".ids")]
     if sides:
-        return [_plain(name, batch, row, named.tokenizer, f"{name}.mask", f"{name}.ids") for name in sides]
+        return [_plain(name, batch, row, owner.tokenizer, f"{name}.mask", f"{name}.ids") for name in sides]
     if "ids" not in batch:
         return []
     ids, labels = batch["ids"][row], batch.get("labels")
-    if labels is None or labels[row].shape != ids.shape or "context" in batch:
-        side = _plain("text", batch, row, named.tokenizer, "mask", "ids")
+    if labels is None or labels.is_floating_point() or "context" in batch:  # of the text's classes, (B, C), not (B, T)
+        side = _plain("text", batch, row, owner.tokenizer, "mask", "ids")
         return [_between(side, batch, row)] if "context" in batch else [side]
     if "mask" not in batch:
-        return [_next("text", ids, labels[row], named.tokenizer)]
-    side = _plain("text", batch, row, named.tokenizer, "mask", "ids")
+        return [_next("text", ids, labels[row], owner.tokenizer)]
+    side = _plain("text", batch, row, owner.tokenizer, "mask", "ids")
+    names = getattr(owner, "labels", None)
     kept = labels[row][batch["mask"][row].bool()].tolist()
-    names = getattr(named, "labels", None)
-    told = [names[n] if names else named.tokenizer.pieces([n])[0] if n != IGNORED else "" for n in kept if n != IGNORED]
-    each = iter(told)
-    return [side._replace(said=[next(each) if n != IGNORED else "" for n in kept])]
+    told = {n: named(names[n]) if names else owner.tokenizer.pieces([n])[0] for n in {*kept} - {IGNORED}}
+    return [side._replace(said=[told.get(n, "") for n in kept])]
 
 
 def _plain(

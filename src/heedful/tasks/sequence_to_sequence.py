@@ -26,7 +26,7 @@ from heedful.tasks import shares
 from heedful.tasks.encoder_decoders import EncoderDecoderTask, Pair
 from heedful.tasks.shared import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
 from heedful.tasks.specific import encoder_decoder_of, prefix_of, specific
-from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
+from heedful.tasks.task import EVALUATED, LINE, SAMPLES, Answer, Encoded, Measured, Said, short, shown
 from heedful.text import Tokenizer
 from heedful.text.merge_dropout import MergeDropout
 
@@ -185,13 +185,14 @@ class SequenceToSequence(EncoderDecoderTask):
         if left_out == len(fits):
             asked = most == max_length
             remedy = "raise --data.max-length" if asked else "the model takes no more, give shorter ones"
-            raise HeedfulError(f"every example is longer than {many(most or 0, 'token')}; {remedy}")
+            raise HeedfulError(f"every example is longer than {many(most or 0, 'token')}, in {rows[0].file}; {remedy}")
         kept = Rows(compress(rows, fits), rows.skipped, rows.columns)
         notes = [f"{len(few):,} of {many(len(rows), 'text')} cut to {most} tokens"] if few else []
         notes += [f"{many(left_out)} longer than {most} tokens left out"] if left_out else []
-        lost = left_out + sum(fits[place] for place in few)
+        cut = {*few}
+        unread = [row for place, row in enumerate(rows) if place in cut or not fits[place]]
         note = f"{', '.join(notes)} ({reason})" if notes else ""
-        return Encoded(list(compress(examples, fits)), kept, note, lost)
+        return Encoded(list(compress(examples, fits)), kept, note, len(unread), unread)
 
     def lengths(self, examples: Sequence[Pair]) -> np.ndarray:
         """(N, 2): source and target."""
@@ -205,6 +206,13 @@ class SequenceToSequence(EncoderDecoderTask):
         return self.tensors([(left(source, random), right(target, random)) for source, target in examples])
 
     # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+        """As all: the first of the answers that were measured."""
+        names = ("input", "output", "target")
+        answered = zip(rows[:SAMPLES], measured.outputs[:SAMPLES], strict=True)
+        told = [(self.asked(row), text, self.wanted(row)) for row, text in answered]
+        return [dict(zip(names, (short(text, LINE) for text in texts), strict=True)) for texts in told]
 
     def answered(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]

@@ -21,6 +21,7 @@ from heedful.evaluation.scored import Scored
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks import shares
+from heedful.visible import pictured
 
 R = TypeVar("R")
 Batch = Mapping[str, Tensor]
@@ -59,6 +60,7 @@ class Encoded(NamedTuple):
     rows: Rows  # those that became examples; each its own, or all together where a task joins them
     note: str = ""  # what a person should know: what was left out or cut, and which option says so
     lost: int = 0  # examples of which something is not read
+    unread: Sequence[Row] = ()  # where these stand, if they are known
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class Measured:
     details: dict[str, Any] = field(default_factory=dict)  # "by_format", "by_class", "confusion", "mistakes", ...
     each: Scored | None = None  # the same figures of any choice of the rows: what intervals and comparisons are made of
     outputs: Sequence[Any] = ()  # what was answered to each row, as ``Answer.output``; as many as ``each`` is long
+
+
+Said = dict[str, str]  # "input", "output" and, where there is one, "target", each cut to a line
+SAMPLES, LINE = 3, 200  # of a validation: rows whose answers the log keeps, and characters of each text
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Task(ABC):
 
     name: ClassVar[str]
     columns: Mapping[str, Kind]  # what an example needs, and of what kind; the first is what a person asks with
-    unit: ClassVar[str] = "tokens"  # what ``count`` counts
+    unit: str = "tokens"  # what ``count`` counts
     divisible: ClassVar[bool] = True  # whether the objective of a batch is the sum of its parts'
     decides: str  # the metric that says which weights are best
     uses: ClassVar[frozenset[str]] = TEXTS  # of the settings that only some tasks hear (``SOME``) those heard here
@@ -191,6 +197,10 @@ class Task(ABC):
             **options: as of ``answer``.
         """
 
+    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+        """What the model says to the first of ``rows``, after ``measured``; nothing where answers are no texts."""
+        return []
+
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """How a simple method does on ``rows``; ``learned`` reads the rows that the model was trained on, for a method
         that learns. Raises ``HeedfulError`` where the task has none.
@@ -259,9 +269,9 @@ class Streams(Protocol):
 
 
 def short(text: str, most: int = 50) -> str:
-    """``text`` on one line, cut where it is longer than ``most`` characters."""
+    """``text`` on one line, cut where it is longer than ``most`` characters; control characters as their pictures."""
     text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return pictured(text) if len(text) <= most else pictured(text[: most - 1]) + "…"
 
 
 def shown(pairs: Sequence[str]) -> str:

@@ -57,6 +57,7 @@ from heedful.tasks.shared import (
 )
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
+from heedful.visible import named
 
 log = logging.getLogger("heedful")
 
@@ -90,7 +91,7 @@ class TextClassification(Task):
 
     name: ClassVar[str] = "text-classification"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "label"})
-    unit: ClassVar[str] = "examples"
+    unit = "examples"
     decides: str = "accuracy"
     uses: ClassVar[frozenset[str]] = TEXTS | {"data.label_separator"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
@@ -147,7 +148,7 @@ class TextClassification(Task):
         known = set(names) <= set(own)
         tokenizer = tokenizer_of(folder)
         task = cls(tokenizer, own if known else names, columns=_columns(rows), multi_label=several(rows))
-        model = classifier_in(folder, "sequence", None if known else len(names), settings.seed)
+        model = classifier_in(folder, "sequence", None if known else len(names), settings.seed or 0)
         task.check(model)
         return task, model
 
@@ -212,8 +213,8 @@ class TextClassification(Task):
         most = min(max_length or self.longest, self.longest)
         examples, cut = examples_of(self.tokenizer, map(self._texts, rows), map(self._label_ids, rows), most)
         reason = "--data.max-length" if most == max_length else "the model takes no more"
-        note = f"{many(cut)} cut to {most} tokens ({reason})" if cut else ""
-        return Encoded(examples, rows, note, cut)
+        note = f"{many(len(cut))} cut to {most} tokens ({reason})" if cut else ""
+        return Encoded(examples, rows, note, len(cut), [rows[number] for number in cut])
 
     def _texts(self, row: Row) -> tuple[str, ...]:
         return tuple(row.values[name] for name in SIDES if name in self.columns and name in row.values)
@@ -351,7 +352,9 @@ class TextClassification(Task):
             return answers
         examples, cut = examples_of(self.tokenizer, texts.values(), [()] * len(texts), self.longest)
         if cut:
-            log.warning(f"{cut:,} of {len(inputs):,} inputs cut to {self.longest:,} tokens (the model takes no more)")
+            log.warning(
+                f"{len(cut):,} of {len(inputs):,} inputs cut to {self.longest:,} tokens (the model takes no more)"
+            )
 
         def read(batch: Batch) -> list[tuple[Any, float]]:
             logits = self._logits(model, batch)
@@ -368,7 +371,7 @@ class TextClassification(Task):
 
     def sample(self, row: Row) -> str:
         """``text → label``, ``text + pair → label``."""
-        return f"{' + '.join(map(short, self._texts(row)))} → {', '.join(labels_of(row))}"
+        return f"{' + '.join(map(short, self._texts(row)))} → {', '.join(map(named, labels_of(row)))}"
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, Kind]:

@@ -42,6 +42,7 @@ from heedful.tasks.conversations import (
     are_talks,
     collated,
     encoded,
+    opening,
     told,
     with_template,
     words_of,
@@ -61,7 +62,20 @@ from heedful.tasks.shared import (
     seeded,
     tokenizer_of,
 )
-from heedful.tasks.task import EVALUATED, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
+from heedful.tasks.task import (
+    EVALUATED,
+    LINE,
+    SAMPLES,
+    TEXTS,
+    Answer,
+    Baseline,
+    Batch,
+    Encoded,
+    Measured,
+    Said,
+    Task,
+    short,
+)
 from heedful.text import Tokenizer, chat
 
 log = logging.getLogger("heedful")
@@ -85,6 +99,7 @@ SIZES: tuple[tuple[float, Size], ...] = (
     (200_000_000, Size("gpt-micro", "bpe", 4000, 64, 2, 12)),
     (float("inf"), Size("gpt-mini", "bpe", 8000, 256, 1, 16)),
 )
+SPOKEN = 60  # tokens of a sample in the log
 CONTEXT = 256  # of a published model that names none
 # methods that keep all that they read, what they are called, and how to do without
 WHOLE = {"beam": ("a beam search", "give num_beams=1"), "contrastive": ("contrastive search", "give penalty_alpha=0")}
@@ -253,6 +268,7 @@ class TextGeneration(Task):
         if context > (self.context or context):
             raise HeedfulError(f"the model reads {self.context} tokens, not {context}; lower --data.max-length")
         if rows and are_talks(rows):
+            self.unit = "answer_tokens"
             return encoded(self.tokenizer, rows, self.begins, self.end, context)
         tokens, starts = located(self.tokenizer, rows, self.begins, self.closes)
         if len(tokens) < 3:
@@ -344,6 +360,19 @@ class TextGeneration(Task):
             sums[:, 0] += np.bincount(document, nats, len(sums))
             sums[:, 1] += np.bincount(document, minlength=len(sums))
         return _measured(sums)
+
+    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+        """As all: how the beginnings of texts go on, or what is answered, by the likeliest token each time."""
+        asked = [(ask, target) for ask, target in map(opening, rows[:SAMPLES]) if ask]
+        answers = self.answer(model, [ask for ask, _ in asked], do_sample=False, max_new_tokens=SPOKEN)
+        told = []
+        for (ask, target), answer in zip(asked, answers, strict=True):
+            shown = ask if isinstance(ask, str) else ask[-1]["content"]
+            output = answer.output.removeprefix(ask) if isinstance(ask, str) else answer.output
+            told.append({"input": short(shown, LINE), "output": short(output, LINE)})
+            if target is not None:
+                told[-1]["target"] = short(target, LINE)
+        return told
 
     def _nats(
         self, model: Model, examples: Sequence[Window], batch_tokens: int | None

@@ -77,7 +77,7 @@ class TokenClassification(Task):
 
     name: ClassVar[str] = "token-classification"
     columns: Mapping[str, Kind] = MappingProxyType({"words": "words", "tags": "tags"})
-    unit: ClassVar[str] = "words"
+    unit = "words"
     decides: str = "f1"
     uses: ClassVar[frozenset[str]] = TEXTS | {"data.stride"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "stride"})

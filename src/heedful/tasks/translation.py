@@ -40,7 +40,7 @@ class Translation(SequenceToSequence):
     """
 
     name: ClassVar[str] = "translation"
-    columns: Mapping[str, Kind] = MappingProxyType({**PAIR, "language": "text?"})
+    columns: Mapping[str, Kind] = MappingProxyType({**PAIR, "language": "tag?"})
     decides: str = "bleu"
     most: ClassVar[int] = 256
     sizes: ClassVar[Sequence[tuple[float, Size]]] = (

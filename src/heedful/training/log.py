@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from heedful.data.labels import brief
 from heedful.training.checkpoint import writing
 from heedful.training.reporters import Reporter
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 REDRAW = 0.1  # seconds between two updates of the bar
+SAID = 60  # characters of a sample that is shown
 
 
 class Log:
@@ -102,7 +104,8 @@ class Log:
         """Record and show a line; it has ``"step"``. A second line of the same step joins the first.
 
         Args:
-            line: names and numbers; a number that is not finite is recorded as ``null``.
+            line: names and numbers; a number that is not finite is recorded as ``null``. ``"samples"`` are texts, of
+                which the first is shown.
             left: seconds that the run still needs, shown only.
         """
         self._record(line)
@@ -112,6 +115,8 @@ class Log:
         # The bar shows the latest numbers itself; an evaluation is worth a line that stays.
         if self._bar is None or any(name.startswith("valid_") for name in line):
             self.note(f"step {line['step']:,}  {self._shown}{remaining(left)}")
+        for sample in line.get("samples", ())[:1]:
+            self.note(f"           {brief(sample['input'], SAID)} → {brief(sample['output'], SAID)}")
 
     def _record(self, line: Mapping[str, Any]) -> None:
         if self._file is None or self.path is None:
@@ -159,7 +164,7 @@ def describe(line: Mapping[str, Any]) -> str:
     }
     parts = [form.format(line[name]) for name, form in formats.items() if line.get(name) is not None]
     speeds = {name.removesuffix("_per_second"): value for name, value in line.items() if name.endswith("_per_second")}
-    parts += [f"{value:,.0f} {unit}/s" for unit, value in speeds.items()]
+    parts += [f"{value:,.0f} {unit.replace('_', ' ')}/s" for unit, value in speeds.items()]
     if (share := line.get("share_of_ceiling")) is not None:
         parts.append(f"{100 * share:.0f} % of the ceiling")
     parts += [f"{name} {value:.4g}" for name, value in line.items() if name.startswith("valid_")]

@@ -129,6 +129,7 @@ class Loop:
     skip_spikes: float | None = None  # leave out a step whose gradient is so many times as long as is usual
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast in forward passes; weights and optimiser stay fp32
     evaluate: Callable[[], Mapping[str, float] | None] | None = None  # measures the model as it stands
+    samples: Callable[[], Sequence[Mapping[str, str]]] = list  # of what the model said when it was evaluated last
     evaluate_every: int | None = None  # steps; None: at the end of each epoch. Always after the last step too
     metric: str = "loss"  # the one of evaluate's that decides what is best; of loss and perplexity the lowest
     patience: int | None = None  # evaluations without a better one after which to stop
@@ -373,6 +374,8 @@ class Loop:
             line["skipped"] = numbers.skipped
         line["seconds"] = round(numbers.seconds, 3)
         line.update({f"valid_{name}": value for name, value in (metrics or {}).items()})
+        if metrics and (samples := self.samples()):
+            line["samples"] = list(samples)
         if numbers.window_tokens or metrics:
             self.log.write(line, left=self._left())
             self._spare.look()

@@ -43,6 +43,12 @@ class Reporter(ABC):
         """Show a line of the log: those of its numbers that are some."""
         numbers = {n: float(v) for n, v in line.items() if isinstance(v, int | float) and math.isfinite(v)}
         self.show(int(line["step"]), {name: value for name, value in numbers.items() if name != "step"})
+        if samples := line.get("samples"):
+            self.tell(int(line["step"]), samples)
+
+    def tell(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
+        """The samples of a line, where texts can be shown."""
+        return
 
 
 class TensorBoard(Reporter):
@@ -62,6 +68,11 @@ class TensorBoard(Reporter):
         """A scalar each."""
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
+
+    def tell(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
+        """A text of all, each a line."""
+        texts = [" → ".join(f"`{text}`" for text in sample.values()) for sample in samples]
+        self._writer.add_text("samples", "  \n".join(texts), step)
 
     def end(self) -> None:
         """Write what waits."""

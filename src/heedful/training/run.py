@@ -29,7 +29,7 @@ from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
 from heedful.settings import RunSettings, resolve
-from heedful.tasks.task import Encoded, Measured, Task
+from heedful.tasks.task import Encoded, Measured, Said, Task
 from heedful.training.averages import average_of
 from heedful.training.beginning import begin, begun, check_overwrite, taken_up, told_anew
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
@@ -260,10 +260,12 @@ class _Validation:
     def __init__(self, task: Task, model: Model, held: Encoded, watch: Watch | None = None) -> None:
         self.task, self.model, self.held, self.watch = task, model, held, watch
         self.last: Measured | None = None
+        self.said: list[Said] = []
         self.best: Measured | None = None
 
     def __call__(self) -> dict[str, float]:
         self.last = self.task.measure(self.model, self.held.examples, self.held.rows, most=ANSWERED)
+        self.said = self.task.said(self.model, self.held.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
         if self.watch is not None:
             self.watch.look(self.step(), metrics)
@@ -331,6 +333,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         skip_spikes=training.skip_spikes or None,
         precision=_chosen(training.precision),
         evaluate=validation,
+        samples=lambda: validation.said,
         evaluate_every=every,
         metric=task.decides,
         patience=training.patience or None,

@@ -22,4 +22,6 @@ def divided(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
         if data.valid_fraction is not None:
             raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
         return rows, take(list(settings.valid or settings.train), split="valid")
-    return kind.divide(rows, data.valid_fraction, settings.seed or 0)
+    learned, held = kind.divide(rows, data.valid_fraction, settings.seed or 0)
+    learned.blank = rows.blank
+    return learned, held

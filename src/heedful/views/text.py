@@ -3,43 +3,9 @@
 from __future__ import annotations
 
 import html
-import re
 import unicodedata
 
-UNSEEN = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]")
-JOINERS = "\u200c\u200d"  # which an emoji and a Persian word need; alone they are unseen as well
-
-
-def visible(text: str) -> str:
-    """``text`` as one line that may stand in XML and HTML.
-
-    Control characters become their pictures (a tab ``␉``), what is no character (lone surrogates, U+FFFE, U+FFFF)
-    becomes U+FFFD, spaces around are dropped, and what is nothing but spaces becomes ``␣``. What has no looks of its
-    own but hides, or turns the text around it, stands by its number: ``<U+202E>``.
-
-    >>> visible("  a\\tb"), visible("\\u202egnp.exe")
-    ('a␉b', '<U+202E>gnp.exe')
-    """
-    shown = "".join(_picture(character) for character in text.strip(" "))
-    shown = UNSEEN.sub(_number, shown)
-    if shown and not shown.strip(JOINERS):
-        shown = re.sub(".", _number, shown)
-    return shown if shown.strip() else "␣"
-
-
-def _number(found: re.Match[str]) -> str:
-    return f"<U+{ord(found[0]):04X}>"
-
-
-def _picture(character: str) -> str:
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "␡"
-    if 0x80 <= code < 0xA0 or 0xD800 <= code < 0xE000 or code & 0xFFFE == 0xFFFE or 0xFDD0 <= code < 0xFDF0:
-        return "\ufffd"
-    return character if character not in "\u2028\u2029" else "␤"
+from heedful.visible import visible as visible
 
 
 def escaped(text: str) -> str:

@@ -211,7 +211,7 @@ class Run:
             "seconds": latest.get("seconds"),
             "loss": latest.get("loss"),
             "best": _best(told),
-            "unit": visible(unit) if unit else "",
+            "unit": visible(unit.replace("_", " ")) if unit else "",
             "speed": speed,
             "ceiling": latest.get("share_of_ceiling"),
             "pages": self.pages(),

@@ -1,0 +1,96 @@
+"""What labels tell: how they are spread, which are misspelt, which validation alone has."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from heedful.auditing.finding import Finding, place
+from heedful.data import Row, Rows
+from heedful.data.conll import line_of
+from heedful.data.rows import Kind
+from heedful.errors import many
+from heedful.visible import named
+
+FEW = 5  # of a label, so few examples hardly teach it
+SKEWED = 0.9  # the share from which one label drowns the others
+
+
+def balance(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
+    """How often each label stands, and which hardly does."""
+    for name in _labelled(columns):
+        counts: Counter[str] = Counter()
+        where: dict[str, list[str]] = defaultdict(list)
+        for row in rows:
+            value = row.values[name]
+            for label in (value,) if isinstance(value, str) else value:
+                counts[label] += 1
+                if counts[label] <= FEW:
+                    where[label].append(place(row))
+        total = sum(counts.values())
+        shown = ", ".join(f"{named(label)} {100 * n / total:.1f} %" for label, n in counts.most_common(8))
+        more = f" and {len(counts) - 8} more" if len(counts) > 8 else ""
+        yield Finding("labels", "fact", len(counts), f"{many(len(counts), 'label')}: {shown}{more}")
+        rare = [label for label, n in counts.items() if n < FEW]
+        if rare:
+            text = (
+                f"{', '.join(map(_quoted, sorted(rare)[:5]))} stand fewer than {FEW} times; a typing error, or too few"
+            )
+            yield Finding("rare", "warning", len(rare), text, [at for label in sorted(rare) for at in where[label]])
+        alike = _alike(counts)
+        if alike:
+            text = f"{' and '.join(map(_quoted, alike[0]))} differ in case or blanks alone; write them alike"
+            yield Finding("spelling", "warning", len(alike), text, where[alike[0][1]])
+        top, most = counts.most_common(1)[0]
+        if "tags" not in columns.values() and len(counts) > 1 and most > SKEWED * total:
+            text = f"{100 * most / total:.1f} % are {_quoted(top)}: look at macro F1 and Matthews, accuracy says little"
+            yield Finding("skewed", "warning", most, text)
+
+
+def unlearned(held: Rows, known: Collection[str], columns: Mapping[str, Kind]) -> tuple[list[Finding], Rows]:
+    """The labels of validation that are none of those ``known`` to the model, and the rows without them.
+
+    >>> held = Rows(Row({"text": text, "label": text}, "held.tsv", line) for line, text in enumerate("abc", 1))
+    >>> found, kept = unlearned(held, ["a", "c"], {"text": "text", "label": "label"})
+    >>> print(found[0].line())
+    ! unlearned   validation: 1 label that training has not ('b'); mend it, or give examples to learn it (held.tsv:2)
+    >>> [row.line for row in kept]
+    [1, 3]
+    """
+    where: dict[str, list[str]] = defaultdict(list)
+    kept = Rows([], held.skipped, held.columns)
+    for row in held:
+        strange = [(label, at) for name in _labelled(columns) for label, at in _said(row, name) if label not in known]
+        for label, at in strange:
+            where[label].append(at)
+        if not strange:
+            kept.append(row)
+    if not where:
+        return [], held
+    first = ", ".join(map(_quoted, sorted(where)[:5])) + (", ..." if len(where) > 5 else "")
+    it = "it" if len(where) == 1 else "them"
+    text = f"{many(len(where), 'label')} that training has not ({first}); mend {it}, or give examples to learn {it}"
+    places = [at for label in sorted(where) for at in where[label]]
+    return [Finding("unlearned", "warning", len(where), text, places, "valid")], kept
+
+
+def _labelled(columns: Mapping[str, Kind]) -> list[str]:
+    return [name for name, kind in columns.items() if kind in ("label", "tags")]
+
+
+def _said(row: Row, name: str) -> Iterator[tuple[str, str]]:
+    """The labels of a row, or its words' tags, each with its place."""
+    value = row.values[name]
+    for number, label in enumerate((value,) if isinstance(value, str) else value):
+        yield label, f"{row.file}:{line_of(row, number)}" if name == "tags" else place(row)
+
+
+def _quoted(label: str) -> str:
+    return f"'{named(label)}'"
+
+
+def _alike(counts: Mapping[str, int]) -> list[tuple[str, ...]]:
+    groups: dict[str, list[str]] = defaultdict(list)
+    for label in counts:
+        groups["".join(label.split()).casefold()].append(label)
+    return [tuple(sorted(group, key=lambda one: -counts[one])) for group in groups.values() if len(group) > 1]

@@ -1,0 +1,124 @@
+"""What an audit says of images: of sizes, colours, shapes, frames and folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from heedful.auditing.audit import Audit, audit
+from heedful.data import Picture
+from heedful.settings import ImageSettings, RunSettings
+
+
+def image(folder: Path, name: str, size: tuple[int, int], mode: str = "RGB", seed: int = 0) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    width, height = size
+    channels = {"L": 1, "RGB": 3, "RGBA": 4}[mode]
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, channels), dtype=np.uint8)
+    Image.fromarray(pixels.squeeze(2) if channels == 1 else pixels).save(folder / name)
+    return folder / name
+
+
+def pictures(folder: Path) -> Path:
+    for seed in range(16):
+        image(folder / "ab"[seed % 2], f"{seed}.png", (16, 16), seed=seed)
+    return folder
+
+
+def audited(folder: Path, *valid: Path, size: int | None = 16) -> Audit:
+    held = tuple(map(str, valid)) or None
+    settings = RunSettings(
+        "image-classification", train=(str(folder),), valid=held, out="-", image=ImageSettings(size=size)
+    )
+    return audit(settings)
+
+
+def told(result: Audit, part: str = "train") -> dict[str, tuple[str, int, str, list[str]]]:
+    return {
+        one.name: (one.level, one.count, one.text, [Path(place).name for place in one.places])
+        for one in result.findings
+        if one.part == part
+    }
+
+
+def test_images_that_are_alike(tmp_path: Path) -> None:
+    result = audited(pictures(tmp_path / "set"), pictures(tmp_path / "held"))
+    assert told(result)["sizes"][2] == "16 × 16; 16 in colour"
+    assert told(result, "valid")["sizes"][2] == "16 × 16; 16 in colour"
+    assert not {"lengths", "shapes", "frames", "empty", "read"} & set(told(result))
+    assert result.sample[1:] == ["  0.png, 16 × 16, 3 channels, 16 patches of 4 × 4 + class → a"]
+
+
+def test_sizes_shapes_and_colours(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "set")
+    image(folder / "a", "100.png", (20, 20), "L")
+    image(folder / "a", "101.png", (30, 20), "RGBA")
+    image(folder / "b", "102.png", (1, 1))
+    image(folder / "b", "103.png", (81, 20))
+    image(folder / "b", "104.png", (80, 20))
+    image(folder / "b", "105.png", (20, 200))
+    found = told(audited(folder, pictures(tmp_path / "held")))
+    assert found["sizes"][2] == (
+        "1 × 1 at the smallest, 16 × 16 in the middle, 20 × 200 at the largest; 1 grey, 21 in colour, "
+        "1 with what is transparent, laid on white"
+    )
+    assert found["shapes"][:2] == ("warning", 3)
+    assert found["shapes"][3] == ["102.png:1", "103.png:1", "105.png:1"]
+    (first,) = audited(folder, pictures(tmp_path / "held"), size=8).sample[1:]
+    assert "16 × 16 resized to 8 × 8" in first
+
+
+def test_frames_and_folders(tmp_path: Path) -> None:
+    folder, held = pictures(tmp_path / "set"), pictures(tmp_path / "held")
+    frames = [Image.open(image(tmp_path, f"{n}.png", (16, 16), seed=50 + n)) for n in range(3)]
+    frames[0].save(folder / "b" / "moving.gif", save_all=True, append_images=frames[1:])
+    frames[0].save(folder / "b" / "still.gif")
+    (folder / "c" / "deeper").mkdir(parents=True)
+    (folder / "c" / "notes.txt").write_text("no image")
+    (folder / ".hidden").mkdir()
+    (held / "d").mkdir()
+    result = audited(folder, held)
+    assert told(result)["frames"] == (
+        "warning",
+        1,
+        "1 image of several frames, of which the first alone is read",
+        ["moving.gif:1"],
+    )
+    assert told(result)["empty"][:2] == ("warning", 1)
+    assert told(result)["empty"][3] == ["c"]
+    assert told(result, "valid")["empty"][3] == ["d"]
+
+
+def test_the_parts_of_one_folder(tmp_path: Path) -> None:
+    pictures(tmp_path / "set" / "train")
+    pictures(tmp_path / "set" / "valid")
+    (tmp_path / "set" / "valid" / "e").mkdir()
+    result = audited(tmp_path / "set")
+    assert "empty" not in told(result)
+    assert told(result, "valid")["empty"][3] == ["e"]
+    divided = pictures(tmp_path / "one")
+    (divided / "c").mkdir()
+    result = audited(divided)
+    assert told(result)["empty"][3] == ["c"]
+    assert "empty" not in told(result, "valid")
+
+
+def test_labels_of_images_that_validation_alone_has(tmp_path: Path) -> None:
+    held = pictures(tmp_path / "held")
+    image(held / "z", "1.png", (16, 16), seed=99)
+    found = told(audited(pictures(tmp_path / "set"), held), "valid")
+    assert (found["unlearned"][:2], found["unlearned"][3]) == (("warning", 1), ["1.png:1"])
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "transparent"),
+    [("L", False, False), ("LA", False, True), ("P", True, False), ("I;16", False, False)],
+)
+def test_the_head_of_an_image(tmp_path: Path, mode: str, colour: bool, transparent: bool) -> None:
+    Image.new(mode, (3, 2)).save(tmp_path / "x.png")
+    head = Picture.of(tmp_path / "x.png").head()
+    assert head == ((3, 2), colour, transparent, False)
+    assert Picture.of(np.zeros((2, 3), dtype=np.uint8)).head() == ((3, 2), False, False, False)

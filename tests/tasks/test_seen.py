@@ -1,0 +1,49 @@
+"""What a person is shown of a batch: the pieces, and what is learned at each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heedful.auditing.audit import audit
+from heedful.data import Row, Rows, read
+from heedful.settings import DataSettings, RunSettings
+from heedful.tasks.seen import Side, seen
+from heedful.tasks.text_classification import TextClassification
+from heedful.tasks.token_classification import TokenClassification
+from heedful.text import Tokenizer
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_class_is_not_taken_for_a_token_s_label(tmp_path: Path, several: bool) -> None:
+    file = tmp_path / "set.csv"
+    rows = [(f"maybe{' so' * (n % 4)}", ["yes", "no", "perhaps"][n % 3]) for n in range(24)]
+    file.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    data = DataSettings(label_separator=";" if several else None)
+    settings = RunSettings("text-classification", train=(str(file),), valid=(str(file),), out="-", data=data)
+    found = read([str(file)], TextClassification.columns, separator=data.label_separator)
+    task = TextClassification.prepare(found, settings)
+    batch = task.collate(task.encode(Rows(found[:1])).examples)
+    assert batch["ids"].shape == batch["labels"].shape == (1, 3)  # as many tokens as labels
+    (side,) = seen(task, batch)
+    assert (side.pieces, side.said) == (["<s>", " maybe", "</s>"], ["", "", ""])
+    assert any("<s>| maybe|</s>" in line for line in audit(settings).sample)
+
+
+def test_a_token_s_label_is_told_where_there_are_as_many_as_classes() -> None:
+    row = Row({"words": ("Paris",), "tags": ("B-LOC",)}, "places.conll", 1)
+    other = Row({"words": ("in",), "tags": ("O",)}, "places.conll", 3)
+    task = TokenClassification.prepare([row, other], RunSettings("token-classification", train=("-",), out="-"))
+    batch = task.collate(task.encode(Rows([row])).examples)
+    task.labels += [f"B-{n}" for n in range(batch["ids"].shape[1] - len(task.labels))]
+    assert batch["ids"].shape == batch["labels"].shape == (1, len(task.labels))
+    assert [said for said in seen(task, batch)[0].said if said] == ["B-LOC"]
+
+
+def test_nothing_reaches_a_terminal_that_moves_it() -> None:
+    words = Tokenizer.train(["one two"], size=300)
+    bell = words.encode(["a\x1b[2J\x07\n"])[0]
+    line = Side("text", bell, words, ["x\x1b"] * len(bell)).line()
+    assert line.isprintable()
+    assert "⏎" in line
