@@ -250,7 +250,9 @@ class TrainingSettings(Settings):
     )
     gradient_checkpointing: bool | None = _option("keep no activations of a block but make them again: less memory")
     shard: bool | None = _option("share the weights among the processes of torchrun, as fully_shard does")
-    patience: int | None = _option("evaluations without gain before stopping; 0 for never", least=0)
+    patience: int | None = _option(
+        "evaluations with no better metric and no lower loss before stopping; 0: never", least=0
+    )
     evaluate_every: int | None = _option("steps between evaluations", least=1)
     save_every: int | None = _option("steps between checkpoints", least=1)
     log_every: int | None = _option("steps between lines of the log", least=1)

@@ -228,6 +228,15 @@ def test_the_highest_of_any_other_metric_is_the_best():
     assert [step for step, _ in better] == [2, 8]
 
 
+def test_patience_waits_while_the_loss_falls_and_of_equals_the_lower_loss_is_kept():
+    accuracies = (0.5, 0.9, 0.8, 0.9, 0.9, 0.7, 0.6, 1.0)
+    losses = (3.0, 2.0, 1.9, 1.5, 1.8, 1.6, 1.5, 0.1)
+    given = [{"accuracy": a, "loss": b} for a, b in zip(accuracies, losses, strict=True)]
+    outcome, _ = evaluated(given, patience=3, metric="accuracy")
+    assert (outcome.stopped_because, outcome.best["metrics"]) == ("patience", given[3])
+    assert outcome.steps == 2 * 7, "the last is not reached"
+
+
 def test_patience_ends_the_run():
     outcome, _ = evaluated([{"loss": v} for v in (3.0, 3.5, 2.0, 2.0, 2.5, 1.0)], patience=2)
     assert (outcome.steps, outcome.stopped_because, outcome.best["value"]) == (10, "patience", 2.0)

@@ -88,7 +88,8 @@ class _Numbers:
     seconds: float = 0.0
     evaluated: int = 0  # the step evaluated last
     best: dict[str, Any] | None = None
-    stale: int = 0  # evaluations since the best
+    lowest: float = math.inf  # the loss of an evaluation
+    stale: int = 0  # evaluations since the best, and since the lowest loss
     # Since the last line of the log:
     window_loss: float = 0.0
     window_tokens: int = 0
@@ -132,7 +133,7 @@ class Loop:
     samples: Callable[[], Sequence[Mapping[str, str]]] = list  # of what the model said when it was evaluated last
     evaluate_every: int | None = None  # steps; None: at the end of each epoch. Always after the last step too
     metric: str = "loss"  # the one of evaluate's that decides what is best; of loss and perplexity the lowest
-    patience: int | None = None  # evaluations without a better one after which to stop
+    patience: int | None = None  # evaluations with neither a better metric nor a lower loss after which to stop
     on_better: Callable[[Mapping[str, float]], None] | None = None  # called with the best weights in the model
     on_taken_up: Callable[[], None] | None = None  # called when the state of a checkpoint was taken up
     seed: int = 0  # of what is drawn in the forward pass
@@ -332,15 +333,21 @@ class Loop:
         numbers = self._numbers
         if self.metric not in metrics:
             raise HeedfulError(f"the evaluation has no metric {self.metric!r}; {nearest(self.metric, metrics)}")
-        value = metrics[self.metric]
-        sign = -1 if self.metric in LOWER_IS_BETTER else 1
-        if math.isfinite(value) and (numbers.best is None or sign * value > sign * numbers.best["value"]):
+        value, loss = metrics[self.metric], metrics.get("loss", math.inf)
+        gained = loss < numbers.lowest
+        if gained:
+            numbers.lowest = loss
+        if math.isfinite(value) and (numbers.best is None or self._rank(metrics) > self._rank(numbers.best["metrics"])):
             numbers.best = {"step": numbers.step, "value": value, "metrics": metrics}
-            numbers.stale = 0
+            gained = True
             if self.on_better is not None:
                 self.on_better(metrics)
-        else:
-            numbers.stale += 1
+        numbers.stale = 0 if gained else numbers.stale + 1
+
+    def _rank(self, metrics: Mapping[str, float]) -> tuple[float, float]:
+        """What is higher for better weights: the metric that decides and, where it is the same, the loss."""
+        sign, loss = -1 if self.metric in LOWER_IS_BETTER else 1, metrics.get("loss", math.inf)
+        return sign * metrics[self.metric], -loss if math.isfinite(loss) else -math.inf
 
     def _settle(self) -> None:
         """Read the losses of the steps since the last time: the one place that waits for the device."""
