@@ -49,7 +49,7 @@ def test_dictionaries_and_back_through_json() -> None:
         ({"training": {"lr": "fast"}}, "--training.lr must be a number, not 'fast'"),
         ({"training": 3}, "--training must be TrainingSettings, not 3"),
         ({"seed": True}, "--seed must be a whole number, not True"),
-        ({"seed": None}, "--seed must be a whole number, not None"),
+        ({"seed": 1.5}, "--seed must be a whole number, not 1.5"),
         ({"model": {"heads": 2.5}}, "--model.heads must be a whole number, not 2.5"),
     ],
 )
