@@ -62,6 +62,9 @@ def made(preset: str = "transformer-tiny") -> tuple[SpanCorruption, EncoderDecod
     return task, model.eval()
 
 
+STEPS = 200
+
+
 @cache
 def trained() -> tuple[SpanCorruption, EncoderDecoder]:
     """A model that has read the book for a few seconds."""
@@ -69,8 +72,9 @@ def trained() -> tuple[SpanCorruption, EncoderDecoder]:
     task.check(model)
     examples = task.encode(rows(BOOK), LENGTH).examples
     optimiser, random = adamw(model, lr=3e-3, betas=(0.9, 0.98)), np.random.default_rng(0)
-    for step in range(200):
-        optimiser.param_groups[0]["lr"] = optimiser.param_groups[1]["lr"] = 3e-3 * min(1, (step + 1) / 30)
+    for step in range(STEPS):
+        rate = 3e-3 * min(1, (step + 1) / 30, 2 * (1 - step / STEPS))  # it falls: the end is no matter of last bits
+        optimiser.param_groups[0]["lr"] = optimiser.param_groups[1]["lr"] = rate
         batch = task.collate([*examples, *examples], random)
         optimiser.zero_grad()
         (task.objective(model, batch) / task.count(batch)).backward()
