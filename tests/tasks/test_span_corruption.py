@@ -62,7 +62,7 @@ def made(preset: str = "transformer-tiny") -> tuple[SpanCorruption, EncoderDecod
     return task, model.eval()
 
 
-STEPS = 200
+STEPS = 300
 
 
 @cache
@@ -262,10 +262,10 @@ def test_holes_are_filled_with_what_is_generated() -> None:
     ends = [place for place, token in enumerate(ids) if token in (2, *task.sentinels) and place > right]
     spans = ids[left + 1 : right], ids[right + 1 : ends[0]]
     assert answer.fills == [made.strip() for made in task.source.decode(spans)]
-    first, last = map(re.escape, answer.fills)  # what is made of a hole may begin with a blank, or not
-    assert re.fullmatch(rf"The hen ?{first}, and the hen eats ?{last}\.", answer.output)
+    first, last = (rf"\s*{re.escape(fill)}\s*" for fill in answer.fills)  # what is made may have blanks around it
+    assert re.fullmatch(rf"The hen{first}, and the hen eats{last}\.", answer.output)
     assert short.as_dict().keys() == {"input", "output", "score", "fills"}
-    assert short.output == f"The cow {short.fills[0]} moo, and the"
+    assert re.fullmatch(rf"The cow\s*{re.escape(short.fills[0])}\s*moo, and the", short.output)
     assert answer.score is not None
     assert answer.score < 0
     told = task.answer(model, [text], logprobs=True)[0]
