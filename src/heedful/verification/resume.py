@@ -177,20 +177,27 @@ class _Trial:
                 status(f"kill {len(self.kills)} of {self.wanted}, {left // 60}:{left % 60:02} left")
             if self.error is not None:
                 say(f"      run {self.runs} could not go on: {self.error}")
-                yield [_went_on(self.error)]
+                yield self._ended()
                 continue
-            found = [_went_on(None), *compared(first, stopped)]
+            found = [*self._ended(), *compared(first, stopped)]
             differing = [check.name for check in found if check.verdict == "off"]
             say(f"      run {self.runs} ended " + (f"different: {', '.join(differing)}" if differing else "the same"))
             if not keep and not differing:
                 shutil.rmtree(stopped.parent)
-            if self.processes > 1:
-                found.append(_left_alone(self.stayed))
             yield found
+
+    def _ended(self) -> list[Finding]:
+        """How the processes of a run ended: all of them at last and, of several, those that a kill left alone."""
+        found = [_finding("going on", "every run was taken up after every kill, to its end", self.error)]
+        if self.processes > 1:
+            what = "where one of several processes was killed, the others ended by themselves, with a line"
+            found.append(_finding("left alone", what, self.stayed))
+        return found
 
     def _killed(self, out: Path) -> Iterator[Kill]:
         """One run, killed and taken up again until it ends; ``error`` is what it said where it could not go on."""
         again: list[str] = []
+        self.stayed = None
         while True:
             aim = AIMS[self.draw.randrange(len(AIMS))]
             with Session([*self.arguments, *again], out, self.processes, self._victim()) as session:
@@ -226,25 +233,14 @@ def _step(out: Path) -> int | None:
     return None
 
 
-def _went_on(error: str | None) -> Finding:
+def _finding(name: str, what: str, wrong: str | None) -> Finding:
     return Finding(
-        name="going on",
-        what="every run was taken up after every kill, to its end",
-        verdict="ok" if error is None else "off",
-        difference=float(error is not None),
+        name=name,
+        what=what,
+        verdict="ok" if wrong is None else "off",
+        difference=float(wrong is not None),
         allowed=0.0,
-        reason=error or "",
-    )
-
-
-def _left_alone(stayed: str | None) -> Finding:
-    return Finding(
-        name="left alone",
-        what="where one of several processes was killed, the others ended by themselves, with a line",
-        verdict="ok" if stayed is None else "off",
-        difference=float(stayed is not None),
-        allowed=0.0,
-        reason=stayed or "",
+        reason=wrong or "",
     )
 
 
