@@ -8,6 +8,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+SHOWN = 50  # names of those that are known, in a hint
+
 
 class HeedfulError(ValueError):
     """Something a person can mend. The message is one line: what was found, where (file, line), what to do.
@@ -17,15 +19,18 @@ class HeedfulError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The hint after an unknown name: the closest known one, or else the whole list.
+    """The hint after an unknown name: the closest known one, or else all of them, of more than 50 the first.
 
-    >>> nearest("gpt-2", ["gpt2", "bert-base"])
-    "did you mean 'gpt2'?"
+    >>> nearest("gpt-2", ["gpt2", "bert-base"]), nearest("x", map(str, range(10, 99)))[-14:]
+    ("did you mean 'gpt2'?", '59 and 39 more')
     """
     names = sorted(known)
     lower = {known.lower(): known for known in names}
     close = get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
-    return f"did you mean {lower[close[0]]!r}?" if close else "known: " + ", ".join(names)
+    if close:
+        return f"did you mean {lower[close[0]]!r}?"
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return "known: " + ", ".join(names[:SHOWN]) + more
 
 
 def many(count: int, what: str = "example", plural: str | None = None) -> str:

@@ -155,7 +155,7 @@ class TokenizerSettings(Settings):
     kind: Literal["bpe", "unigram", "wordpiece", "character"] | None = _option("how tokens are learned")
     size: int | None = _option("tokens in the vocabulary", least=1)
     shared: bool | None = _option("one vocabulary for source and target (=false for two)")
-    lowercase: bool = _option("read everything in lower case", default=False)
+    lowercase: bool | None = _option("read everything in lower case")
     dropout: float | None = _option("leave out merges of bpe in training, a probability", least=0, below=1)
 
 

@@ -76,7 +76,8 @@ def test_rows_are_those_of_a_small_table(tmp_path: Path, monkeypatch: pytest.Mon
     make, names = MADE[kind]
     whole, rows = read_both(monkeypatch, make(tmp_path), names=names)
     assert [*rows] == [*whole]
-    assert (rows.skipped, rows.columns) == (whole.skipped, whole.columns)
+    assert (rows.skipped, rows.blank, rows.columns) == (whole.skipped, whole.blank, whole.columns)
+    assert len(rows.blank) == rows.skipped
     assert rows.skipped >= len(TEXTS) - len(WORDS)
     assert [row.values["text"] for row in rows] == WORDS
     assert [size(row) for row in rows] == [len(text.encode()) for text in WORDS]

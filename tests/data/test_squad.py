@@ -264,6 +264,7 @@ def test_wrong_questions(question: dict[str, Any], message: str, tmp_path: Path)
         ("[" * 100_000, r"(too many lists one in the other|broken JSON), .*in .*a\.json"),
         ('{"a": 1}\n{"a": 2}', r"broken JSON \(Extra data, .*a\.json:2; .*; an object a line is called \.jsonl$"),
         ("\n", r"^nothing in .*a\.json; give SQuAD's JSON: "),
+        ("{}", r"^no list 'data', in .*a\.json:1; SQuAD's JSON is "),
         ('{"version": 2, "rows": []}', r"no list 'data' among 'version', 'rows', in .*a\.json:1; SQuAD's JSON is "),
         ("3", r"no object, in .*a\.json:1; SQuAD's JSON is "),
         ('{"data": []}', r"no questions in .*a\.json; give a file with question, context and answers$"),

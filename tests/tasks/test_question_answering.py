@@ -152,13 +152,17 @@ def test_what_is_cut_or_lost_is_said() -> None:
     tokenizer = Tokenizer.train(["a b c d e f g h i j k l m n o p ? ."] * 3, 60, "character", template="both")
     long = ("a" * 30 + "?", "b c d", (Span("c", 2),))
     wide = ("a?", "b" * 40, (Span("b" * 30, 5),))
-    made = windows_of(tokenizer, [long[:2], wide[:2]], [long[2], wide[2]], 23, 4)
-    assert made.note == (
+    found = windows_of(tokenizer, [long[:2], wide[:2]], [long[2], wide[2]], 23, 4)
+    assert found.note == (
         "1 text read in windows of 23 tokens that share 4; 1 question cut to 10 tokens; "
         "1 answer in no window whole, so learned as none"
     )
-    assert made.lost == 2  # the one cut, the other without its answer
-    assert all(len(window.question) + window.last - window.first + 3 <= 23 for window in made.windows)
+    assert found.unread == [0, 1]  # the one cut, the other without its answer
+    assert all(len(window.question) + window.last - window.first + 3 <= 23 for window in found.windows)
+    task, _ = made(SETS["all"])
+    data = Rows([*SETS["all"][:2], row("Where is Eve now ? " * 9, "Eve is in Lima now .", "Lima")])
+    told = task.encode(data, 40)
+    assert (told.lost, told.unread) == (1, [data[2]])
     with pytest.raises(HeedfulError, match=r"max-length 6 has no room for a question and a text; give 7$"):
         windows_of(tokenizer, [], [], 6)
     with pytest.raises(HeedfulError, match=r"windows of 23 tokens cannot share 12 \(stride\); give 11 or less$"):

@@ -19,6 +19,7 @@ from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks.classes import names_of, numbers_of
 from heedful.tasks.task import Answer
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.optimisation import adamw
@@ -227,6 +228,19 @@ def test_labels_in_the_other_column_are_told(tmp_path: Path, label: str, told: s
     plain = read([tmp_path / "a.txt", tmp_path / "a.labels"], TextClassification.columns)
     with pytest.raises(HeedfulError, match=r"a\.txt: every label has too few examples to hold some back; give valid"):
         TextClassification.divide(plain, 0.2, 0)
+
+
+def test_texts_that_were_learned_as_labels_are_told() -> None:
+    swapped = rows(*((f"{i % 2}", f"a text of {i} words") for i in range(30)))
+    with pytest.raises(HeedfulError) as told:
+        numbers_of(rows(("a text of 40 words", "1"))[0], names_of(swapped))
+    assert str(told.value) == (
+        "set.tsv:1: the label '1' is none that the model learned; its 30 labels, such as 'a text of 0 words', look "
+        "like text; if they are, say which column of the training data holds the labels: --data.columns"
+    )
+    spaced = [f"class {i}" for i in range(20)]  # so few may well be names
+    with pytest.raises(HeedfulError, match=r"none that the model learned; did you mean 'class 1'\?$"):
+        numbers_of(rows(("a", "clas 1"))[0], spaced)
 
 
 # ------------------------------------------------------------------------------------------------------------- learning

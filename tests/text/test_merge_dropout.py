@@ -236,3 +236,14 @@ def test_where_it_has_no_effect_it_is_refused(
     run = ["train", task, "--train", str(pairs(tmp_path)), "--out", str(tmp_path / "out"), *more]
     assert cli.main([*run, *(SMALL[1:] if task == "text-generation" else SMALL), "--max-steps=1"]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_few_words_are_remembered_and_all_are_cut_alike(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tokenizer.encode(TEXTS)
+    made = []
+    for most in (100_000, 5):
+        monkeypatch.setattr("heedful.text.merge_dropout.WORDS", most)
+        again, random = MergeDropout(tokenizer, 0.3), np.random.default_rng(0)
+        made.append([again(words, random) for words in again.marked(TEXTS, rows)])
+    assert made[0] == made[1]
+    assert len(again._known) <= 5

@@ -113,12 +113,16 @@ def run(
     dropout: float = 0.0,
     again: bool = False,
     optimiser: Any = ADAMW,
+    looked_at: bool = False,
 ) -> dict[str, Tensor]:
     """Gradients of the last of two steps, the weights and their average after it."""
     model = made(family, dropout)
     if again:
         forgetful(model)
     learn = engine.learner(model, objective)
+    if looked_at:  # before the first step, as a run that is taken up may be
+        with torch.no_grad(), engine.measuring(model):
+            objective(model, {"rows": ROWS})
     average = Polynomial(model)
     loop = Loop(
         model=model,
@@ -161,6 +165,8 @@ def found(ranks: Ranks) -> dict[str, float]:
             forgotten = run(family, [4, 4], engine(), dropout=0.3, again=True)
             differences[f"{family}, {name}, dropout, made again"] = difference(alone, forgotten)
         stepped = run(family, [8], Alone(), optimiser=orthogonalised)
+        looked = run(family, [4, 4], Sharded(ranks), looked_at=True)
+        differences[f"{family}, sharded, looked at first"] = difference(plain, looked)
         for name, engine in engines.items():
             shared = run(family, [5, 1, 2], engine(), optimiser=orthogonalised)
             differences[f"{family}, {name}, muon"] = difference(stepped, shared)

@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.settings import RunSettings, TrainingSettings, read_toml, to_toml
+from heedful.settings import RunSettings, TokenizerSettings, TrainingSettings, read_toml, to_toml
 from heedful.training.beginning import BEGINNING, BEGUN, begin, begun, left, taken_up
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> RunSettings:
-    lr = TrainingSettings(lr=0.5)
-    return RunSettings("translation", train=("a.tsv",), out=str(tmp_path / "run"), seed=7, max_steps=9, training=lr)
+    lr, lower = TrainingSettings(lr=0.5), TokenizerSettings(lowercase=True)
+    return RunSettings(
+        "translation", train=("a.tsv",), out=str(tmp_path / "run"), seed=7, max_steps=9, training=lr, tokenizer=lower
+    )
 
 
 def asked(settings: RunSettings, **more: object) -> RunSettings:

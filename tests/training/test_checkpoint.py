@@ -28,6 +28,26 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert checkpoints.load() is None
 
 
+def test_after_a_failed_write_the_next_is_tried_at_once(tmp_path, caplog):
+    checkpoints = Checkpoints(tmp_path)
+    in_the_way = tmp_path / "checkpoint.pt.part"
+    in_the_way.mkdir()
+    checkpoints.save({**STATE, "step": 1}, wait=False)
+    checkpoints._writer.join()
+    in_the_way.rmdir()
+    checkpoints.save({**STATE, "step": 2}, wait=False)
+    assert checkpoints._writer is None, "it is there already"
+    checkpoints.wait()  # and nothing is left to be told
+    assert checkpoints.load()["step"] == 2
+    (said,) = caplog.messages
+    assert said.startswith("a checkpoint was left out and the next one is written: cannot write ")
+    in_the_way.mkdir()
+    checkpoints.save({**STATE, "step": 3}, wait=False)
+    with pytest.raises(HeedfulError, match="cannot write"):
+        checkpoints.save({**STATE, "step": 4}, wait=False)
+    assert checkpoints.load()["step"] == 2
+
+
 @pytest.mark.parametrize("kept", [0, 1, 100, 0.5, -1])
 def test_a_file_cut_off_is_named(tmp_path, kept):
     checkpoints = Checkpoints(tmp_path)
@@ -157,7 +177,7 @@ def test_the_next_save_waits_for_the_one_before(tmp_path, monkeypatch):
 def test_what_goes_wrong_meanwhile_is_raised_at_the_next_call(tmp_path, little_room):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save({"step": 1})
-    for call in (checkpoints.wait, lambda: checkpoints.save({"step": 2}), checkpoints.load):
+    for call in (checkpoints.wait, lambda: checkpoints.save(STATE), checkpoints.load):
         checkpoints.save(STATE, wait=False)
         with pytest.raises(HeedfulError, match=r"cannot write .*checkpoint\.pt: File too large; make room"):
             call()

@@ -51,6 +51,12 @@ def test_what_cannot_give_the_same_bits_is_told_in_one_line() -> None:
         raise RuntimeError("other")
 
 
+def test_a_gpu_that_was_used_before_is_told_in_one_line() -> None:
+    theirs = f"this operation is not deterministic because it uses CuBLAS; set {WORKSPACE}=:4096:8 or :16:8"
+    with pytest.raises(HeedfulError, match=rf"needs {WORKSPACE}=:4096:8 before .* Python starts$"), deterministic(True):
+        raise RuntimeError(theirs)
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_run_is_made_so(tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []

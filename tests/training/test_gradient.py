@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from heedful.training.engine import Alone
-from heedful.training.gradient import Gradient
-from heedful.training.ranks import Ranks
+from heedful.training.gradient import Gradient, draws_from
+from heedful.training.ranks import Ranks, own_device
 
 BATCHES = [{"x": torch.full((rows, 3), 0.5 + rows, dtype=torch.float64)} for rows in (4, 1, 3, 2)]
 
@@ -84,3 +84,35 @@ def test_what_does_not_fit_is_cut_until_it_does_and_stays_so():
     whole = made(Alone(), objective=lambda model, batch: model[0](batch["x"]).square().sum())
     assert loss.item() == pytest.approx(whole.compute(whole.passes(0, BATCHES)).item())
     torch.testing.assert_close(grads(gradient), grads(whole))
+
+
+def test_the_second_gpu_draws_from_its_own_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    generators = torch.Generator(), torch.Generator()
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    for name, number in (("cuda:1", 1), ("cuda", 0)):
+        draws_from(7 + number, torch.device(name))
+        assert generators[number].initial_seed() == torch.initial_seed() == 7 + number
+
+
+@pytest.mark.parametrize(
+    ("asked", "rank", "found"),
+    [
+        (None, "1", "cuda:1"),
+        ("cuda", "1", "cuda:1"),
+        ("cuda:0", "1", "cuda:0"),
+        ("cpu", "1", "cpu"),
+        (None, None, None),
+    ],
+)
+def test_each_process_has_the_gpu_of_its_number(
+    asked: str | None, rank: str | None, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    assert own_device(asked) == found
+    assert current == ([1] if found == "cuda:1" else [])

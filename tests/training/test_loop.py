@@ -195,6 +195,30 @@ def test_a_gradient_that_is_no_number_stops_the_run_too(tmp_path):
     assert Checkpoints(tmp_path).load() is None
 
 
+@pytest.mark.parametrize(
+    ("soon", "every", "evaluated", "saved"),
+    [
+        (60.0, None, None, [2, 8]),  # the first epoch's end, and the run's
+        (0.0, None, None, [2, 4, 6, 8]),
+        (60.0, None, 4, [2, 4, 8]),
+        (60.0, 3, 4, [3, 6, 8]),
+    ],
+)
+def test_short_epochs_do_not_save_each(tmp_path, monkeypatch, soon, every, evaluated, saved):
+    monkeypatch.setattr("heedful.training.loop.SOON", soon)
+    steps = []
+
+    class Noted(Checkpoints):
+        def save(self, state, *, wait=True):
+            steps.append(state["numbers"]["step"])
+            super().save(state, wait=wait)
+
+    looked = {} if evaluated is None else {"evaluate": lambda: {"loss": 1.0}, "evaluate_every": evaluated}
+    limits, checkpoints = Limits(max_steps=8), Noted(tmp_path)
+    made([[ROWS[:4]], [ROWS[4:]]], limits=limits, checkpoints=checkpoints, save_every=every, **looked).fit()
+    assert steps == saved
+
+
 def test_a_step_without_a_token_is_refused():
     with pytest.raises(HeedfulError, match="step 1 has no token"):
         made([[[[0, 0]]]]).fit()

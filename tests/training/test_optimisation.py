@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import nn
 
+import heedful
+from heedful.config import LearnedPosition
 from heedful.training import adamw
 
 
@@ -34,6 +38,20 @@ def test_matrices_decay_and_nothing_else_does():
         "frozen.bias": None,
     }
     assert len([p for group in optimiser.param_groups for p in group["params"]]) == 6
+
+
+def test_of_an_image_model_the_class_tokens_and_positions_do_not_decay():
+    config = heedful.presets.get("vit-micro")
+    patches = dataclasses.replace(config.patches, prefix="class+distillation")
+    position = LearnedPosition(length=patches.tokens)
+    model = heedful.create(
+        dataclasses.replace(config, patches=patches, encoder=dataclasses.replace(config.encoder, position=position))
+    )
+    optimiser = adamw(model, lr=1.0, weight_decay=0.1)
+    decays = {id(p): group["weight_decay"] for group in optimiser.param_groups for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        kept = parameter.ndim == 1 or name in ("embedding.prefix", "encoder.position.table.weight")
+        assert decays[id(parameter)] == (0.0 if kept else 0.1), name
 
 
 def test_it_is_adamw():

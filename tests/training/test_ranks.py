@@ -18,6 +18,7 @@ import pytest
 from safetensors.torch import load_file
 
 from heedful import cli
+from heedful.training import Checkpoints
 
 SCRIPT = Path(__file__).with_name("ranks_script.py")
 TINY = ("--preset", "transformer-tiny", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--model.ff-dim=16")
@@ -80,7 +81,7 @@ def same_weights(one: Path, other: Path, part: str = "last") -> bool:
 def test_both_engines_learn_as_one_process_does(tmp_path: Path) -> None:
     done(2, SCRIPT, tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())
-    assert len(found["differences"]) == 4 * (2 * 7 + 2)
+    assert len(found["differences"]) == 4 * (2 * 7 + 3)
     assert {name: far for name, far in found["differences"].items() if far > 1e-9} == {}
     assert found["told"] == [[1, 2], "first"]
 
@@ -104,6 +105,30 @@ def test_a_shared_run_goes_on_with_one_process_and_with_four(data: Path, alone: 
     assert same_weights(alone, out)
     assert same_weights(alone, out, "average")
     assert len(list(out.glob("shards-*"))) == 1
+
+
+def test_a_run_that_did_not_fit_one_process_goes_on_whole_with_two(data: Path, tmp_path: Path) -> None:
+    """Where micro-batches are passed in parts, and a step has one less than the processes would pass."""
+
+    def run(name: str, *options: str) -> list[object]:
+        return train(data, tmp_path / name, "--training.accumulate=3", *options)
+
+    assert cli.main([*map(str, run("alone", "--max-steps=6"))]) == 0
+    assert cli.main([*map(str, run("cut", "--max-steps=3"))]) == 0
+    checkpoints = Checkpoints(tmp_path / "cut")
+    state = checkpoints.load()
+    assert state is not None
+    state["numbers"]["parts"] = 2
+    checkpoints.save(state)
+    done(2, "-m", "heedful", *run("cut", "--resume", "--max-steps=6"))
+    assert losses(tmp_path / "cut") == pytest.approx(losses(tmp_path / "alone"), abs=1e-5)
+    assert same_weights(tmp_path / "alone", tmp_path / "cut")
+
+
+def test_the_first_alone_watches_what_the_model_says_itself(data: Path, alone: Path, tmp_path: Path) -> None:
+    done(2, "-m", "heedful", *train(data, tmp_path / "x", "--max-steps=8", "--training.watch", "one two three"))
+    assert same_weights(alone, tmp_path / "x")
+    assert (tmp_path / "x" / "watch.html").is_file()
 
 
 def test_muon_shares_its_matrices_and_what_it_remembers(data: Path, tmp_path: Path) -> None:
@@ -199,7 +224,7 @@ def test_shares_that_find_no_room_are_told_once_and_go(data: Path, tmp_path: Pat
     done(2, "-m", "heedful", *train(data, out, "--training.shard", "--max-steps=2"))
     limit = max(path.stat().st_size for path in out.glob("shards-*/*.distcp")) // 1024  # whole KiB, so it is less
     (said,) = failed(data, out, "--resume", "--max-steps=4", before=f"ulimit -f {2 * limit};")
-    assert re.search(rf"cannot write {out}/shards-3-2: .{{1,200}}; make room", said), said
+    assert re.search(rf"cannot write {out}/shards-4-2: .{{1,200}}; make room", said), said
     assert cli.main([*map(str, train(data, out, "--resume", "--max-steps=4"))]) == 0
 
 

@@ -89,7 +89,7 @@ def predict(
             quiet, show = True, _unseen
         began = time.monotonic()
         as_json = form_of(out, as_json)
-        pipe = pipeline(task, model, device=device or own_device(), dtype=dtype)
+        pipe = pipeline(task, model, device=own_device(device), dtype=dtype)
         chosen = pipe.checked(options or {})
         if chosen.get("logprobs") and not as_json:
             raise HeedfulError("logprobs are only told in JSON; give --json, or write a .jsonl file")

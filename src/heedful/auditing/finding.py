@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from heedful.data import Row
+from heedful.visible import named
 
 PLACES = 3  # shown of each finding; all are in the JSON, up to ``KEPT``
 KEPT = 1000
@@ -54,7 +55,7 @@ class Finding:
 def place(row: Row) -> str:
     """Where a row begins.
 
-    >>> place(Row({}, "train.tsv", 41))
-    'train.tsv:41'
+    >>> place(Row({}, "train.tsv", 41)), place(Row({}, "train.json", 1, "q7"))
+    ('train.tsv:41', 'train.json:1 (q7)')
     """
-    return f"{row.file}:{row.line}"
+    return f"{row.file}:{row.line}" + (f" ({named(row.name)})" if row.name else "")

@@ -14,6 +14,46 @@ from cyclopts import App, ArgumentCollection
 from heedful.errors import HeedfulError, nearest
 from heedful.settings import RunSettings, keys
 
+# what other programs call them
+ELSEWHERE = {
+    "learning-rate": "lr",
+    "num-train-epochs": "max-epochs",
+    "num-epochs": "max-epochs",
+    "output-dir": "out",
+    "hidden-size": "dim",
+    "num-layers": "depth",
+    "layers": "depth",
+    "vocab-size": "size",
+    "optimizer": "optimiser",
+    "warmup-steps": "warmup",
+    "eval-steps": "evaluate-every",
+    "save-steps": "save-every",
+    "gradient-accumulation-steps": "accumulate",
+    "fp16": "precision",
+    "bf16": "precision",
+}
+FIRST = "training", "model", "tokenizer"  # of options of one name in several sections the one that is likely meant
+
+
+def likely(name: str, known: Iterable[str]) -> str | None:
+    """The option that is likely meant by a name without its section, or by one of another program.
+
+    >>> known = ["--lora.dropout", "--model.dropout", "--training.lr"]
+    >>> likely("--dropout", known), likely("--training.learning_rate", known), likely("--nothing", known)
+    ('--model.dropout', '--training.lr', None)
+    """
+    last = name.lstrip("-").replace("_", "-").rpartition(".")[2]
+    wanted = ELSEWHERE.get(last, last)
+    found = [one for one in known if one.lstrip("-").replace("_", "-").rpartition(".")[2] == wanted]
+    return min(found, key=_section, default=None)
+
+
+def _section(name: str) -> int:
+    """Its place: no section before all of them, one that is not among the first after them."""
+    section = name.lstrip("-").rpartition(".")[0]
+    return ("", *FIRST, section).index(section)
+
+
 # ---------------------------------------------------------------------------------------------- options from a file
 
 
@@ -29,6 +69,7 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     from cyclopts.config import Dict
 
     path = given[0].tokens[-1].value
+    check_file(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
         values = tomllib.loads(text)
@@ -37,7 +78,9 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     known = keys(RunSettings)
     for name in _dotted(values):
         if name.replace("-", "_") not in known:
-            raise HeedfulError(f"{path}:{_line_of(name, text)}: unknown key {name!r}; {nearest(name, known)}")
+            meant = likely(name, known)
+            hint = f"did you mean {meant!r}?" if meant else nearest(name, known)
+            raise HeedfulError(f"{path}:{_line_of(name, text)}: unknown key {name!r}; {hint}")
     # Nested under the command: flat keys that are a command's name, as train is, would be dropped without a word.
     heard = {argument.name.removeprefix("--").replace("-", "_") for argument in arguments}
     Dict({commands[0]: _heard(values, heard)}, source=path)(app, commands, arguments)

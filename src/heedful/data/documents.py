@@ -120,9 +120,9 @@ def _add_on_disk(rows: Rows, path: str, column: str, names: Sequence[str] | None
         if not found:
             rows.skip(path)
         return
-    for row in shelf(path, column, names[0]).rows():
+    for line, row in shelf(path, column, names[0]).rows():
         if row is None:
-            rows.skipped += 1
+            rows.skip(path, line)
         else:
             rows.append(row)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from heedful.errors import HeedfulError
@@ -88,11 +88,14 @@ def named(columns: Mapping[str, Kind], names: Sequence[str] | None) -> tuple[dic
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example: `values` by the task's column names, and the `file` and `line` (from 1) that it begins at."""
+    """One example: `values` by the task's column names, and the `file` and `line` (from 1) that it begins at; and its
+    `name`, where the file gives it one and may hold all of them in one line.
+    """
 
     values: Mapping[str, Any]
     file: str
     line: int
+    name: str = field(default="", compare=False)
 
 
 class Rows(list[Row]):

@@ -63,12 +63,12 @@ class Shelf(ABC):
         self.stamp = stamp(path)
         self.sizes = array("q")  # bytes of each line's text
 
-    def rows(self) -> Iterator[Row | None]:
-        """A row for each line; None for one without any words. Raises what ``heedful.data.tables.Table`` does."""
+    def rows(self) -> Iterator[tuple[int, Row | None]]:
+        """Each line with its row; None for one without any words. Raises what ``heedful.data.tables.Table`` does."""
         for line, values in Table(self.path, {self.column: "document"}, [self.name]):
             text = values[0] if values else ""
             self.sizes.append(bytes_of(text))
-            yield Row(Document(self, line), self.path, line) if text.strip() else None
+            yield line, Row(Document(self, line), self.path, line) if text.strip() else None
 
     def text(self, line: int) -> str:
         """The text of a line, from 1, as it was when the rows were made."""

@@ -122,7 +122,8 @@ class _Reader:
         given = () if values.get(IMPOSSIBLE) is True else self._given(values, where)
         spans = tuple(self._placed(context, text, start, where + name) for text, start in given)
         title = {"title": values["title"]} if isinstance(values.get("title"), str) else {}
-        return Row({"question": question, "context": context, "answers": spans} | title, file, line)
+        own = brief(str(values.get("id", "")))
+        return Row({"question": question, "context": context, "answers": spans} | title, file, line, own)
 
     def _given(self, values: Mapping[str, Any], where: str) -> list[tuple[str, int | None]]:
         """The text of each answer, and the place that the file gives it; blank texts are none."""
@@ -238,8 +239,9 @@ def _nested(path: str, answered: bool = True) -> Iterator[tuple[int, Mapping[str
     document = _parsed(path)
     articles = document.get("data") if isinstance(document, dict) else document
     if not isinstance(articles, list):
-        found = f"no list 'data' among {', '.join(map(repr, document))}" if isinstance(document, dict) else "no object"
-        raise HeedfulError(f"{found or 'an empty object'}, in {path}:1; SQuAD's JSON is {SHAPE}")
+        found = "no object" if not isinstance(document, dict) else "no list 'data'"
+        among = f" among {', '.join(map(repr, document))}" if document and found != "no object" else ""
+        raise HeedfulError(f"{found}{among}, in {path}:1; SQuAD's JSON is {SHAPE}")
     last = 1
     for article in articles:
         if not isinstance(article, _Placed):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -22,7 +23,7 @@ def stored(
     """The parts joined, and ``starts``, which making them fills: both mapped from files (``numpy.memmap``).
 
     They lie in ``home()`` under a name made of all that ``identity`` gives; where they are there nothing is made. They
-    are written beside and renamed, so half of them is never read.
+    are written beside, as far as the disk, and renamed, so half of them is never read.
     """
     digest = hashlib.blake2b(digest_size=16)
     for each in identity:
@@ -30,22 +31,33 @@ def stored(
     name = digest.hexdigest()
     tokens, places = home() / f"{name}.tokens", home() / f"{name}.starts.npy"
     if not (tokens.exists() and places.exists()):
-        beside = tokens.with_name(f"{tokens.name}.{os.getpid()}.part")
         try:
             tokens.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("wb") as file:
+            with _whole(tokens) as file:
                 for part in parts():
                     file.write(part.data)
-            np.save(places, np.array(starts, dtype=np.int64))
-            os.replace(beside, tokens)
+            with _whole(places) as file:
+                np.save(file, np.array(starts, dtype=np.int64))
         except OSError as error:
             raise HeedfulError(
                 f"cannot write tokens to {tokens.parent}: {error.strerror}; make room, or name another folder in "
                 "HEEDFUL_CACHE"
             ) from None
-        finally:
-            beside.unlink(missing_ok=True)
     return np.memmap(tokens, kind, "r"), np.load(places)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[BinaryIO]:
+    """A file that gets its name when all of it is on the disk; where that fails, nothing of it stays."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with beside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def home() -> Path:

@@ -66,7 +66,7 @@ def evaluate(
             raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
         if not ranks.first:
             say, draw = _nothing, None
-        pipe = pipeline(None, model, device=device or own_device(), dtype=dtype)
+        pipe = pipeline(None, model, device=own_device(device), dtype=dtype)
         options = pipe.checked(decoding or {})
         for name in pipe.task.shows & options.keys():
             raise HeedfulError(f"{name} has no effect: it changes what is told of an answer, no score; leave it out")

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from heedful.config import EncoderDecoderConfig, ModelConfig
+from heedful.config import EncoderConfig, EncoderDecoderConfig, ModelConfig, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.export import hugging_face
 from heedful.export.target import copy_beside
@@ -33,6 +33,8 @@ PLAIN = {
 def write(source: Path, place: Path, quantization: str | None = None) -> dict[str, Any]:
     """Convert the model of ``source`` into the folder ``place``: ``model.bin``, ``config.json``, the vocabularies."""
     model = hugging_face.opened(source)
+    if isinstance(model.config, EncoderConfig | VisionConfig):
+        raise HeedfulError(f"CTranslate2 runs models that write, and {source} does not; export it --to onnx")
     with TemporaryDirectory() as beside:
         folder = Path(beside) / "hf"
         folder.mkdir()

@@ -15,7 +15,7 @@ from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
 from heedful.data.files import extension
 from heedful.data.labels import brief
-from heedful.data.plausible import no_names
+from heedful.data.plausible import MOST, no_names
 from heedful.data.tables import EXTENSIONS
 from heedful.errors import HeedfulError, many, nearest
 from heedful.models import Model
@@ -46,10 +46,19 @@ def numbers_of(row: Row, labels: Sequence[str]) -> tuple[int, ...]:
     """The places of a row's labels among ``labels``; one that is not there is an error."""
     for label in labels_of(row):
         if label not in labels:
-            raise HeedfulError(
-                f"{row.file}:{row.line}: the label {label!r} is none that the model learned; {nearest(label, labels)}"
-            )
+            hint = _texts_for_labels(labels) or nearest(label, labels)
+            raise HeedfulError(f"{row.file}:{row.line}: the label {label!r} is none that the model learned; {hint}")
     return tuple(labels.index(label) for label in labels_of(row))
+
+
+def _texts_for_labels(labels: Sequence[str]) -> str | None:
+    """What to do where labels that were learned were likely texts, as they are where columns are exchanged."""
+    if len(labels) <= MOST or no_names(labels) != "text":
+        return None
+    return (
+        f"its {many(len(labels), 'label')}, such as {brief(labels[0])!r}, look like text; if they are, say which "
+        "column of the training data holds the labels: --data.columns"
+    )
 
 
 def stored(theirs: Mapping[str, Any]) -> list[str]:

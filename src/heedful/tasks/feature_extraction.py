@@ -136,7 +136,7 @@ class FeatureExtraction(Task):
         asked = settings.tokenizer
         texts = [text for row in rows for text in texts_of(row)]
         tokenizer = Tokenizer.train(
-            texts, asked.size or 8000, asked.kind or "wordpiece", asked.lowercase, template="both"
+            texts, asked.size or 8000, asked.kind or "wordpiece", bool(asked.lowercase), template="both"
         )
         tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
         return cls(tokenizer)

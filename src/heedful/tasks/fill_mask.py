@@ -130,7 +130,7 @@ class FillMask(Task):
             (row.values["text"] for row in sampled(rows)),
             asked.size or 8000,
             asked.kind or "bpe",
-            asked.lowercase,
+            bool(asked.lowercase),
             template="both",
             mask=True,
         )

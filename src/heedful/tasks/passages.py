@@ -60,7 +60,7 @@ class Windows(NamedTuple):
 
     windows: list[Window]
     note: str
-    lost: int  # questions of which not all is read or learned
+    unread: list[int]  # the places of questions of which not all is read or learned
 
 
 def passages_of(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage]:
@@ -103,19 +103,20 @@ def windows_of(
     questions = tokenizer.encode([question for question, _ in asked])
     found: list[Window] = []
     split, cut, lost = 0, 0, 0
-    less = 0  # questions of which not all is read or learned
+    unread: list[int] = []
     for row, (ids, (_, context), golds) in enumerate(zip(questions, asked, answers, strict=True)):
         made = list(_windows(ids[: room // 2], passages[context], golds, room, shared, row))
         split += len(made) > 1
         short, nowhere = len(ids) > room // 2, bool(golds) and all(window.start == NOWHERE for window in made)
-        cut, lost, less = cut + short, lost + nowhere, less + (short or nowhere)
+        cut, lost = cut + short, lost + nowhere
+        unread += [row] if short or nowhere else []
         found += made
     told = (
         (split, f"{many(split, 'text')} read in windows of {most} tokens that share {shared}"),
         (cut, f"{many(cut, 'question')} cut to {room // 2} tokens"),
         (lost, f"{many(lost, 'answer')} in no window whole, so learned as none"),
     )
-    return Windows(found, "; ".join(text for count, text in told if count), less)
+    return Windows(found, "; ".join(text for count, text in told if count), unread)
 
 
 def _windows(

@@ -125,7 +125,7 @@ class QuestionAnswering(Task):
         asked = settings.tokenizer
         texts = dict.fromkeys(row.values[column] for column in ("question", "context") for row in rows)
         kind, size = asked.kind or "wordpiece", asked.size or 8000
-        tokenizer = Tokenizer.train(texts, size, kind, asked.lowercase, template="both")
+        tokenizer = Tokenizer.train(texts, size, kind, bool(asked.lowercase), template="both")
         tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
         return cls._learning(tokenizer, rows, settings)
 
@@ -199,7 +199,7 @@ class QuestionAnswering(Task):
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """The windows of each row; the note says how many contexts have several, and what was cut."""
         made = self._windows(rows, max_length=max_length)
-        return Encoded(made.windows, rows, made.note, made.lost)
+        return Encoded(made.windows, rows, made.note, len(made.unread), [rows[place] for place in made.unread])
 
     def _windows(self, rows: Sequence[Row], stride: int | None = None, max_length: int | None = None) -> Windows:
         asked = [(row.values["question"], row.values["context"]) for row in rows]
@@ -374,7 +374,7 @@ class QuestionAnswering(Task):
             places = there[first : first + TOGETHER]
             some, unknown = [asked[i] for i in places], [()] * len(places)
             made = windows_of(self.tokenizer, some, unknown, self.longest, own)
-            cut += made.lost
+            cut += len(made.unread)
             found = self._read(model, made.windows, len(some), batch_tokens, max_answer_length, k)
             for place, one in zip(places, found, strict=True):
                 best = one.chosen(threshold)

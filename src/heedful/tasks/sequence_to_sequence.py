@@ -122,7 +122,7 @@ class SequenceToSequence(EncoderDecoderTask):
 
         def trained(*columns: str) -> Tokenizer:
             texts = (row.values[column] for row in rows for column in columns)
-            return Tokenizer.train(texts, size, kind, settings.tokenizer.lowercase)
+            return Tokenizer.train(texts, size, kind, bool(settings.tokenizer.lowercase))
 
         if settings.tokenizer.shared:
             tokenizer = trained(source, target)

@@ -130,7 +130,7 @@ class SpanCorruption(EncoderDecoderTask):
         asked = settings.tokenizer
         texts = (row.values["text"] for row in sampled(rows))
         tokenizer = Tokenizer.train(
-            texts, asked.size or 8000, asked.kind or "bpe", asked.lowercase, sentinels=SENTINELS
+            texts, asked.size or 8000, asked.kind or "bpe", bool(asked.lowercase), sentinels=SENTINELS
         )
         task = cls(tokenizer, tokenizer)
         task.window = settings.data.max_length

@@ -132,7 +132,7 @@ class TextClassification(Task):
         texts = (row.values[column] for row in rows for column, kind in columns.items() if kind == "text")
         asked = settings.tokenizer
         tokenizer = Tokenizer.train(
-            texts, asked.size or 8000, asked.kind or "wordpiece", asked.lowercase, template="both"
+            texts, asked.size or 8000, asked.kind or "wordpiece", bool(asked.lowercase), template="both"
         )
         tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
         return cls(tokenizer, names_of(rows), columns=columns, multi_label=several(rows))

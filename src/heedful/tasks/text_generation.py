@@ -192,7 +192,9 @@ class TextGeneration(Task):
         """Train the tokenizer on the training documents."""
         asked = settings.tokenizer
         texts = (text for row in sampled(rows) for text in _texts(row))
-        tokenizer = Tokenizer.train(texts, asked.size or 1000, asked.kind or "bpe", asked.lowercase, template="none")
+        tokenizer = Tokenizer.train(
+            texts, asked.size or 1000, asked.kind or "bpe", bool(asked.lowercase), template="none"
+        )
         context = settings.data.max_length or CONTEXT
         tokenizer.config["model_max_length"] = context
         with_template(tokenizer, rows)

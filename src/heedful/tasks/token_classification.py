@@ -114,7 +114,7 @@ class TokenClassification(Task):
         asked = settings.tokenizer
         texts = (" ".join(row.values["words"]) for row in rows)
         tokenizer = Tokenizer.train(
-            texts, asked.size or 8000, asked.kind or "wordpiece", asked.lowercase, template="both"
+            texts, asked.size or 8000, asked.kind or "wordpiece", bool(asked.lowercase), template="both"
         )
         tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
         return cls(tokenizer, labels, settings.data.stride)

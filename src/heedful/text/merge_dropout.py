@@ -13,6 +13,7 @@ from heedful.errors import HeedfulError
 from heedful.text.tokenizer import BATCH, Tokenizer
 
 LONG = 32  # letters of a word whose rounds are remembered
+WORDS = 100_000  # whose rounds are, of about a kilobyte each
 
 
 class Words(list[int]):
@@ -102,6 +103,8 @@ class MergeDropout:
 
     def _again(self, word: tuple[int, ...], draws: Iterator[float]) -> Sequence[int]:
         if word not in self._known:
+            if len(self._known) == WORDS:
+                self._known.clear()
             self._known[word] = self._rounds(word)
         letters, rounds = self._known[word]
         if len(letters) < 2 or self.rate == 0:

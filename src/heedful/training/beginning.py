@@ -16,7 +16,7 @@ from heedful.checkpoints.folder import settle
 from heedful.errors import HeedfulError
 from heedful.files import write
 from heedful.settings import RunSettings, read_toml, resolve, to_toml
-from heedful.training.choices import check_same
+from heedful.training.choices import changed, check_same
 
 BEGUN, BEGINNING = "run.toml", "run.toml.part"
 OWN = (BEGUN, BEGINNING, "heedful.json")  # either tells a folder that a run wrote
@@ -53,10 +53,13 @@ def taken_up(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = 
     half = (out / BEGINNING).is_file()
     begun = read_toml(out / (BEGINNING if half else BEGUN))
     check_same(settings, begun)
+    said = changed(settings, begun)
     settings = resolve(settings, begun)
     if half:
         say(f"the run in {out} was cut off before its first step; it begins anew, with seed {settings.seed}")
         return replace(settings, resume=False, overwrite=begun.overwrite)
+    for line in said:
+        say(line)
     return settings
 
 

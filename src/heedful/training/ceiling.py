@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ def most_flops(device: torch.device, dtype: torch.dtype, seconds: float = TIME) 
 
 def _timed(way: Product, a: Tensor, b: Tensor) -> float:
     """Seconds of a product; several are timed together where one would be over before it could be timed."""
-    wait = torch.accelerator.synchronize if a.device.type != "cpu" else _nothing
+    wait = partial(torch.accelerator.synchronize, a.device) if a.device.type != "cpu" else _nothing
     count = 1 if a.device.type == "cpu" else 10
     wait()
     began = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import pickle
 import signal
@@ -17,6 +18,8 @@ from typing import Any, BinaryIO
 import torch
 
 from heedful.errors import HeedfulError
+
+log = logging.getLogger("heedful")
 
 
 class Checkpoints:
@@ -38,23 +41,30 @@ class Checkpoints:
         With ``wait=False`` the state is copied into memory, which is all that the caller waits for, and written by a
         thread: what happens to its tensors from now on does not change what is written. At most one is being written:
         the next ``save`` waits for it first, and so must whoever wants it to be there (``wait``). A process that ends
-        meanwhile, but by SIGKILL, ends when it is written.
+        meanwhile, but by SIGKILL, ends when it is written. Where the one before could not be written this one is waited
+        for: there may be room again.
         """
-        self.wait()
-        if wait:
+        failed = self._joined()
+        if wait or failed is not None:
             self._write(state)
+            if failed is not None:
+                log.warning(f"a checkpoint was left out and the next one is written: {failed}")
             return
         self._writer = threading.Thread(target=self._write_later, args=(copied(state),), name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
         """Return when nothing is being written; raises what went wrong since the last time."""
+        if (failed := self._joined()) is not None:
+            raise failed
+
+    def _joined(self) -> BaseException | None:
+        """What went wrong since the last time, when nothing is being written any more."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
         failed, self._failed = self._failed, None
-        if failed is not None:
-            raise failed
+        return failed
 
     def _write_later(self, state: Mapping[str, Any]) -> None:
         try:

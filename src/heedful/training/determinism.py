@@ -11,6 +11,12 @@ import torch
 from heedful.errors import HeedfulError
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # NVIDIA's matrix products add up in one order only with a workspace of its own
+FIXED = ":4096:8"
+
+
+def fixed_workspace() -> None:
+    """Ask for the workspace before the GPU's first product, which reads it for the rest of the process."""
+    os.environ.setdefault(WORKSPACE, FIXED)
 
 
 @contextmanager
@@ -25,12 +31,17 @@ def deterministic(asked: bool) -> Iterator[None]:
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     tried, workspace = torch.backends.cudnn.benchmark, os.environ.get(WORKSPACE)
-    os.environ.setdefault(WORKSPACE, ":4096:8")
+    fixed_workspace()
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     try:
         yield
     except RuntimeError as error:
+        if WORKSPACE in str(error):
+            raise HeedfulError(
+                f"--deterministic needs {WORKSPACE}={FIXED} before this process's first product on the GPU, and there "
+                "was one; set it before Python starts"
+            ) from None
         operation, known, _ = str(error).partition(" does not have a deterministic implementation")
         if not known:
             raise

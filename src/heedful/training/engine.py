@@ -86,8 +86,8 @@ class Learner(nn.Module):
         self.model, self.objective = model, objective
 
     def forward(self, batch: Batch) -> Tensor:
-        """The loss summed over the batch."""
-        return self.objective(self.model, batch)
+        """The loss summed over the batch, which is 0 of an empty one."""
+        return self.objective(self.model, batch) if batch else torch.zeros(())
 
 
 class Replicated(Alone):
@@ -140,6 +140,9 @@ class Sharded(Alone):
         for block in [module for module in model.modules() if isinstance(module, Block)]:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         self._root = fully_shard(Learner(model, objective), mesh=mesh, mp_policy=policy)
+        with torch.no_grad():
+            self._root({})  # before any block, which would take itself for the root: a run may begin with an evaluation
+        self._root.reshard()
         return lambda model, batch: cast(Tensor, self._root(batch))
 
     def joint(self, last: bool) -> AbstractContextManager[Any]:

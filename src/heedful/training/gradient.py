@@ -116,15 +116,24 @@ class Gradient:
 
     def _loss(self, step: int, number: int, batch: Batch) -> Tensor:
         moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
-        seed = _seed(self.seed, step, number)
-        torch.default_generator.manual_seed(seed)  # of this device and the CPU alone: torch.manual_seed is slow
-        if self.device.type in ("cuda", "mps", "xpu"):
-            getattr(torch, self.device.type).manual_seed(seed)
+        draws_from(_seed(self.seed, step, number), self.device)
         with self._cast():
             return self.objective(self.model, moved)
 
     def _cast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+
+
+def draws_from(seed: int, device: torch.device) -> None:
+    """What is drawn at random on the CPU and on ``device``, current or not, follows from ``seed``. There alone, for
+    ``torch.manual_seed`` is slow.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type in ("cuda", "xpu"):
+        backend = getattr(torch, device.type)
+        backend.default_generators[backend.current_device() if device.index is None else device.index].manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
 def _seed(seed: int, step: int, number: int) -> int:

@@ -27,6 +27,7 @@ from heedful.training.ranks import gone, is_loss
 from heedful.training.schedule import Limits, Schedule
 
 FORMAT = 2  # of the checkpoint
+SOON = 60.0  # seconds after a checkpoint in which the end of an epoch is no reason for another
 
 
 class Steps(Protocol):
@@ -135,13 +136,13 @@ class Loop:
     metric: str = "loss"  # the one of evaluate's that decides what is best; of loss and perplexity the lowest
     patience: int | None = None  # evaluations with neither a better metric nor a lower loss after which to stop
     on_better: Callable[[Mapping[str, float]], None] | None = None  # called with the best weights in the model
-    on_taken_up: Callable[[], None] | None = None  # called when the state of a checkpoint was taken up
+    on_taken_up: Callable[[], None] | None = None  # called where a run goes on from a checkpoint
     seed: int = 0  # of what is drawn in the forward pass
     engine: Alone = field(default_factory=Alone)  # how several processes learn together
     cut: bool = True  # pass a micro-batch in parts where it does not fit; not for a loss of a batch as a whole
     average: Average | None = None  # evaluated, and given to on_better, in place of the weights themselves
     checkpoints: Checkpoints | None = None
-    save_every: int | None = None  # steps; None: after each evaluation and epoch. Always after the last step too
+    save_every: int | None = None  # steps; None: after evaluations, and epochs a minute later. Always at the end too
     log: Log = field(default_factory=partial(Log, quiet=True))
     log_every: int = 50  # steps
     ceiling: Ceiling | None = None  # tells in the log how much of what the machine can compute the run computes
@@ -166,6 +167,8 @@ class Loop:
         self._numbers = _Numbers()
         self._pending: list[tuple[Tensor, Tensor]] = []  # loss and gradient norm of the steps not read yet
         self._saved: tuple[int, int] | None = None  # step and evaluation of the last checkpoint
+        self._saved_at = 0.0  # and when that was written
+        self._looked = 0.0  # seconds of the run when all ranks looked at its clock last
         self._before: dict[str, Any] | None = None  # where the loader stood before the step in flight
         self._mark = 0.0  # when the clock was last read
         self._spare = Spare()
@@ -194,6 +197,8 @@ class Loop:
         reason = self._look()
         if reason and (self.evaluate is None or numbers.evaluated == begun):
             return replace(self._outcome(reason), stopped_because="already done")
+        if self._saved is not None and self.on_taken_up is not None:
+            self.on_taken_up()
         self.log.begin(begun)
         self.model.train()
         ranks, agreed = self.engine.ranks, False
@@ -206,7 +211,7 @@ class Loop:
                     reason = self._look()
                     if reason or metrics or numbers.step % self.log_every == 0:
                         self._report(metrics)
-                    if reason or self._due(self.save_every) or (self.save_every is None and measured):
+                    if reason or self._to_save(measured):
                         self._save()
                     agreed = ranks.sum(interrupts.received)[0] > 0
                     if agreed:
@@ -289,13 +294,19 @@ class Loop:
     def _look(self) -> str | None:
         """How far the run is; and why to stop, if there is a reason."""
         numbers, ranks = self._numbers, self.engine.ranks
-        numbers.seconds = ranks.sum(numbers.seconds if ranks.first else 0.0)[0]  # one clock for all
+        self._looked = numbers.seconds = ranks.sum(numbers.seconds if ranks.first else 0.0)[0]  # one clock for all
         done: dict[str, Any] = {"steps": numbers.step, "epochs": self.loader.epochs, "seconds": numbers.seconds}
         self._progress = self.limits.progress(**done)
         self.log.tick(numbers.step, self._progress, self._left())
         if self.patience is not None and numbers.stale >= self.patience:
             return "patience"
         return next((name for name, share in self.limits.shares(**done).items() if share >= 1), None)
+
+    def _to_save(self, measured: bool) -> bool:
+        """Whether a checkpoint is due; of many short epochs not each ends with one."""
+        if self.save_every is not None:
+            return self._due(self.save_every)
+        return measured or (self._due(None) and (self._saved is None or self._looked - self._saved_at >= SOON))
 
     def _due(self, every: int | None) -> bool:
         step = self._numbers.step
@@ -397,7 +408,7 @@ class Loop:
         state = self.state()
         if self.engine.writes:
             self.checkpoints.save(state, wait=False)
-        self._saved = (numbers.step, numbers.evaluated)
+        self._saved, self._saved_at = (numbers.step, numbers.evaluated), self._looked
         self._clock()
 
     def _wait(self) -> None:
@@ -434,10 +445,9 @@ class Loop:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self._numbers = _Numbers(**state["numbers"])
-        self._gradient.parts = self._numbers.parts
-        self._saved = (self._numbers.step, self._numbers.evaluated)
-        if self.on_taken_up is not None:
-            self.on_taken_up()
+        if self.engine.ranks.size == 1:  # which alone cuts: several gather together, each as many passes
+            self._gradient.parts = self._numbers.parts
+        self._saved, self._saved_at = (self._numbers.step, self._numbers.evaluated), self._numbers.seconds
 
     def _left_alone(self, error: BaseException) -> HeedfulError:
         """Another rank has gone: keep what this one has, if it has the whole of it, and say so."""

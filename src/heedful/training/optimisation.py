@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from heedful.layers import PatchEmbedding
+
 FUSED = {"cpu", "cuda", "mps", "xpu"}  # the devices with a one-pass AdamW in torch 2.11 and later
 
 
@@ -24,8 +26,9 @@ def adamw(
 ) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``, tied ones once.
 
-    Matrices decay: θ ← θ − lr · weight_decay · θ. Embeddings and whatever has one dimension (biases, norms) do not: a
-    row that a batch does not hold has no gradient to balance the decay, and a norm's weight is a scale, not a map.
+    Matrices decay: θ ← θ − lr · weight_decay · θ. Embeddings, an image's class token among them, and whatever has one
+    dimension (biases, norms) do not: a row that a batch does not hold has no gradient to balance the decay, and a row
+    or a norm's weight is no map.
 
     Args:
         model: its parameters with ``requires_grad`` are taken.
@@ -37,6 +40,7 @@ def adamw(
         rates: by ``id`` of a parameter, the share of ``lr`` that it learns at; 1 for the others.
     """
     embedded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    embedded |= {id(module.prefix) for module in model.modules() if isinstance(module, PatchEmbedding)}
     trainable = [p for p in model.parameters() if p.requires_grad and id(p) not in without]
     decaying = [p for p in trainable if p.ndim >= 2 and id(p) not in embedded]
     ids = {id(p) for p in decaying}

@@ -128,11 +128,14 @@ def joined() -> Iterator[Ranks]:
     dist.destroy_process_group()  # not after an error: the others may be gone, and nobody would answer
 
 
-def own_device() -> str | None:
-    """The GPU that is this process's own, of those of its machine; ``None`` where there is one process or no GPU."""
-    if "LOCAL_RANK" not in os.environ or not torch.cuda.is_available():
-        return None
-    return f"cuda:{os.environ['LOCAL_RANK']}"
+def own_device(asked: str | None = None) -> str | None:
+    """The GPU that is this process's own, of those of its machine, where none or just "cuda" was ``asked`` for, and the
+    current one from now on; else what was asked for, and where there is one process or no GPU.
+    """
+    if "LOCAL_RANK" not in os.environ or asked not in (None, "cuda") or not torch.cuda.is_available():
+        return asked
+    torch.cuda.set_device(number := int(os.environ["LOCAL_RANK"]))
+    return f"cuda:{number}"
 
 
 def is_loss(error: RuntimeError) -> bool:

@@ -62,7 +62,7 @@ class TensorBoard(Reporter):
             warnings.simplefilter("ignore")  # its own, of other packages
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer: Any = SummaryWriter(str(self.out / "tensorboard"), purge_step=step + 1 if step else None)
+            self._writer: Any = SummaryWriter(str(self.out / "tensorboard"), purge_step=step + 1)
 
     def show(self, step: int, numbers: Mapping[str, float]) -> None:
         """A scalar each."""

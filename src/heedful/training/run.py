@@ -35,7 +35,7 @@ from heedful.training.beginning import begin, begun, check_overwrite, taken_up, 
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.choices import asked_for, settled, spread, suggested_for
-from heedful.training.determinism import deterministic
+from heedful.training.determinism import deterministic, fixed_workspace
 from heedful.training.drop_path import drop_paths
 from heedful.training.engine import engine_of, forgetful
 from heedful.training.layer_rates import layer_rates
@@ -116,12 +116,14 @@ def _begun(
     if settings.resume:
         settings = taken_up(settings, say, tidy=ranks.first)
     settings = replace(settings, seed=settings.seed or 0)
+    if settings.deterministic:
+        fixed_workspace()
     kind = tasks.chosen(settings)
     check_reports(settings.training.report or ())
     settings = spread(asked_for(kind, settings), ranks, say)
     rows, valid = divided(kind, settings)
-    device = device_of(settings.device or own_device())
-    settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device)
+    device = device_of(own_device(settings.device))
+    settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device, say)
 
     if settings.resume:
         task, model = kind.load(out / "last"), load(out / "last", dtype="float32")

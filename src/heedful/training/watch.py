@@ -18,6 +18,7 @@ from heedful.inspection.images import grid, tokens
 from heedful.inspection.record import record
 from heedful.models import Model
 from heedful.tasks.shared import IGNORED, start_of
+from heedful.tasks.shares import ALONE, among
 from heedful.tasks.task import Task, short
 from heedful.training.series import FEWEST, ROOM, Seen, Series, fitted
 
@@ -84,7 +85,8 @@ class Watch:
         training, device = self.model.training, self.model.device
         self.model.eval()
         try:
-            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            drawn = torch.random.fork_rng([device] if device.type == "cuda" else [])
+            with torch.no_grad(), drawn, among(ALONE):  # the others are not asked
                 return [self._maps(text) for text in self.inputs]
         finally:
             self.model.train(training)
