@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -238,10 +239,14 @@ def test_what_a_resumed_run_was_told_holds_from_then_on(tmp_path: Path, capsys: 
     begun = command(pairs(tmp_path, 30), tmp_path / "out")
     assert cli.main([*begun, "--max-steps=2", "--seed=1"]) == 0
     first = (tmp_path / "out" / "run.toml").read_text(encoding="utf-8")
-    assert cli.main([*begun, "--max-steps=2", "--resume"]) == 0
-    assert (tmp_path / "out" / "run.toml").read_text(encoding="utf-8") == first
-    assert cli.main([*begun, "--max-steps=3", "--training.lr=0.007", "--resume"]) == 0
     capsys.readouterr()
+    assert cli.main([*begun, "--max-steps=2", "--resume"]) == 0
+    assert "from now on" not in capsys.readouterr().out
+    assert cli.main([*begun, "--max-steps=2", "--training.lr=0.1", "--resume"]) == 0  # which takes no step
+    assert (tmp_path / "out" / "run.toml").read_text(encoding="utf-8") == first
+    capsys.readouterr()
+    assert cli.main([*begun, "--max-steps=3", "--training.lr=0.007", "--resume"]) == 0
+    assert re.search(r"^--training\.lr is 0\.007 from now on; it was 0\.0\d+$", capsys.readouterr().out, re.M)
     assert cli.main([*begun, "--resume", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["stopped_because"], found["steps"]) == ("already done", 3)
@@ -460,3 +465,21 @@ def test_a_resumed_run_cannot_change_what_it_is_made_of(run: Path, capsys: pytes
     other = ["train", "text-generation", "--train", str(data), "--out", str(run), "--resume"]
     assert cli.main(other) == 2
     assert "is of translation, not of text-generation" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_bf16_where_the_machine_has_no_instructions_for_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has: bool
+) -> None:
+    data = tmp_path / "data.csv"
+    data.write_text(
+        "text,label\n" + "".join(f"{word} {n},{word}\n" for word in ("good", "bad") for n in range(20)),
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has)
+    small = ["--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60"]
+    run = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out"), *small]
+    assert cli.main([*run, "--max-steps=1", "--training.precision=bf16"]) == 0
+    said = [line for line in "".join(capsys.readouterr()).splitlines() if "no instructions" in line]
+    told = "! --training.precision bf16: this machine has no instructions for it, many times slower; take fp32"
+    assert said == ([] if has else [told])

@@ -49,12 +49,26 @@ def check_same(settings: RunSettings, begun: RunSettings) -> None:
     its = {"recipe": begun.recipe, "preset": begun.preset, "from": begun.start_from} | _given(begun)
     for name, value in asked.items():
         made = name in named or (name.startswith(MADE) and name not in LIVE)
-        if made and value != its.get(name):
+        if made and value != its.get(name) and (value or its.get(name)):  # false is what there is without it
             was = "without it" if its.get(name) is None else f"with {its[name]}"
             raise HeedfulError(
                 f"{_flag(name)} is {value}, but the run in {settings.out} was begun {was}; leave it out, or start a "
                 "new run"
             )
+
+
+def changed(settings: RunSettings, begun: RunSettings) -> list[str]:
+    """What a run that is resumed is told otherwise than before, a line each."""
+    its, told = _given(begun), _given(settings).items()
+    return [
+        f"{_flag(name)} is {_shown(value)} from now on; it was {_shown(its.get(name))}"
+        for name, value in told
+        if value != its.get(name)
+    ]
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else "not given" if value is None else str(value)
 
 
 def asked_for(kind: type[Task], settings: RunSettings) -> RunSettings:
@@ -123,8 +137,10 @@ def suggested_for(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSet
     return replace(suggested, training=replace(suggested.training, lr=None if lr is None else ADAPTERS_LR * lr))
 
 
-def settled(settings: RunSettings, device: torch.device) -> RunSettings:
-    """With the choices that depend on the machine made; bf16 pays on a GPU, on a CPU only for wide models."""
+def settled(settings: RunSettings, device: torch.device, say: Callable[[str], None] = lambda line: None) -> RunSettings:
+    """With the choices that depend on the machine made; bf16 pays on a GPU, on a CPU only for wide models, and costs
+    where the machine has no instructions for it, which is told.
+    """
     gains = device.type == "cuda" and torch.cuda.is_bf16_supported()
     machine = replace(
         settings,
@@ -133,8 +149,18 @@ def settled(settings: RunSettings, device: torch.device) -> RunSettings:
     chosen = resolve(settings, machine)
     _one_average(chosen)
     told = chosen.training
+    if told.precision == "bf16" and _emulated(device):
+        say("! --training.precision bf16: this machine has no instructions for it, many times slower; take fp32")
     schedule(told.schedule or "constant", told.warmup or 0, told.floor, told.decay)  # an option it has not is an error
     return chosen
+
+
+def _emulated(device: torch.device) -> bool:
+    """Whether products of bfloat16 are computed in some other way there."""
+    if device.type == "cuda":
+        return not torch.cuda.is_bf16_supported(including_emulation=False)
+    supported: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return device.type == "cpu" and supported is not None and not supported()
 
 
 def _one_average(settings: RunSettings) -> None:
