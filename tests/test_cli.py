@@ -146,7 +146,7 @@ def test_train_takes_every_kind_of_option(calls: Calls, folder: Path) -> None:
     assert settings.data.columns == ("en", "fr")
     assert settings.tokenizer.kind == "unigram"
     assert settings.model.dim is None
-    assert settings.tokenizer.lowercase is False
+    assert settings.tokenizer.lowercase is None
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_wrong_file(calls: Calls, folder: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert error_of(capsys, *TRAIN, "--config", "none.toml") == "heedful: none.toml: No such file or directory"
+    assert error_of(capsys, *TRAIN, "--config", "none.toml") == "heedful: none.toml: no such file; check the path"
     (folder / "run.toml").write_bytes(b"seed = \xff")
     assert "run.toml is not a TOML file" in error_of(capsys, *TRAIN, "--config", "run.toml")
 
@@ -267,7 +267,8 @@ def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: 
         ([*TRAIN, "--preset", "gpt-2"], "did you mean 'gpt2'?"),
         ([*TRAIN, "extra"], "unexpected ['extra']"),
         (["train", "translatio", *TRAIN[2:]], "did you mean 'translation'?"),
-        (["train", "translation", "--out", "run"], "--train requires an argument"),
+        (["train"], "heedful: TASK is missing (heedful train --help lists what there is)"),
+        (["train", "translation", "--out", "run"], "heedful: --train is missing (heedful train --help"),
         (["train", "translation", "--train", "--out", "run"], "--train"),
         (["train", "translation", "--train", "train.en", "--out"], "--out requires an argument"),
         (
@@ -280,17 +281,23 @@ def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: 
         ([*TRAIN[:-1], "train.en"], "--out train.en is a file; name a folder"),
         ([*TRAIN[:-1], "train.en/run"], "cannot write in"),
         ([*TRAIN, "--from", "./nothing"], "./nothing: no such folder"),
-        (["predict"], "MODEL"),
+        (["predict"], "MODEL is missing"),
         (["predict", "./nothing", "hi"], "./nothing: no such folder"),
         (["predict", "train.en", "hi"], "train.en is a file, no model folder; give the folder of a model"),
         (["predict", "model/config.json", "hi"], "is a file, no model folder; give the folder it lies in, model"),
         (["predict", "model", "hi", "--task", "translatoin"], "did you mean 'translation'?"),
+        ([*TRAIN, "--lr", "1"], "Unknown option: --lr. Did you mean --training.lr?"),
+        (
+            [*TRAIN, "--training.learning_rate=1"],
+            "Unknown option: --training.learning_rate. Did you mean --training.lr?",
+        ),
+        ([*TRAIN, "--batch-size=1"], "Did you mean --training.batch-size?"),
         (["predict", "model", "hi", "--num-beam", "4"], "Unknown option: --num-beam. Did you mean --num-beams?"),
         (["predict", "model", "hi", "--num-beams", "0"], "--num-beams must be at least 1, not 0"),
         (["predict", "model", "-", "hi"], "- is standard input and stands alone; leave it out, or the other texts"),
         (["predict", "model", "hi", "--", "-"], "- is standard input and stands alone"),
         (["predict", "model", "h\udcff"], "text 1 of the command line is not UTF-8"),
-        (["evaluate", "model"], "--data requires an argument"),
+        (["evaluate", "model"], "--data is missing"),
         (["evaluate", "model", "--data", "tran.en"], "did you mean 'train.en'?"),
         (["summary", "bert-bas"], "did you mean 'bert-base'?"),
         (["demo", "--too", "de"], "Unknown option: --too. Did you mean --to?"),
@@ -601,3 +608,20 @@ def test_a_full_disk_is_one_line(process: Callable[..., subprocess.Popen[bytes]]
         _, err = running.communicate(b"text\n")
     assert running.returncode == 2
     assert err == b"heedful: No space left on device; free some space or write elsewhere\n"
+
+
+@pytest.mark.parametrize(("processes", "status"), [("1", -6), ("2", 0)])  # one alone leaves by Python's own door
+def test_one_of_several_processes_ends_well_whatever_its_threads_do_then(processes: str, status: int) -> None:
+    crash = "import atexit, os; atexit.register(os.abort); from heedful.cli import command; command()"
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": processes,
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", crash, "train", "--help"], capture_output=True, env=environment, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (status, b"")
+    assert b"Train a model" in ended.stdout

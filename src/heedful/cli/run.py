@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from cyclopts import CycloptsError, UnusedCliTokensError
+from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
 from heedful.cli.commands import app
-from heedful.cli.options import join_dashes
+from heedful.cli.options import join_dashes, likely
 from heedful.cli.processes import check_shared, rank, several
 from heedful.errors import HeedfulError
 
@@ -21,7 +21,16 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
     """The one line that a person reads and the exit status."""
     command = tokens[0] if tokens and not tokens[0].startswith("-") else ""
     if isinstance(error, CycloptsError):
-        text = f"unexpected {error.unused_tokens}" if isinstance(error, UnusedCliTokensError) else str(error)
+        text = str(error)
+        if isinstance(error, UnusedCliTokensError):
+            text = f"unexpected {error.unused_tokens}"
+        elif isinstance(error, UnknownOptionError) and (meant := _meant(error)):
+            text = f"Unknown option: {error.token.keyword}. Did you mean {meant}?"
+        elif isinstance(error, MissingArgumentError) and error.argument is not None and error.keyword is None:
+            _, nearly, hint = text.partition(" Did you mean")
+            name = error.argument.name  # all of it is not there; else its value, which the error says
+            text = f"{name.removeprefix('--').upper() if error.argument.index is not None else name} is missing"
+            text += f".{nearly}{hint}" if nearly else ""
         return f"{text} (heedful {command + ' ' if command in app else ''}--help lists what there is)", 2
     if isinstance(error, KeyboardInterrupt):
         if not error.args:
@@ -38,6 +47,10 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
     if isinstance(error, HeedfulError):
         return str(error), 2
     return f"a fault in heedful: {type(error).__name__}: {error} (HEEDFUL_DEBUG=1 shows where)", 1
+
+
+def _meant(error: UnknownOptionError) -> str | None:
+    return likely(error.token.keyword or "", [argument.name for argument in error.argument_collection])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,14 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command() -> None:
     """The process ``heedful``: ``main``, and its end.
 
-    One of several processes that failed ends at once: the others may not answer any more, and the threads that speak
-    with them would abort it on its way out.
+    One of several processes ends at once, when all is written: the others may not answer any more, and the threads that
+    speak with them could abort it on its way out, or crash it after a run that went well.
     """
+    if several():  # each would warn that DistributedDataParallel looked for unused parameters and found none
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         status = main()
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
-    if status and several():
+    if several():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
