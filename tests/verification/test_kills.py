@@ -122,6 +122,47 @@ def test_how_the_others_end_is_seen(
     assert (session.stayed is None) == (stayed is None)
 
 
+def test_who_ended_by_itself_is_not_killed_and_the_others_end_as_they_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "run"
+    script.write_text("#!/bin/sh\n[ $RANK = 1 ] || sleep 0.6\n", encoding="utf-8")
+    script.chmod(0o755)
+    monkeypatch.setattr(kills.sys, "executable", str(script))
+    monkeypatch.setattr(kills, "ALONE", 0.1)
+    with kills.Session([], tmp_path, processes=2, victim=1) as session:
+        session.until(lambda: False)  # until one has ended
+        assert not session.kill()
+        assert session.end() is None
+        assert session.stayed is None
+    with kills.Session([], tmp_path, processes=2) as session:
+        session.until(lambda: False)
+        assert session.kill()  # of what was left
+        assert session.end() is not None
+
+
+@pytest.mark.parametrize(
+    ("processes", "does", "told"),
+    [
+        (1, "true", None),
+        (1, "echo 'heedful: no such file' >&2; exit 2", "no such file"),
+        (1, "exit 3", "the run ended with exit status 3"),
+        (2, "echo done >&2; [ $RANK = 0 ] || kill -SEGV $$", "process 1 was ended by SIGSEGV; it had said: done"),
+        (2, "[ $RANK = 0 ] || kill -ABRT $$", "process 1 was ended by SIGABRT"),
+        (2, "exit 1", "process 0 ended with exit status 1; process 1 ended with exit status 1"),
+    ],
+)
+def test_how_a_run_ended_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, does: str, told: str | None
+) -> None:
+    script = tmp_path / "run"
+    script.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+    script.chmod(0o755)
+    monkeypatch.setattr(kills.sys, "executable", str(script))
+    with kills.Session([], tmp_path, processes=processes) as session:
+        assert session.end() == told
+
+
 # ------------------------------------------------------------------------------------------------- what is compared
 
 
@@ -318,7 +359,7 @@ def test_a_run_that_cannot_go_on_is_told(
 
 def test_a_kill_in_words() -> None:
     kill = Kill(run=1, aim="save", step=1200, writing=("checkpoint.pt", "last/"), seconds=2.04)
-    said = "killed after step 1,200, 2.0 s after its start, while checkpoint.pt and last/ was being written"
+    said = "killed after step 1,200, 2.0 s after its start, while checkpoint.pt and last/ were being written"
     assert str(kill) == said
 
 

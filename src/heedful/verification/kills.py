@@ -37,18 +37,18 @@ class Session:
         self.victim = victim  # the one of its processes that is killed; None: all
         self.stayed: str | None = None  # what was wrong with how the others ended
         self.before = (_identity(out / "metrics.jsonl"), _identity(out / WHOLE))
-        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed by __exit__)
+        self._errors: list[IO[bytes]] = [TemporaryFile() for _ in range(processes)]  # noqa: SIM115 (closed by __exit__)
         self._started = time.monotonic()
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "heedful", "train", *arguments, "--out", str(out), "--json"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=self._errors,
+                stderr=errors,
                 start_new_session=True,
                 env=None if each is None else os.environ | each,
             )
-            for each in _together(processes)
+            for each, errors in zip(_together(processes), self._errors, strict=True)
         ]
 
     def __enter__(self) -> Self:
@@ -59,7 +59,8 @@ class Session:
         if self._answer is not None:
             signal.signal(signal.SIGTERM, self._answer)
         self._kill(self._processes)
-        self._errors.close()
+        for errors in self._errors:
+            errors.close()
 
     @property
     def seconds(self) -> float:
@@ -72,18 +73,25 @@ class Session:
         return all(process.poll() is None for process in self._processes)
 
     def end(self) -> str | None:
-        """Wait for the end; None where that is a good one, else the line in which it said what went wrong."""
-        failed = [status for status in [process.wait() for process in self._processes] if status != 0]
-        if not failed:
-            return None
-        return self._last_line() or f"exit status {failed[0]}"
+        """Wait for the end; None where that is a good one, else how what failed did, and what it had said."""
+        ended = [process.wait() for process in self._processes]
+        return "; ".join(self._ending(place, status) for place, status in enumerate(ended) if status != 0) or None
+
+    def _ending(self, place: int, status: int) -> str:
+        said = self._last_line(place)
+        if status > 0 and said:
+            return said
+        who = "the run" if len(self._processes) == 1 else f"process {place}"
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+        return f"{who} {how}" + (f"; it had said: {said}" if said else "")
 
     def kill(self) -> bool:
-        """SIGKILL to every process and what it started, or to the ``victim`` alone; whether they were still running."""
+        """SIGKILL to every process and what it started, or to the ``victim`` alone; whether any was still running."""
         if self.victim is None:
             return self._kill(self._processes)
         running = self._kill([self._processes[self.victim]])
-        self._see_the_others_end([process for place, process in enumerate(self._processes) if place != self.victim])
+        if running:  # else it was at its end, to which the others may go
+            self._see_the_others_end([place for place in range(len(self._processes)) if place != self.victim])
         return running
 
     def _kill(self, processes: Sequence[subprocess.Popen[bytes]]) -> bool:
@@ -91,10 +99,11 @@ class Session:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
         ended = [process.wait() for process in processes]
-        return all(status == -signal.SIGKILL for status in ended)
+        return any(status == -signal.SIGKILL for status in ended)
 
-    def _see_the_others_end(self, others: Sequence[subprocess.Popen[bytes]]) -> None:
+    def _see_the_others_end(self, places: Sequence[int]) -> None:
         """They are to notice, or to heed SIGTERM, which is what ``torchrun`` sends them, and to say so in a line."""
+        others = [self._processes[place] for place in places]
         for end, request in ((ALONE, signal.SIGTERM), (ASKED, signal.SIGKILL)):
             limit = time.monotonic() + end
             while any(process.poll() is None for process in others) and time.monotonic() < limit:
@@ -104,15 +113,17 @@ class Session:
                     os.killpg(process.pid, request)
         if any(process.wait() == -signal.SIGKILL for process in others):
             self.stayed = f"process {self.victim} was killed, and another went on in spite of SIGTERM"
-        elif TRACEBACK in self._said():
-            self.stayed = f"process {self.victim} was killed, and another ended with: {self._last_line()}"
+            return
+        for place in places:
+            if TRACEBACK in self._said(place):
+                self.stayed = f"process {self.victim} was killed, and another ended with: {self._last_line(place)}"
 
-    def _said(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().decode(errors="replace")
+    def _said(self, place: int) -> str:
+        self._errors[place].seek(0)
+        return self._errors[place].read().decode(errors="replace")
 
-    def _last_line(self) -> str:
-        lines = self._said().strip().splitlines() or [""]
+    def _last_line(self, place: int) -> str:
+        lines = self._said(place).strip().splitlines() or [""]
         return lines[-1].removeprefix("heedful: ")
 
     def until(self, seen: Callable[[], bool]) -> bool:

@@ -47,7 +47,8 @@ class Kill:
     def __str__(self) -> str:
         who = "killed" if self.process is None else f"process {self.process} killed"
         step = "before the first line of the log" if self.step is None else f"after step {self.step:,}"
-        what = f", while {' and '.join(self.writing)} was being written" if self.writing else ""
+        were = "were" if len(self.writing) > 1 else "was"
+        what = f", while {' and '.join(self.writing)} {were} being written" if self.writing else ""
         return f"{who} {step}, {self.seconds:.1f} s after its start{what}"
 
 
