@@ -21,21 +21,32 @@ MEGABYTES, SIDE = 256, 2048  # far more than any cache holds; a product large en
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def products(device: str, side: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Precisions, and ways of a product side × side by side × side under each."""
+def products(device: str, side: int) -> Iterator[tuple[str, Callable[[], Callable[[], Any]]]]:
+    """Precisions, and under each what makes ready a way of a product side × side by side × side, or fails to."""
     for name, dtype in TYPES.items():
         x, w = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-        yield name, partial(F.linear, x, w)
+        yield name, lambda x=x, w=w: partial(F.linear, x, w)
         if device == "cpu" and torch.backends.mkldnn.is_available():
-            packed = torch.ops.mkldnn._reorder_linear_weight(w, side)
-            yield name, partial(torch.ops.mkldnn._linear_pointwise, x, packed, None, "none", [], "")
+            yield name, partial(packed, x, w)
     left, right = (torch.randint(-128, 128, (side, side), device=device, dtype=torch.int8) for _ in range(2))
-    yield "int8", partial(torch._int_mm, left, right)
+    yield "int8", lambda: partial(torch._int_mm, left, right)
     if device == "cpu" and torch.backends.mkldnn.is_available():
-        packed, scales = torch.ops.onednn.qlinear_prepack(right, None), torch.full((side,), 0.01)
-        zeros, x = torch.zeros(side, dtype=torch.int32), torch.randint(0, 256, (side, side), dtype=torch.uint8)
-        options: tuple[Any, ...] = (packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
-        yield "int8", partial(torch.ops.onednn.qlinear_pointwise, x, 0.01, 0, *options)
+        yield "int8", partial(quantised, right)
+
+
+def packed(x: torch.Tensor, weight: torch.Tensor) -> Callable[[], Any]:
+    """oneDNN's product with a weight in its own order."""
+    own = torch.ops.mkldnn._reorder_linear_weight(weight, len(x))
+    return partial(torch.ops.mkldnn._linear_pointwise, x, own, None, "none", [], "")
+
+
+def quantised(weight: torch.Tensor) -> Callable[[], Any]:
+    """oneDNN's product of bytes."""
+    side = len(weight)
+    own, scales = torch.ops.onednn.qlinear_prepack(weight, None), torch.full((side,), 0.01)
+    zeros, x = torch.zeros(side, dtype=torch.int32), torch.randint(0, 256, (side, side), dtype=torch.uint8)
+    options: tuple[Any, ...] = (own, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+    return partial(torch.ops.onednn.qlinear_pointwise, x, 0.01, 0, *options)
 
 
 class Ceilings:
@@ -50,8 +61,9 @@ class Ceilings:
             ("read", numbers.nbytes, numbers.sum),
             ("copy", 2 * numbers.nbytes, lambda: other.copy_(numbers)),
         ]
-        for name, call in products(device, side):
+        for name, ready in products(device, side):
             try:
+                call = ready()
                 call()
             except (RuntimeError, NotImplementedError):
                 continue  # a kernel that this PyTorch or this machine has not

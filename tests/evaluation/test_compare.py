@@ -154,7 +154,8 @@ SMALL = ModelSettings(dim=16, heads=2, depth=1)
 def folder_of(name: str, file: Path, out: Path, seed: int, **more: Any) -> Path:
     """A model of a task with fresh weights, its folder as a run leaves it."""
     kind = tasks.get(name)
-    tokens = TokenizerSettings(kind="bpe", size=more.pop("size", 300), shared=True if name == "translation" else None)
+    asked = {"size": more.pop("size", 300), "lowercase": more.pop("lowercase", None)}
+    tokens = TokenizerSettings(kind="bpe", shared=True if name == "translation" else None, **asked)
     settings = RunSettings(name, train=(str(file),), out=str(out), seed=seed, model=SMALL, tokenizer=tokens, **more)
     rows = read(str(file), kind.columns)
     task = kind.prepare(rows, settings)
@@ -227,6 +228,18 @@ def test_examples_are_shown_by_how_far_apart_they_are(folders: Path) -> None:
     assert all(one["a"] != one["b"] for one in found["differ"])
     again = both(folders, "pairs", "pairs.tsv", examples=2, decoding={"max_new_tokens": 8})
     assert again["differ"] == found["differ"][:2]
+
+
+def test_with_one_that_writes_no_capitals_both_are_scored_in_lower_case(folders: Path, tmp_path: Path) -> None:
+    data = tmp_path / "pairs.tsv"
+    data.write_text("source\ttarget\n" + "".join(f"the {a}\tThe {a.title()}\n" for a in FRUIT * 5), encoding="utf-8")
+    lower = folder_of("translation", data, tmp_path / "lower", 0, preset="transformer-tiny", lowercase=True)
+    heard: list[str] = []
+    compare([str(folders / "pairs0"), str(lower)], [str(data)], decoding={"max_new_tokens": 2}, say=heard.append)
+    assert "both are scored in lower case: one of them writes no capitals" in heard
+    heard.clear()
+    compare([str(lower), str(lower)], [str(data)], decoding={"max_new_tokens": 2}, say=heard.append)
+    assert not [line for line in heard if "lower case" in line]
 
 
 def test_language_models_with_other_tokens_are_compared_by_the_byte(folders: Path) -> None:

@@ -72,6 +72,22 @@ def test_signatures_are_sacrebleus() -> None:
     assert list(signatures(ter=False)) == ["bleu_signature", "chrf_signature"]
 
 
+def test_in_lower_case_the_figures_and_signatures_are_those_of_sacrebleus_own_option() -> None:
+    outputs, references = (
+        ["the CAT sat on the mat .", "Äpfel und birnen"],
+        ["The cat sat on the mat .", "Äpfel und Birnen"],
+    )
+    scorers = {"bleu": BLEU(lowercase=True), "chrf": CHRF(lowercase=True), "ter": TER()}
+    found = overall(translation_scores(outputs, references, lowercase=True))
+    assert found.pop("exact_match") == 100.0
+    assert found == pytest.approx(
+        {n: s.corpus_score(outputs, [references]).score for n, s in scorers.items()}, abs=1e-9
+    )
+    assert signatures(lowercase=True) == {f"{n}_signature": str(s.get_signature()) for n, s in scorers.items()}
+    assert "case:lc" in signatures(lowercase=True)["bleu_signature"]
+    assert overall(translation_scores(outputs, references))["exact_match"] == 0.0
+
+
 @pytest.mark.parametrize(("outputs", "references"), [*ODD, words(100, 0), words(7, 1)])
 def test_of_any_choice_of_the_rows_the_figures_are_corpus_scores(outputs: list[str], references: list[str]) -> None:
     scored = translation_scores(outputs, references)

@@ -105,6 +105,7 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
 def test_float32_stays_float32(direct: bool, chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.training.products.LARGE", 0)
     monkeypatch.setattr("heedful.inference.linear.intel", lambda: not direct)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=True)
     hidden.requires_grad_()
     expected = learned(plain(head, hidden, labels, 0.1), hidden, head)

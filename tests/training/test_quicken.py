@@ -136,6 +136,7 @@ def test_rows_are_made_only_where_something_learns_and_is_padded(monkeypatch: py
 def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor on which MKL is not at its best."""
     monkeypatch.setattr("heedful.inference.linear.intel", lambda: False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
 
 
 @pytest.fixture
@@ -159,14 +160,19 @@ def test_products_by_onednn_are_the_same_to_rounding() -> None:
         assert all(part.isfinite().all() for part in expanded)
 
 
-@pytest.mark.parametrize("intel", [False, True])
+@pytest.mark.parametrize(
+    ("intel", "widest", "direct"),
+    [(False, "AVX512", True), (False, "AVX2", False), (False, "NEON", True), (True, "AVX512", False)],
+)
 def test_small_maps_stay_as_they_are_and_all_where_mkl_is_at_its_best(
-    intel: bool, monkeypatch: pytest.MonkeyPatch
+    intel: bool, widest: str, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("heedful.inference.linear.intel", lambda: intel)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: widest)
     model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 64))
     learn_directly(model)
-    assert ["forward" in vars(part) for part in model] == [not intel, False]
+    assert ["forward" in vars(part) for part in model] == [direct, False]
 
 
 @pytest.mark.usefixtures("foreign", "small")

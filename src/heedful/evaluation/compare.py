@@ -18,6 +18,7 @@ from heedful.evaluation.paired import Difference, differences, verdict
 from heedful.evaluation.scored import each
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.task import Encoded, Measured, short
+from heedful.tasks.translation import Translation
 
 ANY_TOKENS = "bits_per_byte"  # tells models apart whose tokens differ; a loss a token does not
 ANSWERS = ("label", "tags", "answers", "number?")  # columns of these kinds are what is expected, else the second
@@ -68,6 +69,7 @@ def compare(
     with by_columns():
         rows = read(list(data), task.columns, names=columns, split=split, separator=separator)
     encoded = _encoded(pipes, rows, say)
+    _in_one_case(pipes, say)
     began = time.monotonic()
     measured = []
     for pipe, made in zip(pipes, encoded, strict=True):
@@ -122,6 +124,15 @@ def _check_alike(models: Sequence[str], pipes: Sequence[Pipeline]) -> None:
             f"{models[0]} is judged by {a.decides}, {models[1]} by {b.decides}; only models that answer alike can be "
             "compared"
         )
+
+
+def _in_one_case(pipes: Sequence[Pipeline], say: Callable[[str], None]) -> None:
+    """Score both in lower case where one of them writes nothing else."""
+    translators = [pipe.task for pipe in pipes if isinstance(pipe.task, Translation)]
+    if len({task.folds for task in translators}) == 2:
+        say("both are scored in lower case: one of them writes no capitals")
+        for task in translators:
+            task.lowercase = True
 
 
 def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) -> list[Encoded]:

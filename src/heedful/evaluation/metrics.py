@@ -34,7 +34,12 @@ def translation_metrics(outputs: Sequence[str], references: Sequence[str]) -> di
 
 
 def translation_scores(
-    outputs: Sequence[str], references: Sequence[str], counted: Sequence[bool] | None = None, *, ter: bool = True
+    outputs: Sequence[str],
+    references: Sequence[str],
+    counted: Sequence[bool] | None = None,
+    *,
+    ter: bool = True,
+    lowercase: bool = False,
 ) -> Sums:
     """The figures of ``translation_metrics`` for any choice of the examples, equal to sacreBLEU's of these.
 
@@ -48,8 +53,12 @@ def translation_scores(
         references: what was wanted, one reference each.
         counted: which examples count; those that do not add nothing. By default all.
         ter: also TER, which takes some milliseconds a sentence.
+        lowercase: of both sides in lower case, as a model's that writes nothing else.
     """
     from sacrebleu.metrics import BLEU, TER
+
+    if lowercase:
+        outputs, references = ([text.lower() for text in side] for side in (outputs, references))
 
     words, edits = BLEU(), TER() if ter else None
     rows = zip(outputs, references, counted or [True] * len(outputs), strict=True)
@@ -58,13 +67,15 @@ def translation_scores(
     return Sums(np.array(statistics).reshape(-1, len(nothing)), partial(_figures, ter=ter))
 
 
-def signatures(*, ter: bool = True) -> dict[str, str]:
+def signatures(*, ter: bool = True, lowercase: bool = False) -> dict[str, str]:
     """sacreBLEU's own description of BLEU, chrF and TER: figures may be compared where these are the same."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     one = [[""]]  # a reference tells them how many there are of each
-    kinds = {"bleu": BLEU, "chrf": CHRF, **({"ter": TER} if ter else {})}
-    return {f"{name}_signature": str(kind(references=one).get_signature()) for name, kind in kinds.items()}
+    kinds = {"bleu": BLEU(lowercase, references=one), "chrf": CHRF(lowercase=lowercase, references=one)}
+    if ter:
+        kinds["ter"] = TER(references=one)  # which never tells capitals apart
+    return {f"{name}_signature": str(kind.get_signature()) for name, kind in kinds.items()}
 
 
 def _row(words: Any, edits: Any, output: str, reference: str) -> list[float]:

@@ -43,6 +43,7 @@ class Translation(SequenceToSequence):
     columns: Mapping[str, Kind] = MappingProxyType({**PAIR, "language": "tag?"})
     decides: str = "bleu"
     most: ClassVar[int] = 256
+    lowercase: bool = False  # score in lower case though the model writes capitals
     sizes: ClassVar[Sequence[tuple[float, Size]]] = (
         (10_000, Size("transformer-tiny", 2000, 0.3, 100, 400, 1024)),
         (100_000, Size("transformer-small", 5000, 0.3, 30, 400, 1024)),
@@ -99,7 +100,8 @@ class Translation(SequenceToSequence):
         """BLEU, chrF and TER (sacreBLEU) and the share of exactly right targets; with ``most`` of the first ``most``
         rows, and without TER, which takes some milliseconds a sentence.
 
-        Rows that say of themselves that no answer can be exact are left out; where rows name their ``format``, the
+        A model that writes no capitals is scored in lower case, and so are the references; the signatures say so. Rows
+        that say of themselves that no answer can be exact are left out; where rows name their ``format``, the
         exact match of each format is among the details, and where they name their ``language``, the scores of each.
         """
         losses = self.losses(model, examples)
@@ -108,8 +110,11 @@ class Translation(SequenceToSequence):
         outputs = self.answered(model, examples, rows, most, options)
         targets = [self.wanted(row) for row in asked]
         fair = [row.values.get("exact") != "no" for row in asked]
-        each = translation_scores(outputs, targets, fair, ter=most is None)
-        metrics = {**overall(each), **signatures(ter=most is None)} if any(fair) else {}
+        lower, ter = self.folds, most is None
+        each = translation_scores(outputs, targets, fair, ter=ter, lowercase=lower)
+        metrics = {**overall(each), **signatures(ter=ter, lowercase=lower)} if any(fair) else {}
+        if lower:
+            targets = [target.lower() for target in targets]
         pairs, details = list(zip(outputs, targets, strict=True)), dict[str, Any]()
         for name, chosen in _groups(asked, "format"):
             details.setdefault("by_format", {})[name] = {
@@ -129,7 +134,12 @@ class Translation(SequenceToSequence):
         """The source as it is."""
         fair = [row for row in rows if row.values.get("exact") != "no"]
         copies, targets = [row.values["source"] for row in fair], [self.wanted(row) for row in fair]
-        return Baseline("a copy of the source", overall(translation_scores(copies, targets)))
+        return Baseline("a copy of the source", overall(translation_scores(copies, targets, lowercase=self.folds)))
+
+    @property
+    def folds(self) -> bool:
+        """Whether it is scored in lower case: it was asked to be, or the model writes nothing else."""
+        return self.lowercase or self.target.lowercase
 
     def _read(self, texts: Sequence[str], places: Sequence[int], held: int) -> list[list[int]]:
         """As all; a text that does not say its language to a model that knows several is told of."""

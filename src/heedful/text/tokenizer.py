@@ -185,6 +185,16 @@ class Tokenizer:
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     @property
+    def lowercase(self) -> bool:
+        """Whether it reads everything in lower case, so that a model can write nothing else.
+
+        >>> Tokenizer.train(["A text"], size=300, lowercase=True).lowercase
+        True
+        """
+        normalizer = self.backend.normalizer
+        return normalizer is not None and "A" not in normalizer.normalize_str("A")
+
+    @property
     def pad(self) -> int | None:
         """The id of padding, or None where the vocabulary has none."""
         return self._special("pad_token")

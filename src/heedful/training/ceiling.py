@@ -74,11 +74,14 @@ class Ceiling:
 
 @torch.no_grad()
 def most_flops(device: torch.device, dtype: torch.dtype, seconds: float = TIME) -> float | None:
-    """FLOPs a second of square matrix products, the best of those made in ``seconds``; None where memory is too small.
+    """FLOPs a second of square matrix products, the best of those made in ``seconds``; None where memory is too small,
+    and on a CPU that has no instructions for the type, where large products are the slowest.
 
     The matrices grow until a product takes 20 ms, or has 4,096 rows. On a CPU the general routine and oneDNN take
     turns, for the faster one differs from machine to machine, and a run may use both.
     """
+    if device.type == "cpu" and dtype is torch.bfloat16 and not onednn(dtype):
+        return None
     ways: list[Product] = [torch.mm]
     if device.type == "cpu" and onednn(dtype):
         ways.append(lambda a, b: pointwise(a, b, None))

@@ -13,6 +13,7 @@ from heedful.checkpoints.folder import find
 from heedful.checkpoints.peft import is_adapter
 from heedful.data import Rows
 from heedful.errors import HeedfulError
+from heedful.inference.linear import onednn
 from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, resolve
 from heedful.tasks.task import SOME, Task
 from heedful.training.ranks import Ranks
@@ -159,8 +160,7 @@ def _emulated(device: torch.device) -> bool:
     """Whether products of bfloat16 are computed in some other way there."""
     if device.type == "cuda":
         return not torch.cuda.is_bf16_supported(including_emulation=False)
-    supported: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return device.type == "cpu" and supported is not None and not supported()
+    return device.type == "cpu" and not onednn(torch.bfloat16)
 
 
 def _one_average(settings: RunSettings) -> None:
