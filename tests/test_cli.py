@@ -299,7 +299,7 @@ def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: 
         (["predict", "model", "h\udcff"], "text 1 of the command line is not UTF-8"),
         (["evaluate", "model"], "--data is missing"),
         (["evaluate", "model", "--data", "tran.en"], "did you mean 'train.en'?"),
-        (["summary", "bert-bas"], "did you mean 'bert-base'?"),
+        (["summary", "bert-bas"], "bert-bas is no folder or file here, and no preset; did you mean 'bert-base'?"),
         (["demo", "--too", "de"], "Unknown option: --too. Did you mean --to?"),
     ],
 )
@@ -344,6 +344,17 @@ def test_errors_of_the_work_are_one_line(
     assert captured.err.splitlines()[1:] == [
         line for line in captured.err.splitlines() if line.startswith(f"heedful: {message}")
     ]
+
+
+def test_what_is_said_of_an_answers_options_names_the_flags(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise HeedfulError("length_penalty=2.0 acts on a search, temperature does not; see num_beams and 'top_k'")
+
+    monkeypatch.setattr(heedful, "pipeline", refuse)
+    said = error_of(capsys, "predict", "model", "hi", "--length-penalty", "2")
+    assert said == "heedful: --length-penalty=2.0 acts on a search, temperature does not; see --num-beams and 'top_k'"
 
 
 def test_the_traceback_is_there_for_who_asks(calls: Calls, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

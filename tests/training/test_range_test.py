@@ -111,7 +111,7 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(range_test_module, "STEPS", 40)
     Path("data.tsv").write_text(DATA, encoding="utf-8")
-    run = ["train", "text-classification", "--train", "data.tsv", "--out", "out", *SMALL, "--find-lr"]
+    run = ["train", "text-classification", "--train", "data.tsv", *SMALL, "--find-lr"]
     assert cli.main([*run, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["task"] == "text-classification"

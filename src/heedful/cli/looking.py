@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from heedful.cli.options import check_model
 from heedful.cli.parser import Device, Json
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, nearest
 from heedful.settings import DecodingSettings
 from heedful.terminal import to_json
 
@@ -28,7 +28,7 @@ def summary(
     from heedful import presets
 
     if name not in presets.names() and not Path(name).exists() and "/" not in name:
-        presets.get(name)  # raises, with the nearest name
+        raise HeedfulError(f"{name} is no folder or file here, and no preset; {nearest(name, presets.names())}")
     import heedful
 
     info = heedful.summary(name, length=length, batch=batch, image_size=image_size)

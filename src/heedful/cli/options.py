@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App, ArgumentCollection
+from cyclopts import App, ArgumentCollection, Token
 
 from heedful.errors import HeedfulError, nearest
-from heedful.settings import RunSettings, keys
+from heedful.settings import AnsweringSettings, DecodingSettings, RunSettings, keys
 
 # what other programs call them
 ELSEWHERE = {
@@ -52,6 +53,21 @@ def _section(name: str) -> int:
     """Its place: no section before all of them, one that is not among the first after them."""
     section = name.lstrip("-").rpartition(".")[0]
     return ("", *FIRST, section).index(section)
+
+
+def by_flags(text: str, tokens: Iterable[str]) -> str:
+    """What is said of the options of answers, by their names on the command line; a name that is a word, too, only
+    where it was given.
+
+    >>> by_flags("num_beams=4 searches, but temperature samples", ["--temperature=0.5"])
+    '--num-beams=4 searches, but --temperature samples'
+    """
+    given = {token.partition("=")[0] for token in tokens}
+    for field in (*fields(DecodingSettings), *fields(AnsweringSettings)):
+        flag = f"--{field.name.replace('_', '-')}"
+        if "_" in field.name or flag in given:
+            text = re.sub(rf"(?<![\w.'-]){field.name}(?![\w'])", flag, text)
+    return text
 
 
 # ---------------------------------------------------------------------------------------------- options from a file
@@ -113,6 +129,14 @@ def _line_of(name: str, text: str) -> int:
         elif (assigned := re.match(r"\s*([^=#]+?)\s*=", line)) and table + assigned[1].strip("\"'") == name:
             return number
     return 1
+
+
+def try_without_a_folder(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """``train --find-lr`` writes nothing, and needs no ``--out``."""
+    found = {argument.name: argument for argument in arguments}
+    tries = found.get("--find-lr")
+    if tries is not None and tries.tokens and not found["--out"].tokens:
+        found["--out"].append(Token(keyword="--out", value=".", source="--find-lr"))
 
 
 def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter, default_name_transform
 
 from heedful import __version__
-from heedful.cli.options import read_file, refuse_fractions
+from heedful.cli.options import read_file, refuse_fractions, try_without_a_folder
 from heedful.settings import (
     AnsweringSettings,
     AveragingSettings,
@@ -56,7 +56,7 @@ app = App(
     help_epilogue="Start with:  heedful demo\nThen:        heedful train translation --train pairs.tsv --out runs/mine",
     help_format="plaintext",
     default_parameter=Parameter(consume_multiple=1, allow_repeating=True, negative=(), show_default=False),
-    config=(read_file, refuse_fractions),
+    config=(read_file, refuse_fractions, try_without_a_folder),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )

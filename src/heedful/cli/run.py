@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
 from heedful.cli.commands import app
-from heedful.cli.options import join_dashes, likely
+from heedful.cli.options import by_flags, join_dashes, likely
 from heedful.cli.processes import check_shared, rank, several
 from heedful.errors import HeedfulError
 
@@ -45,7 +45,7 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
         }
         return f"{where}{error.strerror or error}{remedy.get(error.errno or 0, '')}", 2
     if isinstance(error, HeedfulError):
-        return str(error), 2
+        return by_flags(str(error), tokens) if command in ("predict", "evaluate", "compare") else str(error), 2
     return f"a fault in heedful: {type(error).__name__}: {error} (HEEDFUL_DEBUG=1 shows where)", 1
 
 

@@ -28,9 +28,9 @@ def train(
     settings: Annotated[RunSettings, Flattened],
     *,
     config: Annotated[str | None, Parameter(help="TOML file of options; the command line wins over it")] = None,
-    find_lr: Annotated[bool, Parameter(help="try learning rates on the run's first steps instead; writes nothing")] = (
-        False
-    ),
+    find_lr: Annotated[
+        bool, Parameter(help="try learning rates on the run's first steps instead; writes nothing, needs no --out")
+    ] = (False),
     json: Json = False,
 ) -> None:
     """Train a model on your own files."""

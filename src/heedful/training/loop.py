@@ -284,9 +284,9 @@ class Loop:
 
     def _broken(self, step: int, loss: float, norm: float, place: str = "") -> BaseException:
         name, value = ("gradient's norm", norm) if math.isfinite(loss) else ("loss", loss)
+        remedies = "lower the learning rate, lengthen the warm-up" + ", or train in fp32" * (self.precision == "bf16")
         error = HeedfulError(
-            f"the {name} is {value} at step {step}{place and f', first in {place}'}{self._kept()}; "
-            "lower the learning rate, lengthen the warm-up, or train in fp32"
+            f"the {name} is {value} at step {step}{place and f', first in {place}'}{self._kept()}; {remedies}"
             + ("" if place else "; with --training.log-every=1 you are told where it begins")
         )
         return self.engine.ranks.alike(error)
