@@ -126,6 +126,12 @@ def test_an_evaluation_is_left_at_once_and_made_again(toy, straight, tmp_path):
     assert [line["step"] for line in lines] == [4, 5, 8, 10, 12, 15, 16, 20]
     assert all("loss" in line for line in lines)
     assert ["valid_loss" in line for line in lines] == [line["step"] % 4 == 0 for line in lines]
+    toy.loop(tmp_path / "whole", log=Log(tmp_path / "whole.jsonl", quiet=True)).fit()
+    whole = [json.loads(line) for line in (tmp_path / "whole.jsonl").read_text().splitlines()]
+    assert [line["lr"] for line in lines] == [
+        line["lr"] for line in whole
+    ]  # step 8 was told after the run was taken up
+    assert [line["loss"] for line in lines] == [line["loss"] for line in whole]
 
 
 def test_no_evaluation_is_made_twice(toy, tmp_path):

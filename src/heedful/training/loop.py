@@ -427,13 +427,16 @@ class Loop:
         }
 
     def _restore(self, state: Mapping[str, Any], checkpoints: Checkpoints) -> None:
-        """Take ``state`` up. The optimiser's settings stay those given now; only what it remembers is restored."""
+        """Take ``state`` up. The optimiser's settings stay those given now; only what it remembers is restored, and the
+        rate of the last step, whose line may not have been written.
+        """
         path = checkpoints.path
         if state.get("format") != FORMAT:
             raise HeedfulError(f"{path} is no checkpoint of this version of heedful; start the run anew")
         if (state["average"] is None) != (self.average is None):
             raise HeedfulError(f"{path} was written with averaging {'on' if state['average'] else 'off'}; resume it so")
-        settings = [{k: v for k, v in group.items() if k != "params"} for group in self.optimiser.param_groups]
+        kept = ("params", "lr")
+        settings = [{k: v for k, v in group.items() if k not in kept} for group in self.optimiser.param_groups]
         self.loader.load_state_dict(state["loader"])
         try:
             self.engine.restore(self.model, self.optimiser, state)
