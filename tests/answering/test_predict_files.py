@@ -221,7 +221,7 @@ def test_options_of_another_task_and_prompts_that_do_not_fit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     _, err = run(capsys, folders["image-classification"], "--in", ".", "--num-beams", 3, status=2)
-    assert err.startswith("heedful: the option num_beams has no effect for image-classification; ")
+    assert err.startswith("heedful: --num-beams has no effect for image-classification; ")
     Path("long.txt").write_text("short\n" + "long " * 20 + "\n")
     _, err = run(capsys, folders["text-generation"], "--in", "long.txt", "--num-beams", 2, "--out", "y.txt", status=2)
     assert err.startswith("heedful: long.txt:2 has 100 tokens, but a beam search reads at most the model's 32; shorten")

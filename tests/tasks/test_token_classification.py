@@ -464,4 +464,4 @@ def test_a_run_from_files_to_answers(tmp_path: Path, capsys: pytest.CaptureFixtu
     answer = json.loads(capsys.readouterr().out)
     assert {"label", "text", "start", "end", "score"} == set(answer["output"][0])
     assert main(["predict", str(out), "x", "--stride", "99"]) == 2
-    assert "cannot share 99 (stride)" in capsys.readouterr().err
+    assert "cannot share 99 (--stride)" in capsys.readouterr().err

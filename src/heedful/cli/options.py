@@ -66,7 +66,7 @@ def by_flags(text: str, tokens: Iterable[str]) -> str:
     for field in (*fields(DecodingSettings), *fields(AnsweringSettings)):
         flag = f"--{field.name.replace('_', '-')}"
         if "_" in field.name or flag in given:
-            text = re.sub(rf"(?<![\w.'-]){field.name}(?![\w'])", flag, text)
+            text = re.sub(rf"(?<![\w.'-])(the option )?{field.name}(?![\w'])", flag, text)
     return text
 
 
