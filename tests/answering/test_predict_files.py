@@ -104,7 +104,9 @@ def test_what_is_drawn_is_drawn_again(
     monkeypatch.setattr(through, "FIRST", 4)
     monkeypatch.setattr(blocks, "BLOCK", 4)
     model = folders["text-generation"]
-    given = (model, "--in", "x.txt", "--temperature", 2, "--max-new-tokens", 8, *seed)
+    drawing = {"temperature": 2.0, "min_new_tokens": 8, "max_new_tokens": 8}  # so long that no two come out alike
+    flags = [part for name, value in drawing.items() for part in (f"--{name.replace('_', '-')}", value)]
+    given = (model, "--in", "x.txt", *flags, *seed)
     added, add = 0, through.Unfinished.add
 
     def stop(self: Any, lines: list[str]) -> None:
@@ -126,8 +128,8 @@ def test_what_is_drawn_is_drawn_again(
     run(capsys, *given, "--out", "z.jsonl")
     assert Path("y.jsonl").read_bytes() == Path("z.jsonl").read_bytes()
     outputs = [one["output"] for one in objects("y.jsonl")]
-    assert len(set(outputs)) > len(set(TEXTS))  # equal prompts draw anew; without a seed two may come out alike
-    whole = heedful.pipeline(None, model)(TEXTS, temperature=2.0, max_new_tokens=8, seed=drawn)
+    assert len(set(outputs)) == 20  # equal prompts draw anew
+    whole = heedful.pipeline(None, model)(TEXTS, **drawing, seed=drawn)
     assert [one["output"] for one in whole] == outputs
 
 

@@ -149,6 +149,7 @@ def test_who_ended_by_itself_is_not_killed_and_the_others_end_as_they_would(
         (1, "exit 3", "the run ended with exit status 3"),
         (2, "echo done >&2; [ $RANK = 0 ] || kill -SEGV $$", "process 1 was ended by SIGSEGV; it had said: done"),
         (2, "[ $RANK = 0 ] || kill -ABRT $$", "process 1 was ended by SIGABRT"),
+        (2, "[ $RANK = 1 ] || echo 'heedful: no such file' >&2; exit 2", "no such file"),
         (2, "exit 1", "process 0 ended with exit status 1; process 1 ended with exit status 1"),
     ],
 )

@@ -66,7 +66,7 @@ def by_flags(text: str, tokens: Iterable[str]) -> str:
     for field in (*fields(DecodingSettings), *fields(AnsweringSettings)):
         flag = f"--{field.name.replace('_', '-')}"
         if "_" in field.name or flag in given:
-            text = re.sub(rf"(?<![\w.'-])(the option )?{field.name}(?![\w'])", flag, text)
+            text = re.sub(rf"(?<![\w.'/-])(the option )?{field.name}(?![\w'/])", flag, text)
     return text
 
 
@@ -135,7 +135,7 @@ def try_without_a_folder(app: App, commands: tuple[str, ...], arguments: Argumen
     """``train --find-lr`` writes nothing, and needs no ``--out``."""
     found = {argument.name: argument for argument in arguments}
     tries = found.get("--find-lr")
-    if tries is not None and tries.tokens and not found["--out"].tokens:
+    if tries is not None and any(one.implicit_value for one in tries.tokens) and not found["--out"].tokens:
         found["--out"].append(Token(keyword="--out", value=".", source="--find-lr"))
 
 

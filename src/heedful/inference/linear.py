@@ -326,6 +326,13 @@ def onednn(dtype: torch.dtype) -> bool:
     return dtype is torch.float32 or (dtype is torch.bfloat16 and bool(supported()))
 
 
+def emulated(device: torch.device) -> bool:
+    """Whether a device computes products of bfloat16 in some other way, for want of instructions."""
+    if device.type == "cuda":
+        return not torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and not onednn(torch.bfloat16)
+
+
 @contextmanager
 def direct(model: nn.Module) -> Iterator[None]:
     """Inside, in inference mode, float32 linear maps on a CPU go straight to oneDNN: no weight is copied.

@@ -23,7 +23,7 @@ from heedful.config import (
     TokenHead,
     VisionConfig,
 )
-from heedful.inference.linear import onednn, pointwise
+from heedful.inference.linear import emulated, onednn, pointwise
 from heedful.tasks.shared import IGNORED
 
 Batch = Mapping[str, Tensor]
@@ -75,12 +75,12 @@ class Ceiling:
 @torch.no_grad()
 def most_flops(device: torch.device, dtype: torch.dtype, seconds: float = TIME) -> float | None:
     """FLOPs a second of square matrix products, the best of those made in ``seconds``; None where memory is too small,
-    and on a CPU that has no instructions for the type, where large products are the slowest.
+    and where there are no instructions for the type, where large products are the slowest.
 
     The matrices grow until a product takes 20 ms, or has 4,096 rows. On a CPU the general routine and oneDNN take
     turns, for the faster one differs from machine to machine, and a run may use both.
     """
-    if device.type == "cpu" and dtype is torch.bfloat16 and not onednn(dtype):
+    if dtype is torch.bfloat16 and emulated(device):
         return None
     ways: list[Product] = [torch.mm]
     if device.type == "cpu" and onednn(dtype):

@@ -13,7 +13,7 @@ from heedful.checkpoints.folder import find
 from heedful.checkpoints.peft import is_adapter
 from heedful.data import Rows
 from heedful.errors import HeedfulError
-from heedful.inference.linear import onednn
+from heedful.inference.linear import emulated
 from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, resolve
 from heedful.tasks.task import SOME, Task
 from heedful.training.ranks import Ranks
@@ -142,7 +142,7 @@ def settled(settings: RunSettings, device: torch.device, say: Callable[[str], No
     """With the choices that depend on the machine made; bf16 pays on a GPU, on a CPU only for wide models, and costs
     where the machine has no instructions for it, which is told.
     """
-    gains = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    gains = device.type == "cuda" and not emulated(device)
     machine = replace(
         settings,
         training=TrainingSettings(precision="bf16" if gains else "fp32", optimiser="adamw"),
@@ -150,17 +150,10 @@ def settled(settings: RunSettings, device: torch.device, say: Callable[[str], No
     chosen = resolve(settings, machine)
     _one_average(chosen)
     told = chosen.training
-    if told.precision == "bf16" and _emulated(device):
+    if told.precision == "bf16" and emulated(device):
         say("! --training.precision bf16: this machine has no instructions for it, many times slower; take fp32")
     schedule(told.schedule or "constant", told.warmup or 0, told.floor, told.decay)  # an option it has not is an error
     return chosen
-
-
-def _emulated(device: torch.device) -> bool:
-    """Whether products of bfloat16 are computed in some other way there."""
-    if device.type == "cuda":
-        return not torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and not onednn(torch.bfloat16)
 
 
 def _one_average(settings: RunSettings) -> None:

@@ -75,10 +75,11 @@ class Session:
     def end(self) -> str | None:
         """Wait for the end; None where that is a good one, else how what failed did, and what it had said."""
         ended = [process.wait() for process in self._processes]
-        return "; ".join(self._ending(place, status) for place, status in enumerate(ended) if status != 0) or None
+        failed = [(place, status, self._last_line(place)) for place, status in enumerate(ended) if status != 0]
+        telling = [one for one in failed if one[1] < 0 or one[2]]  # where the first says why, the others end quietly
+        return "; ".join(self._ending(*one) for one in telling or failed) or None
 
-    def _ending(self, place: int, status: int) -> str:
-        said = self._last_line(place)
+    def _ending(self, place: int, status: int, said: str) -> str:
         if status > 0 and said:
             return said
         who = "the run" if len(self._processes) == 1 else f"process {place}"
