@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,6 +204,61 @@ def test_a_run_that_broke_off_anywhere_ends_the_same(
     assert [(one.name, one.reason) for one in findings if one.verdict == "off"] == []
     held = {one.name for one in findings if one.verdict == "ok"}
     assert held >= {"last weights", "best weights", "checkpoint", "losses", "files"}
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log, without what is of the clock and what is no number."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    timed = ("seconds", "_per_second", "share_of_ceiling")
+    return [{k: v for k, v in line.items() if not k.endswith(timed) and isinstance(v, int | float)} for line in lines]
+
+
+WAYS = {
+    "whole": [],
+    "shared": ["--training.shard"],
+    "computed again": ["--training.shard", "--training.gradient-checkpointing"],
+    "bf16": ["--training.shard", "--training.precision=bf16"],
+}
+SHARED_OUT = [(name, way) for name in MADE for way in list(WAYS)[: 4 if name in ("translation", "fill-mask") else 2]]
+
+
+@pytest.fixture(scope="module")
+def learned_by_two(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[Path, Path]]:
+    """Of each task and way to share the work: the folder of a run of one process, and that of one of two processes."""
+    parent = tmp_path_factory.mktemp("ranks")
+    found, commands = {}, []
+    for name, (make, more, _) in MADE.items():
+        folder = parent / name
+        folder.mkdir()
+        common = ["train", name, "--train", str(make(folder)), *SMALL, *more, "--max-steps=4", "--json"]
+        common += ["--training.batch-size=5", "--training.accumulate=3", "--training.eps=1e-4"]
+        if name not in ("translation", "summarization", "image-classification", "text-generation"):
+            common.append("--preset=bert-tiny")
+        assert cli.main([*common, "--out", str(folder / "alone")]) == 0
+        for way in (way for task, way in SHARED_OUT if task == name):
+            found[name, way] = (folder / "alone", folder / way)
+            commands.append([*common, *WAYS[way], "--out", str(folder / way)])
+    (parent / "commands.json").write_text(json.dumps(commands), encoding="utf-8")
+    script = Path(__file__).with_name("training") / "ranks_commands.py"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    ended = subprocess.run([*launch, str(parent / "commands.json")], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return found
+
+
+@pytest.mark.parametrize(("name", "way"), SHARED_OUT)
+def test_two_processes_learn_and_measure_what_one_does(
+    learned_by_two: dict[tuple[str, str], tuple[Path, Path]], name: str, way: str
+) -> None:
+    ours, theirs = map(told, learned_by_two[name, way])
+    assert len(ours) == 4
+    assert any(key.startswith("valid_") for key in ours[-1])
+    exactly = [pytest.approx(line, rel=1e-4, abs=2e-5) for line in ours]
+    if way == "bf16":
+        assert theirs == [pytest.approx(line, rel=0.02, abs=1e-2) for line in ours]
+        assert theirs != exactly
+    else:
+        assert theirs == exactly
 
 
 def test_a_folder_is_verified_summed_up_and_looked_into(

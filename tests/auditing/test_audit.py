@@ -18,6 +18,7 @@ from heedful.data import Row, Rows, read
 from heedful.data import pieces as cut
 from heedful.errors import HeedfulError
 from heedful.settings import DataSettings, RunSettings, TokenizerSettings
+from heedful.tasks.task import Encoded
 from heedful.tasks.text_classification import TextClassification
 from heedful.tasks.text_generation import TextGeneration
 
@@ -208,6 +209,29 @@ def test_examples_with_nothing_to_learn(tmp_path: Path) -> None:
     assert (finding.name, finding.level, finding.count) == ("masked", "warning", 2)
     assert finding.places == ["talks.jsonl:2", "talks.jsonl:4"]
     assert "every label is masked" in finding.line()
+
+
+def test_of_many_examples_it_is_told_that_some_were_looked_at(tmp_path: Path) -> None:
+    rows = Rows((Row({"text": f"a {i}"}, "set.csv", i) for i in range(7)), 0, ("text",))
+    task = TextGeneration.prepare(rows, RunSettings("text-generation", train=("set.csv",), out="-"))
+    encoded = Encoded([task.encode(rows).examples[0]] * 7, rows)
+    (finding,) = looked_at(task, encoded, most=3)
+    assert (finding.name, finding.level, finding.count) == ("sampled", "fact", 3)
+    assert "the tokens of 3 of 7 examples were looked at" in finding.line()
+    assert not list(looked_at(task, encoded, most=7))
+
+
+def test_the_sample_shows_where_something_is_learned(tmp_path: Path) -> None:
+    asked = " ".join(["so"] * 150)
+    talks = [[{"role": "user", "content": asked}, {"role": "assistant", "content": f"yes {i}"}] for i in range(24)]
+    file = tmp_path / "talks.jsonl"
+    file.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks), encoding="utf-8")
+    result = audited("text-generation", file)
+    (line,) = (line for line in result.sample if "so" in line)
+    assert "|…|" in line
+    assert all(f"‹{piece}›" in line for piece in ("yes", "0")), line
+    (count,) = (line for line in result.sample if "places are learned from" in line)
+    assert line.count("‹") == int(count.split()[0])
 
 
 def test_the_sample_is_what_the_model_is_given(tmp_path: Path) -> None:

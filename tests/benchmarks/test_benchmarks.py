@@ -235,3 +235,16 @@ def test_what_cannot_be_asked_is_one_line(given: list[str], said: str) -> None:
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory is read from /proc")
+def test_the_memory_of_a_large_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("one two three four five six " * 20, encoding="utf-8")
+    command = [sys.executable, str(ROOT / "benchmarks" / "large_text.py"), "words.txt", "--folder", "."]
+    command += ["--gigabytes", "0.0001", "--steps", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["bytes"] > 100_000
+    assert 50_000 < told["anonymous_kib"] < 2_000_000
+    assert [path.name for path in tmp_path.iterdir()] == ["words.txt"]

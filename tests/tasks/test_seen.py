@@ -47,3 +47,18 @@ def test_nothing_reaches_a_terminal_that_moves_it() -> None:
     line = Side("text", bell, words, ["x\x1b"] * len(bell)).line()
     assert line.isprintable()
     assert "⏎" in line
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("places", [[], [3], [58, 59], [60], [70, 300], [399], [5, 200, 398], range(400), [19, 25, 61]])
+def test_of_a_long_text_the_first_and_the_last_lesson_are_shown(places: list[int], goes_on: bool) -> None:
+    words = Tokenizer.train(["one two"], size=300)
+    said = [f"<{i}>" if i in places else "" for i in range(400)]
+    shown = Side("text", [5] * 400, words, said, goes_on).line(60).split("|")
+    assert sum(piece != "…" for piece in shown) <= 60
+    assert shown[0] != "…"
+    assert (shown[-1] == "…") == (len(places) == 0 or max(places) < 396)
+    told = [i for i in places if any(f"<{i}>" in piece for piece in shown)]
+    assert told[:1] == list(places)[:1]
+    assert told[-1:] == list(places)[-1:]
+    assert "…|…" not in "|".join(shown)

@@ -142,7 +142,10 @@ def test_muon_shares_its_matrices_and_what_it_remembers(data: Path, tmp_path: Pa
     assert same_weights(tmp_path / "whole", tmp_path / "shared")
 
 
-def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(data: Path, alone: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(
+    data: Path, alone: Path, tmp_path: Path, lost: int
+) -> None:
     out = tmp_path / "lost"
     process = launched(2, "-m", "heedful", *train(data, out, "--max-steps=4000", "--training.evaluate-every=4000"))
     deadline = time.monotonic() + 120
@@ -150,16 +153,21 @@ def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(data: Path, al
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.05)
-    os.kill(child(process.pid, "1"), signal.SIGKILL)
+    os.kill(child(process.pid, str(lost)), signal.SIGKILL)
     _, err = process.communicate(timeout=120)
     assert process.returncode != 0
-    lines = [line for line in err.splitlines() if line.startswith("heedful:")]
+    lines = [line for line in err.splitlines() if re.match("heedful(, process [0-9]+)?:", line)]
     assert len(lines) == 1
+    assert lines[0].startswith("heedful:" if lost else "heedful, process 1:")
     assert "another process of the run has gone, at step" in lines[0]
-    assert "the checkpoint of step" in lines[0]
     assert "Traceback" not in err.split("torch/distributed")[0]
     steps = len(losses(out))
+    if "the checkpoint of step" in lines[0]:
+        assert f"the checkpoint of step {Checkpoints(out).load()['numbers']['step']:,} is in {out}" in lines[0]
+    else:
+        assert lost == 0, "the first always writes one; another one where it stands in a step, as nearly always"
     assert cli.main([*map(str, train(data, out, "--resume", f"--max-steps={max(steps + 3, 8)}"))]) == 0
+    assert list(told(out)) == list(range(1, max(steps + 3, 8) + 1)), "each step has its line, and one alone"
     expected, found = told(alone), told(out)
     assert expected.keys() <= found.keys()
     assert all(found[step] == pytest.approx(expected[step], abs=1e-5) for step in expected)
@@ -217,6 +225,22 @@ def test_shares_that_are_damaged_are_refused(data: Path, tmp_path: Path) -> None
     file.write_bytes(content)
     (said,) = failed(data, tmp_path / "x", "--resume", "--max-steps=4")
     assert f"{file.parent} is cut off or damaged; start the run anew" in said
+
+
+def test_of_shares_that_are_kept_the_newest_that_are_whole_are_taken_up(
+    data: Path, alone: Path, tmp_path: Path
+) -> None:
+    out, keep = tmp_path / "x", ("--training.shard", "--training.keep=2", "--training.save-every=2")
+    done(2, "-m", "heedful", *train(data, out, *keep, "--max-steps=6"))
+    assert sorted(path.name.split("-")[1] for path in out.glob("shards-*")) == ["4", "6"]
+    file = max(out.glob("shards-6-*/*.distcp"), key=lambda path: path.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-1])
+    _, err = done(2, "-m", "heedful", *train(data, out, "--resume", "--max-steps=8"))
+    assert "checkpoint.1.pt, from before it, is taken up" in err
+    assert list(told(out)) == list(range(1, 9))
+    assert losses(out) == pytest.approx(losses(alone), abs=1e-5)
+    assert same_weights(alone, out)
+    assert sorted(path.name.split("-")[1] for path in out.glob("shards-*")) == ["6", "8"]
 
 
 def test_shares_that_find_no_room_are_told_once_and_go(data: Path, tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ def unread(encoded: Encoded) -> Iterator[Finding]:
 
 
 def looked_at(task: Task, encoded: Encoded, most: int = READ) -> Iterator[Finding]:
-    """Unknown tokens, and examples in which nothing would be learned; of more than ``most``, so many spread evenly."""
+    """Unknown tokens, and examples in which nothing would be learned; of more than ``most``, so many spread evenly, and
+    that they are no more is a finding.
+    """
     examples = encoded.examples
     step = max(1, -(-len(examples) // most))
     chosen = range(0, len(examples), step)
@@ -69,6 +71,9 @@ def looked_at(task: Task, encoded: Encoded, most: int = READ) -> Iterator[Findin
     if lost:
         text = f"{many(len(lost))}{of} with nothing to learn: every label is masked; look at what is cut"
         yield Finding("masked", "warning", len(lost), text, lost)
+    if step > 1:
+        text = f"the tokens of {len(chosen):,} of {len(examples):,} examples were looked at, evenly spread"
+        yield Finding("sampled", "fact", len(chosen), text)
 
 
 def _place(encoded: Encoded, number: int) -> str:

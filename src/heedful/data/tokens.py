@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -49,7 +50,7 @@ def stored(
 @contextmanager
 def _whole(path: Path) -> Iterator[BinaryIO]:
     """A file that gets its name when all of it is on the disk; where that fails, nothing of it stays."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f"{path.name}.{token_hex(8)}.part")
     try:
         with beside.open("wb") as file:
             yield file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -44,6 +44,9 @@ class Side(NamedTuple):
     def line(self, most: int = 60) -> str:
         """The pieces with bars between; what is learned stands in ‹› where it is the next token, else after an arrow.
 
+        Of more than ``most`` pieces those at the beginning and, where it comes later, those about the first place that
+        is learned from and about the last.
+
         >>> words = Tokenizer.train(["one two"], size=300)
         >>> Side("text", [1, 2], words, ["X", ""]).line()
         '<s>→X|</s>'
@@ -56,8 +59,31 @@ class Side(NamedTuple):
         else:
             pairs = zip(self.pieces, self.said, strict=True)
             shown = [f"{piece}→{said}" if said else piece for piece, said in pairs]
-        cut = shown[:most] + ["…"] * (len(shown) > most)
+        lessons = [place + self.goes_on for place, said in enumerate(self.said) if said]
+        kept = _kept(len(shown), lessons, most)
+        cut = [piece for part in kept for piece in (*(["…"] * (part.start > 0)), *shown[part.start : part.stop])]
+        cut += ["…"] * (kept[-1].stop < len(shown))
         return "|".join(pictured(piece.replace("\n", "⏎")) for piece in cut)
+
+
+def _kept(length: int, lessons: Sequence[int], most: int) -> list[range]:
+    """Which of ``length`` places are shown, ``most`` in all or a few more: all, or the first ones and those about the
+    first and the last of ``lessons``.
+    """
+    if length <= most:
+        return [range(length)]
+    if not lessons or lessons[-1] < most:
+        return [range(most)]
+    part = most // 3
+    first = [lessons[0] - 2, lessons[0] - 2 + part]  # with two places before it, for where it begins
+    last = [lessons[-1] + 3 - part, min(lessons[-1] + 3, length)]
+    joined: list[range] = []
+    for start, stop in ([0, part], first, last):
+        if joined and start <= joined[-1].stop:
+            joined[-1] = range(joined[-1].start, max(joined[-1].stop, stop))
+        else:
+            joined.append(range(start, min(stop, length)))
+    return joined
 
 
 def seen(task: Task, batch: Mapping[str, Tensor], row: int = 0) -> list[Side]:

@@ -27,7 +27,7 @@ ANEW = "overwrite = true\n"  # at the head of run.toml.part: whatever else is in
 LEFT = re.compile(
     r"\.(.+\.)?\d+-\d+\.part"  # checkpoints.folder.written
     r"|\..+\.(json|jsonl|toml|toml\.part|svg|html|png|pdf|txt|md)\.[a-z0-9_]{8}"  # files.write
-    r"|(checkpoint\.pt|metrics\.jsonl)\.part"
+    r"|(checkpoint\.pt(\.\d+)?|metrics\.jsonl)\.part"
 )
 
 

@@ -115,8 +115,9 @@ class Loop:
 
     Of several ranks each takes every n-th micro-batch of a step, and all end it with the gradient that one process has.
     What is drawn at random in a micro-batch (dropout) is a function of (seed, step, its number in the step): it is the
-    same whoever takes it. Where a rank goes, the others end with an error, the first with a checkpoint. A micro-batch
-    that does not fit the memory of one process is passed in halves, quarters, ... from there on, to the same gradient.
+    same whoever takes it. Where a rank goes, the others end with an error and a checkpoint of the last whole step. A
+    micro-batch that does not fit the memory of one process is passed in halves, quarters, ... from there on, to the
+    same gradient.
     """
 
     model: nn.Module  # trained where it lies: batches are moved to its device
@@ -399,14 +400,18 @@ class Loop:
             self._spare.look()
         numbers.window_loss, numbers.window_tokens, numbers.window_seconds = 0.0, 0, 0.0
 
-    def _save(self) -> None:
-        """Write the state after the last complete step, unless it is written already."""
+    def _save(self, rescue: bool = False) -> None:
+        """Write the state after the last complete step, unless it is written already; ``rescue``: for the rank that
+        otherwise does.
+        """
         numbers = self._numbers
         self._settle()
-        if self.checkpoints is None or self._saved == (numbers.step, numbers.evaluated):
-            return
+        if self.checkpoints is None or (self._saved == (numbers.step, numbers.evaluated) and not rescue):
+            return  # of another rank it is not known whether its writing ended
         state = self.state()
-        if self.engine.writes:
+        if rescue:
+            self.checkpoints.rescue(state)
+        elif self.engine.writes:
             self.checkpoints.save(state, wait=False)
         self._saved, self._saved_at = (numbers.step, numbers.evaluated), self._looked
         self._clock()
@@ -453,13 +458,16 @@ class Loop:
         self._saved, self._saved_at = (self._numbers.step, self._numbers.evaluated), self._numbers.seconds
 
     def _left_alone(self, error: BaseException) -> HeedfulError:
-        """Another rank has gone: keep what this one has, if it has the whole of it, and say so."""
-        numbers = self._numbers
+        """Another rank has gone: keep what this one has, if it has the whole of it, and say so. In a step each one may
+        write, for the first, if it is that one, had ended all of the step before.
+        """
+        numbers, ranks, stepping = self._numbers, self.engine.ranks, self._before is not None
         if self._before is not None:
             self.loader.load_state_dict(self._before)  # the step in flight did not end
-        if self.engine.ranks.first and not self.engine.needs_all:
-            self._save()
-        return HeedfulError(gone(error, f", at step {numbers.step + 1:,}{self._kept()}"))
+        if not self.engine.needs_all and (ranks.first or stepping):
+            self._save(rescue=not ranks.first)
+        known = self.engine.needs_all or ranks.first or stepping  # whether what was saved last is on disk
+        return HeedfulError(gone(error, f", at step {numbers.step + 1:,}{self._kept() if known else ''}"))
 
     def _clock(self, *, stepping: bool = False) -> None:
         now = time.monotonic()
