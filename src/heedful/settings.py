@@ -255,7 +255,6 @@ class TrainingSettings(Settings):
     )
     evaluate_every: int | None = _option("steps between evaluations", least=1)
     save_every: int | None = _option("steps between checkpoints", least=1)
-    keep: int | None = _option("checkpoints to keep, the newest and those before it; 1 by default", least=1)
     log_every: int | None = _option("steps between lines of the log", least=1)
     report: tuple[str, ...] | None = _option("show the log there as well: tensorboard,wandb,trackio")
     watch: tuple[str, ...] | None = _option("texts (source, tab, target) or images whose attention is followed")

@@ -134,19 +134,6 @@ def test_an_evaluation_is_left_at_once_and_made_again(toy, straight, tmp_path):
     assert [line["loss"] for line in lines] == [line["loss"] for line in whole]
 
 
-def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before(toy, straight, tmp_path, caplog):
-    stopped = toy.loop(tmp_path, at=lambda step: [][0] if step == 17 else None)
-    stopped.checkpoints.keep = 2
-    with pytest.raises(IndexError):
-        stopped.fit()
-    newest = stopped.checkpoints.path
-    newest.write_bytes(newest.read_bytes()[:-1])
-    resumed = toy.loop(tmp_path)
-    resumed.fit()
-    assert "checkpoint.1.pt, from before it, is taken up" in caplog.text
-    assert_same(straight, everything(resumed))
-
-
 def test_no_evaluation_is_made_twice(toy, tmp_path):
     made = []
     for stop in (13, 17, None):

@@ -317,11 +317,11 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         weight_decay=_chosen(training.weight_decay),
         rates=layer_rates(model, settings.tuning.layer_decay or 1.0),
     )
-    checkpoints = Checkpoints(out, training.keep or 1)
+    checkpoints = Checkpoints(out)
     if engine.needs_all:
         from heedful.training.sharded import ShardedCheckpoints  # a second that other runs need not wait for
 
-        checkpoints = ShardedCheckpoints(out, ranks, lambda: loop.state(), training.keep or 1)
+        checkpoints = ShardedCheckpoints(out, ranks, lambda: loop.state())
     loop = Loop(
         model=model,
         objective=objective,

@@ -7,7 +7,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from heedful.errors import HeedfulError
 from heedful.training.beginning import SHARDS
-from heedful.training.checkpoint import Checkpoints, Damaged, writing
+from heedful.training.checkpoint import Checkpoints, writing
 from heedful.training.ranks import Ranks
 
 DIGESTS = "digests"  # of the files of shares, by name
@@ -37,11 +37,10 @@ class ShardedCheckpoints(Checkpoints):
         folder: of the run; all ranks see it.
         ranks: those that write and read together.
         live: the state as it stands, into whose tensors is read; its average where there is one.
-        keep: how many checkpoints there are at most.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], ranks: Ranks, live: Callable[[], Tree], keep: int = 1) -> None:
-        super().__init__(folder, keep)
+    def __init__(self, folder: str | os.PathLike[str], ranks: Ranks, live: Callable[[], Tree]) -> None:
+        super().__init__(folder)
         self.ranks, self.live = ranks, live
         self._number = 0  # of the folder written last
 
@@ -61,49 +60,33 @@ class ShardedCheckpoints(Checkpoints):
         digests = self._digests([path for path in sorted(place.iterdir()) if self._wrote(path.name)])
         if self.ranks.first:
             super().save({**rest, SHARDS: place.name, "number": self._number, DIGESTS: digests})
-            named = set(self._named())
             for old in self.path.parent.glob(f"{SHARDS}-*"):
-                if old.name not in named:
+                if old != place:
                     shutil.rmtree(old, ignore_errors=True)
         self.ranks.wait()
 
-    def _named(self) -> Iterator[str]:
-        """The folders of shares of the checkpoints that are kept."""
-        for path in self.kept().values():
-            with suppress(Damaged):
-                yield super()._read(path)[SHARDS]
-
-    def _read(self, path: Path) -> Tree:
-        """What a checkpoint names, if all of its shares are whole; on all ranks alike."""
-        rest = super()._read(path)
-        if SHARDS not in rest:
-            raise HeedfulError(f"{path} was not written with --training.shard; resume it without")
-        place, told = path.parent / rest[SHARDS], rest[DIGESTS]
-        files = sorted(place / name for name in told)
-        if self._digests(files[self.ranks.rank :: self.ranks.size]) != told:
-            raise Damaged(f"{place} is cut off or damaged; {REMEDY}")
-        return rest
-
     def load(self) -> Tree | None:
-        """The newest state that is whole, each rank's own shares of it; called on all ranks."""
-        try:
-            rest = super().load()
-        except HeedfulError as error:
-            raise self.ranks.alike(error) from None
+        """The state saved last, each rank's own shares of it; called on all ranks."""
+        rest = super().load()
         if rest is None:
             return None
+        if SHARDS not in rest:
+            raise HeedfulError(f"{self.path} was not written with --training.shard; resume it without")
         place = self.path.parent / rest.pop(SHARDS)
         self._number = rest.pop("number")
-        del rest[DIGESTS]
+        told: dict[str, str] = rest.pop(DIGESTS)
+        files = sorted(place / name for name in told)
+        if self._digests(files[self.ranks.rank :: self.ranks.size]) != told:
+            raise self.ranks.alike(HeedfulError(f"{place} is cut off or damaged; {REMEDY}"))
         live = self.live()
         own, shares = _apart(live)
         try:
             with _quietly():
                 dcp.load(shares, checkpoint_id=place, no_dist=self.ranks.size == 1)
         except dcp.api.CheckpointException as error:  # all ranks hear what befell one of them
-            raise self.ranks.alike(self._of_another(place, error)) from None
+            raise self.ranks.alike(_of_another(place, error)) from None
         except (OSError, RuntimeError, ValueError) as error:
-            raise self._of_another(place, error) from None
+            raise _of_another(place, error) from None
         average = rest["average"]
         if average is not None:
             average = {**average, "weights": shares["average"]}
@@ -119,16 +102,17 @@ class ShardedCheckpoints(Checkpoints):
         """sha256 of files by name, those of all ranks together; of one that cannot be read the reason."""
         return {name: digest for each in self.ranks.all(dict(map(_digest, files))) for name, digest in each.items()}
 
-    def _of_another(self, place: Path, error: BaseException) -> HeedfulError:
-        found = " ".join(str(error).split())[:200]
-        return HeedfulError(f"{place} is of another model; {REMEDY} ({found})")
-
     def _not_written(self, place: Path, error: dcp.api.CheckpointException) -> HeedfulError:
         if self.ranks.first:
             shutil.rmtree(place, ignore_errors=True)
         found, _ = next(iter(error.failures.values()))
         reason = " ".join(str(getattr(found, "strerror", None) or found).split())[:200]
         return HeedfulError(f"cannot write {place}: {reason}; make room, or take a folder that can be written")
+
+
+def _of_another(place: Path, error: BaseException) -> HeedfulError:
+    found = " ".join(str(error).split())[:200]
+    return HeedfulError(f"{place} is of another model; {REMEDY} ({found})")
 
 
 def _digest(path: Path) -> tuple[str, str]:
