@@ -24,7 +24,7 @@ from heedful.tasks.task import SOME
 from heedful.training import Checkpoints, Loop
 from heedful.training import run as training
 from heedful.training.choices import asked_for
-from heedful.verification.ends import compared
+from heedful.verification.ends import TIMED, compared
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--training.log-every=1"]
 SMALL += ["--training.evaluate-every=2", "--training.schedule=constant", "--training.warmup=1"]
@@ -92,15 +92,21 @@ MADE: dict[str, tuple[Callable[[Path], Path] | str, list[str], list[Any]]] = {
 }
 
 
+def command_of(name: str, folder: Path) -> list[str]:
+    """What trains a small model of this task, on a file in ``folder``."""
+    make, more, _ = MADE[name]
+    command = ["train", name, "--train", str(make(folder)), *SMALL, *more]
+    if name not in ("translation", "summarization", "image-classification", "text-generation"):
+        command.append("--preset=bert-tiny")
+    return command
+
+
 @pytest.fixture(scope="module", params=list(tasks.TASKS))
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, list[str]]:
     """The name of a task, the folder of a run of six steps, and the command that made it."""
     name = request.param
     folder = tmp_path_factory.mktemp(name)
-    make, more, _ = MADE[name]
-    command = ["train", name, "--train", str(make(folder)), *SMALL, *more]
-    if name not in ("translation", "summarization", "image-classification", "text-generation"):
-        command.append("--preset=bert-tiny")
+    command = command_of(name, folder)
     assert cli.main([*command, "--out", str(folder / "whole"), "--max-steps=6", "--json"]) == 0
     return name, folder / "whole", command
 
@@ -209,8 +215,7 @@ def test_a_run_that_broke_off_anywhere_ends_the_same(
 def told(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's log, without what is of the clock and what is no number."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    timed = ("seconds", "_per_second", "share_of_ceiling")
-    return [{k: v for k, v in line.items() if not k.endswith(timed) and isinstance(v, int | float)} for line in lines]
+    return [{k: v for k, v in line.items() if not k.endswith(TIMED) and isinstance(v, int | float)} for line in lines]
 
 
 WAYS = {
@@ -227,13 +232,11 @@ def learned_by_two(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, 
     """Of each task and way to share the work: the folder of a run of one process, and that of one of two processes."""
     parent = tmp_path_factory.mktemp("ranks")
     found, commands = {}, []
-    for name, (make, more, _) in MADE.items():
+    for name in MADE:
         folder = parent / name
         folder.mkdir()
-        common = ["train", name, "--train", str(make(folder)), *SMALL, *more, "--max-steps=4", "--json"]
+        common = [*command_of(name, folder), "--max-steps=4", "--json"]
         common += ["--training.batch-size=5", "--training.accumulate=3", "--training.eps=1e-4"]
-        if name not in ("translation", "summarization", "image-classification", "text-generation"):
-            common.append("--preset=bert-tiny")
         assert cli.main([*common, "--out", str(folder / "alone")]) == 0
         for way in (way for task, way in SHARED_OUT if task == name):
             found[name, way] = (folder / "alone", folder / way)

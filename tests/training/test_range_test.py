@@ -126,6 +126,9 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
     assert "--find-lr looks at a run's beginning" in capsys.readouterr().err
     assert cli.main([*run, "--training.report", "tensorboard"]) == 2
     assert "--find-lr leaves no log to report; leave --training.report out" in capsys.readouterr().err
+    assert cli.main([*run[:-1], "--find-lr=false"]) == 2
+    assert "--out" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["data.tsv"]
 
 
 def test_groups_of_lower_rates_keep_their_share(monkeypatch: pytest.MonkeyPatch) -> None:

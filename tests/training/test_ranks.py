@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -225,6 +226,17 @@ def test_shares_that_are_damaged_are_refused(data: Path, tmp_path: Path) -> None
     file.write_bytes(content)
     (said,) = failed(data, tmp_path / "x", "--resume", "--max-steps=4")
     assert f"{file.parent} is cut off or damaged; start the run anew" in said
+
+
+def test_shares_of_another_model_are_refused_once(data: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    done(2, "-m", "heedful", *train(data, one, "--training.shard", "--max-steps=2"))
+    done(2, "-m", "heedful", *train(data, other, "--training.shard", "--max-steps=2", "--model.ff-dim=32"))
+    shutil.rmtree(next(one.glob("shards-*")))
+    shutil.copytree(shares := next(other.glob("shards-*")), one / shares.name)
+    shutil.copy(other / "checkpoint.pt", one)
+    (said,) = failed(data, one, "--resume", "--max-steps=4")
+    assert f"{one / shares.name} is of another model; start the run anew" in said
 
 
 def test_shares_that_find_no_room_are_told_once_and_go(data: Path, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import torch
 
 from heedful.errors import HeedfulError
 from heedful.training import Checkpoints, Limits, Loader, Log
+from heedful.training.engine import Alone
+from heedful.training.ranks import Ranks
 
 
 def everything(loop):
@@ -132,6 +134,50 @@ def test_an_evaluation_is_left_at_once_and_made_again(toy, straight, tmp_path):
         line["lr"] for line in whole
     ]  # step 8 was told after the run was taken up
     assert [line["loss"] for line in lines] == [line["loss"] for line in whole]
+
+
+class Second(Ranks):
+    """The second of two processes, whose first agrees to everything until it goes."""
+
+    def __init__(self):
+        super().__init__(1, 2)
+
+    def sum(self, *numbers):
+        return list(numbers)
+
+    def summed(self, tensor):
+        return tensor
+
+    def same(self, value=None):
+        return value
+
+
+@pytest.mark.parametrize("saved", [None, 3])  # before the step 4 in which the first goes; whether it is on disk is open
+def test_where_the_first_goes_in_a_step_another_writes_the_step_before(toy, tmp_path, saved):
+    def gone(step):
+        if step == 4:
+            raise RuntimeError("gloo: Connection closed by peer")
+
+    loop = toy.loop(tmp_path, at=gone, engine=Alone(Second()), save_every=saved or 50)
+    with pytest.raises(HeedfulError, match=r"gone, at step 4; the checkpoint of step 3 is in .*checkpoint\.pt"):
+        loop.fit()
+    state = Checkpoints(tmp_path).load()
+    assert state["numbers"]["step"] == 3
+    again = toy.loop(tmp_path, engine=Alone(Second()))
+    again.fit()
+    whole = toy.loop(engine=Alone(Second()))
+    whole.fit()
+    assert_same(everything(whole), everything(again))
+
+
+def test_where_the_first_goes_in_an_evaluation_no_other_writes(toy, tmp_path):
+    def gone():
+        raise RuntimeError("gloo: Connection closed by peer")
+
+    with pytest.raises(HeedfulError, match="gone, at step 5; its own line") as error:
+        toy.loop(tmp_path, engine=Alone(Second()), evaluate=gone).fit()
+    assert "checkpoint" not in str(error.value)
+    assert Checkpoints(tmp_path).load() is None, "the first may not have kept the best weights"
 
 
 def test_no_evaluation_is_made_twice(toy, tmp_path):

@@ -67,8 +67,8 @@ class Side(NamedTuple):
 
 
 def _kept(length: int, lessons: Sequence[int], most: int) -> list[range]:
-    """Which of ``length`` places are shown, ``most`` in all or a few more: all, or the first ones and those about the
-    first and the last of ``lessons``.
+    """Which of ``length`` places are shown, at most ``most``: all, or the first ones and those about the first and the
+    last of ``lessons``.
     """
     if length <= most:
         return [range(length)]

@@ -115,9 +115,9 @@ class Loop:
 
     Of several ranks each takes every n-th micro-batch of a step, and all end it with the gradient that one process has.
     What is drawn at random in a micro-batch (dropout) is a function of (seed, step, its number in the step): it is the
-    same whoever takes it. Where a rank goes, the others end with an error and a checkpoint of the last whole step. A
-    micro-batch that does not fit the memory of one process is passed in halves, quarters, ... from there on, to the
-    same gradient.
+    same whoever takes it. Where a rank goes, the others end with an error and, where one of them has the whole
+    model and knows that the step before has ended, a checkpoint. A micro-batch that does not fit the memory of one
+    process is passed in halves, quarters, ... from there on, to the same gradient.
     """
 
     model: nn.Module  # trained where it lies: batches are moved to its device
@@ -461,13 +461,14 @@ class Loop:
         """Another rank has gone: keep what this one has, if it has the whole of it, and say so. In a step each one may
         write, for the first, if it is that one, had ended all of the step before.
         """
-        numbers, ranks, stepping = self._numbers, self.engine.ranks, self._before is not None
-        if self._before is not None:
-            self.loader.load_state_dict(self._before)  # the step in flight did not end
-        if not self.engine.needs_all and (ranks.first or stepping):
-            self._save(rescue=not ranks.first)
-        known = self.engine.needs_all or ranks.first or stepping  # whether what was saved last is on disk
-        return HeedfulError(gone(error, f", at step {numbers.step + 1:,}{self._kept() if known else ''}"))
+        before, first, shared = self._before, self.engine.ranks.first, self.engine.needs_all
+        if before is not None:
+            self.loader.load_state_dict(before)  # the step in flight did not end
+        sure = first or before is not None
+        if sure and not shared:
+            self._save(rescue=not first)
+        kept = self._kept() if sure or shared else ""  # the first may have gone before its writing ended
+        return HeedfulError(gone(error, f", at step {self._numbers.step + 1:,}{kept}"))
 
     def _clock(self, *, stepping: bool = False) -> None:
         now = time.monotonic()

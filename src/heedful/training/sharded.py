@@ -105,14 +105,18 @@ class ShardedCheckpoints(Checkpoints):
     def _not_written(self, place: Path, error: dcp.api.CheckpointException) -> HeedfulError:
         if self.ranks.first:
             shutil.rmtree(place, ignore_errors=True)
-        found, _ = next(iter(error.failures.values()))
-        reason = " ".join(str(getattr(found, "strerror", None) or found).split())[:200]
-        return HeedfulError(f"cannot write {place}: {reason}; make room, or take a folder that can be written")
+        return HeedfulError(f"cannot write {place}: {_reason(error)}; make room, or take a folder that can be written")
 
 
 def _of_another(place: Path, error: BaseException) -> HeedfulError:
-    found = " ".join(str(error).split())[:200]
-    return HeedfulError(f"{place} is of another model; {REMEDY} ({found})")
+    return HeedfulError(f"{place} is of another model; {REMEDY} ({_reason(error)})")
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, of several ranks on the first that tells, in a line."""
+    if isinstance(error, dcp.api.CheckpointException):
+        error, _ = next(iter(error.failures.values()))
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
 
 
 def _digest(path: Path) -> tuple[str, str]:
