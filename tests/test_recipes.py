@@ -104,7 +104,7 @@ def test_nanogpt() -> None:
 def test_what_a_source_does_not_do_is_off() -> None:
     for name in recipes.names():
         told = as_run(name).training
-        assert (told.average, told.patience) == (0.0, 0), name
+        assert (as_run(name).averaging.share, told.patience) == (0.0, 0), name
         assert told.label_smoothing == (0.1 if name in ("transformer-base", "transformer-big") else 0.0)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from heedful.errors import HeedfulError, nearest
 
-_PLAIN = {"label_smoothing": 0.0, "clip": 0.0, "weight_decay": 0.0, "average": 0.0, "patience": 0}
+_PLAIN = {"label_smoothing": 0.0, "clip": 0.0, "weight_decay": 0.0, "patience": 0}
+_NO_AVERAGE = {"share": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ def vaswani(preset: str, dim: int, dropout: float, steps: int) -> Recipe:
             "max_steps": steps,
             "tokenizer": {"kind": "bpe", "size": 37000, "shared": True},
             "model": {"dropout": dropout},
+            "averaging": _NO_AVERAGE,
             "training": _PLAIN
             | {
                 "lr": (dim * 4000) ** -0.5,
@@ -67,6 +69,7 @@ _CONSTANT = Recipe(  # padding is never part of the loss, in any recipe
     settings={
         "preset": "transformer-base",
         "model": {"dropout": 0.1},
+        "averaging": _NO_AVERAGE,
         "training": _PLAIN | {"lr": 1e-4, "schedule": "constant", "warmup": 0, "betas": (0.9, 0.98), "eps": 1e-9},
     },
 )
@@ -89,6 +92,7 @@ def nanogpt(preset: str, context: int, rows: int, steps: int, source: str) -> Re
             "max_steps": steps,
             "data": {"max_length": context, "valid_fraction": 0.1},
             "tokenizer": {"kind": "character"},
+            "averaging": _NO_AVERAGE,
             "training": _PLAIN
             | {
                 "lr": 1e-3,
@@ -134,6 +138,7 @@ def vit(preset: str, epochs: int, lr: float, schedule: str, weight_decay: float,
             "max_epochs": epochs,
             "image": {"size": 224, "augment": 0, "erase": 0.0, "mixup": 0.0},
             "model": {"dropout": dropout},
+            "averaging": _NO_AVERAGE,
             "training": _PLAIN
             | {
                 "lr": lr,

@@ -245,9 +245,6 @@ class TrainingSettings(Settings):
     betas: tuple[float, float] | None = _option("Adam's two decay rates", least=0, below=1)
     eps: float | None = _option("Adam's epsilon", above=0)
     precision: Literal["fp32", "bf16"] | None = _option("number format of the forward pass")
-    average: float | None = _option(
-        "mean age of the averaged weights, a share of the run; 0 for none", least=0, below=0.5
-    )
     gradient_checkpointing: bool | None = _option("keep no activations of a block but make them again: less memory")
     shard: bool | None = _option("share the weights among the processes of torchrun, as fully_shard does")
     patience: int | None = _option(
@@ -255,6 +252,7 @@ class TrainingSettings(Settings):
     )
     evaluate_every: int | None = _option("steps between evaluations", least=1)
     save_every: int | None = _option("steps between checkpoints", least=1)
+    keep: int | None = _option("checkpoints to keep, the newest and those before it; 1 by default", least=1)
     log_every: int | None = _option("steps between lines of the log", least=1)
     report: tuple[str, ...] | None = _option("show the log there as well: tensorboard,wandb,trackio")
     watch: tuple[str, ...] | None = _option("texts (source, tab, target) or images whose attention is followed")
@@ -275,10 +273,13 @@ class TrainingSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class AveragingSettings(Settings):
-    """Other averages of the weights, in place of ``--training.average``."""
+    """Which average of the weights is evaluated and kept, one of three."""
 
     section: ClassVar[str] = "averaging"
 
+    share: float | None = _option(
+        "mean age of the averaged weights, a share of the run; 0 for none", least=0, below=0.5
+    )
     ema: float | None = _option("decay of an exponential average; 0.999 is usual, 0 for none", least=0, below=1)
     last: int | None = _option("the mean of the weights at so many last evaluations; 0 for none", least=0)
 

@@ -247,7 +247,7 @@ def test_trained_asked_and_opened_by_transformers(tmp_path: Path, capsys: pytest
         "120",
         "--training.lr",
         "0.005",
-        "--training.average",
+        "--averaging.share",
         "0",
         "--training.save-every",
         "999",

@@ -21,7 +21,14 @@ from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, Special
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.models import Model
-from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.settings import (
+    AveragingSettings,
+    DataSettings,
+    ModelSettings,
+    RunSettings,
+    TokenizerSettings,
+    TrainingSettings,
+)
 from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import Streams
 from heedful.tasks.text_generation import TextGeneration
@@ -493,7 +500,8 @@ def test_a_resumed_run_ends_with_the_same_bits(start: bool, tmp_path: Path) -> N
         device="cpu",
         data=DataSettings(max_length=16),
         model=ModelSettings(dim=32, heads=4, depth=2),
-        training=TrainingSettings(batch_size=4, schedule="constant", warmup=0, average=0.0, optimiser="adamw"),
+        training=TrainingSettings(batch_size=4, schedule="constant", warmup=0, optimiser="adamw"),
+        averaging=AveragingSettings(share=0.0),
     )
 
     def run(asked: RunSettings) -> dict[str, torch.Tensor]:

@@ -22,7 +22,7 @@ from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
 from heedful.evaluation.run import evaluate
 from heedful.models import Model
-from heedful.settings import DataSettings, TokenizerSettings, TrainingSettings
+from heedful.settings import AveragingSettings, DataSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks import tagging
 from heedful.tasks.token_classification import TokenClassification
 from heedful.tasks.words import of_texts, of_words, windows
@@ -443,7 +443,8 @@ def test_a_run_from_files_to_answers(tmp_path: Path, capsys: pytest.CaptureFixtu
     asked = settings(
         data=DataSettings(max_length=12, stride=2),
         max_steps=30,
-        training=TrainingSettings(lr=3e-3, average=0.0),
+        training=TrainingSettings(lr=3e-3),
+        averaging=AveragingSettings(share=0.0),
     )
     whole = heedful.settings.resolve(
         heedful.settings.RunSettings(

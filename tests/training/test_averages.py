@@ -10,7 +10,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from heedful import cli
 from heedful.errors import HeedfulError
-from heedful.settings import AveragingSettings, RunSettings, TrainingSettings
+from heedful.settings import AveragingSettings, RunSettings
 from heedful.training import Exponential, Last, Polynomial
 from heedful.training.choices import settled
 
@@ -210,18 +210,17 @@ def test_numbers_out_of_range_are_refused():
 
 
 def test_two_averages_are_refused():
-    def asked(average, **averaging):
-        training, averaging = TrainingSettings(average=average), AveragingSettings(**averaging)
-        run = RunSettings(task="translation", train=("a",), out="o", training=training, averaging=averaging)
+    def asked(**averages):
+        run = RunSettings(task="translation", train=("a",), out="o", averaging=AveragingSettings(**averages))
         return settled(run, torch.device("cpu"))
 
-    assert asked(0.0, ema=0.9).averaging.ema == 0.9
-    with pytest.raises(HeedfulError, match=r"--training.average and --averaging.ema are averages of .*; give one"):
-        asked(0.1, ema=0.9)
+    assert asked(share=0.0, ema=0.9).averaging.ema == 0.9
+    with pytest.raises(HeedfulError, match=r"--averaging.share and --averaging.ema are averages of .*; give one"):
+        asked(share=0.1, ema=0.9)
     with pytest.raises(HeedfulError, match=r"--averaging.ema and --averaging.last are"):
-        asked(0.0, ema=0.9, last=5)
+        asked(share=0.0, ema=0.9, last=5)
     with pytest.raises(HeedfulError, match=r"--averaging.last must be at least 2"):
-        asked(None, last=1)
+        asked(last=1)
 
 
 @pytest.mark.parametrize("asked", ["--averaging.ema=0.9", "--averaging.last=2"])
@@ -234,5 +233,5 @@ def test_a_run_with_it_stands_in_place_of_the_suggested_average(tmp_path, asked)
     run = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out"), *small, asked]
     assert cli.main([*run, "--max-steps=6", "--training.evaluate-every=2", "--json"]) == 0
     told = json.loads((tmp_path / "out" / "heedful.json").read_text(encoding="utf-8"))["settings"]
-    assert told["training"]["average"] is None
+    assert told["averaging"]["share"] is None
     assert (tmp_path / "out" / "average" / "model.safetensors").is_file()

@@ -48,6 +48,71 @@ def test_after_a_failed_write_the_next_is_tried_at_once(tmp_path, caplog):
     assert checkpoints.load()["step"] == 2
 
 
+def steps(checkpoints):
+    """Of the checkpoints that are there, the newest first."""
+    return [torch.load(path, weights_only=True)["step"] for path in checkpoints.kept().values()]
+
+
+def test_so_many_are_kept_and_older_ones_go(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for step in range(1, 6):
+        checkpoints.save({"step": step}, wait=step % 2 == 0)
+        checkpoints.wait()
+        assert steps(checkpoints) == list(range(step, max(step - 3, 0), -1))
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint.1.pt", "checkpoint.2.pt", "checkpoint.pt"]
+    fewer = Checkpoints(tmp_path, keep=2)
+    fewer.save({"step": 6})
+    assert steps(fewer) == [6, 5]
+    only = Checkpoints(tmp_path)
+    only.save({"step": 7})
+    assert steps(only) == [7]
+
+
+@pytest.mark.parametrize("damaged", [1, 2, 3])
+def test_the_newest_that_is_whole_is_taken_up_and_told(tmp_path, caplog, damaged):
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for step in range(1, 4):
+        checkpoints.save({"step": step})
+    paths = list(checkpoints.kept().values())
+    for path in paths[:damaged]:
+        path.write_bytes(path.read_bytes()[:-1])
+    again = Checkpoints(tmp_path, keep=3)
+    if damaged == 3:
+        with pytest.raises(HeedfulError, match=r"/checkpoint\.pt is cut off or damaged; remove it"):
+            again.load()
+        assert all(path.exists() for path in paths)
+        return
+    assert again.load() == {"step": 3 - damaged}
+    (said,) = caplog.messages
+    names = ", ".join(path.name for path in paths[:damaged])
+    assert said == f"{names} in {tmp_path} is cut off or damaged; {paths[damaged].name}, from before it, is taken up"
+    again.save({"step": 9})
+    assert steps(again) == [9, *range(3 - damaged, 0, -1)], "what is damaged takes no whole one's place"
+
+
+def test_a_kill_while_they_make_way_loses_none(tmp_path, monkeypatch):
+    whole = os.replace
+    for stop in range(3):
+        checkpoints = Checkpoints(tmp_path / str(stop), keep=3)
+        for step in (1, 2, 3):
+            checkpoints.save({"step": step})
+        done = []
+
+        def replace(source, target, stop=stop, done=done):
+            if len(done) == stop:
+                raise KeyboardInterrupt
+            done.append(whole(source, target))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", replace)
+            with pytest.raises(KeyboardInterrupt):
+                checkpoints.save({"step": 4})
+        again = Checkpoints(tmp_path / str(stop), keep=3)
+        assert again.load() == {"step": 3}
+        again.save({"step": 4})
+        assert steps(again)[:2] == [4, 3]
+
+
 def test_of_those_that_rescue_a_step_one_writes(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     state = {"numbers": {"step": 7}}

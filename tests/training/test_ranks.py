@@ -239,6 +239,22 @@ def test_shares_of_another_model_are_refused_once(data: Path, tmp_path: Path) ->
     assert f"{one / shares.name} is of another model; start the run anew" in said
 
 
+def test_of_shares_that_are_kept_the_newest_that_are_whole_are_taken_up(
+    data: Path, alone: Path, tmp_path: Path
+) -> None:
+    out, keep = tmp_path / "x", ("--training.shard", "--training.keep=2", "--training.save-every=2")
+    done(2, "-m", "heedful", *train(data, out, *keep, "--max-steps=6"))
+    assert sorted(path.name.split("-")[1] for path in out.glob("shards-*")) == ["4", "6"]
+    file = max(out.glob("shards-6-*/*.distcp"), key=lambda path: path.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-1])
+    _, err = done(2, "-m", "heedful", *train(data, out, "--resume", "--max-steps=8"))
+    assert "checkpoint.1.pt, from before it, is taken up" in err
+    assert list(told(out)) == list(range(1, 9))
+    assert losses(out) == pytest.approx(losses(alone), abs=1e-5)
+    assert same_weights(alone, out)
+    assert sorted(path.name.split("-")[1] for path in out.glob("shards-*")) == ["6", "8"]
+
+
 def test_shares_that_find_no_room_are_told_once_and_go(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "x"
     done(2, "-m", "heedful", *train(data, out, "--training.shard", "--max-steps=2"))

@@ -170,6 +170,28 @@ def test_where_the_first_goes_in_a_step_another_writes_the_step_before(toy, tmp_
     assert_same(everything(whole), everything(again))
 
 
+class Shares(Alone):
+    """As if each process held a share of the weights."""
+
+    needs_all = True
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_shares_whose_writing_did_not_end_are_not_said_to_be_there(toy, tmp_path, ended):
+    error = RuntimeError("gloo: Connection closed by peer")
+
+    def gone(step):
+        if step == 4:
+            if not ended:
+                loop.checkpoints._failed = error
+            raise error
+
+    loop = toy.loop(tmp_path, at=gone, engine=Shares(Second()), save_every=3)
+    with pytest.raises(HeedfulError, match="gone, at step 4; ") as told:
+        loop.fit()
+    assert ("the checkpoint of step 3 is in" in str(told.value)) == ended
+
+
 def test_where_the_first_goes_in_an_evaluation_no_other_writes(toy, tmp_path):
     def gone():
         raise RuntimeError("gloo: Connection closed by peer")
@@ -178,6 +200,19 @@ def test_where_the_first_goes_in_an_evaluation_no_other_writes(toy, tmp_path):
         toy.loop(tmp_path, engine=Alone(Second()), evaluate=gone).fit()
     assert "checkpoint" not in str(error.value)
     assert Checkpoints(tmp_path).load() is None, "the first may not have kept the best weights"
+
+
+def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before(toy, straight, tmp_path, caplog):
+    stopped = toy.loop(tmp_path, at=lambda step: [][0] if step == 17 else None)
+    stopped.checkpoints.keep = 2
+    with pytest.raises(IndexError):
+        stopped.fit()
+    newest = stopped.checkpoints.path
+    newest.write_bytes(newest.read_bytes()[:-1])
+    resumed = toy.loop(tmp_path)
+    resumed.fit()
+    assert "checkpoint.1.pt, from before it, is taken up" in caplog.text
+    assert_same(straight, everything(resumed))
 
 
 def test_no_evaluation_is_made_twice(toy, tmp_path):

@@ -36,7 +36,7 @@ SMALL = [
     "--training.log-every=4",
     "--training.schedule=constant",
     "--training.warmup=1",
-    "--training.average=0",
+    "--averaging.share=0",
     "--training.save-every=3",
 ]
 GIVEN, OWN = "one two three\tthree two one", "four 👋 <b>"

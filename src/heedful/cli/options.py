@@ -29,6 +29,7 @@ ELSEWHERE = {
     "warmup-steps": "warmup",
     "eval-steps": "evaluate-every",
     "save-steps": "save-every",
+    "save-total-limit": "keep",
     "gradient-accumulation-steps": "accumulate",
     "fp16": "precision",
     "bf16": "precision",

@@ -29,7 +29,7 @@ for _section, _title in (
     (ImageSettings, "Images"),
     (ModelSettings, "Model: parts of the preset to change"),
     (TrainingSettings, "Training"),
-    (AveragingSettings, "Averaging: in place of --training.average"),
+    (AveragingSettings, "Averaging of the weights: one of these"),
     (TuningSettings, "Tuning"),
     (LoraSettings, "Adapter: with --from, trained in place of the model's own weights"),
     (MaskingSettings, "Masking: for fill-mask"),

@@ -10,7 +10,14 @@ from heedful.checkpoints.configuration import config_of
 from heedful.checkpoints.folder import find
 from heedful.config import DecoderConfig, EncoderConfig, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.errors import HeedfulError
-from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.settings import (
+    AveragingSettings,
+    DataSettings,
+    ModelSettings,
+    RunSettings,
+    TokenizerSettings,
+    TrainingSettings,
+)
 from heedful.tasks.shared import changed, gentle, positions_of, preset_of, reads, special_id
 from heedful.text import Tokenizer
 
@@ -60,10 +67,10 @@ def beginning(examples: int, asked: RunSettings, words: int = 25) -> RunSettings
             weight_decay=0.01,
             betas=(0.9, 0.98),
             eps=1e-8,
-            average=0.1,
             patience=10,
             log_every=50,
         ),
+        averaging=AveragingSettings(share=0.1),
     )
 
 
@@ -91,11 +98,11 @@ def tuning(examples: int, asked: RunSettings, folder: str) -> RunSettings:
             weight_decay=0.01,
             betas=(0.9, 0.999),
             eps=1e-8,
-            average=0.0,
             patience=10,
             evaluate_every=max(50, each),
             log_every=50,
         ),
+        averaging=AveragingSettings(share=0.0),
     )
 
 

@@ -13,7 +13,14 @@ from heedful.checkpoints import read_card
 from heedful.data import Rows
 from heedful.data.windows import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
-from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.settings import (
+    AveragingSettings,
+    DataSettings,
+    ModelSettings,
+    RunSettings,
+    TokenizerSettings,
+    TrainingSettings,
+)
 from heedful.tasks.documents import joined, located
 from heedful.tasks.encoders import LONGEST
 from heedful.tasks.shared import special_id
@@ -66,10 +73,10 @@ def beginning(characters: int, asked: RunSettings, lr: float = 1e-3) -> RunSetti
             weight_decay=0.01,
             betas=(0.9, 0.98),
             eps=1e-6,
-            average=0.05,
             patience=10,
             log_every=50,
         ),
+        averaging=AveragingSettings(share=0.05),
     )
 
 

@@ -27,7 +27,7 @@ from heedful.evaluation.labelled import Labelled
 from heedful.evaluation.scored import overall
 from heedful.heads import head_of
 from heedful.models import Model
-from heedful.settings import ImageSettings, ModelSettings, RunSettings, TrainingSettings
+from heedful.settings import AveragingSettings, ImageSettings, ModelSettings, RunSettings, TrainingSettings
 from heedful.stack import initialise
 from heedful.tasks.classes import (
     check_classifier,
@@ -140,10 +140,10 @@ class ImageClassification(Task):
                 weight_decay=0.05,
                 betas=(0.9, 0.98),
                 eps=1e-8,
-                average=0.1,
                 patience=10,
                 log_every=50,
             ),
+            averaging=AveragingSettings(share=0.1),
         )
 
     @classmethod

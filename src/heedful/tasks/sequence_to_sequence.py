@@ -21,7 +21,14 @@ from heedful.generation import decode
 from heedful.generation.options import part, resolve
 from heedful.generation.stopping import cut
 from heedful.models import Model
-from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.settings import (
+    AveragingSettings,
+    DataSettings,
+    ModelSettings,
+    RunSettings,
+    TokenizerSettings,
+    TrainingSettings,
+)
 from heedful.tasks import shares
 from heedful.tasks.encoder_decoders import EncoderDecoderTask, Pair
 from heedful.tasks.shared import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
@@ -108,10 +115,10 @@ class SequenceToSequence(EncoderDecoderTask):
                 weight_decay=0.01,
                 betas=(0.9, 0.98),
                 eps=1e-9,
-                average=0.1,
                 patience=10,
                 log_every=50,
             ),
+            averaging=AveragingSettings(share=0.1),
         )
 
     @classmethod

@@ -33,7 +33,14 @@ from heedful.generation.options import NAMES, part, resolve
 from heedful.generation.pieces import pieces
 from heedful.generation.stopping import cut, until
 from heedful.models import Decoder, Model
-from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.settings import (
+    AveragingSettings,
+    DataSettings,
+    ModelSettings,
+    RunSettings,
+    TokenizerSettings,
+    TrainingSettings,
+)
 from heedful.tasks import shares
 from heedful.tasks.conversations import (
     LONGEST,
@@ -181,10 +188,10 @@ class TextGeneration(Task):
                 weight_decay=0.1,
                 betas=(0.9, 0.99),
                 eps=1e-8,
-                average=0.05,
                 patience=10,
                 log_every=50,
             ),
+            averaging=AveragingSettings(share=0.05),
         )
 
     @classmethod

@@ -6,11 +6,13 @@ import hashlib
 import logging
 import os
 import pickle
+import re
 import signal
 import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
@@ -22,16 +24,27 @@ from heedful.errors import HeedfulError
 log = logging.getLogger("heedful")
 
 
+class Damaged(HeedfulError):
+    """A checkpoint does not hold what was written."""
+
+
 class Checkpoints:
     """The checkpoint of a run, ``checkpoint.pt`` in ``folder``: tensors, numbers, strings, lists, dictionaries.
 
     It is written beside the earlier one and renamed, so whatever happens one of the two is there, whole. A digest of
     all its bytes ends it, in a zip file's comment, and is compared before anything else is read; nothing in it can run
-    code (``weights_only``).
+    code (``weights_only``). Those before it are ``checkpoint.1.pt``, the one before last, and so on, as many as are
+    kept; the newest that is whole is taken up.
+
+    Args:
+        folder: of the run.
+        keep: how many there are at most.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 1) -> None:
         self.path = Path(folder) / "checkpoint.pt"
+        self.keep = keep
+        self._damaged: list[Path] = []  # newer than what was taken up: not kept
         self._writer: threading.Thread | None = None
         self._failed: BaseException | None = None  # of the writer, until somebody waits for it
 
@@ -44,27 +57,32 @@ class Checkpoints:
         meanwhile, but by SIGKILL, ends when it is written. Where the one before could not be written this one is waited
         for: there may be room again.
         """
-        failed = self._joined()
+        failed = self.joined()
         if wait or failed is not None:
             self._write(state)
             if failed is not None:
                 log.warning(f"a checkpoint was left out and the next one is written: {failed}")
             return
-        self._writer = threading.Thread(target=self._write_later, args=(copied(state),), name="checkpoint")
+        self._writer = threading.Thread(target=self._write_later, args=(self._copied(state),), name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
         """Return when nothing is being written; raises what went wrong since the last time."""
-        if (failed := self._joined()) is not None:
+        if (failed := self.joined()) is not None:
             raise failed
 
-    def _joined(self) -> BaseException | None:
-        """What went wrong since the last time, when nothing is being written any more."""
+    def joined(self) -> BaseException | None:
+        """What :meth:`wait` would raise."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
         failed, self._failed = self._failed, None
         return failed
+
+    def _copied(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is written of ``state`` later, whatever happens to it."""
+        copy: Mapping[str, Any] = copied(state)
+        return copy
 
     def _write_later(self, state: Mapping[str, Any]) -> None:
         try:
@@ -73,7 +91,7 @@ class Checkpoints:
             self._failed = error
 
     def rescue(self, state: Mapping[str, Any]) -> None:
-        """Replace the checkpoint for a process that has gone; of those that do so at one step one writes."""
+        """Replace the newest checkpoint for a process that has gone; of those that do so at one step one writes."""
         beside = self.path.with_name(f"{self.path.name}.{state['numbers']['step']}.part")
         with writing(self.path):
             try:
@@ -81,52 +99,98 @@ class Checkpoints:
             except FileExistsError:
                 return
             self._fill(file, beside, state)
+            os.replace(beside, self.path)
 
     def _write(self, state: Mapping[str, Any]) -> None:
         beside = self.path.with_name(self.path.name + ".part")
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fill(beside.open("wb+"), beside, state)
+            self._make_way()
+            os.replace(beside, self.path)
 
     def _fill(self, file: BinaryIO, beside: Path, state: Mapping[str, Any]) -> None:
-        """Write ``state`` into ``file``, which lies ``beside``, and give it its name."""
+        """Write ``state`` into ``file``, which lies ``beside``, to the last byte."""
         try:
             with file:
                 torch.save(dict(state), file)
                 _seal(file)
                 file.flush()
                 os.fsync(file.fileno())  # the bytes before the name: a power cut leaves the old file or the new one
-            os.replace(beside, self.path)
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
 
+    def _make_way(self) -> None:
+        """Free the newest one's place: those up to the first gap go one further, and what is too old is removed. A kill
+        in between leaves a gap, which :meth:`load` passes over.
+        """
+        for path in self._damaged:
+            path.unlink(missing_ok=True)
+        self._damaged.clear()
+        kept = self.kept()
+        gap = next(number for number in count() if number not in kept)
+        for number in reversed(range(min(gap, self.keep - 1))):
+            os.replace(kept[number], self._place(number + 1))
+        for number, path in kept.items():
+            if number >= max(self.keep, 1):
+                path.unlink(missing_ok=True)
+
+    def _place(self, number: int) -> Path:
+        return self.path.with_name(f"checkpoint.{number}.pt") if number else self.path
+
+    def kept(self) -> dict[int, Path]:
+        """The checkpoints that are there, the newest first, by how many are newer."""
+        found = (KEPT.fullmatch(path.name) for path in self.path.parent.glob("checkpoint*.pt"))
+        return {n: self._place(n) for n in sorted(int(match[1] or 0) for match in found if match)}
+
     def load(self) -> dict[str, Any] | None:
-        """The state saved last, on the CPU; ``None`` where there is none; :class:`HeedfulError` where it is damaged."""
+        """The newest state that is whole, on the CPU; ``None`` where none was saved; :class:`HeedfulError` where all
+        are damaged.
+        """
         self.wait()
-        if not self.path.exists():
-            return None
+        self._damaged.clear()
+        first: Damaged | None = None
+        for path in self.kept().values():
+            try:
+                state = self._read(path)
+            except Damaged as error:
+                first = first or error
+                self._damaged.append(path)
+                continue
+            if self._damaged:
+                names = ", ".join(one.name for one in self._damaged)
+                log.warning(f"{names} in {path.parent} is cut off or damaged; {path.name}, from before it, is taken up")
+            return state
+        self._damaged.clear()
+        if first is not None:
+            raise first
+        return None
+
+    def _read(self, path: Path) -> dict[str, Any]:
         try:
-            with self.path.open("rb") as file:
+            with path.open("rb") as file:
                 if not _sealed(file):
                     raise pickle.UnpicklingError
                 file.seek(0)
                 state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         except OSError as error:
-            raise HeedfulError(f"cannot read {self.path}: {error.strerror}; make it readable, or start anew") from None
+            raise HeedfulError(f"cannot read {path}: {error.strerror}; make it readable, or start anew") from None
         except (pickle.UnpicklingError, RuntimeError):  # torch's, of what heedful did not write
-            raise HeedfulError(
-                f"{self.path} is cut off or damaged; remove it and start the run anew, or put a whole copy in its place"
+            raise Damaged(
+                f"{path} is cut off or damaged; remove it and start the run anew, or put a whole copy in its place"
             ) from None
         return state
 
     def clear(self) -> None:
-        """Remove the checkpoint, if there is one."""
+        """Remove what was saved, if anything was."""
         self.wait()
         with writing(self.path):
-            self.path.unlink(missing_ok=True)
+            for path in self.kept().values():
+                path.unlink(missing_ok=True)
 
 
+KEPT = re.compile(r"checkpoint(?:\.([1-9]\d*))?\.pt")
 LENGTH = struct.Struct("<H")  # of a zip file's comment, right before it
 DIGEST = 64  # characters of sha256 in hexadecimal
 MEBIBYTE = 2**20

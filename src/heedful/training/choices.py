@@ -128,7 +128,7 @@ def suggested_for(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSet
     if settings.max_steps is not None:
         suggested = replace(suggested, max_epochs=None)
     if settings.averaging.ema or settings.averaging.last:
-        suggested = replace(suggested, training=replace(suggested.training, average=None))
+        suggested = replace(suggested, averaging=replace(suggested.averaging, share=None))
     rank, lr = settings.lora.rank, suggested.training.lr
     if rank is not None:
         lora = LoraSettings(rank=rank, alpha=2.0 * rank, dropout=0.05, targets=("query", "value"))
@@ -158,7 +158,7 @@ def settled(settings: RunSettings, device: torch.device, say: Callable[[str], No
 
 def _one_average(settings: RunSettings) -> None:
     averages = {
-        "--training.average": settings.training.average,
+        "--averaging.share": settings.averaging.share,
         "--averaging.ema": settings.averaging.ema,
         "--averaging.last": settings.averaging.last,
     }

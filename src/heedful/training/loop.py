@@ -464,10 +464,11 @@ class Loop:
         before, first, shared = self._before, self.engine.ranks.first, self.engine.needs_all
         if before is not None:
             self.loader.load_state_dict(before)  # the step in flight did not end
-        sure = first or before is not None
-        if sure and not shared:
+        if shared:  # the one being written went with the other, if one was
+            sure = self.checkpoints is not None and self.checkpoints.joined() is None
+        elif sure := first or before is not None:
             self._save(rescue=not first)
-        kept = self._kept() if sure or shared else ""  # the first may have gone before its writing ended
+        kept = self._kept() if sure else ""  # else the first may have gone before its writing ended
         return HeedfulError(gone(error, f", at step {self._numbers.step + 1:,}{kept}"))
 
     def _clock(self, *, stepping: bool = False) -> None:

@@ -28,10 +28,17 @@ class Ranks:
     Args:
         rank: this one's number; 0 reads the data first, and alone writes files and speaks.
         size: how many there are.
+        group: on which they speak; the default one where there is none.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int = 0, size: int = 1, group: dist.ProcessGroup | None = None) -> None:
+        self.rank, self.size, self.group = rank, size, group
+
+    def aside(self) -> Ranks:
+        """The same processes on a line of their own, for threads that speak while the others learn; called on all."""
+        if self.size == 1:
+            return self
+        return Ranks(self.rank, self.size, dist.new_group(backend="gloo", timeout=PATIENCE))
 
     @property
     def first(self) -> bool:
@@ -43,28 +50,28 @@ class Ranks:
         if self.size == 1:
             return list(numbers)
         total = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.group)
         return total.tolist()
 
     def summed(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor summed over all ranks, wherever it lies."""
         if self.size > 1:
             tensor = tensor.clone()
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def all(self, value: Any) -> list[Any]:
         """What each gives, by rank, for all."""
         told = [value] * self.size
         if self.size > 1:
-            dist.all_gather_object(told, value)
+            dist.all_gather_object(told, value, group=self.group)
         return told
 
     def same(self, value: Any = None) -> Any:
         """What the first gives, for all."""
         told = [value]
         if self.size > 1:
-            dist.broadcast_object_list(told, src=0)
+            dist.broadcast_object_list(told, src=0, group=self.group)
         return told[0]
 
     def led(self, make: Callable[[], T]) -> T:
@@ -79,7 +86,7 @@ class Ranks:
     def wait(self) -> None:
         """Until all are here."""
         if self.size > 1:
-            dist.barrier()
+            dist.barrier(group=self.group)
 
     def alike(self, error: HeedfulError) -> BaseException:
         """What to raise where all ranks have found the same ``error``: the first says it, the others end quietly."""

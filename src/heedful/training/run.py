@@ -308,7 +308,8 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     objective = engine.learner(
         model, lambda model, batch: task.objective(model, batch, training.label_smoothing or 0.0)
     )
-    average = average_of(model, share=training.average, decay=settings.averaging.ema, last=settings.averaging.last)
+    averaging = settings.averaging
+    average = average_of(model, share=averaging.share, decay=averaging.ema, last=averaging.last)
     optimiser = OPTIMISERS[_chosen(training.optimiser)](
         model,
         lr=_chosen(training.lr),
@@ -317,11 +318,11 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         weight_decay=_chosen(training.weight_decay),
         rates=layer_rates(model, settings.tuning.layer_decay or 1.0),
     )
-    checkpoints = Checkpoints(out)
+    checkpoints = Checkpoints(out, training.keep or 1)
     if engine.needs_all:
         from heedful.training.sharded import ShardedCheckpoints  # a second that other runs need not wait for
 
-        checkpoints = ShardedCheckpoints(out, ranks, lambda: loop.state())
+        checkpoints = ShardedCheckpoints(out, ranks, lambda: loop.state(), training.keep or 1)
     loop = Loop(
         model=model,
         objective=objective,

@@ -7,7 +7,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from heedful.errors import HeedfulError
 from heedful.training.beginning import SHARDS
-from heedful.training.checkpoint import Checkpoints, writing
+from heedful.training.checkpoint import Checkpoints, Damaged, copied, writing
 from heedful.training.ranks import Ranks
 
 DIGESTS = "digests"  # of the files of shares, by name
@@ -32,67 +33,96 @@ class ShardedCheckpoints(Checkpoints):
     The shares are whole before the file that names them is replaced, and older ones go after it: whatever happens, the
     file names a folder that is there. It holds a digest of each file of shares too, made by the rank that wrote it and
     compared when they are read. Tensors are told apart by name, so another number of ranks may go on.
+    All ranks call ``save``, ``wait`` and ``load`` together.
 
     Args:
         folder: of the run; all ranks see it.
         ranks: those that write and read together.
         live: the state as it stands, into whose tensors is read; its average where there is one.
+        keep: how many checkpoints there are at most.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], ranks: Ranks, live: Callable[[], Tree]) -> None:
-        super().__init__(folder)
-        self.ranks, self.live = ranks, live
+    def __init__(self, folder: str | os.PathLike[str], ranks: Ranks, live: Callable[[], Tree], keep: int = 1) -> None:
+        super().__init__(folder, keep)
+        self.ranks, self.live = ranks.aside(), live
         self._number = 0  # of the folder written last
+        _hush()
 
-    def save(self, state: Mapping[str, Any], *, wait: bool = True) -> None:
-        """Replace the checkpoint; called on all ranks, which write together and ``wait`` for each other in any case."""
+    def _copied(self, state: Mapping[str, Any]) -> Tree:
         rest, shares = _apart(state)
+        stager = DefaultStager(StagingOptions(False, False, False, False))
+        try:
+            staged = stager.stage(shares)
+        finally:
+            stager.close()
+        assert isinstance(staged, dict)  # not a promise of one
+        return _together(copied(rest), staged)
+
+    def _write(self, state: Mapping[str, Any]) -> None:
+        """On all ranks, which write together: each its shares, then the first the file that names them."""
+        ranks, (rest, shares) = self.ranks, _apart(state)
         self._number += 1
         place = self.path.parent / f"{SHARDS}-{state['numbers']['step']}-{self._number}"
-        with writing(place), _quietly():
-            if self.ranks.first:
+        with writing(place):
+            if ranks.first:
                 shutil.rmtree(place, ignore_errors=True)
-            self.ranks.wait()
+            ranks.wait()
             try:
-                dcp.save(shares, checkpoint_id=place, no_dist=self.ranks.size == 1)
+                dcp.save(shares, checkpoint_id=place, process_group=ranks.group, no_dist=ranks.size == 1)
             except dcp.api.CheckpointException as error:  # all ranks hear what befell one of them
-                raise self.ranks.alike(self._not_written(place, error)) from None
+                raise ranks.alike(self._not_written(place, error)) from None
         digests = self._digests([path for path in sorted(place.iterdir()) if self._wrote(path.name)])
-        if self.ranks.first:
-            super().save({**rest, SHARDS: place.name, "number": self._number, DIGESTS: digests})
-            for old in self.path.parent.glob(f"{SHARDS}-*"):
-                if old != place:
-                    shutil.rmtree(old, ignore_errors=True)
-        self.ranks.wait()
+        if ranks.first:
+            with ranks.waiting():
+                super()._write({**rest, SHARDS: place.name, "number": self._number, DIGESTS: digests})
+                self._prune()
+        else:
+            ranks.follow()
 
-    def load(self) -> Tree | None:
-        """The state saved last, each rank's own shares of it; called on all ranks."""
-        rest = super().load()
-        if rest is None:
-            return None
+    def _prune(self) -> None:
+        """Remove the shares that no checkpoint names any more."""
+        named = set(self._named())
+        for old in self.path.parent.glob(f"{SHARDS}-*"):
+            if old.name not in named:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _named(self) -> Iterator[str]:
+        """The folders of shares of the checkpoints that are kept."""
+        for path in self.kept().values():
+            with suppress(Damaged):
+                yield super()._read(path)[SHARDS]
+
+    def _read(self, path: Path) -> Tree:
+        """What a checkpoint names, if all of its shares are whole; on all ranks alike."""
+        rest = super()._read(path)
         if SHARDS not in rest:
-            raise HeedfulError(f"{self.path} was not written with --training.shard; resume it without")
-        place = self.path.parent / rest.pop(SHARDS)
-        self._number = rest.pop("number")
-        told: dict[str, str] = rest.pop(DIGESTS)
+            raise HeedfulError(f"{path} was not written with --training.shard; resume it without")
+        place, told = path.parent / rest[SHARDS], rest[DIGESTS]
         files = sorted(place / name for name in told)
         if self._digests(files[self.ranks.rank :: self.ranks.size]) != told:
-            raise self.ranks.alike(HeedfulError(f"{place} is cut off or damaged; {REMEDY}"))
+            raise Damaged(f"{place} is cut off or damaged; {REMEDY}")
+        return rest
+
+    def load(self) -> Tree | None:
+        """The newest state that is whole, each rank's own shares of it; called on all ranks."""
+        try:
+            rest = super().load()
+        except HeedfulError as error:
+            raise self.ranks.alike(error) from None
+        if rest is None:
+            return None
+        place = self.path.parent / rest.pop(SHARDS)
+        self._number = rest.pop("number")
+        del rest[DIGESTS]
         live = self.live()
         own, shares = _apart(live)
         try:
-            with _quietly():
-                dcp.load(shares, checkpoint_id=place, no_dist=self.ranks.size == 1)
+            dcp.load(shares, checkpoint_id=place, process_group=self.ranks.group, no_dist=self.ranks.size == 1)
         except dcp.api.CheckpointException as error:  # all ranks hear what befell one of them
             raise self.ranks.alike(_of_another(place, error)) from None
         except (OSError, RuntimeError, ValueError) as error:
             raise _of_another(place, error) from None
-        average = rest["average"]
-        if average is not None:
-            average = {**average, "weights": shares["average"]}
-        groups = own["optimiser"]["param_groups"]
-        optimiser = {"state": shares["optimiser"], "param_groups": groups}
-        return {**rest, "model": shares["model"], "optimiser": optimiser, "average": average}
+        return _together({**rest, "optimiser": own["optimiser"]}, shares)
 
     def _wrote(self, name: str) -> bool:
         """Whether a file of shares is this rank's; the index of all is the first's."""
@@ -129,7 +159,8 @@ def _digest(path: Path) -> tuple[str, str]:
 
 def whole(shares: Path) -> Tree:
     """What a folder of shares holds, each tensor whole, in one process and without the model that it is of."""
-    with TemporaryDirectory() as place, _quietly():
+    _hush()
+    with TemporaryDirectory() as place:
         file = Path(place) / "whole.pt"
         dcp_to_torch_save(shares, file)
         made: Tree = torch.load(file, weights_only=True)
@@ -147,9 +178,15 @@ def _apart(state: Mapping[str, Any]) -> tuple[Tree, Tree]:
     return rest, shares
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the library's warnings of what is meant so."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def _together(rest: Tree, shares: Tree) -> Tree:
+    """The inverse of :func:`_apart`."""
+    average = rest.get("average")
+    if average is not None:
+        average = {**average, "weights": shares["average"]}
+    optimiser = {**rest["optimiser"], "state": shares["optimiser"]}
+    return {**rest, "model": shares["model"], "optimiser": optimiser, "average": average}
+
+
+def _hush() -> None:
+    """No word of the library's on a process that is alone, as is meant; for good, for threads share what is shown."""
+    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)

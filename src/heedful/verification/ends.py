@@ -12,12 +12,12 @@ import torch
 
 from heedful.checkpoints.folder import CARD
 from heedful.training.beginning import MODELS, SHARDS
-from heedful.training.checkpoint import Checkpoints
+from heedful.training.checkpoint import KEPT, Checkpoints
 from heedful.verification.kills import unfinished
 from heedful.verification.report import Finding
 
 # of a run's own folder, what is no part of the model in it: compared otherwise, or a picture of what is compared
-OTHERS = ("checkpoint.pt", "metrics.jsonl", "run.toml", "watch.jsonl")
+OTHERS = ("metrics.jsonl", "run.toml", "watch.jsonl")
 DRAWN = {".svg", ".html"}
 ITS_OWN = ("out", "resume", "overwrite")  # settings in which two runs that are to be alike may differ
 TIMED = ("seconds", "_per_second", "share_of_ceiling")  # how names of the log end that are of the clock
@@ -59,7 +59,8 @@ def _same(name: str, what: str, whole: Facts, stopped: Facts) -> Finding:
 
 def _model(folder: Path) -> Facts:
     """The files of a model, but for those of a run in its folder: digests, and of ``heedful.json`` what it says."""
-    names = [name for name in _files(folder) if name not in OTHERS and Path(name).suffix not in DRAWN]
+    others = {name for name in _files(folder) if name in OTHERS or KEPT.fullmatch(name) or Path(name).suffix in DRAWN}
+    names = [name for name in _files(folder) if name not in others]
     found = dict(_digests(folder, [name for name in names if name != CARD]))
     if CARD in names:
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
