@@ -198,12 +198,9 @@ def test_an_encoder_has_nothing_to_look_across_to(family: str) -> None:
 
 
 def test_heads_that_need_what_the_family_has_not() -> None:
-    """Logits over a vocabulary from patches; classes of an image's prefix tokens from a text or from no token."""
+    """Logits over a vocabulary from patches; classes of an image from a text."""
     for head in (LanguageHead(),):
         with pytest.raises(HeedfulError, match="head"):
             VisionConfig(patches=PatchConfig(), encoder=stack(), head=head)
     with pytest.raises(HeedfulError, match="head"):
         EncoderConfig(embedding=EMBEDDING, encoder=stack(), head=ImageHead())
-    with pytest.raises(HeedfulError, match=r"head|prefix"):
-        VisionConfig(patches=PatchConfig(prefix="none"), encoder=stack(), head=ImageHead())
-    assert VisionConfig(patches=PatchConfig(prefix="none"), encoder=stack(), head=NoHead())

@@ -212,6 +212,20 @@ def test_a_run_that_broke_off_anywhere_ends_the_same(
     assert held >= {"last weights", "best weights", "checkpoint", "losses", "files"}
 
 
+def test_each_evaluation_says_what_the_model_makes_of_some_examples(run: tuple[str, Path, list[str]]) -> None:
+    name, folder, _ = run
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert all(("samples" in line) == ("valid_loss" in line) for line in lines)
+    for sample in lines[-1]["samples"]:
+        parts = {"input", "output"} if name == "text-generation" else {"input", "output", "target"}
+        assert sample.keys() == parts
+        assert all(isinstance(text, str) for text in sample.values())
+        assert sample["input"]
+    if name == "image-classification":
+        assert all(sample["input"].startswith("digit ") for sample in lines[-1]["samples"])
+        assert {sample["target"] for sample in lines[-1]["samples"]} <= set("0123456789")
+
+
 def told(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's log, without what is of the clock and what is no number."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -346,7 +346,8 @@ class PooledHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead(Config):
-    """Class logits from the tokens before the patches, each through a classifier of its own, averaged.
+    """Class logits from the tokens before the patches, each through a classifier of its own, averaged; where none stand
+    before them, from the patches' mean (Beyer et al. 2022, section 2).
 
     With ``tokens="class"`` the class token alone is read. ``hidden`` is the width of the pre-training head's one hidden
     layer (with tanh); 0 is the single linear layer.
@@ -430,8 +431,6 @@ class VisionConfig(Config):
         super().__post_init__()
         _looks(self.encoder, "encoder", cross=False)
         _stands(self.head, self.kind, not_on=(LanguageHead, MaskedHead))
-        if isinstance(self.head, ImageHead) and not self.patches.prefix_tokens:
-            raise HeedfulError("an image head reads the class token: patches.prefix 'none' leaves it none to read")
 
 
 def _looks(stack: StackConfig, name: str, *, cross: bool, causal: bool | None = None) -> None:

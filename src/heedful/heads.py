@@ -182,11 +182,13 @@ class ImageClassifier(nn.Module):
         self.hidden = Dense(dim, config.hidden) if config.hidden else nn.Identity()
         width = config.hidden or dim
         rows = 1 if config.tokens == "class" else max(1, prefix_tokens)
+        self.prefixed = prefix_tokens > 0
         self.output = nn.ModuleList(nn.Linear(width, config.labels) for _ in range(rows))
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, labels)."""
-        rows = self.hidden(hidden[:, : len(self.output)]).unbind(1)
+        read = hidden[:, : len(self.output)] if self.prefixed else hidden.mean(1, keepdim=True)
+        rows = self.hidden(read).unbind(1)
         return torch.stack([output(row) for output, row in zip(self.output, rows, strict=True)]).mean(0)
 
 

@@ -216,6 +216,7 @@ class ModelSettings(Settings):
     drop_path: float | None = _option("leave a sublayer out with a chance that rises to this", least=0, below=1)
     tied: bool | None = _option("output layer shares the embedding's weights (=false for its own)")
     patch_size: int | None = _option("pixels of a patch's side", least=1)
+    class_token: bool | None = _option("a token that gathers the image (=false: the mean of its patches)")
 
 
 REPORTS = ("tensorboard", "wandb", "trackio")

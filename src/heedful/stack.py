@@ -218,7 +218,7 @@ def initialise(model: nn.Module, config: StackConfig) -> None:
                 nn.init.zeros_(part.bias)
         elif isinstance(part, nn.Embedding):
             nn.init.normal_(part.weight, std=std)
-        elif isinstance(part, PatchEmbedding):
+        elif isinstance(part, PatchEmbedding) and part.prefix is not None:
             nn.init.trunc_normal_(part.prefix, std=std)
         elif isinstance(part, Attention):
             draw(part.out.weight, out_std)

@@ -29,7 +29,7 @@ BESIDE: dict[str, list[Any]] = {
     "tie_encoder_decoder": [True],
 }
 NAMES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert masked", "roberta masked", "distilbert sequence")
-NAMES = (*NAMES, "t5", "bart", "marian", "vit image", "deit image")
+NAMES = (*NAMES, "t5", "bart", "marian", "vit image", "deit image", "ijepa image")
 
 
 def others(value: Any) -> list[Any]:

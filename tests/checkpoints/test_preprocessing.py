@@ -170,7 +170,7 @@ def test_what_a_file_leaves_out_is_the_processors_own(name: str, tmp_path: Path)
     assert np.array_equal(ours(image, tmp_path), expected)
 
 
-@pytest.mark.parametrize("model", ["vit", "deit"])
+@pytest.mark.parametrize("model", ["vit", "deit", "ijepa"])
 def test_where_no_processor_is_named_the_model_tells(model: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
     image = photograph(300, 200)

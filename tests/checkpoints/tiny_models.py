@@ -154,6 +154,9 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "deit": (hf.DeiTModel, VIT),
     "deit image": (hf.DeiTForImageClassification, {**DEIT, **NAMED}),
     "deit teacher": (hf.DeiTForImageClassificationWithTeacher, {**DEIT, **NAMED, "qkv_bias": False}),
+    "ijepa": (hf.IJepaModel, VIT),
+    "ijepa relu": (hf.IJepaForImageClassification, {**VIT, **NAMED, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
+    "ijepa image": (hf.IJepaForImageClassification, {**VIT, **NAMED, "image_size": 12, "qkv_bias": False}),
 }
 
 END = 2  # one in each row, at its end: classifiers of encoder-decoders read that place
@@ -189,7 +192,7 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
             part.forward = functools.partial(exactly, part)
     kind, given = model.config.model_type, {} if mask is None else {"attention_mask": mask.long()}
     ids = IDS if mask is None else IDS.masked_fill(~mask, model.config.pad_token_id or 0)
-    if kind in ("vit", "deit"):
+    if kind in ("vit", "deit", "ijepa"):
         out = model(pixels(model).to(dtype))
     elif model.config.is_encoder_decoder:
         inner = type(model).__name__.endswith("SequenceClassification")  # it makes the decoder's input itself
@@ -241,7 +244,7 @@ def pixels(model: Any) -> torch.Tensor:
 
 
 def masks(case: str) -> dict[str, torch.Tensor | None]:
-    if case.startswith(("vit", "deit")):
+    if case.startswith(("vit", "deit", "ijepa")):
         return {"none": None}
     return {"none": None, "right": MASK} | ({"left": MASK.flip(1)} if case.startswith(DECODERS) else {})
 

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 import heedful
+from heedful import checkpoints
 from heedful.checkpoints.preprocessing import Preprocessing
 from heedful.config import ImageHead
 from heedful.data import Picture, Row, Rows
@@ -168,6 +170,30 @@ def test_held_back_images_have_labels_that_training_knows() -> None:
 
 
 # -------------------------------------------------------------------------------------------------- examples to tensors
+
+
+def test_without_a_class_token_the_mean_of_the_patches_is_read(tmp_path: Path) -> None:
+    data = rows(6, (8, 8))
+    task, model = made(settings(class_token=False), data)
+    encoded = task.encode(data)
+    assert task.lengths(encoded.examples).tolist() == [[4]] * 6  # (8 / 4)² patches alone
+    assert made(settings(class_token=True), data)[1].config == made(settings(), data)[1].config
+    batch = task.collate(encoded.examples)
+    with torch.no_grad():
+        hidden, logits = model.hidden(batch["pixels"]), model(batch["pixels"])
+    torch.testing.assert_close(logits, model.head.output[0](hidden.mean(1)))
+    folder = tmp_path / "model"
+    checkpoints.save(model, folder)
+    task.save(folder)
+    again = ImageClassification.load(folder)
+    again.check(opened := checkpoints.load(folder))
+    assert opened.config == model.config
+    assert [answer.output for answer in again.answer(opened.eval(), [row.values["image"] for row in data])] == [
+        LABELS[i] for i in logits.argmax(-1)
+    ]
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(folder)
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(batch["pixels"]).logits, logits)
 
 
 def test_examples_are_the_images_as_bytes() -> None:

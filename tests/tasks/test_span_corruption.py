@@ -25,6 +25,7 @@ from heedful.models import EncoderDecoder
 from heedful.settings import DataSettings, MaskingSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.fill_mask import FillMask
 from heedful.tasks.span_corruption import SpanCorruption
+from heedful.tasks.task import Measured
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
 
@@ -294,6 +295,14 @@ def test_a_model_that_writes_no_holes_is_told_of(caplog: pytest.LogCaptureFixtur
     answers = task.answer(fresh, ["The <extra_id_0> says moo", "", "The <extra_id_0>"], max_new_tokens=2)
     assert [answer.fills for answer in answers] == [[""], [], [""]]
     assert caplog.messages[0].startswith("2 of 3 inputs without an answer: the model writes no <extra_id_0>, so it")
+    caplog.clear()
+    texts = ("The cow says moo, and the farmer says nothing", "The ox says moo", "Moo")
+    first, other = task.said(fresh, Rows([Row({"text": text}, "a.txt", 1) for text in texts]), Measured({}))
+    assert first["input"] == "The cow says moo, and the farmer <extra_id_0>"
+    assert first["target"] == "The cow says moo, and the farmer says"
+    assert first["output"].startswith("The cow says moo, and the farmer")
+    assert (other["input"], other["target"]) == ("The ox <extra_id_0>", "The ox says")
+    assert not caplog.messages, "of a model that has not learned it yet"
 
 
 def test_of_a_long_text_what_stands_around_its_holes_is_read(caplog: pytest.LogCaptureFixture) -> None:

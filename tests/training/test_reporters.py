@@ -60,7 +60,7 @@ def test_tensorboard_has_the_log_and_drops_what_a_resumed_run_does_again(data: P
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_service_is_told_each_line(data: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     begun: list[dict[str, Any]] = []
-    told: list[tuple[int, dict[str, float]]] = []
+    told: list[tuple[int, dict[str, Any]]] = []
     ended: list[bool] = []
 
     def init(**options: Any) -> Any:
@@ -69,7 +69,8 @@ def test_a_service_is_told_each_line(data: Path, monkeypatch: pytest.MonkeyPatch
             log=lambda numbers, step: told.append((step, numbers)), finish=lambda: ended.append(True)
         )
 
-    monkeypatch.setitem(__import__("sys").modules, name, SimpleNamespace(init=init, __spec__=SimpleNamespace()))
+    made = SimpleNamespace(init=init, Table=SimpleNamespace, __spec__=SimpleNamespace())
+    monkeypatch.setitem(__import__("sys").modules, name, made)
     assert train(data, f"--training.report={name}", "--max-steps=4") == 0
     assert ended == [True]
     assert begun[0]["project"] == "heedful"
@@ -78,6 +79,9 @@ def test_a_service_is_told_each_line(data: Path, monkeypatch: pytest.MonkeyPatch
     assert begun[0]["name"].startswith("run")
     expected = written(data.parent / "run")
     assert [(step, numbers["loss"]) for step, numbers in told if "loss" in numbers] == expected["loss"]
+    (table,) = (numbers.pop("samples") for _, numbers in told if "samples" in numbers)
+    samples = json.loads((data.parent / "run/metrics.jsonl").read_text().splitlines()[-1])["samples"]
+    assert [dict(zip(table.columns, row, strict=True)) for row in table.data] == samples
     assert all(math.isfinite(value) for _, numbers in told for value in numbers.values())
 
 

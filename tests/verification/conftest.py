@@ -57,6 +57,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "vit": ("ViTForImageClassification", PICTURES),
     "deit": ("DeiTForImageClassificationWithTeacher", PICTURES),
+    "ijepa": ("IJepaForImageClassification", PICTURES),
 }
 
 

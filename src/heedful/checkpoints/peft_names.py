@@ -21,7 +21,7 @@ _VIT = (
     ("encoder.layer.{i}.intermediate.dense", "layers.{i}.mlp.fc1"),
     ("encoder.layer.{i}.output.dense", "layers.{i}.mlp.fc2"),
 )
-RENAMED = {"vit": _VIT, "deit": _VIT}
+RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT}
 
 
 def modules(model: nn.Module, family: Family, case: Case) -> dict[str, tuple[str, ...]]:

@@ -40,7 +40,11 @@ PROCESSORS: Mapping[str, Mapping[str, Any]] = {
     "BitImageProcessor": _CLIP,
     "CLIPImageProcessor": _CLIP,
 }
-BY_MODEL = {"vit": "ViTImageProcessor", "deit": "DeiTImageProcessor"}  # where the file names none
+BY_MODEL = {
+    "vit": "ViTImageProcessor",
+    "deit": "DeiTImageProcessor",
+    "ijepa": "ViTImageProcessor",
+}  # where the file names none
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.data import Picture, Row, Rows, read
+from heedful.data import Rows, read
 from heedful.data.builtin import SPLITS
 from heedful.data.inputs import by_columns
 from heedful.errors import HeedfulError, many, nearest
@@ -21,7 +21,6 @@ from heedful.tasks.task import Encoded, Measured, short
 from heedful.tasks.translation import Translation
 
 ANY_TOKENS = "bits_per_byte"  # tells models apart whose tokens differ; a loss a token does not
-ANSWERS = ("label", "tags", "answers", "number?")  # columns of these kinds are what is expected, else the second
 MOST = 300  # characters of an input that are shown
 
 
@@ -171,7 +170,8 @@ def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: s
     told_apart = [at for at in range(len(places)) if answered or any(apart(at))]
     for at in sorted(told_apart, key=apart, reverse=True)[:most]:
         row = rows[places[at]]
-        told = {"place": places[at], "file": row.file, "line": row.line, **_asked(pipe, row)}
+        asked, expected = pipe.task.posed(row)
+        told = {"place": places[at], "file": row.file, "line": row.line, "input": _brief(asked), "expected": expected}
         if answered:
             told |= {"a": a.outputs[places[at]], "b": b.outputs[places[at]]}
         found.append(told | {"score_a": ones[at].get(decides), "score_b": others[at].get(decides)})
@@ -185,15 +185,8 @@ def _bare(output: Any) -> Any:
     return [_bare(one) for one in output] if isinstance(output, list) else output
 
 
-def _asked(pipe: Pipeline, row: Row) -> dict[str, Any]:
-    """What the model is asked with, and what is expected, in columns of its task."""
-    values = {name: row.values[name] for name in pipe.task.columns if name in row.values}
-    wanted = [name for name in values if pipe.task.columns[name] in ANSWERS] or list(values)[1:2]
-    shown = {name: value.name if isinstance(value, Picture) else value for name, value in values.items()}
-    shown |= {name: " ".join(shown[name]) for name in shown if pipe.task.columns[name] == "words"}
-    asked = [
-        short(value, MOST) if isinstance(value, str) else value for name, value in shown.items() if name not in wanted
-    ]
-    own = pipe.task.expected(row)
-    expected = [shown[name] for name in wanted] if own is None else [own]
-    return {"input": asked[0] if len(asked) == 1 else asked, "expected": expected[0] if expected else None}
+def _brief(value: Any) -> Any:
+    """What a model is asked with, its texts cut to a line."""
+    if isinstance(value, list):
+        return list(map(_brief, value))
+    return short(value, MOST) if isinstance(value, str) else value

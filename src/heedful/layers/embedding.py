@@ -70,7 +70,7 @@ class PatchEmbedding(nn.Module):
         config = PatchConfig(image_size=image_size, patch_size=patch_size, channels=channels, prefix=prefix)  # type: ignore[arg-type]  # checked there
         self.shape = (channels, *image_size)
         self.projection = nn.Conv2d(channels, dim, patch_size, stride=patch_size)
-        self.prefix = nn.Parameter(torch.zeros(1, config.prefix_tokens, dim))
+        self.prefix = nn.Parameter(torch.zeros(1, config.prefix_tokens, dim)) if config.prefix_tokens else None
 
     @classmethod
     def of(cls, config: PatchConfig, dim: int) -> PatchEmbedding:
@@ -88,4 +88,6 @@ class PatchEmbedding(nn.Module):
         if pixels.shape[1:] != self.shape:
             raise HeedfulError(f"images of shape {tuple(pixels.shape[1:])}, but the model takes {self.shape}")
         patches = self.projection(pixels).flatten(2).mT  # (B, D, H/P, W/P) → (B, N, D)
+        if self.prefix is None:
+            return patches
         return torch.cat((self.prefix.expand(pixels.size(0), -1, -1), patches), dim=1)

@@ -40,12 +40,13 @@ from heedful.tasks.hidden import (
     documents_of,
     drawn,
     frequencies,
+    last_words,
     texts_of,
     window_of,
 )
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked, reads, tokenizer_of
-from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
+from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Said, Task, short
 from heedful.text import Tokenizer
 from heedful.text.filling import check_masked, filled, mask_of
 from heedful.text.words import joints
@@ -364,6 +365,10 @@ class FillMask(Task):
             told = zip(labels, guess.scores, texts, strict=True)
             lists.append([{"label": label, "score": score, "text": made} for label, score, made in told])
         return lists[0] if len(lists) == 1 else lists
+
+    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+        """As all: the first words of texts, the last of them guessed."""
+        return last_words(self, model, rows)
 
     def trial(self, texts: Sequence[str]) -> list[Any]:
         """Each text with its last word missing."""

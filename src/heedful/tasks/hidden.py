@@ -13,6 +13,7 @@ from heedful.checkpoints import read_card
 from heedful.data import Rows
 from heedful.data.windows import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
+from heedful.models import Model
 from heedful.settings import (
     AveragingSettings,
     DataSettings,
@@ -21,9 +22,11 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
+from heedful.tasks.conversations import opening
 from heedful.tasks.documents import joined, located
 from heedful.tasks.encoders import LONGEST
 from heedful.tasks.shared import special_id
+from heedful.tasks.task import LINE, SAMPLES, Said, Task, short
 from heedful.text import Tokenizer
 
 
@@ -78,6 +81,15 @@ def beginning(characters: int, asked: RunSettings, lr: float = 1e-3) -> RunSetti
         ),
         averaging=AveragingSettings(share=0.05),
     )
+
+
+def last_words(task: Task, model: Model, rows: Rows) -> list[Said]:
+    """The first words of the first of ``rows``, and what the model puts in the place of the last of them."""
+    texts = [text for text in (short(opening(row)[0]) for row in rows[:SAMPLES]) if len(text.split()) > 1]
+    asked = task.trial(texts)
+    answers = task.answer(model, asked) if asked else []
+    told = zip(asked, answers, texts, strict=True)
+    return [{"input": ask, "output": short(answer.output, LINE), "target": text} for ask, answer, text in told]
 
 
 def window_of(folder: Path, task: str) -> int | None:

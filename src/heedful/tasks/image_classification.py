@@ -77,7 +77,7 @@ class ImageClassification(Task):
     columns: Mapping[str, Kind] = MappingProxyType({"image": "image", "label": "label"})
     unit = "images"
     decides: str = "accuracy"
-    uses: ClassVar[frozenset[str]] = frozenset({"image", "model.patch_size"})
+    uses: ClassVar[frozenset[str]] = frozenset({"image", "model.patch_size", "model.class_token"})
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
     shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
@@ -203,9 +203,12 @@ class ImageClassification(Task):
         """The preset for images of this size, cut into patches as the settings say, with an output for each label."""
         config = preset_of(settings.preset or SMALLEST, VisionConfig, self.name)
         channels, height, width = self.preprocessing.shape
-        patch = settings.model.patch_size or config.patches.patch_size
+        patch, gathers = settings.model.patch_size or config.patches.patch_size, settings.model.class_token
+        prefix = "none" if gathers is False else config.patches.prefix
         try:
-            patches = replace(config.patches, image_size=(height, width), patch_size=patch, channels=channels)
+            patches = replace(
+                config.patches, image_size=(height, width), patch_size=patch, channels=channels, prefix=prefix
+            )
         except HeedfulError as error:
             raise HeedfulError(f"{error}; change --image.size or --model.patch-size") from None
         stack = changed(config.encoder, settings.model, None)

@@ -33,7 +33,7 @@ from heedful.tasks import shares
 from heedful.tasks.encoder_decoders import EncoderDecoderTask, Pair
 from heedful.tasks.shared import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
 from heedful.tasks.specific import encoder_decoder_of, prefix_of, specific
-from heedful.tasks.task import EVALUATED, LINE, SAMPLES, Answer, Encoded, Measured, Said, short, shown
+from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
 from heedful.text import Tokenizer
 from heedful.text.merge_dropout import MergeDropout
 
@@ -213,13 +213,6 @@ class SequenceToSequence(EncoderDecoderTask):
         return self.tensors([(left(source, random), right(target, random)) for source, target in examples])
 
     # ------------------------------------------------------------------------------------ measuring, answering, telling
-
-    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
-        """As all: the first of the answers that were measured."""
-        names = ("input", "output", "target")
-        answered = zip(rows[:SAMPLES], measured.outputs[:SAMPLES], strict=True)
-        told = [(self.asked(row), text, self.wanted(row)) for row, text in answered]
-        return [dict(zip(names, (short(text, LINE) for text in texts), strict=True)) for texts in told]
 
     def answered(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]

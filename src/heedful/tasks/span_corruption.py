@@ -33,10 +33,20 @@ from heedful.tasks import shares
 from heedful.tasks.documents import divided, sampled
 from heedful.tasks.encoder_decoders import EncoderDecoderTask
 from heedful.tasks.encoders import LONGEST
-from heedful.tasks.hidden import SEED, beginning, contexts, cut_up, documents_of, frequencies, texts_of, window_of
+from heedful.tasks.hidden import (
+    SEED,
+    beginning,
+    contexts,
+    cut_up,
+    documents_of,
+    frequencies,
+    last_words,
+    texts_of,
+    window_of,
+)
 from heedful.tasks.shared import IGNORED, check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
 from heedful.tasks.specific import encoder_decoder_of
-from heedful.tasks.task import EVALUATED, Answer, Baseline, Batch, Encoded, Measured, short
+from heedful.tasks.task import EVALUATED, Answer, Baseline, Batch, Encoded, Measured, Said, short
 from heedful.text import Tokenizer
 from heedful.text.sentinels import check_holes, restored, sentinels_of, spans_of, written
 
@@ -87,6 +97,7 @@ class SpanCorruption(EncoderDecoderTask):
             )
         super().__init__(source, target, special, positions)
         self.sentinels = sentinels_of(source)
+        self.silent = False  # while a run shows what its model has learned so far
         around = source.around()
         self.before = around.before
         self.after = around.after or (() if around.before else (special_id(source.end),))
@@ -283,7 +294,7 @@ class SpanCorruption(EncoderDecoderTask):
             said = said_of(found, [1] * len(chosen))
             return list(zip(found.ids.tolist(), found.scores.tolist(), said, strict=True))
 
-        silent = 0  # texts to which no hole came back
+        without = 0  # texts to which no hole came back
         for number in sorted(set(holes)):  # a text may say as much in a batch as alone
             if number >= (most := len(self.sentinels)):
                 raise HeedfulError(f"{number} holes in a text, but the tokenizer has {most - 1} for it; ask with fewer")
@@ -293,13 +304,13 @@ class SpanCorruption(EncoderDecoderTask):
             chosen = [[alike[i] for i in batch] for batch in batches]
             for together, told in shares.each(chosen, partial(decoded, limit)):
                 for i, (row, score, log_p) in zip(together, told, strict=True):
-                    text, silent = inputs[asked[i]], silent + (not set(row) & set(self.sentinels[:number]))
+                    text, without = inputs[asked[i]], without + (not set(row) & set(self.sentinels[:number]))
                     spans = [written(self.source, span) for span in spans_of(row[1:], self.sentinels, number)]
                     filled, fills = restored(self.source, text, spans), [span.strip() for span in spans]
                     answers[asked[i]] = Answer(text, filled, score, log_p, fills)
-        if silent:
+        if without and not self.silent:
             log.warning(
-                f"{silent:,} of {many(len(inputs), 'input')} without an answer: the model writes no <extra_id_0>, so "
+                f"{without:,} of {many(len(inputs), 'input')} without an answer: the model writes no <extra_id_0>, so "
                 "it was not trained to fill in, or has unlearned it; train it: heedful train fill-mask --from MODEL"
             )
         return answers
@@ -326,6 +337,14 @@ class SpanCorruption(EncoderDecoderTask):
                 "around the holes were read"
             )
         return [self._framed(ids) for ids in sources]
+
+    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+        """As all: the first words of texts, the last of them guessed."""
+        self.silent = True
+        try:
+            return last_words(self, model, rows)
+        finally:
+            self.silent = False
 
     def trial(self, texts: Sequence[str]) -> list[Any]:
         """Each text with its last word missing."""

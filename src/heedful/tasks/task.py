@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.checkpoints import load
 from heedful.config import ModelConfig
-from heedful.data import Kind, Row, Rows, split
+from heedful.data import Kind, Picture, Row, Rows, Span, split
 from heedful.data.batching import ordered
 from heedful.errors import HeedfulError
 from heedful.evaluation.scored import Scored
@@ -29,7 +29,7 @@ Batch = Mapping[str, Tensor]
 SOME = frozenset(
     {"data.label_separator", "data.stride", "data.prefix", "data.separate", "data.max_length"}
     | {"tokenizer", "tokenizer.shared", "tokenizer.dropout", "image", "masking", "pooling", "training.batch_tokens"}
-    | {"model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size"}
+    | {"model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size", "model.class_token"}
 )
 TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # what every task of texts uses
 EVALUATED = 4096  # tokens of a batch of evaluation, where nobody says
@@ -74,6 +74,7 @@ class Measured:
 
 
 Said = dict[str, str]  # "input", "output" and, where there is one, "target", each cut to a line
+ANSWERS = ("label", "tags", "answers", "number?")  # columns of these kinds are what is expected, else the second
 SAMPLES, LINE = 3, 200  # of a validation: rows whose answers the log keeps, and characters of each text
 
 
@@ -198,8 +199,13 @@ class Task(ABC):
         """
 
     def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
-        """What the model says to the first of ``rows``, after ``measured``; nothing where answers are no texts."""
-        return []
+        """What the model says to the first of ``rows``, after ``measured``: by default what was measured."""
+        told = []
+        for row, output in zip(rows[:SAMPLES], measured.outputs[:SAMPLES], strict=False):  # not all keep their outputs
+            asked, expected = self.posed(row)
+            parts = {"input": asked, "output": output, "target": expected}
+            told.append({name: short(worded(part), LINE) for name, part in parts.items()})
+        return told
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """How a simple method does on ``rows``; ``learned`` reads the rows that the model was trained on, for a method
@@ -214,6 +220,17 @@ class Task(ABC):
     def expected(self, row: Row) -> Any:
         """What a right answer's output would hold, where no column of the row says it so; None by default."""
         return None
+
+    def posed(self, row: Row) -> tuple[Any, Any]:
+        """What the model is asked with for a row, and what is expected: values, of several columns a list of them."""
+        values = {name: row.values[name] for name in self.columns if name in row.values}
+        wanted = [name for name in values if self.columns[name] in ANSWERS] or list(values)[1:2]
+        plain = {name: value.name if isinstance(value, Picture) else value for name, value in values.items()}
+        plain |= {name: " ".join(plain[name]) for name in plain if self.columns[name] == "words"}
+        asked = [value for name, value in plain.items() if name not in wanted]
+        own = self.expected(row)
+        expected = [plain[name] for name in wanted] if own is None else [own]
+        return asked[0] if len(asked) == 1 else asked, expected[0] if expected else None
 
     def trial(self, texts: Sequence[str]) -> list[Any]:
         """Inputs made of plain texts, by which a model is tried: the texts as they are, by default."""
@@ -272,6 +289,23 @@ def short(text: str, most: int = 50) -> str:
     """``text`` on one line, cut where it is longer than ``most`` characters; control characters as their pictures."""
     text = " ".join(text.split())
     return pictured(text) if len(text) <= most else pictured(text[: most - 1]) + "…"
+
+
+def worded(value: Any) -> str:
+    """A value of a row, or an answer, as text: ``Paris``, ``LOC Paris, PER Ann Lee``, ``0.82``; nothing is empty.
+
+    >>> worded([{"label": "LOC", "text": "Paris", "score": 0.9}, {"label": "PER", "text": "Ann Lee"}])
+    'LOC Paris, PER Ann Lee'
+    >>> worded(None), worded(["good", "short"]), worded(0.8213)
+    ('', 'good, short', '0.8213')
+    """
+    if isinstance(value, Mapping):  # {"answer", ...}, {"label", "text", ...}
+        return " ".join(worded(value[name]) for name in ("answer", "label", "text") if name in value)
+    if isinstance(value, Span):
+        return value.text
+    if isinstance(value, list | tuple):
+        return ", ".join(map(worded, value))
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def shown(pairs: Sequence[str]) -> str:

@@ -46,9 +46,9 @@ class Reporter(ABC):
         if samples := line.get("samples"):
             self.tell(int(line["step"]), samples)
 
+    @abstractmethod
     def tell(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
-        """The samples of a line, where texts can be shown."""
-        return
+        """The samples of a line, if it has some."""
 
 
 class TensorBoard(Reporter):
@@ -80,11 +80,11 @@ class TensorBoard(Reporter):
 
 
 class _Service(Reporter):
-    """A package with ``init``, ``log`` and ``finish``; the run's identity is its folder, so a resumed one goes on."""
+    """A package with ``init``, ``log``, ``Table`` and ``finish``; a run is known by its folder, so a resumed one goes on."""
 
     def begin(self, step: int) -> None:
         """Open the run, or go on with it."""
-        module = importlib.import_module(self.package)
+        self._module = module = importlib.import_module(self.package)
         name = self.out.resolve()
         try:
             self._run: Any = module.init(
@@ -104,6 +104,12 @@ class _Service(Reporter):
     def show(self, step: int, numbers: Mapping[str, float]) -> None:
         """One call a line."""
         self._run.log(dict(numbers), step=step)
+
+    def tell(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
+        """A table of all, each a row."""
+        columns = list(dict.fromkeys(name for sample in samples for name in sample))
+        rows = [[sample.get(name, "") for name in columns] for sample in samples]
+        self._run.log({"samples": self._module.Table(columns=columns, data=rows)}, step=step)
 
     def end(self) -> None:
         """Wait until all is sent or on disk."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heedful.data import Span
+from heedful.tasks.task import worded
 from heedful.views.text import visible
 
 NAME = 16  # columns of a metric's name, at least
@@ -65,7 +65,7 @@ def compared(result: Mapping[str, Any]) -> list[str]:
         told = {"input": example["input"], "expected": example["expected"]}
         told |= {f"{letter.upper()} ({_short(example[f'score_{letter}'])})": example.get(letter) for letter in "ab"}
         lines += [
-            f"  {name:<12}{_cut(_shown(value))}".rstrip()
+            f"  {name:<12}{_cut(visible(worded(value)))}".rstrip()
             for name, value in told.items()
             if name != "expected" or value is not None
         ]
@@ -78,14 +78,3 @@ def _short(value: Any) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
-
-
-def _shown(value: Any) -> str:
-    """A value of a row, or an answer, on one line."""
-    if isinstance(value, Mapping):  # {"answer", ...}, {"label", "text", ...}
-        return " ".join(_shown(value[name]) for name in ("answer", "label", "text") if name in value)
-    if isinstance(value, Span):
-        return visible(value.text)
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value))
-    return "" if value is None else visible(str(value))

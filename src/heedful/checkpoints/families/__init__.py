@@ -11,6 +11,7 @@ from heedful.checkpoints.families.bert import BERT
 from heedful.checkpoints.families.deit import DEIT
 from heedful.checkpoints.families.distilbert import DISTILBERT
 from heedful.checkpoints.families.gpt2 import GPT2
+from heedful.checkpoints.families.ijepa import IJEPA
 from heedful.checkpoints.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from heedful.checkpoints.families.marian import MARIAN
 from heedful.checkpoints.families.roberta import ROBERTA, XLM_ROBERTA
@@ -24,7 +25,7 @@ from heedful.errors import HeedfulError, nearest
 DECODERS = (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)
 ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT)
 ENCODER_DECODERS = (MARIAN, T5, BART)
-VISION = (VIT, DEIT)
+VISION = (VIT, DEIT, IJEPA)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *ENCODER_DECODERS, *VISION)}
 
 
