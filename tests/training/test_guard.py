@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +21,7 @@ from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.settings import TrainingSettings
 from heedful.training import Limits, Log
-from heedful.training.guard import WINDOW, excess, origin
+from heedful.training.guard import WINDOW, excess, longest, origin
 from heedful.training.schedule import constant
 
 IDS = torch.tensor([[5, 7, 9, 2], [4, 3, 8, 1]])
@@ -180,6 +182,24 @@ def test_a_spike_is_left_out_counted_and_gone_on_from(toy: Any, tmp_path: Path) 
     rest.fit()
     for one, other in zip(made.model.parameters(), rest.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_the_parameter_with_most_of_the_gradient_is_named(toy: Any) -> None:
+    said = io.StringIO()
+    made = spiking(toy, None, 115, skip_spikes=8.0, log=Log(stream=said))
+    made.fit()
+    (line,) = [line for line in said.getvalue().splitlines() if "left out" in line]
+    found = re.fullmatch(
+        r"step 111 is left out: its gradient is [0-9.]+ times the usual, (\d+) % of its square in (.+)", line
+    )
+    assert found
+    assert found[2] in dict(made.model.named_parameters())
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))
+    model[0].weight.grad, model[0].bias.grad = torch.full((2, 2), 1.0), torch.zeros(2)
+    model[1].weight.grad = torch.full((1, 2), 4.0)
+    assert longest(model, nn.utils.get_total_norm) == "89 % of its square in 1.weight"
+    model[0].bias.grad[1] = math.inf
+    assert longest(model, nn.utils.get_total_norm) == "not finite in 0.bias"
 
 
 def test_without_spikes_the_run_is_the_same(toy: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -101,6 +102,17 @@ def finite(tensor: Tensor, *, mask: bool = False) -> bool:
     if not local.is_floating_point():
         return True
     return bool(torch.isfinite(local.clamp(min=0) if mask else local).all())
+
+
+def longest(model: nn.Module, norm: Callable[[list[Tensor]], Tensor]) -> str:
+    """Which parameter has the longest gradient, and its share of the sum of all squares: ``83 % of its square in
+    decoder.block.2.attention.out.weight``. ``norm`` is that of a list of gradients; called on all ranks.
+    """
+    squares = {name: norm([p.grad]).item() ** 2 for name, p in model.named_parameters() if p.grad is not None}
+    if wrong := next((name for name, square in squares.items() if not math.isfinite(square)), None):
+        return f"not finite in {wrong}"
+    name = max(squares, key=squares.__getitem__)
+    return f"{100 * squares[name] / sum(squares.values()):.0f} % of its square in {name}"
 
 
 def excess(norms: list[float], norm: float) -> float:

@@ -21,7 +21,7 @@ from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, Interrupts
 from heedful.training.engine import Alone
 from heedful.training.gradient import Batch, Gradient
-from heedful.training.guard import excess
+from heedful.training.guard import excess, longest
 from heedful.training.log import Log
 from heedful.training.ranks import gone, is_loss
 from heedful.training.schedule import Limits, Schedule
@@ -280,7 +280,10 @@ class Loop:
         if times <= self.skip_spikes:
             return False
         self._numbers.skipped += 1
-        self.log.note(f"step {self._numbers.step + 1:,} is left out: its gradient is {times:.3g} times the usual")
+        where = longest(self.model, self.engine.norm)
+        self.log.note(
+            f"step {self._numbers.step + 1:,} is left out: its gradient is {times:.3g} times the usual, {where}"
+        )
         return True
 
     def _broken(self, step: int, loss: float, norm: float, place: str = "") -> BaseException:

@@ -80,7 +80,7 @@ class TensorBoard(Reporter):
 
 
 class _Service(Reporter):
-    """A package with ``init``, ``log``, ``Table`` and ``finish``; a run is known by its folder, so a resumed one goes on."""
+    """A package with ``init``, ``log``, ``Table`` and ``finish``; by its folder a run is known, and goes on."""
 
     def begin(self, step: int) -> None:
         """Open the run, or go on with it."""
