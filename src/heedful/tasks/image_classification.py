@@ -41,7 +41,7 @@ from heedful.tasks.classes import (
 )
 from heedful.tasks.image_sizes import SMALL, SMALLEST, channels_of, patch_of, side_of, size_of
 from heedful.tasks.shared import changed, gentle, preset_of, reads
-from heedful.tasks.task import Answer, Baseline, Batch, Encoded, Measured, Task, shown
+from heedful.tasks.task import Answer, Baseline, Batch, Encoded, Measured, Said, Task, shown
 
 MEASURED = 1000  # images that tell mean and deviation
 TOP = 5
@@ -315,6 +315,10 @@ class ImageClassification(Task):
                 place, answer = int(places[i]), self.labels[said[i]]
                 mistakes.add(place, rows[place].values["image"].name, self.labels[truth[i]], answer, float(scores[i]))
         return Measured(overall(each), each.details() | {"mistakes": mistakes.surest()}, each, each.outputs())
+
+    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+        """As all; of a picture the name of its file."""
+        return [told | {"input": Path(told["input"]).name} for told in super().said(model, rows, measured)]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Logistic regression on the pixels: ``heedful.evaluation.baselines.linear_images``."""
