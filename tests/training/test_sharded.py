@@ -72,6 +72,16 @@ def test_what_goes_wrong_meanwhile_is_raised_where_it_is_waited_for(tmp_path, mo
     assert checkpoints.load()["numbers"] == {"step": 1}
 
 
+def test_what_the_first_tells_no_other_tells_again(tmp_path, caplog):
+    checkpoints = ShardedCheckpoints(tmp_path, Ranks(), lambda: state(0, 0.0))
+    for failed, said in ((SystemExit(2), []), (HeedfulError("no room"), ["a checkpoint was left out"])):
+        caplog.clear()
+        checkpoints._failed = failed
+        checkpoints.save(state(1, 1.0), wait=False)
+        assert [text.partition(" and ")[0] for text in caplog.messages if "checkpoint was" in text] == said
+        assert checkpoints.load()["numbers"] == {"step": 1}
+
+
 def test_shares_that_no_checkpoint_names_go(tmp_path):
     checkpoints = ShardedCheckpoints(tmp_path, Ranks(), lambda: state(0, 0.0), keep=2)
     for step in (1, 2, 3):

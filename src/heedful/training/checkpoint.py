@@ -60,7 +60,7 @@ class Checkpoints:
         failed = self.joined()
         if wait or failed is not None:
             self._write(state)
-            if failed is not None:
+            if failed is not None and not isinstance(failed, SystemExit):  # of which another rank tells
                 log.warning(f"a checkpoint was left out and the next one is written: {failed}")
             return
         self._writer = threading.Thread(target=self._write_later, args=(self._copied(state),), name="checkpoint")
