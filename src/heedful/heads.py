@@ -172,9 +172,10 @@ class Pooled(nn.Module):
 
 
 class ImageClassifier(nn.Module):
-    """Class logits: from the class token's row, averaged with what the distillation token's own classifier says.
+    """Class logits: from the class token's row, averaged with what the distillation token's own classifier says; from
+    the mean of the patches, where no token stands before them.
 
-    Dosovitskiy et al. 2021, section 3.1; Touvron et al. 2021, section 4.
+    Dosovitskiy et al. 2021, section 3.1; Touvron et al. 2021, section 4; Beyer et al. 2022, section 2.
     """
 
     def __init__(self, config: ImageHead, dim: int, prefix_tokens: int) -> None:

@@ -128,6 +128,15 @@ def test_vision(tokens: Any, prefix: Any, hidden: int) -> None:
 
 
 @torch.no_grad()
+def test_the_mean_of_all_patches_is_read_of_all_of_them() -> None:
+    model = vision(ImageHead(labels=3), "none")
+    made, pixels = reading(model), torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    exact(made(pixels), model(pixels))
+    prepared = prepare(copy.deepcopy(model), "float32")
+    torch.testing.assert_close(prepared(pixels.float()).double(), model(pixels), atol=1e-3, rtol=1e-3)
+
+
+@torch.no_grad()
 def test_a_pooled_vector() -> None:
     model, ids = encoder(PooledHead(pooling="first", normalise=True)), torch.randint(20, REAL.shape)
     exact(reading(model)(ids, REAL), model(ids, REAL))

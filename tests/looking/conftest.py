@@ -79,6 +79,14 @@ def _vision(size: int) -> ModelConfig:
     )
 
 
+def _patches(size: int) -> ModelConfig:
+    return VisionConfig(
+        patches=PatchConfig(image_size=(12, 12), patch_size=4, channels=1, prefix="none"),
+        encoder=replace(STACK, position=LearnedPosition(length=9)),
+        head=ImageHead(labels=3),
+    )
+
+
 def _filler(size: int) -> ModelConfig:
     return replace(_encoder(size), head=MaskedHead())
 
@@ -107,15 +115,17 @@ MADE = {
     "decoder": (_decoder, "none"),
     "pair": (_pair, "end"),
     "vision": (_vision, "end"),
+    "patches": (_patches, "end"),
 }
-LABELS = {"encoder": ["no", "yes"], "judge": ["no", "yes"], "vision": ["cat", "dog", "ball"]}
+SEEN = ["cat", "dog", "ball"]
+LABELS = {"encoder": ["no", "yes"], "judge": ["no", "yes"], "vision": SEEN, "patches": SEEN}
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a tiny model: "encoder" (a classifier), "filler" (a masked language model), "decoder", "long" (a
     decoder of any number of positions), "pair" (encoder-decoder), "judge" (one that classifies), "short" (one of 32
-    positions), "vision".
+    positions), "vision", "patches" (one without a class token).
     """
 
     @cache
@@ -134,7 +144,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         for p in model.parameters():  # fresh weights are small, and every pattern nearly uniform
             p.data.mul_(3.0)
         model.save_pretrained(folder)
-        if kind == "vision":
+        if kind in ("vision", "patches"):
             write_preprocessing(Preprocessing(size=12, mean=(0.5,), std=(0.5,)), folder)
         else:
             tokenizer.save(folder)

@@ -19,6 +19,7 @@ from heedful.text import Tokenizer
 
 Make = Callable[[str], Path]
 TEXT = "a small dog sees"
+SEEN = ["cat", "dog", "ball"]
 IMAGE = np.arange(0, 288, 2, dtype=np.int64).clip(0, 255).astype(np.uint8).reshape(12, 12)
 
 
@@ -145,6 +146,28 @@ def test_an_image(made: Make) -> None:
         flow = (0.5 * pattern.mean(0) + 0.5 * torch.eye(10)) @ flow
     np.testing.assert_allclose(data["rollout"], flow[0, 1:].reshape(3, 3).numpy(), atol=1e-6)
     assert (data["grid"], data["prefix"]) == ([3, 3], ["[class]"])
+
+
+def test_an_image_without_a_class_token(made: Make, tmp_path: Path) -> None:
+    """What reaches the mean of the patches, which the head reads; and every other view of an image."""
+    folder = made("patches")
+    look = inspect(folder, IMAGE)
+    model = heedful.from_pretrained(folder)
+    pixels = torch.from_numpy((IMAGE / 255 - 0.5) / 0.5).float()[None, None]
+    with torch.no_grad(), heedful.record(model, "pattern") as seen:
+        chances = model(pixels).softmax(-1)[0]
+    assert look.data["classes"][0][0] == SEEN[int(chances.argmax())]
+    flow = torch.eye(9, dtype=torch.float64)
+    for pattern in seen.values():
+        flow = (0.5 * pattern[0].double().mean(0) + 0.5 * torch.eye(9)) @ flow
+    np.testing.assert_allclose(look.data["rollout"], flow.mean(0).reshape(3, 3).numpy(), atol=1e-6)
+    assert (look.data["grid"], look.data["prefix"]) == ([3, 3], [])
+    look.save(tmp_path / "look.svg")
+    assert "reaches the mean of all patches" in (tmp_path / "look.svg").read_text(encoding="utf-8")
+    for view in ("heads", "model", "matrix", "gradient", "importance"):
+        assert inspect(folder, IMAGE, view=view).data
+    answer = heedful.pipeline("image-classification", folder)([IMAGE])[0]
+    assert answer["output"] == SEEN[int(chances.argmax())]
 
 
 # ------------------------------------------------------------------------------------------------------------- gradient

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -111,6 +113,46 @@ def test_a_kill_while_they_make_way_loses_none(tmp_path, monkeypatch):
         assert again.load() == {"step": 3}
         again.save({"step": 4})
         assert steps(again)[:2] == [4, 3]
+
+
+@pytest.mark.parametrize("gone", ["damaged", "removed"])
+def test_a_kill_before_the_new_one_has_its_name_leaves_the_one_that_was_taken_up(tmp_path, monkeypatch, gone):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2):
+        checkpoints.save({"step": step})
+    if gone == "damaged":
+        checkpoints.path.write_bytes(checkpoints.path.read_bytes()[:-1])
+    else:
+        checkpoints.path.unlink()
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.load() == {"step": 1}
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save({"step": 3})
+    assert Checkpoints(tmp_path).load() == {"step": 1}
+    checkpoints.save({"step": 3})
+    assert sorted(checkpoints.kept()) == [0]
+    assert Checkpoints(tmp_path).load() == {"step": 3}
+
+
+def test_a_disk_that_fails_to_read_is_passed_over(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2):
+        checkpoints.save({"step": step})
+    opened = Path.open
+
+    def failing(self, *arguments, **options):
+        if self.name == "checkpoint.pt" and arguments == ("rb",):
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", failing)
+    assert checkpoints.load() == {"step": 1}
 
 
 def test_of_those_that_rescue_a_step_one_writes(tmp_path):

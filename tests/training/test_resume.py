@@ -176,20 +176,40 @@ class Shares(Alone):
     needs_all = True
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_shares_whose_writing_did_not_end_are_not_said_to_be_there(toy, tmp_path, ended):
+@pytest.mark.parametrize("lost", [4, 7])
+@pytest.mark.parametrize("ended", [0, 3])  # the step of the last one whose writing ended; every third is saved
+def test_only_shares_whose_writing_ended_are_said_to_be_there(toy, tmp_path, ended, lost):
     error = RuntimeError("gloo: Connection closed by peer")
 
     def gone(step):
-        if step == 4:
-            if not ended:
-                loop.checkpoints._failed = error
+        if step == lost:
             raise error
 
-    loop = toy.loop(tmp_path, at=gone, engine=Shares(Second()), save_every=3)
-    with pytest.raises(HeedfulError, match="gone, at step 4; ") as told:
+    loop = toy.loop(tmp_path, at=gone, engine=Shares(Second()), save_every=3, evaluate=None, patience=None)
+    write = loop.checkpoints._write
+
+    def some(state):
+        if state["numbers"]["step"] > ended:
+            raise error
+        write(state)
+
+    loop.checkpoints._write = some
+    with pytest.raises(HeedfulError, match=r"gone, at step \d+; ") as told:
         loop.fit()
-    assert ("the checkpoint of step 3 is in" in str(told.value)) == ended
+    assert ("the checkpoint of step 3 is in" in str(told.value)) == bool(ended)
+    assert "checkpoint of step 6" not in str(told.value)
+    assert (Checkpoints(tmp_path).load() is None) == (not ended)
+
+
+def test_best_weights_that_were_replaced_are_forgotten(toy, tmp_path):
+    loop = toy.loop(tmp_path)
+    loop.fit()
+    best = loop._numbers.best
+    assert not loop.forget_best(best["metrics"])
+    assert loop._numbers.best is best
+    assert loop.forget_best({**best["metrics"], loop.metric: best["value"] + 1})
+    assert (loop._numbers.best, loop._numbers.stale) == (None, 0)
+    assert not loop.forget_best({})
 
 
 def test_where_the_first_goes_in_an_evaluation_no_other_writes(toy, tmp_path):

@@ -467,6 +467,51 @@ def test_a_resumed_run_cannot_change_what_it_is_made_of(run: Path, capsys: pytes
     assert "is of translation, not of text-generation" in capsys.readouterr().err
 
 
+def test_a_class_token_is_part_of_what_a_run_is_made_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--preset=vit-micro", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--data.limit=60"]
+    out = ["--train=builtin:digits", "--out", str(tmp_path / "out"), *small, "--max-steps=1"]
+    run = ["train", "image-classification", *out]
+    assert cli.main(run) == 0
+    capsys.readouterr()
+    assert cli.main([*run, "--resume", "--model.class-token=false"]) == 2
+    assert "--model.class-token is False, but the run in" in capsys.readouterr().err
+    assert cli.main([*run, "--resume", "--model.class-token=true"]) == 0
+    assert cli.main([*run, "--overwrite", "--model.class-token=false"]) == 0
+    assert cli.main([*run, "--resume", "--model.class-token=false"]) == 0
+    assert cli.main([*run, "--resume", "--model.class-token=true"]) == 2
+
+
+def test_what_a_run_says_is_best_is_what_its_folder_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Gone back to an older checkpoint, with a rate that makes nothing better."""
+    out = tmp_path / "out"
+    options = [
+        "--training.keep=4",
+        "--training.evaluate-every=5",
+        "--training.save-every=5",
+        "--training.schedule=constant",
+    ]
+    options += ["--training.lr=0.001", "--training.warmup=1", "--averaging.share=0"]
+    assert cli.main(command(pairs(tmp_path), out, *options, "--max-steps=20")) == 0
+    metrics = json.loads((out / "heedful.json").read_text(encoding="utf-8"))["metrics"]
+    for name in ("checkpoint.pt", "checkpoint.1.pt"):
+        (out / name).unlink()
+    capsys.readouterr()
+    assert cli.main([*command(tmp_path / "pairs.tsv", out, *options, "--max-steps=20", "--resume"), "--json"]) == 0
+    told, said = capsys.readouterr()
+    assert "best weights so far were replaced" not in said + told
+    assert json.loads(told)["best_step"] in (15, 20), "after the checkpoint that is gone back to"
+    assert json.loads(told)["metrics"] == metrics == json.loads((out / "heedful.json").read_text())["metrics"]
+    for name in ("checkpoint.pt", "checkpoint.1.pt"):
+        (out / name).unlink()
+    other = [*command(tmp_path / "pairs.tsv", out, *options, "--max-steps=20", "--resume"), "--training.lr=1.0"]
+    assert cli.main([*other, "--json"]) == 0
+    told, said = capsys.readouterr()
+    assert "! the best weights so far were replaced after this checkpoint" in said + told
+    found = json.loads(told.splitlines()[-1])
+    assert found["best_step"] in (15, 20)
+    assert found["metrics"] == json.loads((out / "heedful.json").read_text(encoding="utf-8"))["metrics"] != metrics
+
+
 @pytest.mark.parametrize("has", [True, False])
 def test_bf16_where_the_machine_has_no_instructions_for_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has: bool

@@ -9,6 +9,7 @@ import torch
 
 from heedful.errors import HeedfulError
 from heedful.training import sharded
+from heedful.training.checkpoint import Checkpoints, Damaged
 from heedful.training.ranks import Ranks
 from heedful.training.sharded import ShardedCheckpoints
 
@@ -72,14 +73,47 @@ def test_what_goes_wrong_meanwhile_is_raised_where_it_is_waited_for(tmp_path, mo
     assert checkpoints.load()["numbers"] == {"step": 1}
 
 
-def test_what_the_first_tells_no_other_tells_again(tmp_path, caplog):
-    checkpoints = ShardedCheckpoints(tmp_path, Ranks(), lambda: state(0, 0.0))
-    for failed, said in ((SystemExit(2), []), (HeedfulError("no room"), ["a checkpoint was left out"])):
-        caplog.clear()
-        checkpoints._failed = failed
-        checkpoints.save(state(1, 1.0), wait=False)
-        assert [text.partition(" and ")[0] for text in caplog.messages if "checkpoint was" in text] == said
-        assert checkpoints.load()["numbers"] == {"step": 1}
+@pytest.mark.parametrize("first", [True, False])
+def test_of_several_the_first_alone_tells_what_was_left_out_and_passed_over(tmp_path, caplog, first):
+    checkpoints = Checkpoints(tmp_path, 2, speaks=first)
+    checkpoints.save(state(1, 1.0))
+    checkpoints._failed = HeedfulError("no room")
+    checkpoints.save(state(2, 1.0), wait=False)
+    checkpoints.path.write_bytes(checkpoints.path.read_bytes()[:-1])
+    assert checkpoints.load()["numbers"] == {"step": 1}
+    told = [text for text in caplog.messages if "left out and the next" in text or "is taken up" in text]
+    assert len(told) == (2 if first else 0)
+    assert ShardedCheckpoints(tmp_path, Ranks(), lambda: state(0, 0.0)).speaks
+
+
+class Torn(Ranks):
+    """The first of two, the other of which finds something else."""
+
+    def __init__(self, other):
+        super().__init__(0, 2)
+        self.other = other
+
+    def aside(self):
+        return self
+
+    def same(self, value=None):
+        return value
+
+    def all(self, value):
+        return [value, self.other]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (HeedfulError("cannot read it: Permission denied"), "Permission denied"),
+        (Damaged("its file is cut off or damaged"), "its file is cut off"),
+    ],
+)
+def test_what_another_cannot_read_is_told_by_the_first(tmp_path, other, said):
+    ShardedCheckpoints(tmp_path, Ranks(), lambda: state(0, 0.0)).save(state(1, 1.0))
+    with pytest.raises(type(other), match=said):
+        ShardedCheckpoints(tmp_path, Torn(other), lambda: state(0, 0.0)).load()
 
 
 def test_shares_that_no_checkpoint_names_go(tmp_path):

@@ -49,7 +49,7 @@ def tokens_read(model: Model) -> slice | None:
     """Which tokens of a sequence the head reads; None where it wants them all."""
     head = model.head
     if isinstance(head, ImageClassifier):
-        return slice(0, len(head.output))
+        return slice(0, len(head.output)) if head.prefixed else None
     if isinstance(head, SequenceClassifier | Pooled):  # "causal" lets the only query of a call see every key
         return {"first": None if model.main.causal else FIRST, "last": LAST}.get(head.pooling)
     return None

@@ -148,7 +148,7 @@ def class_token_overlay(attention: Tensor, grid: tuple[int, int], token: int = 0
     Args:
         attention: N is the tokens before the patches, then the patches row by row.
         grid: rows and columns of patches.
-        token: which row: 0 the class token (without one, the first patch, which the head then reads), 1 DeiT's
+        token: which row: 0 the class token (without one, the first patch), 1 DeiT's
             distillation token, further ones patches.
 
     >>> class_token_overlay(torch.tensor([[0.2, 0.3, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), grid=(1, 2))

@@ -63,6 +63,8 @@ def image_of(subject: Subject, pixels: torch.Tensor, shown: Any, ask: Ask) -> Im
     with torch.no_grad(), record(model, "attention.pattern") as seen:
         chances = model(pixels).float().softmax(-1)[0]
     patterns = [seen[f"encoder.block.{layer}.attention.pattern"] for layer in range(stack.depth)]
+    through = rollout(patterns)
+    reached = class_token_overlay(through, cells) if prefix else through.mean(1).unflatten(-1, cells)
     layers, heads = list(ask.layers or range(stack.depth)), list(ask.heads or range(stack.heads))
     best = chances.topk(min(CLASSES, len(chances)))
     slopes = gradient_x_input(model, pixels, label=int(best.indices[0])).input[0, len(prefix) :]
@@ -73,7 +75,7 @@ def image_of(subject: Subject, pixels: torch.Tensor, shown: Any, ask: Ask) -> Im
         layers=layers,
         heads=heads,
         weights=torch.stack([patterns[layer][0, heads] for layer in layers]).float().cpu().numpy(),
-        rollout=class_token_overlay(rollout(patterns), cells)[0].cpu().numpy(),
+        rollout=reached[0].cpu().numpy(),
         classes=[
             (subject.labels[number], chance)
             for number, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -86,5 +88,6 @@ def image_of(subject: Subject, pixels: torch.Tensor, shown: Any, ask: Ask) -> Im
 def _svg(image: ImageMaps, title: str) -> str:
     """The rollout over the image."""
     said = ", ".join(f"{name} {100 * chance:.0f} %" for name, chance in image.classes[:1])
-    note = f"Rollout: how much of each patch reaches the class token. {image.note}"
+    gathers = "class token" if image.prefix else "mean of all patches"
+    note = f"Rollout: how much of each patch reaches the {gathers}. {image.note}"
     return figures.overlay(np.asarray(image.pixels), np.asarray(image.rollout), f"{title} · {said}", note=note.strip())

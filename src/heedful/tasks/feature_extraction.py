@@ -368,6 +368,11 @@ class FeatureExtraction(Task):
             made[places] = vectors
         return made
 
+    def posed(self, row: Row) -> tuple[Any, Any]:
+        """A text and its pair, or both and their score."""
+        text, pair = texts_of(row)[:2]
+        return ([text, pair], row.values["score"]) if "score" in row.values else (text, pair)
+
     def sample(self, row: Row) -> str:
         """``text → pair``, ``text → pair, not negative``, ``text + pair → 3.5``."""
         text, pair, *negative = map(short, texts_of(row))

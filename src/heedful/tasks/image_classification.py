@@ -41,7 +41,7 @@ from heedful.tasks.classes import (
 )
 from heedful.tasks.image_sizes import SMALL, SMALLEST, channels_of, patch_of, side_of, size_of
 from heedful.tasks.shared import changed, gentle, preset_of, reads
-from heedful.tasks.task import Answer, Baseline, Batch, Encoded, Measured, Said, Task, shown
+from heedful.tasks.task import LINE, Answer, Baseline, Batch, Encoded, Measured, Said, Task, short, shown
 
 MEASURED = 1000  # images that tell mean and deviation
 TOP = 5
@@ -318,7 +318,8 @@ class ImageClassification(Task):
 
     def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
         """As all; of a picture the name of its file."""
-        return [told | {"input": Path(told["input"]).name} for told in super().said(model, rows, measured)]
+        told = zip(rows, super().said(model, rows, measured), strict=False)
+        return [one | {"input": short(Path(row.values["image"].name).name, LINE)} for row, one in told]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Logistic regression on the pixels: ``heedful.evaluation.baselines.linear_images``."""

@@ -168,6 +168,10 @@ class SequenceToSequence(EncoderDecoderTask):
         """What it should answer."""
         return str(row.values[list(self.columns)[1]])
 
+    def posed(self, row: Row) -> tuple[str, str]:
+        """The source as it is asked, and the target."""
+        return self.asked(row), self.wanted(row)
+
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Source and target ids of each row, with what their tokenizers put around them; pairs with a side longer than
         ``max_length``, or than the model takes, are left out, or where the task cuts sources, their sources cut.

@@ -85,9 +85,13 @@ def begun(out: Path, settings: RunSettings) -> None:
     (out / BEGINNING).unlink()
 
 
-def told_anew(out: Path, settings: RunSettings) -> None:
-    """From now on the run is resumed with these settings, which a run that goes on was told."""
+def told_anew(out: Path, settings: RunSettings) -> bool:
+    """From now on the run is resumed with these settings, which a run that goes on was told; whether they are those
+    that it had.
+    """
+    before = replace(read_toml(out / BEGUN), out=settings.out, resume=settings.resume, overwrite=settings.overwrite)
     write(out / BEGUN, to_toml(settings))
+    return before == settings
 
 
 def left(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -39,11 +40,13 @@ class Checkpoints:
     Args:
         folder: of the run.
         keep: how many there are at most.
+        speaks: whether this process tells what was left out or passed over; of several one does.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int = 1) -> None:
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 1, *, speaks: bool = True) -> None:
         self.path = Path(folder) / "checkpoint.pt"
-        self.keep = keep
+        self.keep, self.speaks = keep, speaks
+        self._step: int | None = None  # of the newest that this process knows to be on disk
         self._damaged: list[Path] = []  # newer than what was taken up: not kept
         self._writer: threading.Thread | None = None
         self._failed: BaseException | None = None  # of the writer, until somebody waits for it
@@ -57,10 +60,10 @@ class Checkpoints:
         meanwhile, but by SIGKILL, ends when it is written. Where the one before could not be written this one is waited
         for: there may be room again.
         """
-        failed = self.joined()
+        failed = self._joined()
         if wait or failed is not None:
             self._write(state)
-            if failed is not None and not isinstance(failed, SystemExit):  # of which another rank tells
+            if failed is not None and self.speaks:
                 log.warning(f"a checkpoint was left out and the next one is written: {failed}")
             return
         self._writer = threading.Thread(target=self._write_later, args=(self._copied(state),), name="checkpoint")
@@ -68,11 +71,18 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Return when nothing is being written; raises what went wrong since the last time."""
-        if (failed := self.joined()) is not None:
+        if (failed := self._joined()) is not None:
             raise failed
 
-    def joined(self) -> BaseException | None:
-        """What :meth:`wait` would raise."""
+    @property
+    def step(self) -> int | None:
+        """Of which step the newest is that is on disk, when nothing is being written; None where none is known of."""
+        if self._writer is not None:
+            self._writer.join()
+        return self._step
+
+    def _joined(self) -> BaseException | None:
+        """What went wrong since the last time, when nothing is being written any more."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -100,6 +110,7 @@ class Checkpoints:
                 return
             self._fill(file, beside, state)
             os.replace(beside, self.path)
+            self._step = _step_of(state)
 
     def _write(self, state: Mapping[str, Any]) -> None:
         beside = self.path.with_name(self.path.name + ".part")
@@ -108,6 +119,10 @@ class Checkpoints:
             self._fill(beside.open("wb+"), beside, state)
             self._make_way()
             os.replace(beside, self.path)
+            for number, path in self.kept().items():
+                if number >= self.keep:
+                    path.unlink(missing_ok=True)
+            self._step = _step_of(state)
 
     def _fill(self, file: BinaryIO, beside: Path, state: Mapping[str, Any]) -> None:
         """Write ``state`` into ``file``, which lies ``beside``, to the last byte."""
@@ -122,8 +137,8 @@ class Checkpoints:
             raise
 
     def _make_way(self) -> None:
-        """Free the newest one's place: those up to the first gap go one further, and what is too old is removed. A kill
-        in between leaves a gap, which :meth:`load` passes over.
+        """Free the newest one's place: those up to the first gap go one further, over the oldest. A kill in between
+        leaves a gap, which :meth:`load` passes over.
         """
         for path in self._damaged:
             path.unlink(missing_ok=True)
@@ -132,9 +147,6 @@ class Checkpoints:
         gap = next(number for number in count() if number not in kept)
         for number in reversed(range(min(gap, self.keep - 1))):
             os.replace(kept[number], self._place(number + 1))
-        for number, path in kept.items():
-            if number >= max(self.keep, 1):
-                path.unlink(missing_ok=True)
 
     def _place(self, number: int) -> Path:
         return self.path.with_name(f"checkpoint.{number}.pt") if number else self.path
@@ -151,14 +163,15 @@ class Checkpoints:
         self.wait()
         self._damaged.clear()
         first: Damaged | None = None
-        for path in self.kept().values():
+        for path in self._candidates():
             try:
                 state = self._read(path)
             except Damaged as error:
                 first = first or error
                 self._damaged.append(path)
                 continue
-            if self._damaged:
+            self._step = _step_of(state)
+            if self._damaged and self.speaks:
                 names = ", ".join(one.name for one in self._damaged)
                 log.warning(f"{names} in {path.parent} is cut off or damaged; {path.name}, from before it, is taken up")
             return state
@@ -166,6 +179,9 @@ class Checkpoints:
         if first is not None:
             raise first
         return None
+
+    def _candidates(self) -> list[Path]:
+        return list(self.kept().values())
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
@@ -175,7 +191,8 @@ class Checkpoints:
                 file.seek(0)
                 state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         except OSError as error:
-            raise HeedfulError(f"cannot read {path}: {error.strerror}; make it readable, or start anew") from None
+            kind = Damaged if error.errno == errno.EIO else HeedfulError  # the disk's own, which no right will mend
+            raise kind(f"cannot read {path}: {error.strerror}; make it readable, or start anew") from None
         except (pickle.UnpicklingError, RuntimeError):  # torch's, of what heedful did not write
             raise Damaged(
                 f"{path} is cut off or damaged; remove it and start the run anew, or put a whole copy in its place"
@@ -188,6 +205,11 @@ class Checkpoints:
         with writing(self.path):
             for path in self.kept().values():
                 path.unlink(missing_ok=True)
+
+
+def _step_of(state: Mapping[str, Any]) -> int | None:
+    step: int | None = state.get("numbers", {}).get("step")
+    return step
 
 
 KEPT = re.compile(r"checkpoint(?:\.([1-9]\d*))?\.pt")

@@ -38,6 +38,7 @@ MADE = (
     "tuning.layer_decay",
 )
 
+GIVEN = {"model.class_token": True}  # of these, what there is without a word
 LIVE = {"model.drop_path", "tokenizer.dropout"}  # of these, what is drawn in training alone: any run may be told it
 
 
@@ -50,7 +51,8 @@ def check_same(settings: RunSettings, begun: RunSettings) -> None:
     its = {"recipe": begun.recipe, "preset": begun.preset, "from": begun.start_from} | _given(begun)
     for name, value in asked.items():
         made = name in named or (name.startswith(MADE) and name not in LIVE)
-        if made and value != its.get(name) and (value or its.get(name)):  # false is what there is without it
+        own = its.get(name, GIVEN.get(name))
+        if made and value != own and (value or own):  # false is what there is without it
             was = "without it" if its.get(name) is None else f"with {its[name]}"
             raise HeedfulError(
                 f"{_flag(name)} is {value}, but the run in {settings.out} was begun {was}; leave it out, or start a "

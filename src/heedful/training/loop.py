@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -460,6 +460,16 @@ class Loop:
             self._gradient.parts = self._numbers.parts
         self._saved, self._saved_at = (self._numbers.step, self._numbers.evaluated), self._numbers.seconds
 
+    def forget_best(self, kept: Mapping[str, float]) -> bool:
+        """Where the best weights known are not those whose metrics are ``kept``, the next evaluation's are the best;
+        whether it is so.
+        """
+        numbers = self._numbers
+        same = numbers.best is None or (self.metric in kept and self._rank(kept) == self._rank(numbers.best["metrics"]))
+        if not same:
+            numbers.best, numbers.lowest, numbers.stale = None, math.inf, 0
+        return not same
+
     def _left_alone(self, error: BaseException) -> HeedfulError:
         """Another rank has gone: keep what this one has, if it has the whole of it, and say so. In a step each one may
         write, for the first, if it is that one, had ended all of the step before.
@@ -467,12 +477,11 @@ class Loop:
         before, first, shared = self._before, self.engine.ranks.first, self.engine.needs_all
         if before is not None:
             self.loader.load_state_dict(before)  # the step in flight did not end
-        if shared:  # the one being written went with the other, if one was
-            sure = self.checkpoints is not None and self.checkpoints.joined() is None
-        elif sure := first or before is not None:
+        if not shared and (first or before is not None):
             self._save(rescue=not first)
-        kept = self._kept() if sure else ""  # else the first may have gone before its writing ended
-        return HeedfulError(gone(error, f", at step {self._numbers.step + 1:,}{kept}"))
+        with suppress(Exception, SystemExit):  # what was being written may have gone with the other
+            self._wait()
+        return HeedfulError(gone(error, f", at step {self._numbers.step + 1:,}{self._kept()}"))
 
     def _clock(self, *, stepping: bool = False) -> None:
         now = time.monotonic()
@@ -486,9 +495,9 @@ class Loop:
         return self._numbers.seconds * (1 / self._progress - 1) if self._progress else None
 
     def _kept(self) -> str:
-        if self.checkpoints is None or self._saved is None:
+        if self.checkpoints is None or self.checkpoints.step is None:
             return ""
-        return f"; the checkpoint of step {self._saved[0]:,} is in {self.checkpoints.path}"
+        return f"; the checkpoint of step {self.checkpoints.step:,} is in {self.checkpoints.path}"
 
     def _outcome(self, reason: str) -> Outcome:
         numbers = self._numbers

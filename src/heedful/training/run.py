@@ -20,7 +20,7 @@ import torch
 from heedful import tasks
 from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
 from heedful.auditing.audit import warnings
-from heedful.checkpoints import load, save
+from heedful.checkpoints import load, read_card, save
 from heedful.checkpoints.fitting import pack
 from heedful.data import Rows
 from heedful.errors import HeedfulError
@@ -170,8 +170,8 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
         validation.best = validation.last
 
     loop.on_better = keep
-    if settings.resume and ranks.first:
-        loop.on_taken_up = partial(told_anew, out, settings)
+    if settings.resume:
+        loop.on_taken_up = partial(_go_on, loop, settings, ranks, say)
     with deterministic(settings.deterministic or False), within_memory(settings.training):
         outcome = loop.fit()
     _finish(loop, task, out, card)
@@ -254,6 +254,19 @@ def _keep_base(model: Model, out: Path) -> None:
         raise HeedfulError(f"--out {out} holds {model.source}, which the adapter needs; choose another --out")
 
 
+def _go_on(loop: Loop, settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """The settings hold from now on. Where they are others and the best weights have been replaced since the checkpoint
+    was written, the run may not come to those again, and the next it has are the best.
+    """
+    out, told = Path(settings.out), None
+    if ranks.first:
+        same = told_anew(out, settings)
+        told = None if same else read_card(out).get("metrics", {})
+    kept = ranks.same(told)
+    if kept is not None and loop.forget_best(kept):
+        say("! the best weights so far were replaced after this checkpoint; those evaluated next are the best")
+
+
 class _Validation:
     """Measures the model as it stands, and watches it; ``best`` is the evaluation of the weights that were kept."""
 
@@ -318,7 +331,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         weight_decay=_chosen(training.weight_decay),
         rates=layer_rates(model, settings.tuning.layer_decay or 1.0),
     )
-    checkpoints = Checkpoints(out, training.keep or 1)
+    checkpoints = Checkpoints(out, training.keep or 1, speaks=ranks.first)
     if engine.needs_all:
         from heedful.training.sharded import ShardedCheckpoints  # a second that other runs need not wait for
 

@@ -43,7 +43,7 @@ class ShardedCheckpoints(Checkpoints):
     """
 
     def __init__(self, folder: str | os.PathLike[str], ranks: Ranks, live: Callable[[], Tree], keep: int = 1) -> None:
-        super().__init__(folder, keep)
+        super().__init__(folder, keep, speaks=ranks.first)
         self.ranks, self.live = ranks.aside(), live
         self._number = 0  # of the folder written last
         _hush()
@@ -78,6 +78,11 @@ class ShardedCheckpoints(Checkpoints):
                 self._prune()
         else:
             ranks.follow()
+            self._step = state["numbers"]["step"]
+
+    def _candidates(self) -> list[Path]:
+        found: list[Path] = self.ranks.same(super()._candidates())
+        return found
 
     def _prune(self) -> None:
         """Remove the shares that no checkpoint names any more."""
@@ -94,7 +99,7 @@ class ShardedCheckpoints(Checkpoints):
 
     def _read(self, path: Path) -> Tree:
         """What a checkpoint names, if all of its shares are whole; on all ranks alike."""
-        rest = super()._read(path)
+        rest = self._agreed(path)
         if SHARDS not in rest:
             raise HeedfulError(f"{path} was not written with --training.shard; resume it without")
         place, told = path.parent / rest[SHARDS], rest[DIGESTS]
@@ -102,6 +107,19 @@ class ShardedCheckpoints(Checkpoints):
         if self._digests(files[self.ranks.rank :: self.ranks.size]) != told:
             raise Damaged(f"{place} is cut off or damaged; {REMEDY}")
         return rest
+
+    def _agreed(self, path: Path) -> Tree:
+        """The file that names shares, where all ranks can read it; else what is wrong on the first that cannot."""
+        found: Tree | HeedfulError
+        try:
+            found = super()._read(path)
+        except HeedfulError as error:
+            found = error
+        wrong = [each for each in self.ranks.all(found if isinstance(found, HeedfulError) else None) if each]
+        if wrong:
+            raise next((each for each in wrong if not isinstance(each, Damaged)), wrong[0])
+        assert isinstance(found, dict)
+        return found
 
     def load(self) -> Tree | None:
         """The newest state that is whole, each rank's own shares of it; called on all ranks."""

@@ -34,7 +34,8 @@ class ImageMaps:
         layers: numbers of the L layers in the model.
         heads: numbers of the H heads.
         weights: (L, H, N, N), after the softmax; row i is what token i looks at.
-        rollout: (rows, columns), not negative: how much of each patch reaches the class token through all layers.
+        rollout: (rows, columns), not negative: how much of each patch reaches the class token through all layers, or
+            without one the mean of the patches.
         classes: names of the likeliest classes with their probabilities, best first.
         gradient: (rows, columns), signed: gradient × input of each patch for the first class; None where not asked.
         note: what was left out, in a sentence.
