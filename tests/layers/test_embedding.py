@@ -26,9 +26,13 @@ def test_segments_without_a_table() -> None:
 def test_patches_are_a_linear_map_of_each(prefix: str) -> None:
     """Rows first, then columns; each patch flattened channel by channel."""
     layer = PatchEmbedding(5, image_size=(6, 8), patch_size=2, channels=3, prefix=prefix).double()
-    torch.nn.init.normal_(layer.prefix)
     pixels = torch.randn(2, 3, 6, 8, dtype=torch.float64)
-    rows = [layer.prefix[0, i].expand(2, -1) for i in range(layer.prefix.size(1))]
+    rows = []
+    if prefix == "none":
+        assert layer.prefix is None
+    else:
+        torch.nn.init.normal_(layer.prefix)
+        rows += [layer.prefix[0, i].expand(2, -1) for i in range(len(prefix.split("+")))]
     for top in range(0, 6, 2):
         for left in range(0, 8, 2):
             patch = pixels[:, :, top : top + 2, left : left + 2].flatten(1)

@@ -410,6 +410,26 @@ def test_answers_and_scores_are_those_of_one_process(
     assert two["baseline"] == one["baseline"]
 
 
+def test_a_first_that_is_slow_to_speak_is_heard(alone: Path, tmp_path: Path) -> None:
+    """torchrun ends all processes where one has ended with an error."""
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import os, time\n"
+        "from heedful.cli import run\n"
+        "explain = run._explain\n"
+        "def slowly(*given):\n"
+        "    time.sleep(1.0 if os.environ['RANK'] == '0' else 0.0)\n"
+        "    return explain(*given)\n"
+        "run._explain = slowly\n"
+        "run.command()\n",
+        encoding="utf-8",
+    )
+    process = launched(2, script, "evaluate", alone, "--data", "-")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "heedful: standard input reaches one process" in err
+
+
 def test_what_several_cannot_share_is_said_once(alone: Path) -> None:
     for options, wrong in (
         (["evaluate", alone, "--data", "-"], "standard input reaches one process"),

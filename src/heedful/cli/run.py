@@ -6,6 +6,7 @@ import errno
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from io import TextIOWrapper
 
@@ -15,6 +16,8 @@ from heedful.cli.commands import app
 from heedful.cli.options import by_flags, join_dashes, likely
 from heedful.cli.processes import check_shared, rank, several
 from heedful.errors import HeedfulError
+
+MOMENT = 2.0  # seconds: torchrun ends all where one has, and the first is to have said why
 
 
 def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
@@ -95,5 +98,7 @@ def command() -> None:
     if several():
         sys.stdout.flush()
         sys.stderr.flush()
+        if status and rank():
+            time.sleep(MOMENT)
         os._exit(status)
     sys.exit(status)
