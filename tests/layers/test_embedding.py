@@ -38,6 +38,7 @@ def test_patches_are_a_linear_map_of_each(prefix: str) -> None:
             patch = pixels[:, :, top : top + 2, left : left + 2].flatten(1)
             rows.append(patch @ layer.projection.weight.flatten(1).T + layer.projection.bias)
     torch.testing.assert_close(layer(pixels), torch.stack(rows, 1), atol=1e-12, rtol=0)
+    assert layer(pixels).is_contiguous()
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 6), (1, 6, 8), (3, 12, 8)])

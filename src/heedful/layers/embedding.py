@@ -89,5 +89,5 @@ class PatchEmbedding(nn.Module):
             raise HeedfulError(f"images of shape {tuple(pixels.shape[1:])}, but the model takes {self.shape}")
         patches = self.projection(pixels).flatten(2).mT  # (B, D, H/P, W/P) → (B, N, D)
         if self.prefix is None:
-            return patches
+            return patches.contiguous()  # or every block would go on in this order, and read across it
         return torch.cat((self.prefix.expand(pixels.size(0), -1, -1), patches), dim=1)
