@@ -39,6 +39,20 @@ def test_it_steps_as_torchs_own(shape: tuple[int, int]) -> None:
     assert (ours - theirs).norm() < 0.02 * ours.norm()
 
 
+def test_rounded_to_bfloat16_it_is_torchs_own() -> None:
+    ours = nn.Parameter(torch.randn(24, 16))
+    theirs = nn.Parameter(ours.detach().clone())
+    one = Muon([ours], lr=0.1, weight_decay=0.2, dtype=torch.bfloat16)
+    other = torch.optim.Muon([theirs], lr=0.1, weight_decay=0.2, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        ours.grad = torch.randn(24, 16)
+        theirs.grad = ours.grad.clone()
+        one.step()
+        other.step()
+    assert ours.dtype == one.state[ours]["mean"].dtype == torch.float32
+    assert (ours - theirs).norm() < 0.01 * ours.norm()
+
+
 def test_matrices_of_one_shape_step_as_each_alone() -> None:
     together = [nn.Parameter(torch.randn(8, 8)) for _ in range(3)]
     alone = [nn.Parameter(matrix.detach().clone()) for matrix in together]

@@ -55,7 +55,6 @@ from heedful.training.sources import divided
 from heedful.training.watch import Watch
 
 ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
-OPTIMISERS: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": muon}
 Draw = Callable[[Path, Measured, Rows], object]
 
 
@@ -323,7 +322,8 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     )
     averaging = settings.averaging
     average = average_of(model, share=averaging.share, decay=averaging.ema, last=averaging.last)
-    optimiser = OPTIMISERS[_chosen(training.optimiser)](
+    optimisers: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": partial(muon, dtype=dtype)}
+    optimiser = optimisers[_chosen(training.optimiser)](
         model,
         lr=_chosen(training.lr),
         betas=_chosen(training.betas),
