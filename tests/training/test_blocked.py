@@ -93,6 +93,22 @@ def test_attention_is_in_bfloat16_under_autocast(rate: float) -> None:
         torch.testing.assert_close(one, other, atol=0.1, rtol=0.1)
 
 
+@pytest.mark.parametrize("keys", [20, 32, 49])
+def test_a_softmax_of_bfloat16_is_no_worse_in_float32(keys: int) -> None:
+    """Rows that its vectors do not fill go through float32."""
+    scores = torch.randn(3, 2, 7, keys, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    exact = scores.double().requires_grad_()
+    weights = exact.softmax(-1)
+    found = module.softmax(scores)
+    assert found.dtype is torch.bfloat16
+    assert (found - weights).abs().max() <= (torch.softmax(scores, -1) - weights).abs().max()
+    d = torch.randn_like(scores)
+    (before,) = torch.autograd.grad(weights, exact, d.double())
+    back = module.softmax_backward(d, found)
+    assert back.dtype is torch.bfloat16
+    torch.testing.assert_close(back.double(), before, atol=2e-3, rtol=2e-2)
+
+
 @pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
 def test_a_bias_that_learns_is_left_to_the_plain_path(rate: float, drawn: list[Tensor]) -> None:
     q, k, v = (made(2, 2, 5, 8, seed=seed) for seed in range(3))

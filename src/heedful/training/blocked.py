@@ -18,6 +18,7 @@ from heedful.layers.mask import Mask, tensor_mask
 from heedful.training.dropout import Bits
 
 QUERIES = 128  # of a block
+VECTOR = 32  # numbers of bfloat16 that are taken at a time
 BLOCK = 2**19  # weights at a time, about
 KEYS = 1024  # up to which the weights are kept for the backward pass; they grow with the square, the fused kernel's not
 
@@ -46,6 +47,25 @@ def parts(q: Tensor, k: Tensor, causal: bool) -> Iterator[Part]:
             yield Part(slice(row, row + size), slice(begin, end), slice(0, seen))
 
 
+def softmax(scores: Tensor) -> Tensor:
+    """Over the last axis, in the type of ``scores``; in float32 where bfloat16's vectors do not fill a row, since
+    PyTorch would take their rest number by number.
+
+    >>> softmax(torch.tensor([2.0, 4.0, 5.0]))
+    tensor([0.0351, 0.2595, 0.7054])
+    """
+    if scores.dtype is torch.bfloat16 and scores.size(-1) % VECTOR:
+        return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
+    return torch.softmax(scores, -1)
+
+
+def softmax_backward(d: Tensor, weights: Tensor) -> Tensor:
+    """What is before the softmax that made ``weights``, of what is behind it; in float32 where rows are that short."""
+    wide = torch.float32 if weights.dtype is torch.bfloat16 and weights.size(-1) < VECTOR else weights.dtype
+    made: Tensor = torch.ops.aten._softmax_backward_data(d.to(wide), weights.to(wide), -1, wide)
+    return made.to(weights.dtype)
+
+
 class BlockedAttention(torch.autograd.Function):
     """(softmax(scale · q kᵀ + mask) · b / (1 − rate)) v, b as ``Dropping`` has it, for q, k and v of as many heads.
 
@@ -71,7 +91,7 @@ class BlockedAttention(torch.autograd.Function):
                 scores[..., late:] += scores.new_full((queries.stop - queries.start,) * 2, float("-inf")).triu_(1)
             if mask is not None:
                 scores += part.of(mask)
-            weights = torch.softmax(scores, -1)
+            weights = softmax(scores)
             if bits is not None:
                 weights *= (2 * bits.keep(weights.shape) - 1).to(weights.dtype)
             y[rows, :, queries] = (weights if bits is None else weights.relu()) @ v[rows, :, keys]
@@ -101,7 +121,7 @@ class BlockedAttention(torch.autograd.Function):
             d = g @ v[rows, :, keys].mT
             if dropped:
                 d, weights = torch.ops.aten.threshold_backward(d, weights, 0), weights.abs()
-            d = torch.ops.aten._softmax_backward_data(d, weights, -1, weights.dtype).mul_(ctx.scale)
+            d = softmax_backward(d, weights).mul_(ctx.scale)
             dq[rows, :, queries] = d @ k[rows, :, keys]
             dk[rows, :, keys] += d.mT @ q[rows, :, queries]
         return dq, dk, dv, None, None, None, None
