@@ -15,8 +15,10 @@ import heedful
 from heedful import presets
 from heedful.config import LanguageHead, MaskedHead
 from heedful.heads import head_of
+from heedful.inference.memory import alike
 from heedful.tasks import output_loss as module
-from heedful.tasks.output_loss import AtOnce, InChunks, output_loss
+from heedful.tasks.output_loss import InChunks, output_loss
+from heedful.tasks.r_drop import beside
 from heedful.tasks.shared import IGNORED
 from heedful.training.products import learn_directly
 
@@ -72,8 +74,9 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture(params=[0, 10**9], ids=["in chunks", "at once"])
 def once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether a loss is made of whole logits."""
+    """Whether the gradient by the logits is held whole, made three rows at a time."""
     monkeypatch.setattr(module, "MANY", request.param)
+    monkeypatch.setattr(module, "PIECE", 3 * WORDS)
     return bool(request.param)
 
 
@@ -93,9 +96,9 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
     expected = learned(plain(head, hidden, labels, smoothing), hidden, head)
     loss = output_loss(head, hidden, labels, smoothing)
     assert loss.grad_fn is not None
-    assert loss.grad_fn.name() == ("AtOnceBackward" if once else "InChunksBackward")
+    assert loss.grad_fn.name() == "InChunksBackward"
     found = learned(loss, hidden, head)
-    assert chunks == ([] if once else [1])
+    assert chunks == [1]
     assert found.keys() == expected.keys()
     for name, one in expected.items():
         torch.testing.assert_close(found[name], one, atol=1e-12, rtol=1e-10, msg=name)
@@ -141,26 +144,6 @@ def test_rows_to_ignore_are_left_out_on_any_device(chunks: list[int]) -> None:
     loss = InChunks.apply(head.transform(hidden), head.output.weight, head.output.bias, labels, 0.1)
     for name, one in learned(loss, hidden, head).items():
         torch.testing.assert_close(one, expected[name], msg=name)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_rows_to_ignore_count_nothing_at_once(smoothing: float) -> None:
-    logits = torch.randn(ROWS, WORDS, dtype=torch.float64, requires_grad=True)
-    labels = given(ignored=True)[1]
-    loss = AtOnce.apply(logits, labels, smoothing)
-    expected = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing)
-    torch.testing.assert_close(loss, expected)
-    (found,), (wanted,) = (torch.autograd.grad(3 * one, logits) for one in (loss, expected))
-    torch.testing.assert_close(found, wanted)
-    assert (found[labels == IGNORED] == 0).all()
-
-
-def test_a_second_way_back_is_an_error_and_not_another_gradient() -> None:
-    logits = torch.randn(ROWS, WORDS, requires_grad=True)
-    loss = AtOnce.apply(logits, given(ignored=False)[1], 0.0)
-    (2 * loss).backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        (2 * loss).backward()
 
 
 def test_what_is_frozen_has_no_gradient(once: bool) -> None:
@@ -229,17 +212,50 @@ def test_the_head_is_computed_for_what_is_learned_alone() -> None:
     assert len(seen[0]) < ROWS
 
 
-def test_a_small_loss_is_made_at_once(chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MANY", ROWS * WORDS + 1)
+def test_without_gradients_nothing_is_made_for_them(chunks: list[int]) -> None:
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
-    small = output_loss(head, hidden, labels)
+    learning = output_loss(head, hidden, labels)
     with torch.no_grad():
-        monkeypatch.setattr(module, "MANY", 0)
         measured = output_loss(head, hidden, labels)
-    assert chunks == []
-    torch.testing.assert_close(output_loss(head, hidden, labels), small)
-    torch.testing.assert_close(measured, small)
     assert chunks == [1]
+    torch.testing.assert_close(measured, learning)
+
+
+@pytest.mark.parametrize("rows", [ROWS, 2048])
+def test_rows_whose_kernels_come_again_change_nothing(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to a number that comes again there is nothing to learn from, and nothing is."""
+    seen: list[int] = []
+    apply = InChunks.apply
+    monkeypatch.setattr(InChunks, "apply", lambda *given: (seen.append(len(given[0])), apply(*given))[1])
+    head, generator = made(MaskedHead(tied=True)).double(), torch.Generator().manual_seed(2)
+    hidden = torch.randn(rows + 3, WIDTH, generator=generator, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(WORDS, (rows + 3,), generator=generator).masked_fill(torch.arange(rows + 3) == 1, IGNORED)
+    expected = learned(plain(head, hidden, labels, 0.1), hidden, head)
+    monkeypatch.setattr(module, "made_for_rows", lambda: True)
+    found = learned(output_loss(head, hidden, labels, 0.1), hidden, head)
+    assert seen == [alike(rows + 2)]
+    assert (seen[0] > rows + 2) == (rows == 2048)
+    for name, one in expected.items():
+        torch.testing.assert_close(found[name], one, atol=1e-12, rtol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("watched", [False, True], ids=["", "watched"])
+def test_pairs_are_drawn_together_as_the_formula_says(smoothing: float, watched: bool, once: bool) -> None:
+    """R-Drop, against PyTorch's own divergences."""
+    head, (hidden, labels) = made(LanguageHead(tied=False, bias=True)).double(), given(ignored=False)
+    hidden = torch.cat((hidden, hidden + 0.3 * torch.randn(ROWS, WIDTH))).double().requires_grad_()
+    logits = head(hidden)
+    a, b = logits.log_softmax(1).chunk(2)
+    apart = [F.kl_div(one, other, reduction="sum", log_target=True) for one, other in ((b, a), (a, b))]
+    cross = F.cross_entropy(logits, labels.repeat(2), reduction="sum", label_smoothing=smoothing)
+    expected = learned(cross + 5.0 / 2 * sum(apart), hidden, head)
+    if watched:
+        head.output.register_forward_hook(lambda module, inputs, logits: None)
+    loss = output_loss(head, beside(hidden), beside(labels.repeat(2)), smoothing, 5.0)
+    found = learned(loss, hidden, head)
+    for name, one in expected.items():
+        torch.testing.assert_close(found[name], one, atol=1e-11, rtol=1e-9, msg=name)
 
 
 def test_tasks_learn_with_it(chunks: list[int]) -> None:

@@ -23,7 +23,8 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.inference.linear import direct
-from heedful.training import products
+from heedful.inference.memory import alike
+from heedful.training import packed, products
 from heedful.training.blocked import blocked_attention
 from heedful.training.optimisation import adamw
 from heedful.training.packed import Packed, Row, leave_padding_out
@@ -69,6 +70,14 @@ def scored(model: nn.Module) -> Tensor:
     return (hidden * torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)).sum()
 
 
+@pytest.fixture(params=[False, True], ids=["", "filled"])
+def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether rows are filled up to a number whose kernels come again: here, of three."""
+    monkeypatch.setattr(packed, "made_for_rows", lambda: request.param)
+    monkeypatch.setattr(packed, "alike", lambda rows: -(-rows // 3) * 3)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize(
     "stack",
     [
@@ -83,11 +92,30 @@ def scored(model: nn.Module) -> Tensor:
         {"causal": True, "window": 2},
     ],
 )
-def test_an_encoder_learns_the_same_without_padding(stack: dict[str, object]) -> None:
+def test_an_encoder_learns_the_same_without_padding(stack: dict[str, object], filled: bool) -> None:
     check_equal(encoder(**stack), scored, leave_padding_out)
 
 
-def test_an_encoder_decoder_learns_the_same_without_padding() -> None:
+def test_rows_are_filled_with_what_is_not_learned_from(filled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    model = encoder()
+    leave_padding_out(model)
+    model.encoder.block[0].feed_forward.up.register_forward_pre_hook(lambda part, given: seen.append(given[0].size(1)))
+    monkeypatch.setattr(packed, "watched", lambda stack: False)
+    scored(model.train())
+    assert seen == [12 if filled else 10]
+    model.encoder.config = replace(model.encoder.config, norm="batch")  # its statistics would be of the copies too
+    scored(model)
+    assert seen[1] == 10
+
+
+def test_between_two_powers_of_two_there_are_few_numbers_of_rows() -> None:
+    numbers = [alike(rows) for rows in range(1, 5000)]
+    assert all(rows <= number <= rows * 33 / 32 for rows, number in enumerate(numbers, 1))
+    assert len({number for number in numbers if 2048 < number <= 4096}) == 32
+
+
+def test_an_encoder_decoder_learns_the_same_without_padding(filled: bool) -> None:
     config = presets.transformer(16, 2, 4, 32, 50, special=SpecialTokens(pad=0, start=1, end=(2,)))
     target = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]]).bool()
     ids = torch.randint(3, 50, target.shape, generator=torch.Generator().manual_seed(1)).masked_fill(~target, 0)
@@ -114,9 +142,9 @@ def test_rows_are_made_only_where_something_learns_and_is_padded(monkeypatch: py
     leave_padding_out(model)
     begin = Row.__init__
 
-    def counted(self: Row, real: Tensor) -> None:
+    def counted(self: Row, real: Tensor, filled: bool) -> None:
         made.append(real)
-        begin(self, real)
+        begin(self, real, filled)
 
     monkeypatch.setattr(Row, "__init__", counted)
     model.train().hidden(IDS, REAL)

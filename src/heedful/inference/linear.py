@@ -278,6 +278,11 @@ def best_by_onednn() -> bool:
     return onednn(torch.float32) and not intel() and not narrow
 
 
+def made_for_rows() -> bool:
+    """Whether kernels made for the number of rows multiply what learns on a CPU: oneDNN's are, MKL's are not."""
+    return best_by_onednn() or (torch.is_autocast_enabled("cpu") and onednn(torch.get_autocast_dtype("cpu")))
+
+
 def _by_mkl(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b of a few rows of float32; of one row, W in as many parts as there are threads, and two at least.
 

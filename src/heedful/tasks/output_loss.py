@@ -20,20 +20,22 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from heedful.heads import LanguageModel, MaskedLanguageModel
-from heedful.inference.linear import Direct, best_by_onednn, pointwise
+from heedful.inference.linear import Direct, best_by_onednn, made_for_rows, pointwise
+from heedful.inference.memory import alike
 from heedful.inference.unpadded import watched
+from heedful.tasks.r_drop import divergence
 from heedful.tasks.shared import IGNORED
 
-CHUNK = 2**25  # logits at a time
+CHUNK = 2**25  # logits of which the gradient is held at a time
+MANY = 4 * CHUNK  # from so many on: of fewer it is held whole, as each chunk adds to the gradient of W
+PIECE = 2**21  # logits of one product on a CPU
 BLOCK = 2**18  # of them that stay in the cache of a core
-MANY = 4 * CHUNK  # from so many on: of fewer, a loss in chunks is slower, as each adds to the gradient of W
 
 
-def learned(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """L, in float32 at least, and its gradient by the logits (N, V), in their type."""
-    loss = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32))
-    gradient, words = torch.empty_like(logits), logits.size(1)
-    size = max(1, BLOCK // words) if logits.device.type == "cpu" else max(1, len(logits))
+def learned(logits: Tensor, labels: Tensor, smoothing: float, agreement: float, gradient: Tensor) -> Tensor:
+    """L, in float32 at least; its gradient by the logits (N, V) goes into ``gradient``."""
+    loss, words = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32)), logits.size(1)
+    size = even(BLOCK // words) if logits.device.type == "cpu" else max(1, len(logits))
     for some, y, out in zip(logits.split(size), labels.split(size), gradient.split(size), strict=True):
         ignored, y = y == IGNORED, y.clamp(min=0)[:, None]
         logs = torch.log_softmax(some.to(loss.dtype), 1)  # its own change of type is four times slower on a CPU
@@ -41,38 +43,49 @@ def learned(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, T
         if smoothing:
             each -= smoothing / words * logs.sum(1)
         loss += each.masked_fill_(ignored, 0.0).sum()
-        p = logs.exp_().scatter_add_(1, y, logs.new_full(y.shape, smoothing - 1))
+        p = logs.exp() if agreement else logs.exp_()
+        pulled, apart = together(logs, p, agreement) if agreement else (None, 0.0)
+        loss += apart
+        p = p.scatter_add_(1, y, logs.new_full(y.shape, smoothing - 1))
         if smoothing:
             p -= smoothing / words
+        if pulled is not None:
+            p += pulled
         if logits.device.type != "cpu" or ignored.any():  # elsewhere the device would have to be waited for
             p.masked_fill_(ignored[:, None], 0.0)
         out.copy_(p)
-    return loss, gradient
+    return loss
 
 
-class AtOnce(torch.autograd.Function):
-    """L, a number, from logits (N, V), y (N,) and ε."""
+def together(logs: Tensor, p: Tensor, agreement: float) -> tuple[Tensor, Tensor]:
+    """α/2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)) over pairs of rows (2N, V) that stand beside each other, log p and p, as a sum;
+    and its gradient by the logits, for l₁ α/2 (p₁ (log p₁ − log p₂ − KL(p₁ ‖ p₂)) + p₁ − p₂).
+    """
+    pairs, rows = p.unflatten(0, (-1, 2)), logs.unflatten(0, (-1, 2))
+    apart = rows - rows.flip(1)  # log p₁ − log p₂, and the other way round
+    divergences = (pairs * apart).sum(2, keepdim=True)
+    pulled = apart.sub_(divergences).add_(1.0).mul_(pairs).sub_(pairs.flip(1)).mul_(agreement / 2)
+    return pulled.flatten(0, 1), agreement / 2 * divergences.sum()
 
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-        """Also the gradient, kept for ``backward``."""
-        loss, gradient = learned(logits, labels, smoothing)
-        ctx.save_for_backward(gradient)
-        return loss
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        """That of the logits, for a loss that is ``scale`` times L."""
-        (gradient,) = ctx.saved_tensors
-        return gradient.mul_(scale.item()), None, None  # in place: a second time is an error
+def even(rows: int) -> int:
+    """So many that none is parted from the one beside it; two at least."""
+    return max(2, rows - rows % 2)
 
 
 class InChunks(torch.autograd.Function):
-    """L, a number, from x (N, D), W (V, D), b (V,) or None, y (N,) and ε."""
+    """L, a number, from x (N, D), W (V, D), b (V,) or None, y (N,), ε and α."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        smoothing: float,
+        agreement: float = 0.0,
+    ) -> Tensor:
         """Also the gradients, kept for ``backward``."""
         device, (into_x, into_weight, into_bias) = x.device.type, ctx.needs_input_grad[:3]
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -84,13 +97,15 @@ class InChunks(torch.autograd.Function):
             dx = torch.empty_like(x) if into_x else None
             dw = torch.zeros_like(weight, dtype=loss.dtype) if into_weight else None
             db = torch.zeros_like(bias, dtype=loss.dtype) if into_bias and bias is not None else None
-            size = max(1, CHUNK // len(weight))
+            size = even(CHUNK // len(weight)) if len(x) * len(weight) >= MANY else max(1, len(x))
+            step = even(PIECE // len(weight)) if device == "cpu" else size
             for rows, y, place in zip(x.split(size), labels.split(size), range(0, len(x), size), strict=True):
                 rows = rows.to(dtype)
-                one, p = learned(product(rows, w, b), y, smoothing)
-                loss += one
-                if dx is not None:
-                    dx[place : place + size] = product(p, w.mT, None)
+                p = rows.new_empty(len(rows), len(weight))  # the gradient by the logits
+                for part in (slice(begin, begin + step) for begin in range(0, len(rows), step)):
+                    loss += learned(product(rows[part], w, b), y[part], smoothing, agreement, p[part])
+                    if dx is not None:
+                        dx[place : place + size][part] = product(p[part], w.mT, None)
                 if dw is not None and dtype == dw.dtype:
                     dw.addmm_(p.mT, rows)
                 elif dw is not None:
@@ -106,7 +121,7 @@ class InChunks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         """Those of x, W and b, for a loss that is ``scale`` times L."""
-        return *(None if made is None else made * scale for made in ctx.saved_tensors), None, None
+        return *(None if made is None else made * scale for made in ctx.saved_tensors), None, None, None
 
 
 def wide(logits: Tensor) -> Tensor:
@@ -114,11 +129,17 @@ def wide(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def output_loss(head: Any, hidden: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def output_loss(
+    head: Any, hidden: Tensor, labels: Tensor, label_smoothing: float = 0.0, agreement: float = 0.0
+) -> Tensor:
     """L of what ``head`` makes of ``hidden`` (N, D), over the rows whose ``labels`` (N,) are not ``IGNORED``.
 
-    In chunks where a language model's head learns and has more than 134 million logits to make; whole where it is
-    something else, where a part of it was exchanged, or is watched (``heedful.record``, an intervention, any hook).
+    With ``agreement`` α two rows that stand beside each other, of one label, are one token that passed twice, and L has
+    α/2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)) for each such pair besides.
+
+    By ``InChunks`` where a language model's head learns, on a GPU where it has more than 134 million logits to make;
+    from whole logits where it is something else, where a part of it was exchanged, or is watched (``heedful.record``,
+    an intervention, any hook).
 
     >>> import heedful
     >>> model = heedful.create("bert-tiny", seed=0)
@@ -126,18 +147,23 @@ def output_loss(head: Any, hidden: Tensor, labels: Tensor, label_smoothing: floa
     >>> bool(output_loss(model.head, hidden, labels) == F.cross_entropy(model.head(hidden), labels))
     True
     """
-    # elsewhere the device would have to be waited for
-    if hidden.device.type == "cpu" and not (real := labels != IGNORED).all():
-        hidden, labels = hidden[real], labels[real]
-    if not (torch.is_grad_enabled() and _plain(head) and labels.numel() * head.output.out_features >= MANY):
-        logits = head(hidden)
-        if logits.device.type == "cpu" and logits.requires_grad:
-            whole: Tensor = AtOnce.apply(logits, labels, label_smoothing)
-            return whole
-        return F.cross_entropy(
-            wide(logits), labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing
-        )
-    made: Tensor = InChunks.apply(head.transform(hidden), head.output.weight, head.output.bias, labels, label_smoothing)
+    if hidden.device.type == "cpu":  # elsewhere the device would have to be waited for
+        if not (real := labels != IGNORED).all():
+            hidden, labels = hidden[real], labels[real]
+        if made_for_rows():
+            more = alike(len(labels)) - len(labels)
+            hidden, labels = F.pad(hidden, (0, 0, 0, more)), F.pad(labels, (0, more), value=IGNORED)
+    learning = torch.is_grad_enabled() and _plain(head)
+    if not learning or (hidden.device.type != "cpu" and labels.numel() * head.output.out_features < MANY):
+        logits = wide(head(hidden))
+        loss = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing)
+        if agreement:
+            pairs = torch.cat((logits[labels != IGNORED][::2], logits[labels != IGNORED][1::2]))
+            loss = loss + agreement * divergence(pairs, pairs.softmax(1)).sum()
+        return loss
+    made: Tensor = InChunks.apply(
+        head.transform(hidden), head.output.weight, head.output.bias, labels, label_smoothing, agreement
+    )
     return made
 
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from heedful.cache import NoCache, counted
+from heedful.inference.linear import made_for_rows
+from heedful.inference.memory import alike
 from heedful.inference.unpadded import watched
 from heedful.layers.attention import Attend, Attention
 from heedful.layers.mask import Mask, padding_mask
@@ -22,26 +24,29 @@ from heedful.stack import NO_CACHE, Block, Stack
 
 
 class Row:
-    """The real tokens of a batch, one sequence after the other.
+    """The real tokens of a batch, one sequence after the other, and up to ``alike`` of them copies of the first, from
+    which nothing is learned.
 
     >>> row = Row(torch.tensor([[True, True, True], [False, True, True]]))
     >>> row.places.tolist(), row.positions.tolist()
     ([0, 1, 2, 4, 5], [[0, 1, 2, 0, 1]])
     """
 
-    def __init__(self, real: Tensor) -> None:
+    def __init__(self, real: Tensor, filled: bool = False) -> None:
         self.shape = real.shape
         self.places = real.flatten().nonzero()[:, 0]  # (N,) in the batch, counted along its rows
-        self.positions = counted(real).flatten()[self.places][None]  # (1, N)
+        self.more = alike(len(self.places)) - len(self.places) if filled else 0
+        self.taken = torch.cat((self.places, self.places[:1].expand(self.more)))
+        self.positions = counted(real).flatten()[self.taken][None]  # (1, N)
 
     def gather(self, x: Tensor) -> Tensor:
         """(B, T, D) → (1, N, D)."""
-        return x.flatten(0, 1)[self.places][None]
+        return x.flatten(0, 1)[self.taken][None]
 
     def scatter(self, y: Tensor) -> Tensor:
         """(1, N, ...) → (B, T, ...); padding is zeros."""
         made = y.new_zeros(self.shape.numel(), *y.shape[2:])
-        return made.index_copy(0, self.places, y[0]).unflatten(0, self.shape)
+        return made.index_copy(0, self.places, y[0, : len(self.places)]).unflatten(0, self.shape)
 
     def heads(self, q: Tensor) -> Tensor:
         """(1, H, N, E) → (B, H, T, E)."""
@@ -96,12 +101,15 @@ class Packed(Stack):
             return super().forward(x, mask, memory=memory, memory_mask=memory_mask, cache=cache)
         seen = NO_CACHE.see(x, mask)
         allowed = self.position.prepare(seen.queries, seen.keys).join(self.visible(seen, self.config))
-        own = Row(x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask)
+        filled = made_for_rows() and self.config.norm != "batch"  # whose statistics are of real tokens alone
+        own = Row(x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask, filled)
         place = self.position.prepare(own.positions, own.positions[:, :0])  # turns; its bias is in ``allowed``
         x = self.dropout(self.embedding_norm(self.position.embed(own.gather(x), own.positions, seen.end)))
         across: Between | None = None
         if memory is not None:
-            theirs = Row(memory.new_ones(memory.shape[:2], dtype=torch.bool) if memory_mask is None else memory_mask)
+            theirs = Row(
+                memory.new_ones(memory.shape[:2], dtype=torch.bool) if memory_mask is None else memory_mask, filled
+            )
             across = Between(own, theirs, None if memory_mask is None else padding_mask(memory_mask))
             memory = theirs.gather(memory)
         for block in self.block:
