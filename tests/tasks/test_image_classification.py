@@ -337,6 +337,25 @@ def test_measures_and_answers_agree() -> None:
     assert [answer.score for answer in answers] == pytest.approx(logits.softmax(-1).amax(-1).tolist(), abs=1e-5)
 
 
+def test_a_mirror_image_is_asked_too() -> None:
+    """Measures and answers take the mean of both; whichever of the two is asked, the answer is the same."""
+    data = rows(30)
+    task, model = made(settings(), data)
+    pixels = task.collate(task.encode(data).examples)["pixels"]
+    with torch.no_grad():
+        p = (model(pixels).softmax(-1) + model(pixels.flip(-1)).softmax(-1)) / 2
+    truth = torch.tensor([LABELS.index(row.values["label"]) for row in data])
+    measured = task.measure(model, task.encode(data).examples, data, mirror=True)
+    assert measured.metrics["loss"] == pytest.approx(torch.nn.functional.nll_loss(p.log(), truth).item(), rel=1e-5)
+    assert measured.metrics["accuracy"] == pytest.approx(100 * (p.argmax(-1) == truth).float().mean().item())
+    assert measured.metrics["loss"] != task.measure(model, task.encode(data).examples, data).metrics["loss"]
+    asked = [row.values["image"].pixels()[..., 0] for row in data]
+    for inputs in (asked, [image[:, ::-1] for image in asked]):
+        answers = task.answer(model, inputs, mirror=True)
+        assert [answer.output for answer in answers] == [LABELS[i] for i in p.argmax(-1)]
+        assert [answer.score for answer in answers] == pytest.approx(p.amax(-1).tolist(), abs=1e-5)
+
+
 def test_few_labels_have_no_top_five() -> None:
     data = rows(labels=LABELS[:5])
     task, model = made(settings(), data)

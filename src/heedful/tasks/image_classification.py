@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +79,7 @@ class ImageClassification(Task):
     unit = "images"
     decides: str = "accuracy"
     uses: ClassVar[frozenset[str]] = frozenset({"image", "model.patch_size", "model.class_token"})
-    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
+    options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k", "mirror"})
     shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
     def __init__(self, labels: Sequence[str], preprocessing: Preprocessing) -> None:
@@ -297,12 +298,12 @@ class ImageClassification(Task):
         """Accuracy, macro F1, Matthews correlation, and of more than five labels the top-5 accuracy, always of all
         examples.
 
-        Details: ``by_class``, ``confusion`` and the surest ``mistakes``.
+        Details: ``by_class``, ``confusion`` and the surest ``mistakes``. With ``mirror`` as ``answer`` has it.
         """
         each, mistakes = Labelled(self.labels, len(examples)), Mistakes()
 
         def read(batch: Batch) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-            logits, truth = model(batch["pixels"]).float(), batch["labels"]
+            logits, truth = said_of(model, batch["pixels"], bool(options.get("mirror"))), batch["labels"]
             means = {"loss": F.cross_entropy(logits, truth, reduction="none").cpu()}
             if len(self.labels) > TOP:
                 means["top5_accuracy"] = 100.0 * torch.from_numpy(among_top(logits.cpu(), truth.cpu(), TOP))
@@ -330,7 +331,9 @@ class ImageClassification(Task):
     @torch.no_grad()
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
         """The likeliest label of each image and its probability; with ``top_k`` a list of so many ``{"label",
-        "score"}``, the likeliest first, of all labels where there are no more, and the score of the first.
+        "score"}``, the likeliest first, of all labels where there are no more, and the score of the first. With
+        ``mirror`` the probabilities are the mean of those of the image and of its mirror image, left to right: for a
+        model that learned from both (``--image.flip``).
 
         An image is a path, the bytes of a file, a PIL image, an array or a ``Picture``; what has no text of its own is
         called by its name in the answer.
@@ -341,7 +344,8 @@ class ImageClassification(Task):
         answers: list[Answer] = [Answer(picture.name, "", None) for picture in pictures]
 
         def read(batch: Batch) -> list[list[dict[str, Any]]]:
-            return likeliest(model(batch["pixels"]).float().softmax(-1), self.labels, top_k or 1)
+            logits = said_of(model, batch["pixels"], bool(options.get("mirror")))
+            return likeliest(logits.softmax(-1), self.labels, top_k or 1)
 
         for places, found in self.each(model, examples, read, options.get("batch_tokens")) if examples else ():
             for place, best in zip(places, found, strict=True):
@@ -354,6 +358,16 @@ class ImageClassification(Task):
         picture = row.values["image"]
         width, height = picture.size
         return shown([f"{Path(picture.name).name} ({width} × {height})", *labels_of(row)])
+
+
+def said_of(model: Model, pixels: Tensor, mirror: bool) -> Tensor:
+    """Logits (B, C) of images (B, channels, height, width) in float32; with ``mirror`` log ½ (p + p′), p′ of the image
+    turned left to right.
+    """
+    logits = model(pixels).float()
+    if not mirror:
+        return logits
+    return torch.logaddexp(logits.log_softmax(-1), model(pixels.flip(-1)).float().log_softmax(-1)) - math.log(2)
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
