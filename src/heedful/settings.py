@@ -214,6 +214,9 @@ class ModelSettings(Settings):
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = _option("feed-forward activation")
     dropout: float | None = _option("dropout of the hidden states, a probability", least=0, below=1)
     drop_path: float | None = _option("leave a sublayer out with a chance that rises to this", least=0, below=1)
+    r_drop: float | None = _option(
+        "pass each example twice, weight of the two answers' divergence; 5 is usual", least=0
+    )
     tied: bool | None = _option("output layer shares the embedding's weights (=false for its own)")
     patch_size: int | None = _option("pixels of a patch's side", least=1)
     class_token: bool | None = _option("a token that gathers the image (=false: the mean of its patches)")
@@ -367,6 +370,7 @@ class AnsweringSettings(Settings):
     max_answer_length: int | None = _option("longest answer to a question, in tokens", least=1)
     null_threshold: float | None = _option("no answer where it scores better by more than this (a logit)")
     stride: int | None = _option("tokens that neighbouring windows of a long text share", least=0)
+    mirror: bool | None = _option("what is said of an image and of its mirror image, on average; twice the time")
 
 
 @dataclass(frozen=True, kw_only=True)

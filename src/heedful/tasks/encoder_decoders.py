@@ -21,6 +21,7 @@ from heedful.generation.options import NAMES
 from heedful.models import EncoderDecoder, Model
 from heedful.settings import RunSettings
 from heedful.tasks.output_loss import output_loss
+from heedful.tasks.r_drop import beside, twice
 from heedful.tasks.shared import (
     IGNORED,
     changed,
@@ -65,6 +66,7 @@ class EncoderDecoderTask(Task):
         self.source, self.target, self.positions = source, target, positions
         given = special or SpecialTokens(pad=target.pad, start=target.start)
         self.first, self.pad = given.start, given.pad or 0
+        self.agreement = 0.0  # R-Drop's α, where training is told one
 
     # ------------------------------------------------------------------------------------------------------- making it
 
@@ -141,12 +143,16 @@ class EncoderDecoderTask(Task):
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)). Szegedy et al. 2016, section 7. The head is
-        computed for real tokens alone.
+        computed for real tokens alone. With ``--model.r-drop`` as :mod:`heedful.tasks.r_drop` says.
         """
         assert isinstance(model, EncoderDecoder)
+        batch = twice(batch) if self.agreement else batch
         real = batch["labels"] != IGNORED
-        hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], real)
-        return output_loss(model.head, hidden[real], batch["labels"][real], label_smoothing)
+        hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], real)[real]
+        labels = batch["labels"][real]
+        if not self.agreement:
+            return output_loss(model.head, hidden, labels, label_smoothing)
+        return output_loss(model.head, beside(hidden), beside(labels), label_smoothing, self.agreement) / 2
 
     def losses(self, model: Model, examples: Sequence[Any]) -> np.ndarray:
         """(N, 2): Σ −log p of each example's target tokens, and how many these are."""

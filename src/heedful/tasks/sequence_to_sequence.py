@@ -31,6 +31,7 @@ from heedful.settings import (
 )
 from heedful.tasks import shares
 from heedful.tasks.encoder_decoders import EncoderDecoderTask, Pair
+from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.shared import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
 from heedful.tasks.specific import encoder_decoder_of, prefix_of, specific
 from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
@@ -65,7 +66,9 @@ class SequenceToSequence(EncoderDecoderTask):
         positions: the most tokens of either side, where the model has so many learned positions.
     """
 
-    uses: ClassVar[frozenset[str]] = EncoderDecoderTask.uses | {"data.prefix", "tokenizer.shared", "tokenizer.dropout"}
+    uses: ClassVar[frozenset[str]] = EncoderDecoderTask.uses | {
+        *("data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop")
+    }
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options | {"prefix"}
     sizes: ClassVar[Sequence[tuple[float, Size]]]  # below so many pairs: this
     most: ClassVar[int]  # tokens of a side, where nobody says
@@ -146,7 +149,7 @@ class SequenceToSequence(EncoderDecoderTask):
 
     def ready(self, model: Model, settings: RunSettings) -> None:
         """Take over the prefix, which ``heedful.json`` keeps with the other settings."""
-        self.prefix = settings.data.prefix or ""
+        self.prefix, self.agreement = settings.data.prefix or "", agreement_of(model, settings)
         if rate := settings.tokenizer.dropout:
             self.dropped = [MergeDropout(tokenizer, rate) for tokenizer in (self.source, self.target)]
 

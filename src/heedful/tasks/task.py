@@ -30,6 +30,7 @@ SOME = frozenset(
     {"data.label_separator", "data.stride", "data.prefix", "data.separate", "data.max_length"}
     | {"tokenizer", "tokenizer.shared", "tokenizer.dropout", "image", "masking", "pooling", "training.batch_tokens"}
     | {"model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size", "model.class_token"}
+    | {"model.r_drop"}
 )
 TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # what every task of texts uses
 EVALUATED = 4096  # tokens of a batch of evaluation, where nobody says

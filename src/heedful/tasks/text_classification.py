@@ -46,6 +46,7 @@ from heedful.tasks.classes import (
 )
 from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning
 from heedful.tasks.pairs import SIDES, Example, examples_of, sides_of
+from heedful.tasks.r_drop import agreement_of, divergence, twice
 from heedful.tasks.shared import (
     check_vocabulary,
     masked,
@@ -93,7 +94,7 @@ class TextClassification(Task):
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "label"})
     unit = "examples"
     decides: str = "accuracy"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"data.label_separator"}
+    uses: ClassVar[frozenset[str]] = TEXTS | {"data.label_separator", "model.r_drop"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
     shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
     asks: ClassVar[tuple[str, ...]] = SIDES
@@ -110,6 +111,7 @@ class TextClassification(Task):
         self.columns = MappingProxyType(dict(columns or type(self).columns))
         self.decides = "micro_f1" if multi_label else "accuracy"
         self.unseen = 0.0
+        self.agreement = 0.0  # R-Drop's α, where training is told one
 
     # ------------------------------------------------------------------------------------------------------- making it
 
@@ -174,6 +176,7 @@ class TextClassification(Task):
         """Name the model's classes; what starts anew has words hidden from it."""
         model.labels, model.multi_label = list(self.labels), self.multi_label
         self.unseen = 0.0 if settings.start_from else UNSEEN
+        self.agreement = agreement_of(model, settings)
 
     def check(self, model: Model) -> None:
         """A model of text that classifies, with an output for every label and a row for every token. From then on no
@@ -256,9 +259,14 @@ class TextClassification(Task):
         """Σ over examples of −Σ_c y_c log p_c, y smoothed to (1 − ε) y + ε/C (Szegedy et al. 2016, section 7).
 
         With several labels it is the mean over the C labels of −y log p − (1 − y) log(1 − p), each label on its own and
-        smoothed to (1 − ε) y + ε/2.
+        smoothed to (1 − ε) y + ε/2. With ``--model.r-drop`` as :mod:`heedful.tasks.r_drop` says.
         """
-        return self._loss(self._logits(model, batch), batch["labels"], label_smoothing)
+        if not self.agreement:
+            return self._loss(self._logits(model, batch), batch["labels"], label_smoothing)
+        batch = twice(batch)
+        logits = self._logits(model, batch)
+        apart = divergence(logits, self._probabilities(logits)).sum() / (len(self.labels) if self.multi_label else 1)
+        return (self._loss(logits, batch["labels"], label_smoothing) + self.agreement * apart) / 2
 
     def _logits(self, model: Model, batch: Batch) -> Tensor:
         config, ids, mask = model.config, batch["ids"], batch["mask"]

@@ -39,7 +39,11 @@ MADE = (
 )
 
 GIVEN = {"model.class_token": True}  # of these, what there is without a word
-LIVE = {"model.drop_path", "tokenizer.dropout"}  # of these, what is drawn in training alone: any run may be told it
+LIVE = {
+    "model.drop_path",
+    "model.r_drop",
+    "tokenizer.dropout",
+}  # of these, what is drawn in training alone: any run may be told it
 
 
 def check_same(settings: RunSettings, begun: RunSettings) -> None:

@@ -314,7 +314,9 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     if training.gradient_checkpointing:
         forgetful(model)
     dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32
-    ceiling = Ceiling(flops_of(model), partial(most_flops, model.device, dtype)) if ranks.first else None
+    flops, passes = flops_of(model), 2 if settings.model.r_drop else 1
+    most = partial(most_flops, model.device, dtype)
+    ceiling = Ceiling(lambda batch: passes * flops(batch), most) if ranks.first else None
     engine = engine_of(ranks, bool(training.shard), training.precision == "bf16")
     quicken(model, rows_alike=not settings.model.drop_path, whole=not training.shard)
     objective = engine.learner(
