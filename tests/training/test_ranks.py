@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -174,6 +175,31 @@ def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(
     assert all(found[step] == pytest.approx(expected[step], abs=1e-5) for step in expected)
 
 
+def test_a_process_that_is_silent_is_not_waited_for_long(data: Path, tmp_path: Path) -> None:
+    """Stopped, it closes nothing: the other one ends after a while, here of six seconds, and keeps what it has."""
+    out = tmp_path / "silent"
+    code = "from datetime import timedelta; from heedful import cli; from heedful.training import ranks; "
+    code += "ranks.SILENT = timedelta(seconds=6); cli.command()"
+    command = [sys.executable, "-c", code, *map(str, train(data, out, "--max-steps=4000"))]
+    first, second = started(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not (out / "metrics.jsonl").exists() or len(losses(out)) < 3:
+            assert time.monotonic() < deadline
+            assert first.poll() is None
+            time.sleep(0.05)
+        second.send_signal(signal.SIGSTOP)
+        _, said = first.communicate(timeout=120)
+    finally:
+        second.kill()
+        second.communicate()
+    (line,) = [line for line in said.splitlines() if line.startswith("heedful:")]
+    assert first.returncode == 2
+    assert "another process of the run has said nothing for 0.1 minutes, at step" in line
+    assert "Traceback" not in said
+    assert f"the checkpoint of step {Checkpoints(out).load()['numbers']['step']:,} is in {out}" in line
+
+
 def child(parent: int, rank: str) -> int:
     """The process of this rank below ``parent``."""
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -187,22 +213,20 @@ def child(parent: int, rank: str) -> int:
     raise AssertionError(f"no process of rank {rank}")
 
 
-def failed(data: Path, out: Path, *options: object, **limits: str) -> list[str]:
-    """Two processes that are to end with an error: their exit status is 2, and this is what they say."""
+def started(command: list[str], **options: Any) -> list[subprocess.Popen[str]]:
+    """Two processes of one run, without torchrun."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    own = ({**told, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2))
+    return [subprocess.Popen(command, env={**os.environ, **each}, **options) for each in own]
+
+
+def failed(data: Path, out: Path, *options: object, **limits: str) -> list[str]:
+    """Two processes that are to end with an error: their exit status is 2, and this is what they say."""
     command = ["sh", "-c", limits.get("before", "") + ' exec "$0" "$@"', sys.executable, "-m", "heedful"]
-    each = [
-        subprocess.Popen(
-            [*command, *map(str, train(data, out, *options))],
-            env={**os.environ, **told, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    command += map(str, train(data, out, *options))
+    each = started(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     said = "".join(process.communicate(timeout=120)[1] for process in each)
     assert [process.returncode for process in each] == [2, 2], said
     assert "Traceback" not in said

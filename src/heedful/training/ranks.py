@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ import torch.distributed as dist
 
 from heedful.errors import HeedfulError
 
-PATIENCE = timedelta(hours=2)  # the others wait while the first reads data
+PATIENCE = timedelta(hours=2)  # the others wait while the first reads data, or a thread writes
+SILENT = timedelta(minutes=30)  # in which each says something as they learn; longer than any step or batch takes
 T = TypeVar("T")
 LOST = ("gloo", "Connection closed", "Connection reset", "Broken pipe", "NCCL", "Socket")  # what such errors speak of
 
@@ -29,10 +31,17 @@ class Ranks:
         rank: this one's number; 0 reads the data first, and alone writes files and speaks.
         size: how many there are.
         group: on which they speak; the default one where there is none.
+        patient: on which the others wait for what takes the first long; ``group`` where there is none.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, group: dist.ProcessGroup | None = None) -> None:
-        self.rank, self.size, self.group = rank, size, group
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        group: dist.ProcessGroup | None = None,
+        patient: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.rank, self.size, self.group, self.patient = rank, size, group, patient or group
 
     def aside(self) -> Ranks:
         """The same processes on a line of their own, for threads that speak while the others learn; called on all."""
@@ -69,9 +78,12 @@ class Ranks:
 
     def same(self, value: Any = None) -> Any:
         """What the first gives, for all."""
+        return self._same(value, self.group)
+
+    def _same(self, value: Any, group: dist.ProcessGroup | None) -> Any:
         told = [value]
         if self.size > 1:
-            dist.broadcast_object_list(told, src=0, group=self.group)
+            dist.broadcast_object_list(told, src=0, group=group)
         return told[0]
 
     def led(self, make: Callable[[], T]) -> T:
@@ -98,13 +110,13 @@ class Ranks:
         try:
             yield
         except BaseException:
-            self.same("failed")
+            self._same("failed", self.patient)
             raise
-        self.same("ready")
+        self._same("ready", self.patient)
 
     def follow(self) -> None:
         """Wait for the end of :meth:`waiting` on the first; where it failed, that one says why and this one ends."""
-        if self.same() != "ready":
+        if self._same(None, self.patient) != "ready":
             raise SystemExit(2)
 
 
@@ -125,9 +137,10 @@ def joined() -> Iterator[Ranks]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a device that the group does not know: tensors on the CPU go through gloo
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=PATIENCE)
+        dist.init_process_group(backend, timeout=SILENT)
+        patient = dist.new_group(backend="gloo", timeout=PATIENCE)
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
+        yield Ranks(dist.get_rank(), dist.get_world_size(), patient=patient)
     except RuntimeError as error:
         if not is_loss(error):
             raise
@@ -153,7 +166,10 @@ def is_loss(error: RuntimeError) -> bool:
 def gone(error: BaseException, where: str = "") -> str:
     """What to say of another process that has gone, and what to do."""
     told = " ".join(str(error).split())[:120]
+    what = "has gone"
+    if waited := re.search(r"(\d+) ?ms", told):  # gloo's and NCCL's word for a time that ran out
+        what = f"has said nothing for {int(waited[1]) / 60_000:.3g} minutes"
     return (
-        f"another process of the run has gone{where}; its own line says why, if it could; "
+        f"another process of the run {what}{where}; its own line says why, if it could; "
         f"start them all again, a training with --resume ({told})"
     )
