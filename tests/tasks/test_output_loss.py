@@ -212,6 +212,18 @@ def test_the_head_is_computed_for_what_is_learned_alone() -> None:
     assert len(seen[0]) < ROWS
 
 
+@pytest.mark.parametrize("watched", [False, True], ids=["", "watched"])
+def test_nothing_to_learn_is_no_loss(watched: bool, once: bool) -> None:
+    """A micro-batch may have none; its step has."""
+    head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
+    hidden.requires_grad_()
+    if watched:
+        head.output.register_forward_hook(lambda module, inputs, logits: None)
+    loss = output_loss(head, hidden, torch.full_like(labels, IGNORED), 0.1)
+    found = learned(loss, hidden, head)
+    assert not any(one.any() for one in found.values())
+
+
 def test_without_gradients_nothing_is_made_for_them(chunks: list[int]) -> None:
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
     learning = output_loss(head, hidden, labels)

@@ -99,8 +99,8 @@ class InChunks(torch.autograd.Function):
             db = torch.zeros_like(bias, dtype=loss.dtype) if into_bias and bias is not None else None
             size = even(CHUNK // len(weight)) if len(x) * len(weight) >= MANY else max(1, len(x))
             step = even(PIECE // len(weight)) if device == "cpu" else size
-            for rows, y, place in zip(x.split(size), labels.split(size), range(0, len(x), size), strict=True):
-                rows = rows.to(dtype)
+            for place in range(0, len(x), size):
+                rows, y = x[place : place + size].to(dtype), labels[place : place + size]
                 p = rows.new_empty(len(rows), len(weight))  # the gradient by the logits
                 for part in (slice(begin, begin + step) for begin in range(0, len(rows), step)):
                     loss += learned(product(rows[part], w, b), y[part], smoothing, agreement, p[part])
@@ -147,20 +147,20 @@ def output_loss(
     >>> bool(output_loss(model.head, hidden, labels) == F.cross_entropy(model.head(hidden), labels))
     True
     """
-    if hidden.device.type == "cpu":  # elsewhere the device would have to be waited for
-        if not (real := labels != IGNORED).all():
-            hidden, labels = hidden[real], labels[real]
-        if made_for_rows():
-            more = alike(len(labels)) - len(labels)
-            hidden, labels = F.pad(hidden, (0, 0, 0, more)), F.pad(labels, (0, more), value=IGNORED)
+    cpu = hidden.device.type == "cpu"
+    if cpu and not (real := labels != IGNORED).all():  # elsewhere the device would have to be waited for
+        hidden, labels = hidden[real], labels[real]
     learning = torch.is_grad_enabled() and _plain(head)
-    if not learning or (hidden.device.type != "cpu" and labels.numel() * head.output.out_features < MANY):
+    if not learning or (not cpu and labels.numel() * head.output.out_features < MANY):
         logits = wide(head(hidden))
         loss = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing)
         if agreement:
             pairs = torch.cat((logits[labels != IGNORED][::2], logits[labels != IGNORED][1::2]))
             loss = loss + agreement * divergence(pairs, pairs.softmax(1)).sum()
         return loss
+    if cpu and made_for_rows():
+        more = alike(len(labels)) - len(labels)
+        hidden, labels = F.pad(hidden, (0, 0, 0, more)), F.pad(labels, (0, more), value=IGNORED)
     made: Tensor = InChunks.apply(
         head.transform(hidden), head.output.weight, head.output.bias, labels, label_smoothing, agreement
     )

@@ -24,6 +24,7 @@ from heedful.checkpoints import load, read_card, save
 from heedful.checkpoints.fitting import pack
 from heedful.data import Rows
 from heedful.errors import HeedfulError
+from heedful.inference.linear import emulated
 from heedful.layers.norm import BatchNorm
 from heedful.models import Model
 from heedful.models.base import device_of
@@ -324,7 +325,8 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     )
     averaging = settings.averaging
     average = average_of(model, share=averaging.share, decay=averaging.ema, last=averaging.last)
-    optimisers: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": partial(muon, dtype=dtype)}
+    product = torch.float32 if emulated(model.device) else dtype
+    optimisers: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": partial(muon, dtype=product)}
     optimiser = optimisers[_chosen(training.optimiser)](
         model,
         lr=_chosen(training.lr),
