@@ -74,9 +74,8 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture(params=[0, 10**9], ids=["in chunks", "at once"])
 def once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the gradient by the logits is held whole, made three rows at a time."""
+    """Whether all logits are made at once."""
     monkeypatch.setattr(module, "MANY", request.param)
-    monkeypatch.setattr(module, "PIECE", 3 * WORDS)
     return bool(request.param)
 
 
@@ -144,6 +143,14 @@ def test_rows_to_ignore_are_left_out_on_any_device(chunks: list[int]) -> None:
     loss = InChunks.apply(head.transform(hidden), head.output.weight, head.output.bias, labels, 0.1)
     for name, one in learned(loss, hidden, head).items():
         torch.testing.assert_close(one, expected[name], msg=name)
+
+
+def test_a_second_way_back_is_an_error_and_not_another_gradient() -> None:
+    head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
+    loss = output_loss(head, hidden.requires_grad_(), labels)
+    (2 * loss).backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (2 * loss).backward()
 
 
 def test_what_is_frozen_has_no_gradient(once: bool) -> None:
@@ -221,6 +228,7 @@ def test_nothing_to_learn_is_no_loss(watched: bool, once: bool) -> None:
         head.output.register_forward_hook(lambda module, inputs, logits: None)
     loss = output_loss(head, hidden, torch.full_like(labels, IGNORED), 0.1)
     found = learned(loss, hidden, head)
+    assert found.keys() == learned(plain(head, hidden, labels, 0.1), hidden, head).keys()  # the other ranks wait for it
     assert not any(one.any() for one in found.values())
 
 

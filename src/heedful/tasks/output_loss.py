@@ -26,17 +26,16 @@ from heedful.inference.unpadded import watched
 from heedful.tasks.r_drop import divergence
 from heedful.tasks.shared import IGNORED
 
-CHUNK = 2**25  # logits of which the gradient is held at a time
-MANY = 4 * CHUNK  # from so many on: of fewer it is held whole, as each chunk adds to the gradient of W
-PIECE = 2**21  # logits of one product on a CPU
+CHUNK = 2**25  # logits at a time
+MANY = 4 * CHUNK  # from so many on: of fewer all at once, as each chunk adds to the gradient of W
 BLOCK = 2**18  # of them that stay in the cache of a core
 
 
-def learned(logits: Tensor, labels: Tensor, smoothing: float, agreement: float, gradient: Tensor) -> Tensor:
-    """L, in float32 at least; its gradient by the logits (N, V) goes into ``gradient``."""
+def learned(logits: Tensor, labels: Tensor, smoothing: float, agreement: float) -> Tensor:
+    """L, in float32 at least; the logits (N, V) become its gradient by them."""
     loss, words = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32)), logits.size(1)
     size = even(BLOCK // words) if logits.device.type == "cpu" else max(1, len(logits))
-    for some, y, out in zip(logits.split(size), labels.split(size), gradient.split(size), strict=True):
+    for some, y in zip(logits.split(size), labels.split(size), strict=True):
         ignored, y = y == IGNORED, y.clamp(min=0)[:, None]
         logs = torch.log_softmax(some.to(loss.dtype), 1)  # its own change of type is four times slower on a CPU
         each = (smoothing - 1) * logs.gather(1, y)[:, 0]
@@ -53,7 +52,7 @@ def learned(logits: Tensor, labels: Tensor, smoothing: float, agreement: float, 
             p += pulled
         if logits.device.type != "cpu" or ignored.any():  # elsewhere the device would have to be waited for
             p.masked_fill_(ignored[:, None], 0.0)
-        out.copy_(p)
+        some.copy_(p)
     return loss
 
 
@@ -95,23 +94,19 @@ class InChunks(torch.autograd.Function):
             product = pointwise if direct else F.linear
             loss = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
             dx = torch.empty_like(x) if into_x else None
-            dw = torch.zeros_like(weight, dtype=loss.dtype) if into_weight else None
-            db = torch.zeros_like(bias, dtype=loss.dtype) if into_bias and bias is not None else None
+            dw: Tensor | None = None
+            db: Tensor | None = None
             size = even(CHUNK // len(weight)) if len(x) * len(weight) >= MANY else max(1, len(x))
-            step = even(PIECE // len(weight)) if device == "cpu" else size
-            for place in range(0, len(x), size):
+            for place in range(0, max(1, len(x)), size):  # of no rows, too, there are gradients
                 rows, y = x[place : place + size].to(dtype), labels[place : place + size]
-                p = rows.new_empty(len(rows), len(weight))  # the gradient by the logits
-                for part in (slice(begin, begin + step) for begin in range(0, len(rows), step)):
-                    loss += learned(product(rows[part], w, b), y[part], smoothing, agreement, p[part])
-                    if dx is not None:
-                        dx[place : place + size][part] = product(p[part], w.mT, None)
-                if dw is not None and dtype == dw.dtype:
-                    dw.addmm_(p.mT, rows)
-                elif dw is not None:
-                    dw += p.mT @ rows
-                if db is not None:
-                    db += p.sum(0)
+                p = product(rows, w, b)  # logits, and then the gradient by them
+                loss += learned(p, y, smoothing, agreement)
+                if dx is not None:
+                    dx[place : place + size] = product(p, w.mT, None)
+                if into_weight:
+                    dw = added(dw, p.mT @ rows, loss.dtype)
+                if into_bias:
+                    db = added(db, p.sum(0), loss.dtype)
         ctx.save_for_backward(
             dx, None if dw is None else dw.to(weight.dtype), None if db is None else db.to(weight.dtype)
         )
@@ -121,7 +116,13 @@ class InChunks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         """Those of x, W and b, for a loss that is ``scale`` times L."""
-        return *(None if made is None else made * scale for made in ctx.saved_tensors), None, None, None
+        made = [None if each is None else each.mul_(scale) for each in ctx.saved_tensors]
+        return *made, None, None, None  # in place: a second time is an error
+
+
+def added(total: Tensor | None, part: Tensor, dtype: torch.dtype) -> Tensor:
+    """A sum in ``dtype``, and its first part alone."""
+    return part.to(dtype) if total is None else total.add_(part)
 
 
 def wide(logits: Tensor) -> Tensor:
