@@ -93,6 +93,23 @@ def test_attention_is_in_bfloat16_under_autocast(rate: float) -> None:
         torch.testing.assert_close(one, other, atol=0.1, rtol=0.1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_what_lay_in_the_memory_before_is_not_read(mask: Any, dtype: torch.dtype) -> None:
+    """Products go into tensors whose numbers nobody has set: here PyTorch makes them NaN."""
+    q, k, v = (torch.randn(3, 2, 7, 8).to(dtype).requires_grad_() for _ in range(3))
+    expected = explicit_attention(q, k, v, mask, 0.3)
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = blocked_attention(q, k, v, mask, 0.3)
+        gradients = torch.autograd.grad(found.float().sum(), (q, k, v))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
+    for one, other in zip(gradients, torch.autograd.grad(expected.float().sum(), (q, k, v)), strict=True):
+        torch.testing.assert_close(one, other, atol=5e-2, rtol=5e-2)
+
+
 @pytest.mark.parametrize("keys", [20, 32, 49])
 def test_a_softmax_of_bfloat16_is_no_worse_in_float32(keys: int) -> None:
     """Rows that its vectors do not fill go through float32."""

@@ -66,65 +66,113 @@ def softmax_backward(d: Tensor, weights: Tensor) -> Tensor:
     return made.to(weights.dtype)
 
 
-class BlockedAttention(torch.autograd.Function):
-    """(softmax(scale · q kᵀ + mask) · b / (1 − rate)) v, b as ``Dropping`` has it, for q, k and v of as many heads.
+class Made(NamedTuple):
+    """What the way back of an attention in blocks needs besides q, k and v."""
 
-    Of a block its softmax P is kept for the backward pass, with the sign of what was dropped turned. With g = dy:
-    dv = (P b / (1 − rate))ᵀ g, dP = b / (1 − rate) · g vᵀ, and what is before P as a softmax has it.
+    empty: Tensor | None  # queries that may attend to nothing
+    weights: list[Tensor]  # of each block; those that were dropped have their sign turned
+    scale: float  # of the scores
+    factor: float | None  # 1 / (1 − rate), where something is dropped
+    causal: bool
+
+
+def there(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, rate: float
+) -> tuple[Tensor, Made]:
+    """y = (softmax(scale · q kᵀ + mask) · b / (1 − rate)) v, b as ``Dropping`` has it, for q, k and v of as many heads:
+    (B, H, T, E), zeros for queries that may attend to nothing.
     """
+    bits, made, empty = (Bits(rate) if rate else None), [], None
+    if mask is not None:
+        empty = (mask == float("-inf")).all(-1, keepdim=True)
+        mask = mask.masked_fill(empty, 0.0)  # else softmax made NaN of them
+    y = torch.empty_like(q)
+    for part in parts(q, k, causal):
+        rows, queries, keys = part
+        late = later(queries, keys, q) if causal else q.new_empty(1)
+        scores = torch.baddbmm(late, flat(q[rows, :, queries]), flat(k[rows, :, keys]).mT, beta=causal, alpha=scale)
+        scores = scores.unflatten(0, (-1, q.size(1)))
+        if mask is not None:
+            scores += part.of(mask)
+        weights = softmax(scores)
+        if bits is not None:
+            weights *= (2 * bits.keep(weights.shape) - 1).to(weights.dtype)
+        put(y[rows, :, queries], flat(weights if bits is None else weights.relu()), flat(v[rows, :, keys]))
+        made.append(weights)
+    if bits is not None:
+        y.mul_(bits.scale)
+    if empty is not None:
+        y.masked_fill_(empty, 0.0)
+    return y, Made(empty, made, scale, None if bits is None else bits.scale, causal)
+
+
+def back(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, made: Made) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk and dv.
+
+    With g = dy: dv = (P b / (1 − rate))ᵀ g, dP = b / (1 − rate) · g vᵀ, and what is before P as a softmax has it.
+    """
+    empty, each, scale, factor, causal = made
+    dropped = factor is not None
+    if factor is not None:
+        dy = dy * factor
+    if empty is not None:
+        dy = dy.masked_fill(empty, 0.0)
+    dy = dy.contiguous()
+    dq, dk, dv = map(torch.empty_like, (q, k, v))
+    if more := q.size(2) > QUERIES:  # blocks of one row, whose keys get a sum
+        dk.zero_(), dv.zero_()
+    for (rows, queries, keys), weights in zip(parts(q, k, causal), each, strict=True):
+        g, keyed = flat(dy[rows, :, queries]), (rows, slice(None), keys)
+        put(dv[keyed], flat(weights.relu() if dropped else weights).mT, g, more)
+        d = torch.bmm(g, flat(v[keyed]).mT).view_as(weights)
+        if dropped:
+            d, weights = torch.ops.aten.threshold_backward(d, weights, 0), weights.abs()
+        d = flat(softmax_backward(d, weights))
+        put(dq[rows, :, queries], d, flat(k[keyed]), alpha=scale)
+        put(dk[keyed], d.mT, flat(q[rows, :, queries]), more, scale)
+    return dq, dk, dv
+
+
+def flat(x: Tensor) -> Tensor:
+    """(B, H, ...) → (B · H, ...)."""
+    return x.flatten(0, 1)
+
+
+def put(out: Tensor, one: Tensor, other: Tensor, more: bool = False, alpha: float = 1.0) -> None:
+    """Into ``out`` (B, H, T, E), or to what is there, α times the products of (B · H, T, S) and (B · H, S, E)."""
+    if out.is_contiguous():
+        torch.baddbmm(flat(out), one, other, beta=more, alpha=alpha, out=flat(out))
+    elif more:
+        out += torch.bmm(one, other).mul_(alpha).view_as(out)
+    else:
+        out.copy_(torch.bmm(one, other).mul_(alpha).view_as(out))
+
+
+def later(queries: slice, keys: slice, like: Tensor) -> Tensor:
+    """(T, S): −∞ where a key stands behind a query, the last of both side by side; else 0."""
+    size = queries.stop - queries.start, keys.stop - keys.start
+    return like.new_full(size, float("-inf")).triu_(1 + size[1] - size[0])
+
+
+class BlockedAttention(torch.autograd.Function):
+    """``there``, and its way ``back``."""
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, rate: float
     ) -> Tensor:
-        """y (B, H, T, E); zeros for queries that may attend to nothing."""
-        bits, made, empty = (Bits(rate) if rate else None), [], None
-        if mask is not None:
-            empty = (mask == float("-inf")).all(-1, keepdim=True)
-            mask = mask.masked_fill(empty, 0.0)  # else softmax made NaN of them
-        y = torch.empty_like(q)
-        for part in parts(q, k, causal):
-            rows, queries, keys = part
-            scores = (q[rows, :, queries] * scale) @ k[rows, :, keys].mT
-            if causal:
-                late = keys.stop - queries.stop + queries.start
-                scores[..., late:] += scores.new_full((queries.stop - queries.start,) * 2, float("-inf")).triu_(1)
-            if mask is not None:
-                scores += part.of(mask)
-            weights = softmax(scores)
-            if bits is not None:
-                weights *= (2 * bits.keep(weights.shape) - 1).to(weights.dtype)
-            y[rows, :, queries] = (weights if bits is None else weights.relu()) @ v[rows, :, keys]
-            made.append(weights)
-        if bits is not None:
-            y.mul_(bits.scale)
-        if empty is not None:
-            y.masked_fill_(empty, 0.0)
-        ctx.save_for_backward(q, k, v, empty, *made)
-        ctx.causal, ctx.scale, ctx.factor = causal, scale, (None if bits is None else bits.scale)
+        """y (B, H, T, E)."""
+        y, made = there(q, k, v, mask, causal, scale, rate)
+        ctx.save_for_backward(q, k, v, made.empty, *made.weights)
+        ctx.made = made._replace(empty=None, weights=[])  # tensors are kept where PyTorch sees them
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """dq, dk and dv."""
-        q, k, v, empty, *made = ctx.saved_tensors
-        dropped = ctx.factor is not None
-        if dropped:
-            dy = dy * ctx.factor
-        if empty is not None:
-            dy = dy.masked_fill(empty, 0.0)
-        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for (rows, queries, keys), weights in zip(parts(q, k, ctx.causal), made, strict=True):
-            g = dy[rows, :, queries]
-            dv[rows, :, keys] += (weights.relu() if dropped else weights).mT @ g
-            d = g @ v[rows, :, keys].mT
-            if dropped:
-                d, weights = torch.ops.aten.threshold_backward(d, weights, 0), weights.abs()
-            d = softmax_backward(d, weights).mul_(ctx.scale)
-            dq[rows, :, queries] = d @ k[rows, :, keys]
-            dk[rows, :, keys] += d.mT @ q[rows, :, queries]
-        return dq, dk, dv, None, None, None, None
+        q, k, v, empty, *weights = ctx.saved_tensors
+        return *back(dy, q, k, v, ctx.made._replace(empty=empty, weights=weights)), None, None, None, None
 
 
 def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
@@ -142,11 +190,7 @@ def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float,
     causal = isinstance(mask, str) and q.size(2) <= k.size(2)
     if torch.is_autocast_enabled("cpu"):
         q, k, v = (one.to(torch.get_autocast_dtype("cpu")) for one in (q, k, v))
-    added = None if causal else tensor_mask(mask, q.size(2), k.size(2), q.device)
-    if added is not None:
-        if added.dtype == torch.bool:
-            added = torch.where(added, 0.0, float("-inf"))
-        added = added.to(q.dtype)[(None,) * (4 - added.ndim)]
+    added = None if causal else added_mask(tensor_mask(mask, q.size(2), k.size(2), q.device), q.dtype)
     k, v = (
         one.repeat_interleave(q.size(1) // one.size(1), dim=1) if len(q[0]) > len(one[0]) else one for one in (k, v)
     )
@@ -155,6 +199,15 @@ def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float,
             q.contiguous(), k.contiguous(), v.contiguous(), added, causal, scale, dropout
         )
     return y
+
+
+def added_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """What is added to scores (B, H, T, S): 0 and −∞ of a mask of booleans, a bias as it is."""
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, float("-inf"))
+    return mask.to(dtype)[(None,) * (4 - mask.ndim)]
 
 
 def attend_in_blocks(model: nn.Module) -> None:
