@@ -354,6 +354,8 @@ def test_a_mirror_image_is_asked_too() -> None:
         answers = task.answer(model, inputs, mirror=True)
         assert [answer.output for answer in answers] == [LABELS[i] for i in p.argmax(-1)]
         assert [answer.score for answer in answers] == pytest.approx(p.amax(-1).tolist(), abs=1e-5)
+    with pytest.raises(HeedfulError, match="mirror is 'no'; give True or False"):
+        task.answer(model, asked, mirror="no")
 
 
 def test_few_labels_have_no_top_five() -> None:

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 from heedful import cli
 from heedful.training import Checkpoints
+from heedful.training.ranks import gone
 
 SCRIPT = Path(__file__).with_name("ranks_script.py")
 TINY = ("--preset", "transformer-tiny", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--model.ff-dim=16")
@@ -198,6 +199,21 @@ def test_a_process_that_is_silent_is_not_waited_for_long(data: Path, tmp_path: P
     assert "another process of the run has said nothing for 0.1 minutes, at step" in line
     assert "Traceback" not in said
     assert f"the checkpoint of step {Checkpoints(out).load()['numbers']['step']:,} is in {out}" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            "[gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
+            "nothing for 30 min",
+        ),
+        ("WorkNCCL(SeqNum=7, Timeout(ms)=600000) ran for 600014 milliseconds before timing out", "nothing for 10 min"),
+        ("[gloo/pair.cc:524] Read error [127.0.0.1]:27182: Connection reset by peer", "has gone"),
+    ],
+)
+def test_silence_is_told_from_a_loss(error: str, told: str) -> None:
+    assert told in gone(RuntimeError("x" * 200 + error))
 
 
 def child(parent: int, rank: str) -> int:

@@ -303,7 +303,7 @@ class ImageClassification(Task):
         each, mistakes = Labelled(self.labels, len(examples)), Mistakes()
 
         def read(batch: Batch) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-            logits, truth = said_of(model, batch["pixels"], bool(options.get("mirror"))), batch["labels"]
+            logits, truth = said_of(model, batch["pixels"], mirrored(options)), batch["labels"]
             means = {"loss": F.cross_entropy(logits, truth, reduction="none").cpu()}
             if len(self.labels) > TOP:
                 means["top5_accuracy"] = 100.0 * torch.from_numpy(among_top(logits.cpu(), truth.cpu(), TOP))
@@ -344,7 +344,7 @@ class ImageClassification(Task):
         answers: list[Answer] = [Answer(picture.name, "", None) for picture in pictures]
 
         def read(batch: Batch) -> list[list[dict[str, Any]]]:
-            logits = said_of(model, batch["pixels"], bool(options.get("mirror")))
+            logits = said_of(model, batch["pixels"], mirrored(options))
             return likeliest(logits.softmax(-1), self.labels, top_k or 1)
 
         for places, found in self.each(model, examples, read, options.get("batch_tokens")) if examples else ():
@@ -358,6 +358,13 @@ class ImageClassification(Task):
         picture = row.values["image"]
         width, height = picture.size
         return shown([f"{Path(picture.name).name} ({width} × {height})", *labels_of(row)])
+
+
+def mirrored(options: Mapping[str, Any]) -> bool:
+    """Whether mirror images are asked too."""
+    if not isinstance(asked := options.get("mirror") or False, bool):
+        raise HeedfulError(f"mirror is {asked!r}; give True or False")
+    return asked
 
 
 def said_of(model: Model, pixels: Tensor, mirror: bool) -> Tensor:

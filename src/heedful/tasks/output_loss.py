@@ -1,13 +1,13 @@
-"""The loss of an output map and its gradient, made in one pass over the logits; of a large map, some rows at a time.
+"""The loss of an output map and its gradient, made in one pass over the logits; of very many, some rows at a time.
 
 For x (N, D), the output map's W (V, D) and b (V,), and labels y (N,), with ε the label smoothing,
 
 .. math:: L = \\sum_i (1 - ε)(-\\log p_i(y_i)) + \\frac{ε}{V} \\sum_v -\\log p_i(v), \\quad p_i = softmax(W x_i + b)
 
-and its gradient by the logits is p − (1 − ε) onehot(y) − ε/V. On a CPU both are made of a few rows at a time, which
-stay in the cache from the softmax to the gradient. Of a large map those by x, W and b are made in the same pass, while
-a chunk's logits are still at hand, so that the logits of a batch are never held (as in Hsu et al. 2024, Liger Kernel,
-section 3.2).
+and its gradient by the logits is p − (1 − ε) onehot(y) − ε/V; ``together`` is what R-Drop adds to both. On a CPU they
+are made of a few rows at a time, which stay in the cache from the softmax to the gradient, and the gradient takes the
+place of the logits. Those by x, W and b are made in the same pass, so that of very many logits no more than a chunk is
+held (as in Hsu et al. 2024, Liger Kernel, section 3.2).
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ def output_loss(
         logits = wide(head(hidden))
         loss = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing)
         if agreement:
-            pairs = torch.cat((logits[labels != IGNORED][::2], logits[labels != IGNORED][1::2]))
+            real = labels != IGNORED
+            pairs = torch.cat((logits[real][::2], logits[real][1::2]))
             loss = loss + agreement * divergence(pairs, pairs.softmax(1)).sum()
         return loss
     if cpu and made_for_rows():

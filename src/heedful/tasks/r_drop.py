@@ -14,18 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
-from heedful.layers import Attention
 from heedful.settings import RunSettings
 
 
 def agreement_of(model: nn.Module, settings: RunSettings) -> float:
     """α, 0 where nobody asks for it; ``HeedfulError`` where both passages of an example would be the same."""
     agreement = settings.model.r_drop or 0.0
-    rates = [getattr(part, "p", 0.0) for part in model.modules() if isinstance(part, nn.Dropout)]
-    rates += [part.dropout for part in model.modules() if isinstance(part, Attention)]
-    if agreement and not any(rates) and not settings.model.drop_path:
+    rates = [getattr(part, name, None) for part in model.modules() for name in ("p", "dropout")]
+    drops = settings.model.drop_path or settings.lora.dropout or any(isinstance(rate, float) and rate for rate in rates)
+    if agreement and not drops:
+        remedy = "--model.drop-path" if settings.start_from or settings.resume else "--model.dropout"
         raise HeedfulError(
-            f"--model.r-drop is {agreement:g}, but this model drops nothing; give --model.dropout, or leave it out"
+            f"--model.r-drop is {agreement:g}, but this model drops nothing; give {remedy}, or leave it out"
         )
     return agreement
 
@@ -49,8 +49,8 @@ def beside(hidden: Tensor) -> Tensor:
 
 
 def divergence(logits: Tensor, p: Tensor) -> Tensor:
-    """½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)) = ½ Σ (p₁ − p₂)(l₁ − l₂) of each example, (N, C): logits and probabilities (2N, C)
-    of what passed twice, by softmax over the C or each of them a probability of its own.
+    """The terms (N, C) of ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)) = ½ Σ (p₁ − p₂)(l₁ − l₂), of the logits and probabilities
+    (2N, C) of what passed twice, by softmax over the C or each of them a probability of its own.
 
     >>> logits = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
     >>> round(float(divergence(logits, logits.softmax(1)).sum()), 4)

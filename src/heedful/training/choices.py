@@ -43,7 +43,7 @@ LIVE = {
     "model.drop_path",
     "model.r_drop",
     "tokenizer.dropout",
-}  # of these, what is drawn in training alone: any run may be told it
+}  # of these, what training alone hears: any run may be told it
 
 
 def check_same(settings: RunSettings, begun: RunSettings) -> None:

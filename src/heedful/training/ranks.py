@@ -19,7 +19,7 @@ import torch.distributed as dist
 from heedful.errors import HeedfulError
 
 PATIENCE = timedelta(hours=2)  # the others wait while the first reads data, or a thread writes
-SILENT = timedelta(minutes=30)  # in which each says something as they learn; longer than any step or batch takes
+SILENT = timedelta(minutes=30)  # in which each says something as they learn: longer than a step or a batch takes
 T = TypeVar("T")
 LOST = ("gloo", "Connection closed", "Connection reset", "Broken pipe", "NCCL", "Socket")  # what such errors speak of
 
@@ -31,7 +31,7 @@ class Ranks:
         rank: this one's number; 0 reads the data first, and alone writes files and speaks.
         size: how many there are.
         group: on which they speak; the default one where there is none.
-        patient: on which the others wait for what takes the first long; ``group`` where there is none.
+        patient: on which they wait for what takes some of them long; ``group`` where there is none.
     """
 
     def __init__(
@@ -100,6 +100,11 @@ class Ranks:
         if self.size > 1:
             dist.barrier(group=self.group)
 
+    def meet(self) -> None:
+        """Until all are here, however long some of them take."""
+        if self.size > 1:
+            dist.barrier(group=self.patient)
+
     def alike(self, error: HeedfulError) -> BaseException:
         """What to raise where all ranks have found the same ``error``: the first says it, the others end quietly."""
         return error if self.first else SystemExit(2)
@@ -165,9 +170,10 @@ def is_loss(error: RuntimeError) -> bool:
 
 def gone(error: BaseException, where: str = "") -> str:
     """What to say of another process that has gone, and what to do."""
-    told = " ".join(str(error).split())[:120]
-    what = "has gone"
-    if waited := re.search(r"(\d+) ?ms", told):  # gloo's and NCCL's word for a time that ran out
+    told, what = " ".join(str(error).split())[:120], "has gone"
+    if waited := re.search(
+        r"(?:Timeout\(ms\)=|waiting |timeout after )(\d+)", str(error)
+    ):  # NCCL's, gloo's, the store's
         what = f"has said nothing for {int(waited[1]) / 60_000:.3g} minutes"
     return (
         f"another process of the run {what}{where}; its own line says why, if it could; "
