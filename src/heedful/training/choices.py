@@ -39,11 +39,8 @@ MADE = (
 )
 
 GIVEN = {"model.class_token": True}  # of these, what there is without a word
-LIVE = {
-    "model.drop_path",
-    "model.r_drop",
-    "tokenizer.dropout",
-}  # of these, what training alone hears: any run may be told it
+# of these, what training alone hears: any run may be told it
+LIVE = {"model.drop_path", "model.r_drop", "tokenizer.dropout"}
 
 
 def check_same(settings: RunSettings, begun: RunSettings) -> None:

@@ -35,8 +35,8 @@ class Row:
     def __init__(self, real: Tensor, filled: bool = False) -> None:
         self.shape = real.shape
         self.places = real.flatten().nonzero()[:, 0]  # (N,) in the batch, counted along its rows
-        self.more = alike(len(self.places)) - len(self.places) if filled else 0
-        self.taken = torch.cat((self.places, self.places[:1].expand(self.more)))
+        more = alike(len(self.places)) - len(self.places) if filled else 0
+        self.taken = torch.cat((self.places, self.places[:1].expand(more)))
         self.positions = counted(real).flatten()[self.taken][None]  # (1, N)
 
     def gather(self, x: Tensor) -> Tensor:

@@ -96,11 +96,6 @@ class Ranks:
         return cast(T, self.same(made))
 
     def wait(self) -> None:
-        """Until all are here."""
-        if self.size > 1:
-            dist.barrier(group=self.group)
-
-    def meet(self) -> None:
         """Until all are here, however long some of them take."""
         if self.size > 1:
             dist.barrier(group=self.patient)
@@ -171,9 +166,8 @@ def is_loss(error: RuntimeError) -> bool:
 def gone(error: BaseException, where: str = "") -> str:
     """What to say of another process that has gone, and what to do."""
     told, what = " ".join(str(error).split())[:120], "has gone"
-    if waited := re.search(
-        r"(?:Timeout\(ms\)=|waiting |timeout after )(\d+)", str(error)
-    ):  # NCCL's, gloo's, the store's
+    # NCCL's words, gloo's, and the store's
+    if waited := re.search(r"(?:Timeout\(ms\)=|waiting |timeout after )(\d+)", str(error)):
         what = f"has said nothing for {int(waited[1]) / 60_000:.3g} minutes"
     return (
         f"another process of the run {what}{where}; its own line says why, if it could; "

@@ -92,7 +92,7 @@ def train(
             settings = replace(settings, resume=True, overwrite=False)  # as the first has begun it
         with ranks.waiting() if ranks.first else nullcontext():
             run = _begun(settings, ranks, say, watched)
-        ranks.meet()  # each has read the data
+        ranks.wait()  # each has read the data
         return _learned(run, ranks, say, quiet, draw)
 
 
