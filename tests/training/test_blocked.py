@@ -21,6 +21,12 @@ NONE = torch.ones(4, 1, 1, 12).bool().index_fill(0, torch.tensor([1, 3]), False)
 BIAS = torch.randn(2, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
 
 
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks in float64 too, where an error shows."""
+    monkeypatch.setattr(module, "FUSED", ())
+
+
 def made(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
@@ -51,6 +57,7 @@ def test_attention_is_the_written_out_one(
     heads: int,
     mask: Any,
     drawn: list[Tensor],
+    always: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "QUERIES", blocks[0])
@@ -77,7 +84,7 @@ def test_attention_is_the_written_out_one(
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
-def test_attention_is_in_bfloat16_under_autocast(rate: float) -> None:
+def test_attention_is_in_bfloat16_under_autocast(rate: float, always: None) -> None:
     q, k, v = (made(2, 2, 40, 8, seed=seed).detach().float().requires_grad_() for seed in range(3))
     torch.manual_seed(0)
     exact = blocked_attention(q, k, v, "causal", 0.3, rate)
@@ -101,7 +108,7 @@ def test_without_queries_no_key_learns() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", [None, "causal"])
-def test_what_lay_in_the_memory_before_is_not_read(mask: Any, dtype: torch.dtype) -> None:
+def test_what_lay_in_the_memory_before_is_not_read(mask: Any, dtype: torch.dtype, always: None) -> None:
     """Products go into tensors whose numbers nobody has set: here PyTorch makes them NaN."""
     q, k, v = (torch.randn(3, 2, 7, 8).to(dtype).requires_grad_() for _ in range(3))
     expected = explicit_attention(q, k, v, mask, 0.3)
@@ -146,7 +153,7 @@ def blocks_of(y: Tensor) -> bool:
 
 
 def test_it_is_taken_where_something_learns_and_the_weights_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = (made(2, 2, 6, 8, seed=seed) for seed in range(3))
+    q, k, v = (made(2, 2, 6, 8, seed=seed).detach().bfloat16().requires_grad_() for seed in range(3))
     assert blocks_of(blocked_attention(q, k, v, "causal", 0.3))
     assert blocks_of(blocked_attention(q.detach(), k, v, "causal", 0.3))
     with torch.no_grad():
@@ -155,6 +162,26 @@ def test_it_is_taken_where_something_learns_and_the_weights_are_few(monkeypatch:
     monkeypatch.setattr(module, "KEYS", 5)
     assert not blocks_of(blocked_attention(q, k, v, "causal", 0.3))
     assert blocks_of(blocked_attention(q, k, v, "causal", 0.3, RATE))  # there the fused kernel would keep them too
+
+
+@pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_nothing_is_dropped_wide_types_are_left_to_the_fused_kernel(dtype: torch.dtype, rate: float) -> None:
+    q, k, v = (made(2, 2, 6, 8, seed=seed).detach().to(dtype).requires_grad_() for seed in range(3))
+    assert blocks_of(blocked_attention(q, k, v, None, 0.3, rate)) == (dtype is torch.bfloat16 or rate > 0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert blocks_of(blocked_attention(q, k, v, None, 0.3, rate))
+
+
+@pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0)], ids=["rows", "queries", "keys"])
+def test_of_nothing_comes_nothing(sizes: tuple[int, int, int], rate: float, always: None) -> None:
+    rows, queries, keys = sizes
+    q, k, v = made(rows, 2, queries, 8, seed=0), made(rows, 2, keys, 8, seed=1), made(rows, 2, keys, 8, seed=2)
+    y = blocked_attention(q, k, v, None, 0.3, rate)
+    assert y.shape == q.shape
+    assert not y.any()
+    assert not any(one.any() for one in torch.autograd.grad(y.sum(), (q, k, v)))
 
 
 def test_rows_that_share_keys_are_left_to_the_fused_kernel() -> None:

@@ -1,7 +1,7 @@
 """Attention of a step on a CPU, block by block: each block of weights stays in the cache until it is used up.
 
-Above a causal diagonal nothing is computed, dropped weights cost little more than others, and short sequences, whose
-backward pass in the fused kernel costs several times its products (in bfloat16 most of all), cost what they should.
+Above a causal diagonal nothing is computed, dropped weights cost little more than others, and in bfloat16 short
+sequences, whose backward pass in the fused kernel costs several times its products, cost what they should.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from heedful.training.dropout import Bits
 QUERIES = 128  # of a block
 VECTOR = 32  # numbers of bfloat16 that are taken at a time
 BLOCK = 2**19  # weights at a time, about
+FUSED = (torch.float32, torch.float64)  # types whose fused kernel is the quicker way where nothing is dropped
 KEYS = 1024  # up to which the weights are kept for the backward pass; they grow with the square, the fused kernel's not
 
 
@@ -176,7 +177,8 @@ class BlockedAttention(torch.autograd.Function):
 
 
 def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """What ``fused_attention`` computes, faster on a CPU where a gradient is wanted of it or weights are dropped.
+    """What ``fused_attention`` computes, faster on a CPU where weights are dropped or a gradient is wanted in
+    bfloat16.
 
     >>> q, k, v = torch.randn(3, 1, 2, 5, 8, requires_grad=True)
     >>> torch.allclose(blocked_attention(q, k, v, "causal", 1.0), fused_attention(q, k, v, "causal", 1.0), atol=1e-6)
@@ -184,12 +186,13 @@ def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float,
     """
     learned = isinstance(mask, Tensor) and mask.requires_grad  # a bias whose gradient is wanted
     learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    worth = 0 < dropout < 1 or (dropout == 0 and learning and k.size(2) <= KEYS)
-    if not worth or q.device.type != "cpu" or learned or len(q) != len(k):
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
+    worth = 0 < dropout < 1 or (dropout == 0 and learning and dtype not in FUSED and k.size(2) <= KEYS)
+    empty = not (q.numel() and k.numel())
+    if not worth or empty or q.device.type != "cpu" or learned or len(q) != len(k):
         return fused_attention(q, k, v, mask, scale, dropout)
     causal = isinstance(mask, str) and q.size(2) <= k.size(2)
-    if torch.is_autocast_enabled("cpu"):
-        q, k, v = (one.to(torch.get_autocast_dtype("cpu")) for one in (q, k, v))
+    q, k, v = (one.to(dtype) for one in (q, k, v))
     added = None if causal else added_mask(tensor_mask(mask, q.size(2), k.size(2), q.device), q.dtype)
     k, v = (
         one.repeat_interleave(q.size(1) // one.size(1), dim=1) if len(q[0]) > len(one[0]) else one for one in (k, v)
