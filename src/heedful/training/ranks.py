@@ -21,7 +21,8 @@ from heedful.errors import HeedfulError
 PATIENCE = timedelta(hours=2)  # the others wait while the first reads data, or a thread writes
 SILENT = timedelta(minutes=30)  # in which each says something as they learn: longer than a step or a batch takes
 T = TypeVar("T")
-LOST = ("gloo", "Connection closed", "Connection reset", "Broken pipe", "NCCL", "Socket")  # what such errors speak of
+UNANSWERED = "Application timeout"  # gloo's other words for a silent process, which do not say for how long
+LOST = ("gloo", UNANSWERED, "Connection closed", "Connection reset", "Broken pipe", "NCCL", "Socket")  # in such errors
 
 
 class Ranks:
@@ -169,6 +170,8 @@ def gone(error: BaseException, where: str = "") -> str:
     # NCCL's words, gloo's, and the store's
     if waited := re.search(r"(?:Timeout\(ms\)=|waiting |timeout after )(\d+)", str(error)):
         what = f"has said nothing for {int(waited[1]) / 60_000:.3g} minutes"
+    elif UNANSWERED in str(error):
+        what = "has said nothing for too long"
     return (
         f"another process of the run {what}{where}; its own line says why, if it could; "
         f"start them all again, a training with --resume ({told})"
