@@ -100,12 +100,6 @@ def test_attention_is_in_bfloat16_under_autocast(rate: float, always: None) -> N
         torch.testing.assert_close(one, other, atol=0.1, rtol=0.1)
 
 
-def test_without_queries_no_key_learns() -> None:
-    q, k, v = (torch.randn(2, 2, length, 4, requires_grad=True) for length in (0, 3, 3))
-    for gradient in torch.autograd.grad(module.BlockedAttention.apply(q, k, v, None, False, 1.0, 0.0).sum(), (k, v)):
-        assert not gradient.any()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_what_lay_in_the_memory_before_is_not_read(mask: Any, dtype: torch.dtype, always: None) -> None:

@@ -120,7 +120,7 @@ def back(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, made: Made) -> tuple[Tenso
         dy = dy.masked_fill(empty, 0.0)
     dy = dy.contiguous()
     dq, dk, dv = map(torch.empty_like, (q, k, v))
-    if (more := q.size(2) > QUERIES) or not q.size(2):  # keys get a sum over the blocks of their queries
+    if more := q.size(2) > QUERIES:  # keys get a sum over the blocks of their queries
         dk.zero_(), dv.zero_()
     for (rows, queries, keys), weights in zip(parts(q, k, causal), each, strict=True):
         g, keyed = flat(dy[rows, :, queries]), (rows, slice(None), keys)
