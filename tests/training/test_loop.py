@@ -261,6 +261,32 @@ def test_patience_waits_while_the_loss_falls_and_of_equals_the_lower_loss_is_kep
     assert outcome.steps == 2 * 7, "the last is not reached"
 
 
+@pytest.mark.parametrize(
+    ("accuracies", "losses", "kept", "highest"),
+    [
+        ((70.0, 71.0, 70.5, 70.1), (4.0, 3.0, 2.5, 2.0), 4, 2),  # the loss falls to the end: chance took the rest
+        ((70.0, 71.0, 70.5, 69.8), (4.0, 3.0, 2.5, 2.0), 3, 2),  # less than chance explains, counted from the highest
+        ((70.0, 71.0, 70.5, 70.9), (4.0, 3.0, 3.5, 3.1), 2, 2),  # the loss says nothing for the later ones
+        ((70.0, 71.0, 72.0, 71.9), (2.0, 3.0, 4.0, 3.5), 4, 3),  # against the kept ones' loss, not the lowest of all
+        ((70.0, 71.0, 70.5, 71.5), (4.0, 3.0, 2.0, 3.5), 4, 4),  # the highest is kept, whatever its loss
+        ((70.0, 71.0, 70.5, 71.0), (4.0, 3.0, 2.0, 1.0), 4, 4),  # as high as the highest
+    ],
+)
+def test_a_lower_loss_decides_where_chance_may_lie_between_two_metrics(accuracies, losses, kept, highest):
+    given = [{"accuracy": a, "loss": b} for a, b in zip(accuracies, losses, strict=True)]
+    outcome, better = evaluated(given, metric="accuracy", margin=lambda: 1.0)
+    assert (outcome.best["step"], outcome.highest) == (2 * kept, 2 * highest)
+    assert outcome.best["metrics"] == better[-1][1] == given[kept - 1]
+    strict, _ = evaluated(given, metric="accuracy")
+    assert strict.best["step"] == 2 * max(range(4), key=lambda i: (accuracies[i], -losses[i])) + 2
+
+
+def test_of_metrics_that_are_better_lower_chance_is_counted_the_other_way():
+    given = [{"ter": t, "loss": b} for t, b in ((50.0, 4.0), (49.0, 3.0), (49.9, 2.0), (50.1, 1.0))]
+    outcome, _ = evaluated(given, metric="ter", margin=lambda: 1.0)
+    assert (outcome.best["step"], outcome.highest) == (6, 4)
+
+
 def test_patience_ends_the_run():
     outcome, _ = evaluated([{"loss": v} for v in (3.0, 3.5, 2.0, 2.0, 2.5, 1.0)], patience=2)
     assert (outcome.steps, outcome.stopped_because, outcome.best["value"]) == (10, "patience", 2.0)

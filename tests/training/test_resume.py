@@ -208,7 +208,7 @@ def test_best_weights_that_were_replaced_are_forgotten(toy, tmp_path):
     assert not loop.forget_best(best["metrics"])
     assert loop._numbers.best is best
     assert loop.forget_best({**best["metrics"], loop.metric: best["value"] + 1})
-    assert (loop._numbers.best, loop._numbers.stale) == (None, 0)
+    assert (loop._numbers.best, loop._numbers.highest, loop._numbers.stale) == (None, None, 0)
     assert not loop.forget_best({})
 
 

@@ -13,13 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import heedful
 from heedful import cli
+from heedful.checkpoints import read_card
 from heedful.data import read
+from heedful.evaluation.scored import Sums
+from heedful.tasks.task import Measured
+from heedful.tasks.translation import Translation
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 SMALL = [
@@ -510,6 +515,41 @@ def test_what_a_run_says_is_best_is_what_its_folder_holds(tmp_path: Path, capsys
     found = json.loads(told.splitlines()[-1])
     assert found["best_step"] in (15, 20)
     assert found["metrics"] == json.loads((out / "heedful.json").read_text(encoding="utf-8"))["metrics"] != metrics
+
+
+@pytest.mark.parametrize(
+    ("scored", "step", "told"),
+    [
+        (50, 40, "those of step 40, whose bleu is that of step 20 within chance, and the loss lower\n"),  # a 7th
+        (5000, 20, "those of step 20\n"),  # a 70th of them
+        (None, 20, "those of step 20\n"),
+    ],
+)
+def test_of_weights_that_chance_cannot_tell_apart_those_of_the_lower_loss_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    scored: int | None,
+    step: int,
+    told: str,
+) -> None:
+    given = iter([{"bleu": 50.0, "loss": 3.0}, {"bleu": 46.0, "loss": 2.0}])
+
+    def measure(task: Any, model: Any, examples: Any, rows: Any, **options: Any) -> Measured:
+        metrics = next(given)
+        right = np.arange(scored or 0) * 100 < (scored or 0) * metrics["bleu"]
+        each = Sums(np.stack([right, np.ones_like(right)], 1), lambda sums: {"bleu": 100 * sums[0] / sums[1]})
+        return Measured(metrics, each=each if scored else None, outputs=[""] * len(rows))
+
+    monkeypatch.setattr(Translation, "measure", measure)
+    assert cli.main([*command(pairs(tmp_path), tmp_path / "out", "--max-steps=40", "--json")]) == 0
+    assert json.loads((result := capsys.readouterr()).out)["best_step"] == step
+    assert told in result.err
+    assert read_card(tmp_path / "out")["metrics"] == (
+        {"bleu": 46.0, "loss": 2.0} if step == 40 else {"bleu": 50.0, "loss": 3.0}
+    )
+    kept, end = (load_file(tmp_path / "out" / part / "model.safetensors") for part in ("", "average"))
+    assert all(torch.equal(kept[name], end[name]) for name in end) == (step == 40)
 
 
 @pytest.mark.parametrize("has", [True, False])

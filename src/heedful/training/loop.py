@@ -26,7 +26,7 @@ from heedful.training.log import Log
 from heedful.training.ranks import gone, is_loss
 from heedful.training.schedule import Limits, Schedule
 
-FORMAT = 2  # of the checkpoint
+FORMAT = 3  # of the checkpoint
 SOON = 60.0  # seconds after a checkpoint in which the end of an epoch is no reason for another
 
 
@@ -75,7 +75,8 @@ class Outcome:
     epochs: float
     tokens: int  # what the objective counted, over the whole run
     seconds: float  # of training and evaluating, over all sessions of the run
-    best: dict[str, Any] | None  # {"step", "value", "metrics"} of the best evaluation
+    best: dict[str, Any] | None  # {"step", "value", "metrics"} of the evaluation whose weights are kept
+    highest: int | None  # the step of the best value of the metric; chance may lie between it and ``best``
     met: str  # the limit: "max_steps", "max_epochs", "max_minutes" or "patience"
     stopped_because: str  # that, or "already done"
 
@@ -88,7 +89,8 @@ class _Numbers:
     tokens: int = 0
     seconds: float = 0.0
     evaluated: int = 0  # the step evaluated last
-    best: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None  # of the weights that are kept
+    highest: tuple[float, int] | None = None  # the metric's best value, as what is larger is better, and its step
     lowest: float = math.inf  # the loss of an evaluation
     stale: int = 0  # evaluations since the best, and since the lowest loss
     # Since the last line of the log:
@@ -135,6 +137,7 @@ class Loop:
     samples: Callable[[], Sequence[Mapping[str, str]]] = list  # of what the model said when it was evaluated last
     evaluate_every: int | None = None  # steps; None: at the end of each epoch. Always after the last step too
     metric: str = "loss"  # the one of evaluate's that decides what is best; of loss and perplexity the lowest
+    margin: Callable[[], float] = float  # the standard error of that metric, as evaluated last; 0: not told by chance
     patience: int | None = None  # evaluations with neither a better metric nor a lower loss after which to stop
     on_better: Callable[[Mapping[str, float]], None] | None = None  # called with the best weights in the model
     on_taken_up: Callable[[], None] | None = None  # called where a run goes on from a checkpoint
@@ -348,16 +351,32 @@ class Loop:
         numbers = self._numbers
         if self.metric not in metrics:
             raise HeedfulError(f"the evaluation has no metric {self.metric!r}; {nearest(self.metric, metrics)}")
-        value, loss = metrics[self.metric], metrics.get("loss", math.inf)
+        loss = metrics.get("loss", math.inf)
         gained = loss < numbers.lowest
         if gained:
             numbers.lowest = loss
-        if math.isfinite(value) and (numbers.best is None or self._rank(metrics) > self._rank(numbers.best["metrics"])):
-            numbers.best = {"step": numbers.step, "value": value, "metrics": metrics}
+        if self._better(metrics):
+            numbers.best = {"step": numbers.step, "value": metrics[self.metric], "metrics": metrics}
             gained = True
             if self.on_better is not None:
                 self.on_better(metrics)
         numbers.stale = 0 if gained else numbers.stale + 1
+
+    def _better(self, metrics: Mapping[str, float]) -> bool:
+        """Whether these weights are to be kept: no metric was as high before; or chance may have taken from theirs what
+        it lacks to the highest (it lies within a standard error), and their loss is lower than that of the kept ones.
+        """
+        numbers = self._numbers
+        value, loss = self._rank(metrics)
+        if not math.isfinite(value):
+            return False
+        if numbers.best is not None and numbers.highest is not None and value <= numbers.highest[0]:
+            if loss <= self._rank(numbers.best["metrics"])[1]:
+                return False
+            if value < numbers.highest[0]:
+                return value >= numbers.highest[0] - self.engine.ranks.same(self.margin())
+        numbers.highest = value, numbers.step
+        return True
 
     def _rank(self, metrics: Mapping[str, float]) -> tuple[float, float]:
         """What is higher for better weights: the metric that decides and, where it is the same, the loss."""
@@ -467,7 +486,7 @@ class Loop:
         numbers = self._numbers
         same = numbers.best is None or (self.metric in kept and self._rank(kept) == self._rank(numbers.best["metrics"]))
         if not same:
-            numbers.best, numbers.lowest, numbers.stale = None, math.inf, 0
+            numbers.best, numbers.highest, numbers.lowest, numbers.stale = None, None, math.inf, 0
         return not same
 
     def _left_alone(self, error: BaseException) -> HeedfulError:
@@ -501,4 +520,13 @@ class Loop:
 
     def _outcome(self, reason: str) -> Outcome:
         numbers = self._numbers
-        return Outcome(numbers.step, self.loader.epochs, numbers.tokens, numbers.seconds, numbers.best, reason, reason)
+        return Outcome(
+            steps=numbers.step,
+            epochs=self.loader.epochs,
+            tokens=numbers.tokens,
+            seconds=numbers.seconds,
+            best=numbers.best,
+            highest=numbers.highest[1] if numbers.highest else None,
+            met=reason,
+            stopped_because=reason,
+        )

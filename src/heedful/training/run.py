@@ -24,6 +24,7 @@ from heedful.checkpoints import load, read_card, save
 from heedful.checkpoints.fitting import pack
 from heedful.data import Rows
 from heedful.errors import HeedfulError
+from heedful.evaluation.intervals import standard_error
 from heedful.inference.linear import emulated
 from heedful.layers.norm import BatchNorm
 from heedful.models import Model
@@ -42,7 +43,7 @@ from heedful.training.engine import engine_of, forgetful
 from heedful.training.layer_rates import layer_rates
 from heedful.training.loader import Loader
 from heedful.training.log import Log
-from heedful.training.loop import Loop, Optimiser
+from heedful.training.loop import Loop, Optimiser, Outcome
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
@@ -182,7 +183,7 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
         draw(out, validation.best, held.rows)
 
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
-    say(f"{ended(outcome)}; the best weights are those of step {best['step']:,}")
+    say(f"{ended(outcome)}; the best weights are those of step {best['step']:,}{_chance(outcome, task)}")
     return {
         "task": task.name,
         "model": str(out),
@@ -198,6 +199,14 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
         "settings": settings.to_dict(),
         **(validation.best.details if validation.best is not None else {}),
     }
+
+
+def _chance(outcome: Outcome, task: Task) -> str:
+    """What else is to be known of the weights that are kept, where not theirs was the highest metric."""
+    if outcome.best is None or outcome.highest in (None, outcome.best["step"]):
+        return ""
+    name = task.decides.replace("_", " ")
+    return f", whose {name} is that of step {outcome.highest:,} within chance, and the loss lower"
 
 
 def tried(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
@@ -287,6 +296,11 @@ class _Validation:
             self.watch.look(self.step(), metrics)
         return metrics
 
+    def margin(self) -> float:
+        """The standard error of the metric that decides, as measured last; 0 where the examples' own are not known."""
+        scored = self.last.each if self.last is not None else None
+        return 0.0 if scored is None else standard_error(scored, self.task.decides)
+
     @torch.no_grad()
     def of(self, folder: Path) -> Measured:
         """The evaluation of the weights that lie in ``folder``."""
@@ -357,6 +371,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         samples=lambda: validation.said,
         evaluate_every=every,
         metric=task.decides,
+        margin=validation.margin,
         patience=training.patience or None,
         seed=_chosen(settings.seed),
         engine=engine,
