@@ -1,15 +1,17 @@
-"""A file is written whole or not at all."""
+"""A file is written whole or not at all; a damaged one that is read is one line."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.files import write
+from heedful.files import parse_json, parse_toml, read_json, read_toml, write
 
 
 def test_writing_makes_the_folder_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -41,3 +43,59 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
         write(path, "new")
     assert path.read_text(encoding="utf-8") == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+DAMAGED: dict[str, tuple[Callable[[Path], Any], bytes, str]] = {
+    "JSON's syntax": (lambda path: read_json(path, "mend it"), b'{"a": 1,\n,}', ":2: "),
+    "JSON that ends early": (lambda path: read_json(path, "mend it"), b"", ":1: "),
+    "JSON that is not UTF-8": (lambda path: read_json(path, "mend it"), b'{"a": "\xff"}', "0xff"),
+    "JSON's depth": (lambda path: read_json(path, "mend it"), b"[" * 300_000, "levels deep"),
+    "a depth that JSON's reader takes": (
+        lambda path: read_json(path, "mend it"),
+        b"[" * 200 + b"]" * 200,
+        "levels deep",
+    ),
+    "JSON's number of 401 digits": (lambda path: read_json(path, "mend it"), b'{"a": 1' + b"0" * 400 + b"}", "digits"),
+    "JSON's number of 5,000 digits": (lambda path: read_json(path, "mend it"), b"9" * 5000, "digits"),
+    "TOML's syntax": (lambda path: read_toml(path, "mend it"), b"a = [1,\n2 3]", "line 2"),
+    "TOML that is not UTF-8": (lambda path: read_toml(path, "mend it"), b'a = "\xff"', "0xff"),
+    "TOML's depth": (lambda path: read_toml(path, "mend it"), b"a=" + b"[" * 900, "levels deep"),
+    "TOML's tables": (lambda path: read_toml(path, "mend it"), b"[" + b"a." * 300 + b"a]", "levels deep"),
+    "TOML's number of 401 digits": (lambda path: read_toml(path, "mend it"), b"a = [1" + b"0" * 400 + b"]", "digits"),
+}
+
+
+@pytest.mark.parametrize(("read", "content", "said"), DAMAGED.values(), ids=DAMAGED)
+def test_what_is_damaged_is_one_line(tmp_path: Path, read: Callable[[Path], Any], content: bytes, said: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(HeedfulError, match=r"mend it$") as told:
+        read(path)
+    assert "\n" not in str(told.value)
+    assert str(path) in str(told.value)
+    assert said in str(told.value)
+    assert len(str(told.value)) < 300
+
+
+def test_what_is_no_file_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "large").write_text("[]")
+    for name, said in (
+        ("folder", "no regular file"),
+        ("none", "No such file"),
+        ("a\0b", "null"),
+        ("x" * 999, "too long"),
+    ):
+        with pytest.raises(HeedfulError, match=said):
+            read_json(tmp_path / name, "mend it")
+    monkeypatch.setattr("heedful.files.LARGEST", 1)
+    with pytest.raises(HeedfulError, match="large has 2 bytes, more than 1; mend it"):
+        read_json(tmp_path / "large", "mend it")
+
+
+def test_what_is_whole_is_read_as_it_is() -> None:
+    assert parse_json(b'\xef\xbb\xbf{"a": [1, -2, 2.5, null, "\xc3\xa9"]}', "a", "") == {"a": [1, -2, 2.5, None, "é"]}
+    assert parse_json("1" + "0" * 299, "a", "") == 10**299
+    assert parse_json("3", "a", "") == 3
+    assert parse_json("[" * 100 + "]" * 100, "a", "")
+    assert parse_toml("a.b = [1, 2.5]", "a", "") == {"a": {"b": [1, 2.5]}}

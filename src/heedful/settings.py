@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import operator
-import tomllib
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_type_hints
 
+from heedful import files
 from heedful.errors import HeedfulError, nearest
 from heedful.values import describe, fits
 
@@ -86,10 +87,13 @@ class Settings:
             if name not in names:
                 known = [key(cls, n) for n in names]
                 raise HeedfulError(f"unknown setting {key(cls, name)!r}; {nearest(key(cls, name), known)}")
+        for f in fields(cls):
+            if f.default is MISSING and f.default_factory is MISSING and f.name not in values:
+                raise HeedfulError(f"the setting {key(cls, f.name)!r} is missing")
         return cls(
             **{
                 name: hints[name].from_dict(value)
-                if isinstance(value, Mapping) and issubclass(hints[name], Settings)
+                if isinstance(value, Mapping) and isinstance(hints[name], type) and issubclass(hints[name], Settings)
                 else value
                 for name, value in values.items()
             }
@@ -440,10 +444,11 @@ def _toml(value: Any) -> str:
 
 def read_toml(path: Path) -> RunSettings:
     """The settings of a run, as :func:`to_toml` wrote them; a missing or damaged file is a :class:`HeedfulError`."""
+    remedy = "start the run anew with --overwrite"
+    if not os.path.lexists(path):
+        raise HeedfulError(f"{path.parent} holds no run to go on with (no {path.name}); leave --resume out")
+    values = files.read_toml(path, remedy)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise HeedfulError(f"{path.parent} holds no run to go on with (no {path.name}); leave --resume out") from None
-    except ValueError as error:
-        raise HeedfulError(f"{path} is damaged ({error}); start the run anew with --overwrite") from None
-    return RunSettings.from_dict({"start_from" if name == "from" else name: v for name, v in values.items()})
+        return RunSettings.from_dict({"start_from" if name == "from" else name: v for name, v in values.items()})
+    except HeedfulError as error:
+        raise HeedfulError(f"{path} is damaged ({error}); {remedy}") from None

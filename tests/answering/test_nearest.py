@@ -116,7 +116,7 @@ def test_what_cannot_be_opened(pipe: Pipeline, tmp_path: Path) -> None:
     (made / "texts.jsonl").write_text(texts.partition("\n")[2])
     refused(rf"holds {len(TEXTS) - 1} texts and vectors of shape \({len(TEXTS)}, 32\), not {len(TEXTS)} of both; make")
     (made / "texts.jsonl").write_text(texts.replace('{"text"', '{"text', 1))
-    refused(r"broken JSON .*, in .*texts\.jsonl:1; make the index anew")
+    refused(r"broken JSON in .*texts\.jsonl:1: .*; make the index anew")
     (made / "texts.jsonl").write_text(texts)
     (made / "vectors.npy").write_bytes(vectors[:200])
     refused(r"cannot read .*vectors\.npy \(.*\); make the index anew")

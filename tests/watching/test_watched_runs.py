@@ -6,8 +6,10 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +245,101 @@ def test_a_spoilt_settings_file_hides_nothing_else(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text('{"step": 5, "loss": 2.0}\n')
     told = only(Runs([str(tmp_path)]))
     assert (told["task"], told["model"], told["share"], told["loss"], told["best"]) == (None, None, None, 2.0, None)
+
+
+def fifo(path: Path) -> None:
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("there are no FIFOs here")
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a deep line": (lambda run: (run / "metrics.jsonl").write_text("[" * 300_000 + "\n"), "metrics.jsonl"),
+    "a deep line that parses": (
+        lambda run: (run / "metrics.jsonl").write_text('{"step": 1, "a": ' + "[" * 300 + "]" * 300 + "}\n"),
+        "metrics.jsonl",
+    ),
+    "a long number": (lambda run: (run / "metrics.jsonl").write_text('{"step":1' + "0" * 400 + "}\n"), "metrics.jsonl"),
+    "a huge number": (lambda run: (run / "metrics.jsonl").write_text('{"step": 1e308}\n' * 3), "metrics.jsonl"),
+    "an endless line": (
+        lambda run: (run / "metrics.jsonl").write_bytes(b"0" * ((1 << 24) + (1 << 22))),
+        "a line of more",
+    ),
+    "no step": (lambda run: (run / "metrics.jsonl").write_text('{"loss": 1}\n'), "no step"),
+    "no UTF-8": (lambda run: (run / "metrics.jsonl").write_bytes(b'{"step": "\xff"}\n'), "metrics.jsonl"),
+    "a FIFO for a log": (lambda run: fifo(run / "metrics.jsonl"), "metrics.jsonl is no regular file"),
+    "a folder for a log": (
+        lambda run: (run / "metrics.jsonl").unlink() or (run / "metrics.jsonl").mkdir(),
+        "metrics.jsonl is no regular file",
+    ),
+    "a FIFO for settings": (lambda run: fifo(run / "run.toml"), "run.toml is no regular file"),
+    "empty settings": (lambda run: (run / "run.toml").write_text(""), "run.toml is damaged .*'task' is missing"),
+    "a part of the settings": (lambda run: (run / "run.toml").write_text('task = "x"'), "'train' is missing"),
+    "deep settings": (lambda run: (run / "run.toml").write_text("a=" + "[" * 900), "run.toml"),
+    "deep tables": (lambda run: (run / "run.toml").write_text("[" + "a." * 900 + "a]"), "run.toml"),
+    "a table for a list": (
+        lambda run: (run / "run.toml").write_text('task = "x"\nout = "y"\n[train]\na = 1'),
+        "run.toml is damaged .*--train must be",
+    ),
+    "a long number in the settings": (
+        lambda run: (run / "run.toml").write_text('task = "x"\ntrain = ["a"]\nout = "y"\nmax_epochs = 1' + "0" * 400),
+        "run.toml",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGED.values(), ids=DAMAGED)
+def test_one_damaged_run_hides_no_other(
+    tmp_path: Path, damage: Callable[[Path], Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from heedful import cli
+
+    for name in ("bad", "good"):
+        (begun(tmp_path / name) / "metrics.jsonl").write_text('{"step": 5, "loss": 2.0}\n')
+    runs = Runs([str(tmp_path)])
+    assert [one["state"] for one in runs.told()["runs"]] == ["running", "running"]
+    damage(tmp_path / "bad")
+    for path in (tmp_path / "bad").iterdir():
+        os.utime(path, (1e9, 1e9))  # another time than it was read at
+    runs.told()
+    for told in (runs.told(), Runs([str(tmp_path)]).told()):
+        good, bad = sorted(told["runs"], key=lambda one: one["state"] == "unreadable")
+        assert (good["name"], good["state"], good["reason"], good["loss"]) == ("good", "running", None, 2.0)
+        assert (bad["name"], bad["state"]) == ("bad", "unreadable")
+        assert re.search(said, bad["reason"])
+        assert "\n" not in bad["reason"]
+    assert cli.main(["watch", str(tmp_path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert sorted(one["state"] for one in printed["runs"]) == ["running", "unreadable"]
+
+
+def test_a_run_that_was_mended_is_readable_again(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run")
+    settings, log = (folder / "run.toml").read_text(), folder / "metrics.jsonl"
+    runs = Runs([str(tmp_path)])
+    for path, damaged, whole in ((folder / "run.toml", "", settings), (log, "nothing\n", '{"step": 1}\n')):
+        path.write_text(damaged)
+        assert only(runs)["state"] == "unreadable"
+        path.unlink()
+        path.write_text(whole)
+        assert (only(runs)["state"], only(runs)["reason"]) == ("running", None)
+
+
+def test_what_cannot_be_read_by_right_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The superuser may read everything, so that the refusal is made up."""
+    begun(tmp_path / "run")
+    runs, whole = Runs([str(tmp_path)]), Path.open
+
+    def refused(self: Path, *how: Any, **more: Any) -> Any:
+        if self.name == "metrics.jsonl":
+            raise PermissionError(13, "Permission denied", str(self))
+        return whole(self, *how, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refused)
+        assert (only(runs)["state"], only(runs)["reason"]) == ("unreadable", "Permission denied")
+    assert (only(runs)["state"], only(runs)["reason"]) == ("running", None)
 
 
 def test_what_a_browser_shows_of_a_run(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from heedful.checkpoints.folder import read_json, reason, to_json, written
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, nearest
 from heedful.evaluation.ranking import unit
+from heedful.files import parse_json
 from heedful.tasks.feature_extraction import FeatureExtraction
 from heedful.tasks.pipeline import Pipeline, pipeline
 
@@ -237,10 +238,7 @@ def _paragraphs(row: Row) -> Iterator[Row]:
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line:
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise HeedfulError(f"broken JSON ({error}), in {path}:{number}; make the index anew") from None
+            yield parse_json(line, f"{path}:{number}", "make the index anew")
 
 
 def _faiss() -> Any:

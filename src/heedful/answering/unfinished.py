@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from heedful.errors import HeedfulError
-from heedful.files import write
+from heedful.files import read_json, write
 
 
 class Unfinished:
@@ -58,8 +58,8 @@ class Unfinished:
     def _told(self) -> dict[str, Any] | None:
         """What the file beside says; None where there is none that says anything."""
         try:
-            told = json.loads(self.beside.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            told = read_json(self.beside, "begin anew with --overwrite")
+        except HeedfulError:
             return None
         return told if isinstance(told, dict) and {"facts", "kept"} <= told.keys() else None
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from heedful import files
 from heedful.checkpoints.hub import fetch
 from heedful.errors import HeedfulError
 
@@ -55,18 +56,9 @@ def _settled(folder: Path) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; a missing file, or one that is no JSON object, is an error that names it."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise HeedfulError(f"{path.parent} is no model's folder: {path.name} is missing") from None
-    except json.JSONDecodeError as error:
-        raise HeedfulError(f"broken JSON in {path}:{error.lineno}: {error.msg}; write the model anew") from None
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # no UTF-8, numbers of thousands of digits, brackets of millions
-        raise HeedfulError(f"cannot read {path}: {reason(error)}; write the model anew") from None
+    if not os.path.lexists(path):
+        raise HeedfulError(f"{path.parent} is no model's folder: {path.name} is missing")
+    data = files.read_json(path, "write the model anew")
     if not isinstance(data, dict):
         raise HeedfulError(f"{path} is no JSON object; write the model anew")
     return data

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from heedful import files
 from heedful.checkpoints.folder import read_json, to_json
 from heedful.config import PooledHead, Pooling
 from heedful.errors import HeedfulError
@@ -98,10 +98,7 @@ def repool(model: Model, head: PooledHead) -> None:
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:
-    try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise HeedfulError(f"cannot read {path}: {str(error).splitlines()[0]}; download it again") from None
+    modules = files.read_json(path, "download it again")
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise HeedfulError(f"{path} is no list of modules; download it again")
     return modules

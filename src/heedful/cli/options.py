@@ -13,6 +13,7 @@ from typing import Any
 from cyclopts import App, ArgumentCollection, Token
 
 from heedful.errors import HeedfulError, nearest
+from heedful.files import parse_toml, read_bytes
 from heedful.settings import AnsweringSettings, DecodingSettings, RunSettings, keys
 
 # what other programs call them
@@ -81,17 +82,13 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     given = [argument for argument in arguments if argument.name == "--config" and argument.tokens]
     if not given:
         return
-    import tomllib
-
     from cyclopts.config import Dict
 
     path = given[0].tokens[-1].value
     check_file(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        values = tomllib.loads(text)
-    except ValueError as error:  # not UTF-8, or not TOML; both say where
-        raise HeedfulError(f"{path} is not a TOML file: {error}") from error
+    remedy = "mend it, or leave --config out"
+    content = read_bytes(Path(path), remedy)
+    values, text = parse_toml(content, path, remedy), content.decode("utf-8-sig")
     known = keys(RunSettings)
     for name in _dotted(values):
         if name.replace("-", "_") not in known:

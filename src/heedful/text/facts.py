@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heedful.errors import HeedfulError
+from heedful.files import read_json as read_value
 from heedful.text.families import ALONE, ANY, CLASSES, FAMILIES, ROLES, Family
 
 LISTS = ("additional_special_tokens", "extra_special_tokens")
@@ -120,14 +120,9 @@ def read_json(path: Path, missing: bool = True) -> dict[str, Any]:
     """The object in a JSON file; none where there is no such file, and it may be ``missing``."""
     if missing and not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise HeedfulError(f"cannot read {path}: {error.strerror}; look at its permissions") from None
-    except (ValueError, RecursionError) as error:
-        raise HeedfulError(f"{path} is broken JSON ({line(error)}); save or download it again") from error
+    found = read_value(path, "save or download it again")
     if not isinstance(found, dict):
-        raise HeedfulError(f"{path} is broken JSON: {type(found).__name__}, not an object; save or download it again")
+        raise HeedfulError(f"{path} holds a {type(found).__name__}, not an object; save or download it again")
     return found
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from heedful.data.labels import brief
+from heedful.errors import HeedfulError
+from heedful.files import parse_json
 from heedful.training.checkpoint import writing
 from heedful.training.reporters import Reporter
 
@@ -63,10 +65,10 @@ class Log:
         if self.path.exists():
             for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
-                    line = json.loads(text)
-                except ValueError:
+                    line = parse_json(text, self.path, "")
+                except HeedfulError:
                     break
-                if not isinstance(line, dict) or line.get("step", math.inf) > step:
+                if not isinstance(line, dict) or not isinstance(line.get("step"), int | float) or line["step"] > step:
                     break
                 kept.append(line)
         texts = [json.dumps(line) + "\n" for line in kept]

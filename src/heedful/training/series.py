@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.files import write
+from heedful.files import parse_json, write
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FILE = "watch.jsonl"
@@ -99,18 +99,21 @@ class Series:
             self._take_up()
 
     def _take_up(self) -> None:
+        remedy = "remove it to begin the series anew"
         try:
             head, *lines = self.path.read_text(encoding="utf-8").splitlines()
-            facts = json.loads(head)
+            facts = parse_json(head, self.path, remedy)
             if facts["format"] != FORMAT:
                 raise ValueError(f"format {facts['format']}")
             before = [one["text"] for one in facts["inputs"]]
             self.steps, self.stride = list(facts["steps"]), int(facts["stride"])
             for line in lines:
-                look = json.loads(line)
+                look = parse_json(line, self.path, remedy)
                 self.kept[look["step"]], self.sizes[look["step"]] = line, look["size"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise HeedfulError(f"{self.path} is damaged ({error}); remove it to begin the series anew") from None
+        except HeedfulError:
+            raise
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise HeedfulError(f"{self.path} is damaged ({error}); {remedy}") from None
         asked = [one["text"] for one in self.inputs]
         if before != asked:
             raise HeedfulError(

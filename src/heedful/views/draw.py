@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.files import write
+from heedful.errors import HeedfulError
+from heedful.files import parse_json, write
 from heedful.views.confusion import confusion_svg
 from heedful.views.curve import loss_curve
 from heedful.views.mistakes import Mistake, mistakes_html, mistakes_svg
@@ -34,8 +35,16 @@ def draw_run(folder: str | os.PathLike[str], metric: str | None = None) -> Path 
     """
     folder = Path(folder)
     log = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
+    lines = list(_lines(log)) if log.is_file() else []
     return write(folder / "curve.svg", loss_curve(lines, folder.name, metric=metric)) if lines else None
+
+
+def _lines(log: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a log; lines that hold none are passed over, as ``heedful watch`` does."""
+    for text in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(HeedfulError):
+            if isinstance(line := parse_json(text, log, "remove the line"), dict):
+                yield line
 
 
 def draw_report(folder: str | os.PathLike[str], measured: Measured, rows: Sequence[Row]) -> list[Path]:

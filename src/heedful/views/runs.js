@@ -26,7 +26,7 @@ function time(seconds) {           // "3 s", "12 min", "2 h 5 min", "3 days 2 h"
 
 const COLUMNS = {
   run: null,
-  state: (run) => [make("span", `state ${run.state}`, run.state)],
+  state: (run) => [make("span", `state ${run.state}`, run.state), ...(run.reason ? [make("span", "reason", run.reason)] : [])],
   task: (run) => [run.task ?? ""],
   model: (run) => [run.model ?? ""],
   step: (run) => {

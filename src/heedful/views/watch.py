@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.files import write
+from heedful.files import parse_json, write
 from heedful.views import raster
 from heedful.views.curve import METRICS
 from heedful.views.maps import Array, Maps
@@ -168,7 +167,7 @@ def draw_watch(folder: str | os.PathLike[str]) -> Path:
 def read_watch(path: Path) -> Watched:
     """What ``heedful train --training.watch`` kept; raises ``HeedfulError`` where the file is none of its own."""
     try:
-        head, *lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+        head, *lines = (parse_json(line, path, "remove it") for line in path.read_text(encoding="utf-8").splitlines())
         inputs = [one["text"] for one in head["inputs"]]
         return Watched(
             inputs=inputs,

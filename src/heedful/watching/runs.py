@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import secrets
+import stat
 import threading
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 
 from heedful.errors import HeedfulError
 from heedful.evaluation.scored import LOWER_IS_BETTER
+from heedful.files import parse_json
 from heedful.settings import RunSettings, read_toml
 from heedful.views.curve import METRICS
 from heedful.views.text import visible
@@ -22,6 +22,10 @@ from heedful.views.text import visible
 SETTINGS, LOG, LAST = "run.toml", "metrics.jsonl", "last/heedful.json"
 MOST = 500  # points of a curve: beyond, neighbours are averaged
 CHUNK = 1 << 22  # bytes read at a time
+LINE = 1 << 24  # bytes of a line of the log at most
+HIGHEST = 1e100  # numbers of a log are below it
+ALL = "the folder"
+GONE = (FileNotFoundError, NotADirectoryError)
 FOLDERS = 20_000  # that are looked into for runs
 PAGES = (".html", ".svg", ".png")  # of a run's files, what a browser shows
 QUIET = 60.0  # seconds without a line after which a run counts as stopped, unless its lines are further apart
@@ -120,7 +124,8 @@ class _Told:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether a value is a number that sums and products of a curve stay finite with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < HIGHEST
 
 
 class Run:
@@ -132,6 +137,7 @@ class Run:
         self.revision = 0  # counts the looks that found something new
         self._settings: RunSettings | None = None
         self._settings_at = -1
+        self._damage: dict[str, str] = {}  # by file: what of it cannot be read, and why
         self._begin(())
 
     def _begin(self, metrics: Sequence[str]) -> None:
@@ -139,18 +145,40 @@ class Run:
         self._line: dict[str, Any] | None = None  # the last one
         self._at = 0  # where it begins
         self._file = (-1, -1, -1)  # inode, size and time of what was read
+        self._damage.pop(LOG, None)
+        self._damaged_at = -1  # where the last damaged line begins
 
     def look(self) -> bool:
-        """Read what is new; whether anything is. ``OSError`` where the folder holds no run any more."""
+        """Read what is new; whether anything is. ``OSError`` where the folder holds no run any more.
+
+        Files that cannot be read, and lines that hold no step, make the run's state "unreadable"; what the others say
+        is shown all the same.
+        """
+        before = dict(self._damage)
+        try:
+            new = self._look()
+            self._damage.pop(ALL, None)
+        except GONE:
+            raise
+        except Exception as error:  # whatever one folder holds, the page of all the others must stay
+            new = False
+            self._damage[ALL] = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return new or self._damage != before
+
+    def _look(self) -> bool:
         facts = (self.path / SETTINGS).stat()
         if facts.st_mtime_ns != self._settings_at:
+            self._settings_at, self.began = facts.st_mtime_ns, facts.st_mtime
             try:
                 self._settings = read_toml(self.path / SETTINGS)
-            except HeedfulError:  # being written, or spoilt: what its lines say is shown all the same
+                self._damage.pop(SETTINGS, None)
+            except HeedfulError as error:
                 self._settings = None
-            self._settings_at, self.began = facts.st_mtime_ns, facts.st_mtime
+                self._damage[SETTINGS] = str(error)
             self._begin(DECIDES.get(self._settings.task, ()) if self._settings is not None else ())
         found = (self.path / LOG).stat()
+        if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for whoever writes into it
+            raise HeedfulError(f"{self.path / LOG} is no regular file; remove it")
         file = found.st_ino, found.st_size, found.st_mtime_ns
         if file == self._file:
             return False
@@ -159,28 +187,41 @@ class Run:
             if file[0] != self._file[0] or (self._at > 0 and log.read(1) != b"\n"):  # another file, or begun anew
                 self._begin(self._told.metrics)
                 log.seek(0)
+            self._file = file
             self._read(log)
-        self._file = file
         self.revision += 1
         return True
 
     def _read(self, log: BinaryIO) -> None:
         """All whole lines from where the last one began; half a line at the end is left for the next time."""
         place, rest, self._line = self._at, b"", None
+        if self._damaged_at >= self._at:  # it is read again
+            self._damage.pop(LOG, None)
         while chunk := log.read(CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")
             for text in lines:
-                if (line := _parsed(text)) is not None:
+                try:
+                    line = _parsed(text)
+                except HeedfulError as error:
+                    line, self._damaged_at, self._damage[LOG] = None, place, f"{LOG}: {error}"
+                if line is not None:
                     if self._line is not None:
                         self._told.add(self._line)
                     self._line, self._at = line, place
                 place += len(text) + 1
+            if len(rest) > LINE:
+                self._damaged_at, self._damage[LOG] = (
+                    place,
+                    f"{LOG}: a line of more than {LINE:,} bytes; it is left out",
+                )
+                place, rest = place + len(rest), b""
 
     def told(self, now: float) -> dict[str, Any]:
         """All that the page shows of it, but for its curves.
 
-        A run is "done" where its last weights are younger than its last line, or a limit that it was begun with is
-        reached; "running" where a line was written not long ago, as its lines go; else "stopped".
+        A run is "unreadable" where its files are damaged, and "reason" says how. It is "done" where its last weights
+        are younger than its last line, or a limit that it was begun with is reached; "running" where a line was written
+        not long ago, as its lines go; else "stopped".
         """
         told, settings = self._told.and_(self._line), self._settings
         latest, age = told.latest, now - self._file[2] / 1e9
@@ -195,6 +236,8 @@ class Run:
         left = None
         if state == "running" and share is not None and 0 < share <= 1 and "seconds" in latest:
             left = max(0.0, latest["seconds"] * (1 / share - 1) - age)
+        if self._damage:
+            state = "unreadable"
         unit, speed = next(
             ((key.removesuffix("_per_second"), value) for key, value in latest.items() if key.endswith("_per_second")),
             ("", None),
@@ -205,6 +248,7 @@ class Run:
             "task": None if settings is None else settings.task,
             "model": _model(settings),
             "state": state,
+            "reason": visible("; ".join(self._damage.values())) if self._damage else None,
             "step": latest.get("step", 0),
             "share": None if share is None or share > 1 else share,
             "left": left,
@@ -239,12 +283,13 @@ def _plain(entry: os.DirEntry[str]) -> bool:
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
-    """A line of a log; None of anything else."""
-    try:
-        line = json.loads(text)
-    except ValueError:
+    """A line of a log; None of a blank one. Raises ``HeedfulError`` for anything else."""
+    if not text.strip():
         return None
-    return line if isinstance(line, dict) and _number(line.get("step")) else None
+    line = parse_json(text, "a line", "it is left out")
+    if not isinstance(line, dict) or not _number(line.get("step")):
+        raise HeedfulError("a line has no step; it is left out")
+    return line
 
 
 def _share(settings: RunSettings | None, latest: Mapping[str, Any]) -> float | None:
@@ -314,8 +359,8 @@ class Runs:
 
         Returns:
             ``{"known", "now", "folders", "runs"}``; of each run ``{"id", "name", "began", "task", "model", "state",
-            "step", "share", "left", "seconds", "loss", "best", "unit", "speed", "ceiling", "pages"}``, and where they
-            are new ``"curves"``: ``{"training", "validation", "rate"}``, lists of (step, value).
+            "reason", "step", "share", "left", "seconds", "loss", "best", "unit", "speed", "ceiling", "pages"}``, and
+            where they are new ``"curves"``: ``{"training", "validation", "rate"}``, lists of (step, value).
         """
         mark, _, count = known.partition("-")
         since = int(count) if mark == self.mark and count.isdecimal() else -1
@@ -328,7 +373,7 @@ class Runs:
                     if run.look():
                         self._count += 1
                         self._changed[path] = self._count
-                except OSError:  # gone, or not for us to read
+                except OSError:  # gone
                     del self._runs[path]
                     self._next_search = 0.0
                     continue

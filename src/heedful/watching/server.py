@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import mimetypes
 import os
 import re
@@ -14,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from heedful.errors import HeedfulError
+from heedful.values import to_json
 from heedful.views.runs import runs_page
 from heedful.watching.runs import Runs
 
@@ -76,7 +76,7 @@ class _Answer(BaseHTTPRequestHandler):
             self._send(runs_page(self.server.runs.folders).encode(), "text/html; charset=utf-8")
         elif address.path == "/runs.json":
             known = parse_qs(address.query).get("known", [""])[0]
-            told = json.dumps(self.server.runs.told(known), separators=(",", ":"), ensure_ascii=False)
+            told = to_json(self.server.runs.told(known))
             self._send(told.encode("utf-8", "replace"), "application/json")
         elif found := re.fullmatch(r"/run/([0-9]{1,9})/([^/]+)", address.path):
             self._file(int(found[1]), unquote(found[2]))
