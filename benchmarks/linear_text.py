@@ -3,7 +3,7 @@
     python benchmarks/linear_text.py sst2.train.tsv sst2.test.tsv 2,1
 
 Two files as `heedful train text-classification` takes them, and the columns where files do not name them: text, label.
-Needs scikit-learn (pip install "heedful[examples]"); a few seconds. Expect 81.1 % on SST-2's whole sentences and 88.4 %
+A few seconds. Expect 81.1 % on SST-2's whole sentences and 88.4 %
 on TREC's six kinds of questions.
 """
 

@@ -2,7 +2,7 @@
 
     python examples/patches_that_matter.py [OUT]
 
-Two cores, three minutes; needs scikit-learn for its handwritten digits (pip install "heedful[examples]"). Each digit,
+Two cores, three minutes; the handwritten digits are scikit-learn's. Each digit,
 of 8 × 8 pixels, is put anywhere on a noisy picture of 32 × 32, so that it is known where the object is. A ViT of 0.2 M
 parameters learns to read them in the folder OUT/model (OUT is "placed" by default; a model that is there is taken).
 Writes look.html and look.svg into OUT. To expect (other figures on another machine, the same story):

@@ -2,7 +2,7 @@
 
     python examples/vision_step_by_step.py [OUT] [MODEL]
 
-One core, twenty seconds; needs scikit-learn, which brings the photograph (pip install "heedful[examples]"). Writes
+One core, twenty seconds; scikit-learn brings the photograph. Writes
 grid.svg, strip.svg and features.svg into the folder OUT ("vision" by default). The weights are fresh and the answer is
 a guess, unless MODEL is the folder of a trained ViT-B/16. To expect:
 

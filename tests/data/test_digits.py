@@ -54,4 +54,4 @@ def test_what_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(HeedfulError) as caught:
         digits.rows(None, "train")
-    assert str(caught.value) == "builtin:digits needs scikit-learn; pip install 'heedful[examples]'"
+    assert str(caught.value) == "builtin:digits needs scikit-learn; pip install scikit-learn"

@@ -111,7 +111,7 @@ def _learning(module: str) -> Any:
     try:
         return import_module(f"sklearn.{module}")
     except ImportError as error:
-        raise HeedfulError("--baseline needs scikit-learn for this task; pip install 'heedful[examples]'") from error
+        raise HeedfulError("--baseline needs scikit-learn for this task; pip install scikit-learn") from error
 
 
 def _said(known: Any, labels: Sequence[Any], new: Any, strength: float = STRENGTH) -> list[Any]:

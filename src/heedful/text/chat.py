@@ -182,11 +182,11 @@ def _template(text: str) -> Template:
         from jinja2.ext import Extension, loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        raise HeedfulError("chat templates need Jinja: pip install 'heedful[chat]'") from None
+        raise HeedfulError("chat templates need Jinja: pip install 'jinja2>=3.1.6'") from None
     version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
     if version < JINJA:
         raise HeedfulError(
-            f"chat templates need Jinja 3.1.6, this is {jinja2.__version__}: pip install 'heedful[chat]'"
+            f"chat templates need Jinja 3.1.6, this is {jinja2.__version__}: pip install 'jinja2>=3.1.6'"
         )
 
     class Generation(Extension):

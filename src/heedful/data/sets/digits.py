@@ -24,7 +24,7 @@ def rows(argument: str | None, part: str) -> list[dict[str, Any]]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise HeedfulError("builtin:digits needs scikit-learn; pip install 'heedful[examples]'") from error
+        raise HeedfulError("builtin:digits needs scikit-learn; pip install scikit-learn") from error
     loaded = load_digits()
     images = (loaded.images * (255 / 16)).round().astype("uint8")
     return [
