@@ -385,8 +385,8 @@ def dataclasses_of(*modules: object) -> list[type]:
 
 
 @pytest.mark.parametrize("made", dataclasses_of(heedful.config, heedful.settings), ids=lambda c: c.__name__)
-def test_at_most_25_fields_frozen_and_by_keyword(made: type) -> None:
-    assert len(dataclasses.fields(made)) <= 25
+def test_at_most_30_fields_frozen_and_by_keyword(made: type) -> None:
+    assert len(dataclasses.fields(made)) <= 30
     assert made.__dataclass_params__.frozen
     assert made.__module__ != "heedful.config" or all(f.kw_only for f in dataclasses.fields(made))
 

@@ -259,6 +259,10 @@ class TrainingSettings(Settings):
         "evaluations with no better metric and no lower loss before stopping; 0: never", least=0
     )
     evaluate_every: int | None = _option("steps between evaluations", least=1)
+    evaluate_examples: int | None = _option(
+        "validation examples of an evaluation; all, or as --max-minutes allows", least=1
+    )
+    planned_steps: int | None = _option("steps that fit into --max-minutes; measured by default", least=1)
     save_every: int | None = _option("steps between checkpoints", least=1)
     keep: int | None = _option("checkpoints to keep, the newest and those before it; 1 by default", least=1)
     log_every: int | None = _option("steps between lines of the log", least=1)
@@ -413,6 +417,8 @@ class RunSettings(Settings):
             raise HeedfulError("--train names no file; give at least one")
         if self.resume and self.overwrite:
             raise HeedfulError("--resume goes on with a run and --overwrite replaces it; give one of them")
+        if self.training.planned_steps is not None and self.max_minutes is None and not self.resume:
+            raise HeedfulError("--training.planned-steps has no effect without --max-minutes; give --max-steps")
         if self.preset is not None and self.start_from is not None:
             raise HeedfulError("--preset starts anew and --from goes on from a model; give one of them")
         if self.lora.rank is not None and self.start_from is None and not self.resume:

@@ -20,6 +20,7 @@ import pytest
 from safetensors.torch import load_file
 
 from heedful import cli
+from heedful.settings import read_toml
 from heedful.training import Checkpoints
 from heedful.training.ranks import gone, is_loss
 
@@ -97,6 +98,15 @@ def test_two_processes_leave_what_one_leaves(data: Path, alone: Path, tmp_path: 
     assert out.count("all steps are done") == 1, "the first alone speaks"
     assert err.count("step 3 ") == 1
     assert {path.name for path in (tmp_path / "two").iterdir()} == {path.name for path in alone.iterdir()}
+
+
+def test_two_processes_follow_the_plan_of_the_first(data: Path, tmp_path: Path) -> None:
+    """The first measures; its plan is that of both, or they would wait for each other."""
+    out = tmp_path / "two"
+    said, _ = done(2, "-m", "heedful", *train(data, out, "--max-minutes=20", "--max-steps=4"))
+    assert said.count("time       20 min: 4 steps") == 1
+    assert read_toml(out / "run.toml").training.planned_steps is not None
+    assert len(losses(out)) == 4
 
 
 def test_a_shared_run_goes_on_with_one_process_and_with_four(data: Path, alone: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class _Alone:
 
 ALONE = _Alone()
 _peers: ContextVar[Peers] = ContextVar("peers", default=ALONE)
+_follower: ContextVar[Callable[[int, int], None] | None] = ContextVar("follower", default=None)
 
 
 @contextmanager
@@ -49,6 +50,16 @@ def among(peers: Peers) -> Iterator[None]:
         yield
     finally:
         _peers.reset(before)
+
+
+@contextmanager
+def followed(report: Callable[[int, int], None]) -> Iterator[None]:
+    """While it lasts, :func:`each` calls ``report(done, total)`` after the items that were computed together."""
+    before = _follower.set(report)
+    try:
+        yield
+    finally:
+        _follower.reset(before)
 
 
 def each(items: Sequence[T], compute: Callable[[T], R]) -> Iterator[tuple[T, R]]:
@@ -65,6 +76,8 @@ def each(items: Sequence[T], compute: Callable[[T], R]) -> Iterator[tuple[T, R]]
         for one in made:
             if isinstance(one, HeedfulError):
                 raise one
+        if (report := _follower.get()) is not None:
+            report(first + len(together), len(items))
         yield from zip(together, made, strict=False)
 
 

@@ -60,7 +60,18 @@ def taken_up(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = 
         return replace(settings, resume=False, overwrite=begun.overwrite)
     for line in said:
         say(line)
-    return settings
+    return _more_time(settings, begun, say)
+
+
+def _more_time(settings: RunSettings, begun: RunSettings, say: Callable[[str], None]) -> RunSettings:
+    """With other minutes than the run was begun with, as many more planned steps."""
+    steps, minutes = begun.training.planned_steps, begun.max_minutes
+    told = settings.max_minutes
+    if not steps or not minutes or not told or told == minutes or settings.training.planned_steps != steps:
+        return settings
+    steps = max(1, round(steps * told / minutes))
+    say(f"{steps:,} steps are planned for {told:g} minutes (--training.planned-steps)")
+    return replace(settings, training=replace(settings.training, planned_steps=steps))
 
 
 def check_overwrite(settings: RunSettings) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 REDRAW = 0.1  # seconds between two updates of the bar
+QUIET = 10.0  # seconds of an evaluation without a bar between two lines
 SAID = 60  # characters of a sample that is shown
 
 
@@ -53,6 +54,7 @@ class Log:
         self._last_at = 0
         self._bar: Progress | None = None
         self._drawn = 0.0
+        self._noted = 0.0  # when the last line was shown
         self._shown = ""
 
     def begin(self, step: int) -> None:
@@ -138,10 +140,21 @@ class Log:
         if self._bar is not None and time.monotonic() - self._drawn > REDRAW:
             self._draw(step, progress, left)
 
+    def evaluating(self, step: int, done: int, total: int, left: float | None) -> None:
+        """Shows how many batches of an evaluation are done: in the bar, or as a line every ten seconds."""
+        now = time.monotonic()
+        text = f"evaluating, {done:,} of {total:,} batches{remaining(left)}"
+        if self._bar is not None and now - self._drawn > REDRAW:
+            self._drawn = now
+            self._bar.update(self._bar.task_ids[0], description=f"step {step:,}", shown=text)
+        elif self._bar is None and now - self._noted > QUIET:
+            self.note(f"step {step:,}  {text}")
+
     def note(self, text: str) -> None:
         """A line for a person, above the bar where there is one."""
         if self.quiet:
             return
+        self._noted = time.monotonic()
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:

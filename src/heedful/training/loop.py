@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from heedful.errors import HeedfulError, nearest
 from heedful.evaluation.scored import LOWER_IS_BETTER
 from heedful.inference.memory import Spare
+from heedful.tasks.shares import followed
 from heedful.training.averages import Average
 from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, Interrupts
@@ -27,6 +28,7 @@ from heedful.training.ranks import gone, is_loss
 from heedful.training.schedule import Limits, Schedule
 
 FORMAT = 3  # of the checkpoint
+OVERRUN = 1.25  # times the time left that an evaluation may be expected to take before it is cut
 SOON = 60.0  # seconds after a checkpoint in which the end of an epoch is no reason for another
 
 
@@ -88,6 +90,8 @@ class _Numbers:
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    spent_seconds: float = 0.0  # before the first step (reading data, planning): they count against max_minutes
+    evaluation_seconds: float = 0.0  # of an evaluation, by the last one or by the plan; 0: not known
     evaluated: int = 0  # the step evaluated last
     best: dict[str, Any] | None = None  # of the weights that are kept
     highest: tuple[float, int] | None = None  # the metric's best value, as what is larger is better, and its step
@@ -134,6 +138,7 @@ class Loop:
     skip_spikes: float | None = None  # leave out a step whose gradient is so many times as long as is usual
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast in forward passes; weights and optimiser stay fp32
     evaluate: Callable[[], Mapping[str, float] | None] | None = None  # measures the model as it stands
+    evaluate_part: Callable[[float], Mapping[str, float] | None] | None = None  # on a share of the examples, 0 to 1
     samples: Callable[[], Sequence[Mapping[str, str]]] = list  # of what the model said when it was evaluated last
     evaluate_every: int | None = None  # steps; None: at the end of each epoch. Always after the last step too
     metric: str = "loss"  # the one of evaluate's that decides what is best; of loss and perplexity the lowest
@@ -149,6 +154,9 @@ class Loop:
     save_every: int | None = None  # steps; None: after evaluations, and epochs a minute later. Always at the end too
     log: Log = field(default_factory=partial(Log, quiet=True))
     log_every: int = 50  # steps
+    spent: float = 0.0  # seconds before the first step of a new run, which count against max_minutes
+    evaluating: float = 0.0  # seconds that an evaluation is expected to take; 0: not known
+    ending: float = 0.0  # seconds of max_minutes reserved for what follows the last evaluation
     ceiling: Ceiling | None = None  # tells in the log how much of what the machine can compute the run computes
 
     def __post_init__(self) -> None:
@@ -195,9 +203,11 @@ class Loop:
             clear=self.optimiser.zero_grad,
             on_cut=self._note_cut if self.cut else None,
         )
+        self._numbers.spent_seconds, self._numbers.evaluation_seconds = self.spent, self.evaluating
         if self.checkpoints is not None and (state := self.checkpoints.load()) is not None:
             self._restore(state, self.checkpoints)
         numbers, begun = self._numbers, self._numbers.step
+        self._mark = time.monotonic()
         reason = self._look()
         if reason and (self.evaluate is None or numbers.evaluated == begun):
             return replace(self._outcome(reason), stopped_because="already done")
@@ -301,13 +311,36 @@ class Loop:
     def _look(self) -> str | None:
         """How far the run is; and why to stop, if there is a reason."""
         numbers, ranks = self._numbers, self.engine.ranks
-        self._looked = numbers.seconds = ranks.sum(numbers.seconds if ranks.first else 0.0)[0]  # one clock for all
-        done: dict[str, Any] = {"steps": numbers.step, "epochs": self.loader.epochs, "seconds": numbers.seconds}
-        self._progress = self.limits.progress(**done)
+        clock = (numbers.seconds, self._reserved()) if ranks.first else (0.0, 0.0)
+        self._looked, reserved = ranks.sum(*clock)  # one clock for all
+        numbers.seconds = self._looked
+        done: dict[str, Any] = {"steps": numbers.step, "epochs": self.loader.epochs}
+        self._progress = self.limits.progress(**done, seconds=numbers.seconds)
         self.log.tick(numbers.step, self._progress, self._left())
         if self.patience is not None and numbers.stale >= self.patience:
             return "patience"
-        return next((name for name, share in self.limits.shares(**done).items() if share >= 1), None)
+        shares = self.limits.shares(**done, seconds=numbers.seconds + reserved)
+        return next((name for name, share in shares.items() if share >= 1), None)
+
+    def _reserved(self) -> float:
+        """Seconds of max_minutes that are not for steps: those before the first, the last evaluation, the writing. The
+        first step is always made.
+        """
+        numbers = self._numbers
+        return numbers.spent_seconds + numbers.evaluation_seconds + self.ending if numbers.step else 0.0
+
+    def _evaluation_share(self) -> float:
+        """Share of an evaluation, 0 to 1, that max_minutes has time for, at the pace of the last one; a small overrun
+        is allowed.
+        """
+        numbers, minutes = self._numbers, self.limits.max_minutes
+        if minutes is None or not numbers.evaluation_seconds or self.evaluate_part is None:
+            return 1.0
+        left = max(0.0, 60 * minutes - self._elapsed() - numbers.spent_seconds - self.ending)
+        return 1.0 if numbers.evaluation_seconds <= OVERRUN * left + 1 else left / numbers.evaluation_seconds
+
+    def _elapsed(self) -> float:
+        return self._numbers.seconds + time.monotonic() - self._mark
 
     def _to_save(self, measured: bool) -> bool:
         """Whether a checkpoint is due; of many short epochs not each ends with one."""
@@ -340,12 +373,26 @@ class Loop:
     def _evaluated(self, interrupts: Interrupts) -> dict[str, float] | None:
         """What all ranks measure together. One may be interrupted; several leave it together, at its end."""
         assert self.evaluate is not None
-        ranks = self.engine.ranks
-        with self.engine.measuring(self.model), interrupts.at_once() if ranks.size == 1 else nullcontext():
-            measured = self.evaluate()
+        ranks, numbers = self.engine.ranks, self._numbers
+        share, began = ranks.same(self._evaluation_share()), time.monotonic()
+        if share < 1:
+            self.log.note(
+                f"! step {numbers.step:,}: --max-minutes has time for {share:.0%} of the evaluation; it is cut to that"
+            )
+        with (
+            self.engine.measuring(self.model),
+            interrupts.at_once() if ranks.size == 1 else nullcontext(),
+            followed(self._report_evaluation),
+        ):
+            measured = self.evaluate() if share == 1 or self.evaluate_part is None else self.evaluate_part(share)
+        if share == 1:
+            numbers.evaluation_seconds = time.monotonic() - began
         found = None if measured is None else {name: float(value) for name, value in measured.items()}
         shared: dict[str, float] | None = ranks.same(found)
         return shared
+
+    def _report_evaluation(self, done: int, total: int) -> None:
+        self.log.evaluating(self._numbers.step, done, total, self._left())
 
     def _compare(self, metrics: dict[str, float]) -> None:
         numbers = self._numbers
@@ -510,8 +557,11 @@ class Loop:
         self._mark = now
 
     def _left(self) -> float | None:
-        """Seconds to the end at the pace so far."""
-        return self._numbers.seconds * (1 / self._progress - 1) if self._progress else None
+        """Seconds to the end at the pace so far, or those that max_minutes leaves if they are fewer."""
+        elapsed, minutes = self._elapsed(), self.limits.max_minutes
+        by_pace = elapsed * (1 / self._progress - 1) if self._progress else None
+        by_clock = None if minutes is None else 60 * minutes - elapsed - self._numbers.spent_seconds
+        return min((seconds for seconds in (by_pace, by_clock) if seconds is not None), default=None)
 
     def _kept(self) -> str:
         if self.checkpoints is None or self.checkpoints.step is None:

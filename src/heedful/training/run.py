@@ -7,8 +7,11 @@ they are printed and kept in ``run.toml``, which ``--config`` reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,9 +57,13 @@ from heedful.training.report import card_of, described, digest, ended, trained_p
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.schedule import Limits, schedule
 from heedful.training.sources import divided
+from heedful.training.time_limit import ANSWERED, Plan, Speed, fitted, half_batch, part, sizes, units
 from heedful.training.watch import Watch
 
-ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
+FEWEST = 8  # validation examples of an evaluation, however little time is left
+WRITTEN, BYTES_A_SECOND = 3, 1e8  # copies of the weights that are written at the end of a run, and how fast
+TRIAL_STEPS = 30  # steps at most by which a run's speed is measured
+TRIAL_EXAMPLES = (1, 8, 64)  # validation examples by which the speed of an evaluation is measured, as time allows
 Draw = Callable[[Path, Measured, Rows], object]
 
 
@@ -86,13 +93,14 @@ def train(
     Raises:
         HeedfulError: for anything in the data or settings that cannot be right, before anything is written.
     """
+    began = time.monotonic()
     with joined() as ranks:
         if not ranks.first:
             say, quiet, draw, watched = _nothing, True, None, None
             ranks.follow()
             settings = replace(settings, resume=True, overwrite=False)  # as the first has begun it
         with ranks.waiting() if ranks.first else nullcontext():
-            run = _begun(settings, ranks, say, watched)
+            run = _begun(settings, ranks, say, watched, began)
         ranks.wait()  # each has read the data
         return _learned(run, ranks, say, quiet, draw)
 
@@ -107,10 +115,16 @@ class _Begun(NamedTuple):
     held: Encoded
     watch: Watch | None
     card: dict[str, Any]
+    began: float = 0.0  # on the clock that --max-minutes counts
+    plan: Plan | None = None  # of a new run with --max-minutes
 
 
 def _begun(
-    settings: RunSettings, ranks: Ranks, say: Callable[[str], None], watched: Callable[[Path], object] | None
+    settings: RunSettings,
+    ranks: Ranks,
+    say: Callable[[str], None],
+    watched: Callable[[Path], object] | None,
+    began: float,
 ) -> _Begun:
     """Read, made and written as far as the first step: the same on each rank, but that the first alone writes."""
     out = Path(settings.out)
@@ -125,6 +139,7 @@ def _begun(
     settings = spread(asked_for(kind, settings), ranks, say)
     rows, valid = divided(kind, settings)
     device = device_of(own_device(settings.device))
+    asked = settings
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device, say)
 
     if settings.resume:
@@ -138,9 +153,18 @@ def _begun(
         model = create(task.config(settings), seed=_chosen(settings.seed))
     task.ready(model, settings)
     pack(model.to(device))
-    learned, held = (task.encode(part, settings.data.max_length) for part in (rows, valid))
+    learned, held = (task.encode(source, settings.data.max_length) for source in (rows, valid))
+    plan = None
+    if not settings.resume and settings.max_minutes and _plannable(settings):
+        begun_so_far = _Begun(settings, task, model, learned, held, None, {"data": {"sha256": ""}}, began)
+        plan = _planned(begun_so_far, asked, lambda other: suggested_for(kind, rows, other), device, ranks)
+    if plan is not None:
+        if plan.settings.model != settings.model:
+            model = _fresh(task, plan.settings, device)
+        settings = plan.settings
     for line in (
         *described(task, learned, held, model, settings, ranks.size),
+        *(plan.lines() if plan is not None else ()),
         *(warnings(task, rows, valid, learned) if ranks.first else ()),
     ):
         say(line)
@@ -155,21 +179,21 @@ def _begun(
         watch.begin(fresh=not settings.resume)
     if not settings.resume:
         begun(out, settings)
-    return _Begun(settings, task, model, learned, held, watch, card)
+    return _Begun(settings, task, model, learned, held, watch, card, began, plan)
 
 
 def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool, draw: Draw | None) -> dict[str, Any]:
     """The run from its first step to its end, and what came of it."""
-    settings, task, model, _, held, watch, card = run
+    settings, task, model, held, watch, card = run.settings, run.task, run.model, run.held, run.watch, run.card
     out = Path(settings.out)
-    validation = _Validation(task, model, held, watch)
+    validation = _Validation(task, model, held, settings, watch)
     loop = _loop(run, validation, ranks, quiet)
     validation.step = lambda: loop.step
 
     def keep(metrics: Mapping[str, float]) -> None:
         with loop.engine.whole(model) as whole:
             _save(whole, task, out, {**card, "metrics": dict(metrics)})
-        validation.best = validation.last
+        validation.best, validation.best_rows = validation.last, validation.rows
 
     loop.on_better = keep
     if settings.resume:
@@ -180,7 +204,7 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
     if ranks.first and validation.best is None and outcome.best is not None:
         validation.best = validation.of(out)  # they were kept before the run was taken up
     if draw is not None and validation.best is not None:
-        draw(out, validation.best, held.rows)
+        draw(out, validation.best, validation.best_rows)
 
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
     say(f"{ended(outcome)}; the best weights are those of step {best['step']:,}{_chance(outcome, task)}")
@@ -223,8 +247,8 @@ def tried(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
         if ranks.size > 1:
             raise HeedfulError("--find-lr is a matter of one process; leave torchrun out")
         made = replace(settings, out=str(Path(folder, "tried")), overwrite=False)
-        run = _begun(made, ranks, _nothing, None)
-        loop = _loop(run, _Validation(run.task, run.model, run.held), ranks, quiet=True)
+        run = _begun(made, ranks, _nothing, None, time.monotonic())
+        loop = _loop(run, _Validation(run.task, run.model, run.held, run.settings), ranks, quiet=True)
         with deterministic(settings.deterministic or False), within_memory(run.settings.training):
             found = range_test(loop, quiet)
     return {"task": run.task.name, **vars(found), "lines": found.lines()}
@@ -282,15 +306,23 @@ class _Validation:
 
     step: Callable[[], int]  # which the loop is at
 
-    def __init__(self, task: Task, model: Model, held: Encoded, watch: Watch | None = None) -> None:
-        self.task, self.model, self.held, self.watch = task, model, held, watch
+    def __init__(
+        self, task: Task, model: Model, held: Encoded, settings: RunSettings, watch: Watch | None = None
+    ) -> None:
+        self.task, self.model, self.watch = task, model, watch
+        self.max_length = settings.data.max_length
+        share = (settings.training.evaluate_examples or math.inf) / units(task, held)
+        self.held = part(task, held, share, self.max_length)
+        self.rows = self.best_rows = self.held.rows  # of the last evaluation, and of the best
         self.last: Measured | None = None
         self.said: list[Said] = []
         self.best: Measured | None = None
 
-    def __call__(self) -> dict[str, float]:
-        self.last = self.task.measure(self.model, self.held.examples, self.held.rows, most=ANSWERED)
-        self.said = self.task.said(self.model, self.held.rows, self.last)
+    def __call__(self, share: float = 1.0) -> dict[str, float]:
+        held = part(self.task, self.held, max(share, FEWEST / units(self.task, self.held)), self.max_length)
+        self.rows = held.rows
+        self.last = self.task.measure(self.model, held.examples, held.rows, most=ANSWERED)
+        self.said = self.task.said(self.model, held.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
         if self.watch is not None:
             self.watch.look(self.step(), metrics)
@@ -306,7 +338,123 @@ class _Validation:
         """The evaluation of the weights that lie in ``folder``."""
         model = load(folder, dtype="float32").to(self.model.device)
         pack(model)
+        self.best_rows = self.held.rows
         return self.task.measure(model.eval(), self.held.examples, self.held.rows, most=ANSWERED)
+
+
+# ----------------------------------------------------------------------------------------------------------- time limit
+
+
+def _plannable(settings: RunSettings) -> bool:
+    """Whether the first steps can be measured: nobody gave their number, and this process has the whole model."""
+    return settings.training.planned_steps is None and not settings.training.shard
+
+
+def _planned(
+    run: _Begun,
+    asked: RunSettings,
+    suggest: Callable[[RunSettings], RunSettings],
+    device: torch.device,
+    ranks: Ranks,
+) -> Plan:
+    """What fits into --max-minutes (:mod:`heedful.training.time_limit`)."""
+    settings, task = run.settings, run.task
+    ends = run.began + 60 * _chosen(settings.max_minutes) - _ending(settings, run.model)
+
+    def candidates() -> Iterator[tuple[RunSettings, tuple[str, ...]]]:
+        yield settings, ()
+        for shape in sizes(asked, settings, run.model.config):
+            smaller = replace(asked, model=replace(asked.model, **shape))  # type: ignore[arg-type]  # dim and depth
+            made = settled(resolve(smaller, suggest(smaller)), device)
+            yield made, tuple(f"model {name} {value}" for name, value in shape.items())
+
+    return fitted(
+        asked,
+        candidates(),
+        half_batch(asked, settings),
+        lambda other: _Trial(run, other, device, ranks),
+        lambda: ends - time.monotonic(),
+        units(task, run.held),
+    )
+
+
+class _Trial:
+    """Measures the speed of a run on a model of its own; nothing of the run is changed."""
+
+    def __init__(self, run: _Begun, settings: RunSettings, device: torch.device, ranks: Ranks) -> None:
+        same = settings.start_from is not None or settings.model == run.settings.model
+        training = settings.training
+        each = -(-_chosen(training.accumulate) // ranks.size)  # micro-batches of a step that one process passes
+        quiet = replace(training, accumulate=each, report=None, watch=None)
+        self.ranks, self.accumulate = ranks, _chosen(training.accumulate)
+        self.run = run._replace(
+            settings=replace(settings, training=quiet),
+            model=copy.deepcopy(run.model) if same else _fresh(run.task, settings, device),
+        )
+        self.device = device
+        validation = _Validation(run.task, self.run.model, run.held, self.run.settings)
+        self.loop = replace(
+            _loop(self.run, validation, Ranks(), quiet=True),
+            evaluate=None,
+            patience=None,
+            checkpoints=None,
+            log=Log(quiet=True),
+            log_every=1,
+            spent=0.0,
+            ending=0.0,
+            ceiling=None,
+        )
+
+    def steps(self, seconds: float) -> Speed:
+        """Speed of the optimisation steps; the first, which is slower, counts only where it takes all the time."""
+        with self._apart():
+            outcome = self._stepped(Limits(max_steps=1))
+            if outcome.seconds < seconds:
+                outcome = self._stepped(Limits(max_steps=TRIAL_STEPS, max_minutes=(seconds - outcome.seconds) / 60))
+        loader = self.loop.loader
+        assert isinstance(loader, Loader)
+        batches = loader.steps_per_epoch * loader.accumulate
+        return Speed(outcome.seconds / outcome.steps, max(1, -(-batches // self.accumulate)))
+
+    def evaluation(self, seconds: float) -> tuple[float, float]:
+        """Seconds of reading a validation example and of answering one; nearly untrained models answer slowest."""
+        run, model, most = self.run, self.run.model.eval(), units(self.run.task, self.run.held)
+        began = time.monotonic()
+        read = answer = 0.0
+        with self._apart(), torch.no_grad():
+            for count in sorted({min(most, examples) for examples in TRIAL_EXAMPLES}):
+                some = part(run.task, run.held, count / most, run.settings.data.max_length)
+                count = units(run.task, some)
+                first = time.monotonic()
+                run.task.measure(model, some.examples, some.rows, most=1)
+                middle = time.monotonic()
+                run.task.measure(model, some.examples, some.rows, most=count)
+                last = time.monotonic()
+                read = (middle - first) / count
+                answer = max(0.0, (last - middle) - (middle - first)) / count
+                if last - began > seconds / 4:
+                    break
+        return read, answer
+
+    def _stepped(self, limits: Limits) -> Outcome:
+        return replace(self.loop, limits=limits).fit()
+
+    def _apart(self) -> AbstractContextManager[Any]:
+        devices = [self.device] if self.device.type == "cuda" else []
+        return torch.random.fork_rng(devices=devices)
+
+
+def _fresh(task: Task, settings: RunSettings, device: torch.device) -> Model:
+    model = create(task.config(settings), seed=_chosen(settings.seed))
+    task.ready(model, settings)
+    pack(model.to(device))
+    return model
+
+
+def _ending(settings: RunSettings, model: Model) -> float:
+    """Seconds of --max-minutes reserved for what follows the last evaluation: writing weights and reports."""
+    limit = 60 * (settings.max_minutes or 0.0)
+    return min(0.15 * limit, 2 + 0.02 * limit + WRITTEN * 4 * model.count() / BYTES_A_SECOND)
 
 
 def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Loop:
@@ -363,11 +511,17 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         loader=loader,
         optimiser=optimiser,
         schedule=schedule(_chosen(training.schedule), _chosen(training.warmup), training.floor, training.decay),
-        limits=Limits(max_steps=settings.max_steps, max_epochs=settings.max_epochs, max_minutes=settings.max_minutes),
+        limits=Limits(
+            max_steps=settings.max_steps,
+            max_epochs=settings.max_epochs,
+            max_minutes=settings.max_minutes,
+            planned_steps=training.planned_steps,
+        ),
         clip=training.clip or None,
         skip_spikes=training.skip_spikes or None,
         precision=_chosen(training.precision),
         evaluate=validation,
+        evaluate_part=validation,
         samples=lambda: validation.said,
         evaluate_every=every,
         metric=task.decides,
@@ -385,6 +539,9 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
             reporters=reporters(training.report or (), out, settings.to_dict()) if ranks.first else (),
         ),
         log_every=_chosen(training.log_every),
+        spent=time.monotonic() - run.began,
+        evaluating=run.plan.evaluation_seconds if run.plan is not None else 0.0,
+        ending=_ending(settings, model),
         ceiling=ceiling,
     )
     return loop

@@ -2,8 +2,9 @@
 
 A schedule is a pure function ``(step, progress) -> factor`` of the peak learning rate. ``step`` counts from 1: the step
 about to be taken. ``progress``, from 0 to 1, is the share of the run done before it; ``None`` where the run has no
-limit. It stands for the total number of steps, which a run limited by minutes does not know. Such a run is not
-repeatable bit for bit under a schedule that reads progress; one limited by steps or epochs is.
+limit. It stands for the total number of steps. A run limited by minutes knows that number where it was planned
+(:mod:`heedful.training.time_limit`). Without a plan it is not repeatable bit for bit under a schedule that reads
+progress.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Limits:
 
     max_steps: int | None = None
     max_epochs: float | None = None
-    max_minutes: float | None = None  # of training and evaluating; the evaluation after the last step comes on top
+    max_minutes: float | None = None  # from reading the data to the last evaluation and writing
+    planned_steps: int | None = None  # steps that fit into max_minutes
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -34,14 +36,28 @@ class Limits:
                 raise HeedfulError(f"{name.replace('_', '-')} is {value}; give a number above 0, or leave it out")
 
     def shares(self, *, steps: int, epochs: float, seconds: float) -> dict[str, float]:
-        """The share done of every limit that is set."""
-        done = {"max_steps": steps, "max_epochs": epochs, "max_minutes": seconds / 60}
-        return {name: done[name] / value for name, value in vars(self).items() if value is not None}
+        """The share done of every limit that is set; the planned steps are a share of ``max_minutes``."""
+        return self._shares(steps, epochs, seconds, clock=True)
 
     def progress(self, *, steps: int, epochs: float, seconds: float) -> float | None:
-        """The share of the run that is done, 0 to 1: the largest of the limits' shares; ``None`` without a limit."""
-        shares = self.shares(steps=steps, epochs=epochs, seconds=seconds)
+        """The share of the run that is done, 0 to 1: the largest of the limits' shares; ``None`` without a limit. Where
+        steps are planned the clock has no part in it.
+        """
+        shares = self._shares(steps, epochs, seconds, clock=self.planned_steps is None)
         return min(1.0, max(shares.values())) if shares else None
+
+    def _shares(self, steps: int, epochs: float, seconds: float, clock: bool) -> dict[str, float]:
+        limits = (
+            ("max_steps", steps, self.max_steps),
+            ("max_epochs", epochs, self.max_epochs),
+            ("max_minutes", steps, self.planned_steps),
+            ("max_minutes", seconds / 60, self.max_minutes if clock else None),
+        )
+        shares: dict[str, float] = {}
+        for name, done, limit in limits:
+            if limit is not None:
+                shares[name] = max(shares.get(name, 0.0), done / limit)
+        return shares
 
 
 def constant(warmup: int = 0) -> Schedule:

@@ -1,0 +1,307 @@
+"""Fits a new run to ``--max-minutes``: model size, batch, warm-up, number of steps, evaluations.
+
+The first steps of the run are measured on a copy of its model. What nobody set is then fitted to the time, printed, and
+written to ``run.toml`` before step 1, so that a resumed run reads it and measures nothing. Nothing that was set is
+changed. With the number of steps fixed, a resumed run ends with the same bits; the clock only guards the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from heedful.config import ModelConfig
+from heedful.data.pieces import size
+from heedful.data.rows import Row, Rows
+from heedful.settings import RunSettings
+from heedful.tasks.shared import stacks_of
+from heedful.tasks.task import Encoded, Task
+
+MARGIN = 0.9  # share of the time that is planned: the machine may become slower
+EVALUATING = 0.2  # share of it for all evaluations together
+MEASURING = 0.03  # share of the limit for measuring the steps of one size, and as much for an evaluation
+LONGEST = 5.0  # seconds for either at most
+LEAST_STEPS, MANY_STEPS = 300, 1000  # a smaller model is taken below the first, or below one pass up to the second
+FEW_STEPS = 150  # a smaller batch is taken below
+QUICKER = 0.8  # share of the seconds of a step that a smaller model may take at most
+WARMUP = 0.1  # share of the steps at most
+EVALUATIONS = 3, 10  # fewest where there is time, and most
+EXAMPLES, FEWEST_EXAMPLES = 200, 16  # of an evaluation: wanted, and at least
+ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
+NARROWEST = 32  # width of a model
+
+
+class Speed(NamedTuple):
+    """Measured speed of a run."""
+
+    step: float  # seconds of an optimisation step
+    steps_per_epoch: int
+    read: float = 0.0  # seconds of the loss of a validation example
+    answer: float = 0.0  # seconds of answering one
+
+    def evaluation(self, examples: int) -> float:
+        """Seconds of an evaluation of so many examples."""
+        return self.read * examples + self.answer * min(examples, ANSWERED)
+
+
+class Trial(Protocol):
+    """Measures a run with given settings."""
+
+    def steps(self, seconds: float) -> Speed:
+        """Speed of its steps, measured for about so many seconds."""
+
+    def evaluation(self, seconds: float) -> tuple[float, float]:
+        """Seconds of the loss of a validation example and of answering one, measured for about so many seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Steps and evaluations that fit into the time.
+
+    Attributes:
+        settings: with what was fitted.
+        speed: of the run.
+        steps: that the run makes.
+        evaluations: their number.
+        examples: validation examples of each.
+        warmup: steps of warm-up.
+        notes: what differs from the suggested settings.
+    """
+
+    settings: RunSettings
+    speed: Speed
+    steps: int
+    evaluations: int
+    examples: int
+    warmup: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passes(self) -> float:
+        """Passes over the training data."""
+        return self.steps / self.speed.steps_per_epoch
+
+    @property
+    def evaluation_seconds(self) -> float:
+        """Expected seconds of an evaluation."""
+        return self.speed.evaluation(self.examples)
+
+    def lines(self) -> list[str]:
+        """The plan for people, and a line with ``!`` where the time is too short to learn from the data."""
+        t, minutes = self.settings.training, self.settings.max_minutes or 0.0
+        batch = f"{t.batch_tokens:,} tokens" if t.batch_tokens else f"{t.batch_size or 0:,} examples"
+        lines = [
+            f"time       {minutes:g} min: {self.steps:,} steps of {batch} ({self.passes:.2g} passes), warm-up "
+            f"{self.warmup:,}, {self.evaluations} evaluations of {self.examples:,} examples"
+        ]
+        if self.notes:
+            lines.append(f"           fitted to the time: {', '.join(self.notes)}")
+        if self.steps <= self.warmup:
+            lines.append(
+                f"! {minutes:g} minutes end inside the warm-up: {self.steps:,} of {self.warmup:,} steps "
+                f"(--training.warmup); lower it, give {self._minutes(10 * self.warmup)} minutes, or take a smaller "
+                "--preset"
+            )
+        elif self.passes < 1:
+            lines.append(
+                f"! {minutes:g} minutes see {100 * self.passes:.0f} % of the training data once; for all of it give "
+                f"{self._minutes(self.speed.steps_per_epoch)} minutes, a smaller --preset, or fewer rows "
+                "(--data.limit)"
+            )
+        return lines
+
+    def _minutes(self, steps: int) -> int:
+        seconds = steps * self.speed.step + self.evaluations * self.evaluation_seconds
+        return max(math.ceil(self.settings.max_minutes or 0) + 1, math.ceil(seconds / MARGIN / 60))
+
+
+def fitted(
+    asked: RunSettings,
+    candidates: Iterable[tuple[RunSettings, tuple[str, ...]]],
+    smaller_batch: Callable[[RunSettings], RunSettings | None],
+    trial: Callable[[RunSettings], Trial],
+    seconds: Callable[[], float],
+    held: int,
+) -> Plan:
+    """Plans a run.
+
+    Args:
+        asked: settings that somebody set, which stay as they are.
+        candidates: settings with ever smaller models and what was changed in them, the suggested ones first.
+        smaller_batch: the settings with half a batch; None where the batch stays.
+        trial: makes what measures the speed under some settings.
+        seconds: how many are left for steps and evaluations, asked again after each measurement.
+        held: number of validation examples.
+    """
+    each = min(LONGEST, MEASURING * 60 * (asked.max_minutes or 0.0))
+    chosen: tuple[RunSettings, tuple[str, ...], Trial, Speed] | None = None
+    for settings, notes in candidates:
+        tried = trial(settings)
+        speed = tried.steps(each)
+        if chosen is None or speed.step <= QUICKER * chosen[3].step:
+            chosen = settings, notes, tried, speed
+        wanted = min(_wanted(settings, chosen[3]), max(LEAST_STEPS, min(speed.steps_per_epoch, MANY_STEPS)))
+        if _steps(seconds(), chosen[3]) >= wanted:
+            break
+    assert chosen is not None, "there is a candidate"
+    settings, notes, tried, speed = chosen
+    while _steps(seconds(), speed) < min(_wanted(settings, speed), FEW_STEPS):
+        smaller = smaller_batch(settings)
+        if smaller is None:
+            break
+        settings, tried = smaller, trial(smaller)
+        speed = tried.steps(each)
+        notes = (*(note for note in notes if not note.startswith("batch")), "batch")
+    speed = Speed(speed.step, speed.steps_per_epoch, *tried.evaluation(each))
+    return planned(settings, asked, speed, seconds(), held, notes)
+
+
+def planned(
+    settings: RunSettings, asked: RunSettings, speed: Speed, seconds: float, held: int, notes: tuple[str, ...] = ()
+) -> Plan:
+    """Divides ``seconds`` into steps and evaluations of at most ``held`` examples."""
+    training, given = settings.training, asked.training
+    usable, wanted = max(0.0, MARGIN * seconds), _wanted(settings, speed)
+    every = training.evaluate_every or max(speed.steps_per_epoch, 250 if speed.steps_per_epoch < 250 else 0)
+    count = max(1, math.ceil(min(wanted, usable / speed.step) / every))
+    examples = min(held, given.evaluate_examples or held)
+    fits = int((usable - count * speed.evaluation(examples)) / speed.step)
+    if fits >= wanted:
+        return Plan(
+            settings=_with(settings, planned_steps=fits),
+            speed=speed,
+            steps=wanted,
+            evaluations=count,
+            examples=examples,
+            warmup=training.warmup or 0,
+            notes=notes,
+        )
+    budget = EVALUATING * usable
+    if given.evaluate_every is None:
+        count = min(max(count, EVALUATIONS[0]), EVALUATIONS[1])
+        while count > 2 and _affordable(speed, budget / count, held) < min(examples, EXAMPLES):
+            count -= 1
+    if given.evaluate_examples is None:
+        least = min(held, FEWEST_EXAMPLES)
+        examples = max(least, _affordable(speed, budget / count, examples))
+    steps = max(1, min(wanted, int((usable - count * speed.evaluation(examples)) / speed.step)))
+    changes: dict[str, int] = {"planned_steps": steps}
+    warmup = training.warmup or 0
+    if given.warmup is None:
+        warmup = changes["warmup"] = min(warmup, max(1, int(WARMUP * steps)))
+    if given.evaluate_every is None:
+        changes["evaluate_every"] = math.ceil(steps / count)
+    if given.evaluate_examples is None and examples < held:
+        changes["evaluate_examples"] = examples
+    if given.log_every is None:
+        changes["log_every"] = min(training.log_every or 50, max(1, steps // 20))
+    count = math.ceil(steps / (changes.get("evaluate_every") or every))
+    return Plan(
+        settings=_with(settings, **changes),
+        speed=speed,
+        steps=steps,
+        evaluations=count,
+        examples=examples,
+        warmup=warmup,
+        notes=notes,
+    )
+
+
+def sizes(asked: RunSettings, suggested: RunSettings, config: ModelConfig) -> Iterator[dict[str, int]]:
+    """Ever smaller widths and depths of the suggested model; none where the size was set, or the model is fine-tuned.
+
+    >>> import heedful.presets
+    >>> asked = RunSettings(task="translation", train=("a.tsv",), out="a")
+    >>> list(sizes(asked, asked, heedful.presets.get("transformer-small")))
+    [{'dim': 128, 'depth': 4}, {'dim': 128, 'depth': 2}, {'dim': 64, 'depth': 2}]
+    """
+    shape = ("dim", "depth", "encoder_depth", "decoder_depth", "heads", "kv_heads", "ff_dim")
+    set_by_hand = asked.preset or asked.start_from or any(getattr(asked.model, name) for name in shape)
+    if set_by_hand or suggested.start_from:
+        return
+    stack = stacks_of(config)[0]
+    shallow = max(1, stack.depth // 2)
+    found = {(stack.dim, stack.depth)}
+    for dim, depth in ((stack.dim // 2, stack.depth), (stack.dim // 2, shallow), (stack.dim // 4, shallow)):
+        if dim >= NARROWEST and dim % (2 * stack.heads) == 0 and (dim, depth) not in found:
+            found.add((dim, depth))
+            yield {"dim": dim, "depth": depth}
+
+
+def half_batch(asked: RunSettings, suggested: RunSettings) -> Callable[[RunSettings], RunSettings | None]:
+    """A function that halves the batch of settings, down to a quarter of the suggested one; None from there on, and
+    where the batch was set.
+    """
+    given, first = asked.training, suggested.training
+
+    def halved(settings: RunSettings) -> RunSettings | None:
+        training = settings.training
+        name = "batch_tokens" if training.batch_tokens else "batch_size"
+        batch, begun = getattr(training, name), getattr(first, name)
+        if given.batch_tokens or given.batch_size or not batch or batch // 2 < max(1, (begun or 0) // 4):
+            return None
+        return _with(settings, **{name: batch // 2})
+
+    return halved
+
+
+def part(task: Task, held: Encoded, share: float, max_length: int | None) -> Encoded:
+    """A share of the validation examples, the same ones each time: rows at equal distances, of documents the first
+    part of their text.
+    """
+    if share >= 1:
+        return held
+    if not _documents(task, held):
+        count = max(1, round(share * len(held.rows)))
+        rows = [held.rows[len(held.rows) * i // count] for i in range(count)]
+        return task.encode(Rows(rows, 0, held.rows.columns), max_length)
+    left, kept = share * sum(map(size, held.rows)), []
+    for row in held.rows:
+        kept.append(row if size(row) <= left else _first(row, left / max(1, size(row))))
+        left -= size(row)
+        if left <= 0:
+            break
+    return task.encode(Rows(kept, 0, held.rows.columns), max_length)
+
+
+def units(task: Task, held: Encoded) -> int:
+    """Number of validation examples: rows, or windows of documents."""
+    return len(held.examples) if _documents(task, held) else len(held.rows)
+
+
+def _documents(task: Task, held: Encoded) -> bool:
+    return task.columns.get("text") == "document" and "text" in held.rows[0].values
+
+
+def _first(row: Row, share: float) -> Row:
+    """The first part of a document, cut after a word."""
+    text: str = row.values["text"]
+    head = text[: max(1, math.ceil(share * len(text)))]
+    return Row({"text": head.rpartition(" ")[0] or head}, row.file, row.line)
+
+
+def _affordable(speed: Speed, seconds: float, most: int) -> int:
+    """Largest number of examples up to ``most`` whose evaluation takes no longer than ``seconds``."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if speed.evaluation(middle) <= seconds else (low, middle - 1)
+    return low
+
+
+def _wanted(settings: RunSettings, speed: Speed) -> int:
+    """Steps by the other limits."""
+    limits = [settings.max_steps] if settings.max_steps else []
+    if settings.max_epochs:
+        limits.append(settings.max_epochs * speed.steps_per_epoch)
+    return min(limits, default=10**9)
+
+
+def _steps(seconds: float, speed: Speed) -> float:
+    return (1 - EVALUATING) * MARGIN * seconds / speed.step
+
+
+def _with(settings: RunSettings, **training: int) -> RunSettings:
+    return replace(settings, training=replace(settings.training, **training))  # type: ignore[arg-type]

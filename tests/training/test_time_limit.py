@@ -1,0 +1,343 @@
+"""A run with --max-minutes: what is fitted to the measured speed, what stays, and where it ends. No real time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from safetensors.torch import load_file
+
+from heedful import cli, presets
+from heedful.data import Row, Rows
+from heedful.settings import ModelSettings, RunSettings, TrainingSettings, read_toml
+from heedful.training import run as running
+from heedful.training.schedule import Limits
+from heedful.training.time_limit import Speed, fitted, half_batch, planned, sizes
+
+SUGGESTED = RunSettings(
+    task="translation",
+    train=("a.tsv",),
+    out="a",
+    preset="transformer-small",
+    max_minutes=3.0,
+    max_epochs=10,
+    training=TrainingSettings(warmup=400, batch_tokens=4096, log_every=50),
+)
+ASKED = replace(SUGGESTED, preset=None, max_epochs=None, training=TrainingSettings())
+
+
+def asked(**training: Any) -> RunSettings:
+    return replace(ASKED, training=TrainingSettings(**training))
+
+
+class Fake:
+    """A trial whose steps take as long as a table says, by the width of the model and the tokens of a batch."""
+
+    seconds: Callable[[RunSettings], float]
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.settings = settings
+
+    def steps(self, seconds: float) -> Speed:
+        per_epoch = 200 * 4096 // (self.settings.training.batch_tokens or 4096)
+        return Speed(type(self).seconds(self.settings), per_epoch)
+
+    def evaluation(self, seconds: float) -> tuple[float, float]:
+        return 0.001, 0.02
+
+
+def plan(seconds: Callable[[RunSettings], float], left: float = 170.0, given: RunSettings = ASKED) -> Any:
+    trial = type("Timed", (Fake,), {"seconds": staticmethod(seconds)})
+    config = presets.get("transformer-small")
+
+    def candidates() -> Iterator[tuple[RunSettings, tuple[str, ...]]]:
+        first = replace(SUGGESTED, training=replace(SUGGESTED.training, **given.training.given()))
+        yield first, ()
+        for shape in sizes(given, SUGGESTED, config):
+            yield replace(first, model=ModelSettings(**shape)), ("model dim",)
+
+    return fitted(given, candidates(), half_batch(given, SUGGESTED), trial, lambda: left, 1000)
+
+
+def test_a_fast_machine_keeps_what_the_data_suggests() -> None:
+    made = plan(lambda settings: 0.001)
+    assert made.steps == 2000
+    assert made.settings.model == ModelSettings()
+    assert (made.settings.training.warmup, made.settings.training.batch_tokens) == (400, 4096)
+    assert made.settings.training.evaluate_examples is None
+    assert made.settings.training.planned_steps >= 2000
+    assert not [line for line in made.lines() if line.startswith("!")]
+
+
+def test_a_slow_machine_gets_a_smaller_model_a_shorter_warm_up_and_smaller_evaluations() -> None:
+    made = plan(lambda settings: 0.6 if (settings.model.dim or 256) > 128 else 0.1)
+    training = made.settings.training
+    assert made.settings.model.dim == 128
+    assert made.settings.model.depth == 4, "no smaller than needed"
+    assert training.warmup == made.steps // 10
+    assert training.planned_steps == made.steps
+    assert made.steps * 0.1 + made.evaluations * made.evaluation_seconds <= 170
+    assert made.evaluations * made.evaluation_seconds <= 0.2 * 170
+    assert 3 <= made.evaluations <= 10
+    assert training.evaluate_examples == made.examples < 1000
+    assert any("model dim" in line for line in made.lines())
+
+
+def test_few_steps_take_a_smaller_batch() -> None:
+    made = plan(lambda settings: 1.0 * (settings.training.batch_tokens or 0) / 4096)
+    assert made.settings.training.batch_tokens == 2048
+    least = plan(lambda settings: 10.0)
+    assert least.settings.training.batch_tokens == 1024, "a quarter at least"
+
+
+def test_a_smaller_model_that_is_hardly_quicker_is_not_taken() -> None:
+    assert plan(lambda settings: 0.5).settings.model == ModelSettings()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        replace(ASKED, preset="transformer-small"),
+        replace(ASKED, model=ModelSettings(dim=256)),
+        replace(ASKED, start_from="folder"),
+    ],
+    ids=["preset", "width", "from"],
+)
+def test_a_size_that_was_set_stays(given: RunSettings) -> None:
+    assert list(sizes(given, SUGGESTED, presets.get("transformer-small"))) == []
+
+
+def test_options_that_were_set_stay_and_their_price_is_told() -> None:
+    given = asked(warmup=400, batch_tokens=4096, evaluate_every=50, evaluate_examples=700, log_every=7)
+    made = plan(lambda settings: 1.0, given=given)
+    training = made.settings.training
+    told = (training.warmup, training.batch_tokens, training.evaluate_every)
+    assert told == (400, 4096, 50)
+    assert (training.evaluate_examples, training.log_every) == (700, 7)
+    (warning,) = [line for line in made.lines() if line.startswith("!")]
+    assert "warm-up" in warning
+    assert "--training.warmup" in warning
+    assert "minutes" in warning
+    assert "--preset" in warning
+
+
+def test_data_that_is_not_seen_once_is_told_with_the_remedy() -> None:
+    made = plan(lambda settings: 1.0, given=replace(asked(batch_tokens=4096), preset="transformer-small"))
+    (warning,) = [line for line in made.lines() if line.startswith("!")]
+    assert made.passes < 1
+    assert "%" in warning
+    for remedy in ("minutes", "--preset", "--data.limit"):
+        assert remedy in warning
+
+
+def test_steps_that_were_asked_for_are_a_limit_of_the_plan() -> None:
+    given = replace(ASKED, max_steps=30)
+    settings = replace(SUGGESTED, max_steps=30)
+    made = planned(settings, given, Speed(0.01, 200, 0.001, 0.02), 170.0, 1000)
+    assert made.steps == 30
+    assert made.settings.max_steps == 30
+
+
+def test_no_time_at_all_is_one_step() -> None:
+    made = planned(SUGGESTED, ASKED, Speed(5.0, 200, 0.001, 0.02), -3.0, 1000)
+    assert made.steps == 1
+    assert made.settings.training.warmup == 1
+
+
+def test_planned_steps_are_the_progress_and_the_clock_the_guard() -> None:
+    limits = Limits(max_minutes=1, planned_steps=100)
+    assert limits.progress(steps=50, epochs=0.0, seconds=59.0) == 0.5
+    assert limits.shares(steps=50, epochs=0.0, seconds=60.0)["max_minutes"] == 1
+    assert limits.shares(steps=100, epochs=0.0, seconds=1.0)["max_minutes"] == 1
+
+
+# ------------------------------------------------------------------------------------------------------------- the loop
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("heedful.training.loop.time.monotonic", made)
+    return made
+
+
+def timed(toy: Any, clock: Clock, step: float, evaluation: float, **options: Any) -> tuple[Any, list[Any]]:
+    """The toy run, in which a step and an evaluation take so many seconds; and the shares evaluated."""
+    shares: list[Any] = []
+
+    def evaluate(share: float = 1.0) -> dict[str, float]:
+        shares.append(share)
+        clock.now += evaluation * share
+        return {"loss": 1.0}
+
+    def at(_: int) -> None:
+        clock.now += step / 2  # two micro-batches a step
+
+    loop = toy.loop(at=at, evaluate=evaluate, evaluate_part=evaluate, patience=None, **options)
+    return loop, shares
+
+
+def test_a_run_ends_in_time_with_its_last_evaluation_and_writing(toy: Any, clock: Clock) -> None:
+    limits = Limits(max_minutes=1)
+    loop, shares = timed(toy, clock, 1, 6, limits=limits, evaluate_every=10**6, spent=10, evaluating=6, ending=4)
+    outcome = loop.fit()
+    assert outcome.stopped_because == "max_minutes"
+    assert outcome.steps == 40
+    assert shares == [1]
+    assert clock.now - 1000 + 10 + 4 == 60
+
+
+def test_no_step_is_made_that_no_evaluation_could_follow(toy: Any, clock: Clock) -> None:
+    """The evaluation takes four times as long as planned: with 15 seconds left it is the last."""
+    limits = Limits(max_minutes=1)
+    loop, shares = timed(toy, clock, 1, 20, limits=limits, evaluate_every=25, evaluating=5)
+    assert loop.fit().steps == 25
+    assert shares == [1]
+
+
+def test_an_evaluation_that_would_overrun_is_cut(toy: Any, clock: Clock) -> None:
+    """The step before takes longer than planned; the evaluation has time for a part only."""
+    limits = Limits(max_minutes=1)
+    loop, shares = timed(toy, clock, 30, 20, limits=limits, evaluate_every=50, evaluating=20, spent=5)
+    loop.fit()
+    assert len(shares) == 1
+    assert shares[0] < 1
+    assert clock.now - 1000 + 5 <= 60 + 5
+
+
+def test_planned_steps_end_a_run_before_its_time(toy: Any, clock: Clock) -> None:
+    loop, _ = timed(toy, clock, 1, 1, limits=Limits(max_minutes=1, planned_steps=12))
+    outcome = loop.fit()
+    assert (outcome.steps, outcome.stopped_because) == (12, "max_minutes")
+
+
+# ----------------------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    words = ["one", "two", "three", "four", "five", "six", "seven"]
+    file = tmp_path / "pairs.tsv"
+    rows = [f"{a} {b} {c}\t{c} {b} {a}" for a in words for b in words for c in words[:3]]
+    file.write_text("source\ttarget\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
+    """A machine on which a step takes two seconds, or 0.05 with a narrower model; what was measured."""
+    measured: list[RunSettings] = []
+
+    class Timed(running._Trial):
+        def steps(self, seconds: float) -> Speed:
+            settings = self.run.settings
+            measured.append(settings)
+            found = super().steps(0.0)  # the real ones are made, and leave nothing behind
+            return Speed(2.0 if settings.model.dim is None else 0.05, found.steps_per_epoch)
+
+        def evaluation(self, seconds: float) -> tuple[float, float]:
+            super().evaluation(0.0)
+            return 0.001, 0.05
+
+    monkeypatch.setattr(running, "_Trial", Timed)
+    return measured
+
+
+TINY = ("--tokenizer.size=280", "--training.batch-tokens=60", "--max-epochs=2", "--training.evaluate-examples=3")
+
+
+def train(data: Path, out: Path, *options: str) -> int:
+    return cli.main(["train", "translation", "--train", str(data), "--out", str(out), *TINY, *options])
+
+
+def test_a_whole_run_is_fitted_saved_and_resumed_with_the_same_bits(
+    data: Path, tmp_path: Path, slow: list[RunSettings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    once, again = tmp_path / "once", tmp_path / "again"
+    assert train(data, once, "--max-minutes=0.35") == 0
+    said = capsys.readouterr().out
+    assert [line for line in said.splitlines() if line.startswith("time ")]
+    kept = read_toml(once / "run.toml")
+    assert kept.model.dim == 64
+    assert kept.training.planned_steps is not None
+    assert kept.training.batch_tokens == 60, "as set"
+    assert kept.training.evaluate_examples == 3, "as set"
+    assert len(slow) > 1, "sizes were tried"
+    records = [json.loads(line) for line in (once / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = records[-1]["step"]
+    assert steps <= kept.training.planned_steps
+
+    slow.clear()
+    stopped = max(1, steps // 2)
+    assert train(data, again, "--config", str(once / "run.toml"), f"--max-steps={stopped}") == 0
+    assert slow == [], "a plan that is given is not made again"
+    assert train(data, again, "--resume", f"--max-steps={steps}") == 0
+    assert slow == [], "nor on resuming"
+    first, second = (load_file(folder / "last" / "model.safetensors") for folder in (once, again))
+    assert all(bool((first[name] == second[name]).all()) for name in first)
+
+
+def test_a_resumed_run_with_more_minutes_has_more_planned_steps(
+    data: Path, tmp_path: Path, slow: list[RunSettings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert train(data, out, "--max-minutes=5", "--training.planned-steps=4") == 0
+    assert train(data, out, "--resume", "--max-minutes=10") == 0
+    assert "8 steps" in capsys.readouterr().out
+    assert read_toml(out / "run.toml").training.planned_steps == 8
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert records[-1]["step"] == 8
+    assert slow == []
+
+
+def test_planned_steps_without_a_limit_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(data, tmp_path / "out", "--training.planned-steps=4") == 2
+    said = capsys.readouterr().err
+    assert "--training.planned-steps" in said
+    assert "--max-minutes" in said
+
+
+def test_a_trial_leaves_the_run_as_it_was(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bits are those of a run that was given the plan and measured nothing."""
+    measured, given = tmp_path / "measured", tmp_path / "given"
+    assert train(data, measured, "--preset=transformer-tiny", "--max-minutes=5", "--max-steps=3") == 0
+    assert train(data, given, "--preset=transformer-tiny", "--max-steps=3") == 0
+    first, second = (load_file(folder / "last" / "model.safetensors") for folder in (measured, given))
+    warmups = [read_toml(folder / "run.toml").training.warmup for folder in (measured, given)]
+    assert warmups[0] == warmups[1], "or the bits may differ"
+    assert all(bool((first[name] == second[name]).all()) for name in first)
+
+
+def test_evaluations_are_of_the_same_part_of_the_validation_rows() -> None:
+    from heedful.tasks.task import Encoded
+    from heedful.training.time_limit import part
+
+    class Task:
+        columns: ClassVar[dict[str, str]] = {"text": "text"}
+
+        def encode(self, rows: Rows, max_length: int | None) -> Encoded:
+            return Encoded(list(rows), rows)
+
+    rows = Rows([Row({"text": str(number)}, "a.tsv", number) for number in range(10)])
+    held = Encoded(list(rows), rows)
+    assert [row.values["text"] for row in part(Task(), held, 0.5, None).rows] == ["0", "2", "4", "6", "8"]
+    assert part(Task(), held, 1.0, None) is held
+
+    Task.columns = {"text": "document"}
+    documents = Rows([Row({"text": "some words of a text"}, "a.txt", 1), Row({"text": "and another one"}, "a.txt", 2)])
+    some = part(Task(), Encoded(list(documents), documents), 0.4, None)
+    (row,) = some.rows
+    assert row.values["text"] == "some words of"
