@@ -30,6 +30,7 @@ ROOMS = {
     "values": 0,
     "visible": 0,
     "files": 0,
+    "locks": 0,
     "hub": 0,
     "config": 1,
     "presets": 1,

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from heedful import cli
 from heedful.errors import HeedfulError
+from heedful.locks import LOCK, locked
 from heedful.settings import RunSettings, TokenizerSettings, TrainingSettings, read_toml, to_toml
 from heedful.training.beginning import BEGINNING, BEGUN, begin, begun, left, taken_up
+from heedful.training.run import train
 
 
 @pytest.fixture
@@ -107,6 +110,78 @@ def test_what_was_half_written_goes_and_a_person_s_files_stay(settings: RunSetti
     taken_up(asked(settings), lambda line: None)
     found = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert found == {BEGUN, *mine}
+
+
+SMALL = ("--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    words = ["one", "two", "three", "four", "five", "six"]
+    lines = [f"{a} {b},{'even' if i % 2 else 'odd'}\n" for i, a in enumerate(words) for b in words]
+    (tmp_path / "labels.csv").write_text("text,label\n" + "".join(lines), encoding="utf-8")
+    return tmp_path / "labels.csv"
+
+
+def test_two_runs_started_together_do_not_share_a_folder(data: Path) -> None:
+    out, environment = data.with_name("run"), {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "heedful", "train", "text-classification", "--train", str(data), "--out", str(out)]
+    runs = [
+        subprocess.Popen(
+            [*command, *SMALL, "--max-steps=40", f"--seed={seed}"], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        for seed in (1, 2)
+    ]
+    errors = [run.communicate()[1] for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 2], errors
+    refused = next(place for place, run in enumerate(runs) if run.returncode)
+    assert len(errors[refused].splitlines()) == 1
+    assert str(out) in errors[refused]
+    assert read_toml(out / BEGUN).seed == 2 - refused, "the settings are those of the run that ended well"
+    assert not (out / LOCK).exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--resume",), ("--overwrite",)])
+def test_a_locked_folder_is_left_alone(
+    data: Path, settings: RunSettings, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Path(settings.out)
+    begin(out, settings)
+    begun(out, settings)
+    with locked(out):
+        tokens = ["train", "text-classification", "--train", str(data), "--out", str(out), *SMALL, *more]
+        assert cli.main(tokens) == 2
+        assert f"{out} is in use: process {os.getpid()}" in capsys.readouterr().err
+        assert sorted(os.listdir(out)) == [LOCK, BEGUN]
+        begin(out, replace(settings, overwrite=True))
+        assert sorted(os.listdir(out)) == [LOCK, BEGINNING], "overwriting keeps the lock"
+
+
+def test_a_folder_with_the_lock_of_a_killed_run_alone_is_empty(
+    data: Path, settings: RunSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Path(settings.out)
+    out.mkdir()
+    (out / LOCK).write_text("123 elsewhere\n", encoding="utf-8")
+    assert left(out) == []
+    tokens = ["train", "text-classification", "--train", str(data), "--out", str(out), *SMALL, "--max-steps=1"]
+    assert cli.main(tokens) == 0, capsys.readouterr().err
+    assert not (out / LOCK).exists()
+
+
+def test_data_that_is_refused_leaves_no_folder(data: Path, settings: RunSettings) -> None:
+    data.write_text("nothing\n", encoding="utf-8")
+    tokens = ["train", "text-classification", "--train", str(data), "--out", settings.out, *SMALL]
+    assert cli.main(tokens) == 2
+    assert not Path(settings.out).exists()
+
+
+def test_a_run_that_ended_meanwhile_is_not_written_over(data: Path, settings: RunSettings) -> None:
+    """Two runs found the folder empty, and the first has ended before the second locks it."""
+    begin(Path(settings.out), settings)
+    begun(Path(settings.out), settings)
+    with pytest.raises(HeedfulError, match=r"--resume .*--overwrite"):
+        train(replace(settings, task="text-classification", train=(str(data),)))
 
 
 def test_a_run_killed_before_a_change_of_its_folder_ends_with_the_same_bits(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from cyclopts import App, ArgumentCollection, Token
 
 from heedful.errors import HeedfulError, nearest
 from heedful.files import parse_toml, read_bytes
+from heedful.locks import check_unlocked, contents
 from heedful.settings import AnsweringSettings, DecodingSettings, RunSettings, keys
 
 # what other programs call them
@@ -221,8 +222,8 @@ def check_out(settings: RunSettings) -> None:
     out = Path(settings.out)
     if out.exists() and not out.is_dir():
         raise HeedfulError(f"--out {out} is a file; name a folder")
-    filled = out.is_dir() and any(out.iterdir())
-    if filled and not settings.resume and not settings.overwrite:
+    check_unlocked(out)
+    if contents(out) and not settings.resume and not settings.overwrite:
         raise HeedfulError(f"--out {out} is not empty; --resume goes on with that run, --overwrite replaces it")
     parent = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):

@@ -13,6 +13,7 @@ from heedful.cli.options import check_file, check_model, check_out
 from heedful.cli.parser import Flattened, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
+from heedful.locks import contents
 from heedful.settings import (
     DataSettings,
     ImageSettings,
@@ -51,7 +52,7 @@ def train(
     try:
         result = run(settings, say=say_to(json), quiet=json, draw=draw_report, watched=draw_watch)
     except KeyboardInterrupt:
-        saved = Path(settings.out).is_dir() and any(Path(settings.out).iterdir())
+        saved = contents(Path(settings.out))
         raise KeyboardInterrupt(*([settings.out] if saved else [])) from None
     if rank() != 0:
         return

@@ -14,6 +14,7 @@ from typing import Any
 from heedful import tasks
 from heedful.data import Rows, read
 from heedful.errors import HeedfulError, many
+from heedful.locks import contents
 from heedful.settings import RunSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.task import Measured
@@ -49,7 +50,7 @@ def show(demo: Demo, out: str | None, say: Callable[[str], None], quiet: bool) -
     """Train, score, say, draw; see ``heedful.demos.demo``."""
     began = time.monotonic()
     folder = Path(out or demo.settings.out)
-    if out is not None and folder.exists() and any(folder.iterdir()):
+    if out is not None and contents(folder):
         raise HeedfulError(f"--out {folder} is not empty; name a new folder")
     kind = tasks.get(demo.settings.task)
     rows = read(list(demo.settings.train), kind.columns, split="test")

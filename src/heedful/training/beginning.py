@@ -15,6 +15,7 @@ from pathlib import Path
 from heedful.checkpoints.folder import settle
 from heedful.errors import HeedfulError
 from heedful.files import write
+from heedful.locks import contents
 from heedful.settings import RunSettings, read_toml, resolve, to_toml
 from heedful.training.choices import changed, check_same
 
@@ -46,7 +47,7 @@ def taken_up(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = 
         settle(folder)
         for path in left(folder) if tidy else ():
             remove(path)
-    if not out.exists() or not any(out.iterdir()):
+    if not contents(out):
         settings = replace(settings, resume=False)
         say(f"{out} holds no run yet; it begins here")
         return settings
@@ -77,15 +78,21 @@ def _more_time(settings: RunSettings, begun: RunSettings, say: Callable[[str], N
 def check_overwrite(settings: RunSettings) -> None:
     """Refuse to empty a folder that no run wrote."""
     out = Path(settings.out)
-    if settings.overwrite and out.is_dir() and any(out.iterdir()) and not any((out / own).is_file() for own in OWN):
+    if settings.overwrite and contents(out) and not any((out / own).is_file() for own in OWN):
         raise HeedfulError(f"--overwrite: {out} holds no run of heedful; empty it yourself, or choose another --out")
+
+
+def check_unused(settings: RunSettings) -> None:
+    """Raises ``HeedfulError`` for a folder with another run, which is neither to be resumed nor overwritten."""
+    if not (settings.resume or settings.overwrite) and any(Path(settings.out, own).is_file() for own in OWN):
+        raise HeedfulError(f"--out {settings.out} is not empty; --resume continues that run, --overwrite replaces it")
 
 
 def begin(out: Path, settings: RunSettings) -> None:
     """Make the folder, with ``overwrite`` anew; what the run begins with is written next, and then ``begun`` called."""
     write(out / BEGINNING, (ANEW if settings.overwrite else "") + to_toml(settings))
     if settings.overwrite:
-        for path in out.iterdir():
+        for path in contents(out):
             if path.name != BEGINNING:
                 remove(path)
 

@@ -11,7 +11,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,13 +30,14 @@ from heedful.errors import HeedfulError
 from heedful.evaluation.intervals import standard_error
 from heedful.inference.linear import emulated
 from heedful.layers.norm import BatchNorm
+from heedful.locks import locked
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
 from heedful.settings import RunSettings, resolve
 from heedful.tasks.task import Encoded, Measured, Said, Task
 from heedful.training.averages import average_of
-from heedful.training.beginning import begin, begun, check_overwrite, taken_up, told_anew
+from heedful.training.beginning import begin, begun, check_overwrite, check_unused, taken_up, told_anew
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.choices import asked_for, settled, spread, suggested_for
@@ -77,7 +78,7 @@ def train(
     """Train a model for ``settings.task`` and write its folder.
 
     Of several processes that ``torchrun`` started each learns from its share of every step. The first makes what the
-    run begins with, while the others wait; it alone writes and speaks.
+    run begins with, while the others wait; it alone writes and speaks. It locks the folder until the run has ended.
 
     Args:
         settings: what was asked for; None fields are chosen here.
@@ -91,15 +92,19 @@ def train(
         "settings"}``, and what the task tells of the best evaluation besides (``"by_class"``, ...).
 
     Raises:
-        HeedfulError: for anything in the data or settings that cannot be right, before anything is written.
+        HeedfulError: for anything in the data or settings that cannot be right, before anything is written; for a
+            folder in which another process trains, or that holds a run which is neither resumed nor overwritten.
     """
     began = time.monotonic()
-    with joined() as ranks:
+    with joined() as ranks, ExitStack() as stack:
         if not ranks.first:
             say, quiet, draw, watched = _nothing, True, None, None
             ranks.follow()
             settings = replace(settings, resume=True, overwrite=False)  # as the first has begun it
         with ranks.waiting() if ranks.first else nullcontext():
+            if ranks.first and not stack.enter_context(locked(Path(settings.out))):
+                say(f"! the file system of {settings.out} has no locks; start no second run in that folder")
+            check_unused(settings)
             run = _begun(settings, ranks, say, watched, began)
         ranks.wait()  # each has read the data
         return _learned(run, ranks, say, quiet, draw)

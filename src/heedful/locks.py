@@ -1,0 +1,135 @@
+"""The lock of a folder in which one process at a time writes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from heedful.errors import HeedfulError
+
+LOCK = ".lock"  # in a run's folder while a process writes there; a killed process leaves the file, but not the lock
+LOCK_SECONDS = 0.5  # for which a held lock is tried again: ``check_unlocked`` of another process holds it for a moment
+HELD = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # how operating systems refuse a lock that is held
+LOCKED_BYTE = 1 << 30  # Windows locks bytes against reading; this one is far behind the owner's name
+
+
+def contents(folder: Path) -> list[Path]:
+    """Returns what is in a folder besides a lock file, sorted; [] where there is no such folder."""
+    return sorted(path for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Locks a folder for this process, and makes it where it is missing. Yields whether its file system has locks.
+
+    The operating system holds the lock and drops it with the process, however that ends. At the end of the block the
+    lock file goes, and so do the folders that were made here and are still empty.
+
+    Raises:
+        HeedfulError: another process, or another thread of this one, holds the lock, or the folder cannot be written.
+    """
+    missing = [one for one in (folder.absolute(), *folder.absolute().parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _acquire(folder / LOCK, LOCK_SECONDS)
+    except BlockingIOError:
+        raise HeedfulError(_held(folder)) from None
+    except OSError as error:
+        raise HeedfulError(f"cannot write in {folder}: {error.strerror}; choose another folder") from None
+    try:
+        yield descriptor is not None
+    finally:
+        _release(folder / LOCK, descriptor)
+        with suppress(OSError):  # at the first that is not empty
+            for made in missing:
+                made.rmdir()
+
+
+def check_unlocked(folder: Path) -> None:
+    """Raises ``HeedfulError`` where another process has locked a folder; writes nothing."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:  # no lock file
+        return
+    try:
+        _lock(descriptor)
+    except BlockingIOError:
+        raise HeedfulError(_held(folder)) from None
+    except OSError:  # a file system without locks
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(path: Path, seconds: float) -> int | None:
+    """Opens, locks and signs a lock file; None where the file system has no locks. Where it stays held for so many
+    seconds, ``BlockingIOError``.
+    """
+    limit = time.monotonic() + seconds
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(descriptor)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode())
+                return descriptor
+        except FileNotFoundError:  # its last owner removed it between our opening and our locking
+            pass
+        except BlockingIOError:
+            if time.monotonic() > limit:
+                os.close(descriptor)
+                raise
+            time.sleep(LOCK_SECONDS / 10)
+        except OSError:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            return None
+        os.close(descriptor)
+
+
+def _release(path: Path, descriptor: int | None) -> None:
+    if descriptor is None:
+        return
+    if os.name != "nt":  # while it is held, so that it is our own; Windows removes no open file
+        path.unlink(missing_ok=True)
+    os.close(descriptor)
+    if os.name == "nt":
+        with suppress(OSError):  # opened by the next process already
+            path.unlink(missing_ok=True)
+
+
+def _lock(descriptor: int) -> None:
+    """Locks an open file for this process, without waiting: ``BlockingIOError`` where the lock is held."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in HELD:
+            raise BlockingIOError(error.errno, error.strerror) from None
+        raise
+
+
+def _held(folder: Path) -> str:
+    """The message for a folder that another process has locked."""
+    try:
+        number, host = (folder / LOCK).read_text(encoding="utf-8").split()
+    except (OSError, ValueError):  # not signed yet
+        owner = "another process"
+    else:
+        owner = f"process {number}" + ("" if host == socket.gethostname() else f" on {host}")
+    return f"{folder} is in use: {owner} trains there; wait for it or stop it, or choose another --out"
