@@ -78,7 +78,9 @@ def test_a_table_by_position_and_by_name(tmp_path: Path) -> None:
     assert texts(tmp_path / "a.tsv") == ["first", "second"]
     assert texts(tmp_path / "a.tsv", names=("2",)) == ["x", "y"]
     assert texts(tmp_path / "b.jsonl", names=("page.body",)) == ["one"]
-    assert "no column 'text' among 'page.body'" in said(tmp_path / "b.jsonl")
+    assert texts(tmp_path / "b.jsonl") == ["one"]
+    make(tmp_path, {"c.jsonl": json.dumps({"page": {"number": 1}})})
+    assert "no column 'text' among 'page.number'" in said(tmp_path / "c.jsonl")
 
 
 def test_a_folder_is_all_text_in_it(tmp_path: Path) -> None:

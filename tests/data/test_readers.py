@@ -188,10 +188,13 @@ def test_a_name_that_two_columns_have(write: Write) -> None:
 
 
 def test_columns_too_many_without_a_header(write: Write) -> None:
-    path = write("a.tsv", "1\tone\tun\n2\ttwo\tdeux\n")
-    told = f"3 columns without a header, and 2 are wanted (source, target), in {path}:1; say which, by number: "
-    assert said(path) == told + "--data.columns 1,2"
-    assert values(read(path, PAIR, names=("2", "3"))) == [("one", "un"), ("two", "deux")]
+    path = write("a.tsv", "one\tun\tuno\ntwo\tdeux\tdos\n")
+    told = f"3 columns without a header, and 2 are wanted (source, target), in {path}:1; "
+    assert said(path).startswith(told)
+    assert "--data.columns 1,2" in said(path)
+    assert values(read(path, PAIR, names=("2", "3"))) == [("un", "uno"), ("deux", "dos")]
+    numbered = write("c.tsv", "1\tone\tun\n2\ttwo\tdeux\n")
+    assert values(read(numbered, PAIR)) == [("one", "un"), ("two", "deux")]
     path = write("b.tsv", "a\tb\tc\n")
     assert said(path, SCORED).endswith("1,2, or with a third: --data.columns 1,2,negative=3")
     assert read(path, SCORED, names=["1", "2", "negative=3"])[0].values["negative"] == "c"
@@ -202,9 +205,10 @@ def test_columns_too_many_without_a_header(write: Write) -> None:
 
 def test_only_names_that_are_near_are_suggested(write: Write) -> None:
     path = write("a.csv", "content,target\none,un\n")
-    assert "among 'content', 'target'" in said(path, ["text", "label"])
-    assert "did you mean" not in said(path, ["text", "label"])
-    assert "did you mean 'labl'?" in said(write("b.csv", "text,labl\na,b\n"), ["text", "label"])
+    assert "among 'content', 'target'" in said(path, ["text", "label"], names=("text", "label"))
+    assert "did you mean" not in said(path, ["text", "label"], names=("text", "label"))
+    slip = write("b.csv", "text,labl\na,b\n")
+    assert "did you mean 'labl'?" in said(slip, ["text", "label"], names=("text", "label"))
 
 
 def test_line_numbers_where_fields_run_over_lines(write: Write) -> None:
@@ -250,11 +254,15 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "one column": ("a.tsv", "one\ntwo\n", "1 column, and column 2 is wanted for 'target', in {path}:1; separate the"),
     "csv without the names": (
         "a.csv",
-        "en,fr\none,un\n",
-        "no column 'source' among 'en', 'fr', in {path}:1; say which to use: --data.columns en,fr, or by number where "
-        "there is no header: --data.columns 1,2",
+        "en,fr,de\none,un,eins\ntwo,deux,zwei\n",
+        "no column 'source' among 'en', 'fr', 'de', in {path}:1; 'source' and 'target' may be 'en' or 'fr' or 'de'; "
+        "say which to use: --data.columns en,fr, or by number where there is no header: --data.columns 1,2",
     ),
-    "csv with a slip": ("a.csv", "sourse,target\na,b\n", "in {path}:1; did you mean 'sourse'? say which"),
+    "csv with a slip": (
+        "a.csv",
+        "sourse,number\na,1\nb,2\n",
+        "in {path}:1; did you mean 'sourse'? no column holds what 'target' may be; say which",
+    ),
     "open quote": ("a.csv", 'source,target\n"one,un\n', "broken CSV (unexpected end of data), in {path}:2;"),
     "broken json": (
         "a.jsonl",
@@ -286,8 +294,8 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "parquet: columns": (
         "a.parquet",
-        parquet({"en": ["a"], "fr": ["b"]}),
-        "no column 'source' among 'en', 'fr', in {path}",
+        parquet({"en": ["a", "b"], "id": [7, 7]}),
+        "no column 'source' among 'en', 'id', in {path}",
     ),
     "parquet: broken": ("a.parquet", b"PAR1 and no more", "{path} is no whole Parquet file ("),
     "parquet: half": ("a.parquet", FILES["pairs.parquet"][:200], "{path} is no whole Parquet file ("),
@@ -306,8 +314,12 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "xz: other": ("a.tsv.xz", b"plain text\n", "{path} is no whole .xz file (Input format not"),
     "zst: other": ("a.tsv.zst", b"plain text\n", "{path} is no whole .zst file ("),
-    "unknown extension": ("a.xlsx", "x", "unknown extension '.xlsx', in {path}; give one table (.tsv, .csv, .jsonl"),
-    "no extension": ("pairs", "x", "no extension, in {path}; give one table"),
+    "unknown extension": (
+        "a.xlsx",
+        "x",
+        "unknown extension '.xlsx' and no columns in its lines, in {path}; give one table (.tsv, .csv, .jsonl",
+    ),
+    "no extension": ("pairs", "x", "no extension and no columns in its lines, in {path}; give one table"),
 }
 
 
@@ -403,9 +415,7 @@ def test_missing_files_and_folders(write: Write, tmp_path: Path) -> None:
     assert f"check the path, {tmp_path} holds no such name" in said(f"{tmp_path}/x.tsv")
     assert f"there is no folder {tmp_path}/none either" in said(f"{tmp_path}/none/x.tsv")
     (tmp_path / "folder.tsv").mkdir()
-    assert f"{tmp_path}/folder.tsv is a folder and a file is wanted; give a file in it" in said(
-        f"{tmp_path}/folder.tsv"
-    )
+    assert f"{tmp_path}/folder.tsv is a folder and a file is wanted; give" in said(f"{tmp_path}/folder.tsv")
 
 
 def test_parallel_files_of_different_length(write: Write) -> None:
@@ -455,16 +465,11 @@ def test_a_header_of_other_names_is_no_row(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     for header in ("sorce\ttraget", "txt\ttraget", "text\tlabel", "Sentence\tScore"):
         file.write_text(f"{header}\nthe cow\tla vache\n")
-        name = header.partition("\t")[0]
-        with pytest.raises(
-            HeedfulError, match=rf"no column 'source' among '{name}', .*a\.tsv:1; .*by number where there"
-        ):
-            read(file, ["source", "target"])
+        assert values(read(file, ["source", "target"])) == [("the cow", "la vache")]
         assert len(read(file, ["source", "target"], names=["1", "2"])) == 2
     for header in ("english\tfrench", "en\tfr", "content\ttitle"):
         file.write_text(f"{header}\nthe cow\tla vache\n")
-        with pytest.raises(HeedfulError, match=r"no column 'source' among .*a\.tsv:1; say which"):
-            read(file, ["source", "target"])
+        assert read(file, ["source", "target"]).mapping == dict(zip(PAIR, header.split("\t"), strict=True))
     file.write_text("image\timage\nmessage\tmessage\n")  # words that two languages share
     assert len(read(file, ["source", "target"])) == 2
     file.write_text("text\nthe cow\n")  # a single word is a word, unless it is nearly what is wanted

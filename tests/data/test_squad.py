@@ -294,7 +294,7 @@ def test_wrong_documents(content: Any, message: str, tmp_path: Path) -> None:
         ("a.tsv", "Where?\tIn Rome.\n", r"2 columns, and column 3 is wanted for 'answers', in .*a\.tsv:1; "),
         (
             "a.csv",
-            "question,text,answer\nWhere?,x,x\n",
+            "question,text,answer\nWhere?,7,x\n",
             r"no column 'context' among 'question', 'text', 'answer', in .*:1",
         ),
         (
@@ -304,8 +304,8 @@ def test_wrong_documents(content: Any, message: str, tmp_path: Path) -> None:
         ),
         (
             "a.csv",
-            "question;context;answer\nQ;c;c\n",
-            r"no column 'question' in .*a\.csv:1, whose cells stand between semi",
+            "question;context;answer\nQ;c;d\n",
+            r"the answer 'd' does not stand in the context, in .*a\.csv:2",
         ),
         ("a.jsonl", '{"question": "Q"}\n', r"no column 'context' among 'question', in .*a\.jsonl:1"),
         (

@@ -28,6 +28,7 @@ from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.shares import among
 from heedful.tasks.task import Answer
 from heedful.training.ranks import joined, own_device
+from heedful.training.sources import columns_of
 from heedful.values import to_json
 
 SAYS = (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja")  # the files of a folder that make its answers
@@ -94,8 +95,9 @@ def predict(
         if chosen.get("logprobs") and not as_json:
             raise HeedfulError("logprobs are only told in JSON; give --json, or write a .jsonl file")
         pipe.task.answer(pipe.model, [], **chosen)  # which raises where options are wrong
-        read = partial(inputs, source, pipe.task.input_columns, columns)
-        total, digest = (None, secrets.token_hex()) if source == STDIN else _survey(read())
+        read = partial(inputs, source, pipe.task.input_columns, columns, remembered=columns_of(pipe.card))
+        noted = None if quiet else log.warning
+        total, digest = (None, secrets.token_hex()) if source == STDIN else _survey(read(say=noted))
         with ExitStack() as stack:
             file: Unfinished | None = None
 

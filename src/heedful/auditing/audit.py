@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from heedful import tasks
 from heedful.auditing.characters import odd_characters
@@ -116,6 +116,7 @@ def warnings(task: Task, rows: Rows, held: Rows, learned: Encoded) -> list[str]:
 def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
     """What rows tell by themselves."""
     columns = dict(task.columns)
+    yield from (Finding("columns", "fact", len(part), note, (), name) for part, name, note in _notes(rows, held))
     if on_disk(rows):
         of = f"of {len(rows):,} {'pieces of documents' if any(map(continues, rows)) else 'documents'}"
         yield from skipped(rows)
@@ -129,6 +130,12 @@ def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
     yield from leaked(rows, keys, held, others)
     yield from balance(rows, columns)
     yield from odd_characters([*rows, *held], columns)
+
+
+def _notes(rows: Rows, held: Rows) -> list[tuple[Rows, Literal["train", "valid"], str]]:
+    """How the files were read, where a person should know."""
+    others = [note for note in held.notes if note not in rows.notes]
+    return [*((rows, "train", note) for note in rows.notes), *((held, "valid", note) for note in others)]
 
 
 def _findings_of_pairs(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heedful.data.files import STDIN, extension, shown
+from heedful.data.formats import EXTENSIONS
 from heedful.data.rows import Kind, Row, Rows
-from heedful.data.tables import EXTENSIONS, Table
+from heedful.data.tables import Table
 from heedful.errors import HeedfulError
 
 PAIR = ("prompt", "completion")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from heedful.data.builtin import PREFIX
 from heedful.data.files import STDIN, NoText, below, extension, shown, whole_text
-from heedful.data.image_folder import PARTS
+from heedful.data.formats import EXTENSIONS
+from heedful.data.image_folder import PARTS, use_of
 from heedful.data.pieces import are_large, can_stay, pieces
 from heedful.data.rows import Row, Rows
 from heedful.data.shelves import shelf
-from heedful.data.tables import EXTENSIONS, NoColumn, Table, extension_of
+from heedful.data.tables import NoColumn, Table, extension_of
 from heedful.errors import HeedfulError
 
 
@@ -21,11 +22,13 @@ def read_rows(
     names: Sequence[str] | None = None,
     split: str | None = None,
     limit: int | None = None,
+    remembered: Mapping[str, str] | None = None,
 ) -> Rows:
     r"""A row for each document of `sources`, in their order; its text is the value of `column`.
 
     - A text file (any extension that no table has), or ``-``, standard input: one document, every line end ``\n``.
-    - A table: a document in each row, in the column of that name, or in the one that `names` names.
+    - A table: a document in each row, in the column of that name, or in the one that `names` names, or that was
+      `remembered`, or else the column of texts, if one is longer than any other.
     - A folder: every text file and table in it, then those of the folders in it; hidden ones are passed over. `parts`
       says when it has parts, of which `split` chooses one (None: the training part).
 
@@ -48,9 +51,9 @@ def read_rows(
         told = names if chosen else asked
         try:
             if large and can_stay(path) and (asked or not told):
-                _add_on_disk(rows, path, column, asked)
+                _add_on_disk(rows, path, column, asked and [_name(rows, path, column, told, remembered)])
             else:
-                _add(rows, path, _texts(path, column, told), column, limit)
+                _add(rows, path, _texts(rows, path, column, told, (chosen and remembered) or {}), column, limit)
         except (NoText, NoColumn):
             if chosen or len(rows) > before:
                 raise
@@ -95,21 +98,47 @@ def _part_folders(folder: str) -> dict[str, str]:
     return {part: found[part] for part in ("train", "valid", "test") if part in found} if "train" in found else {}
 
 
+def _held_out(folder: str) -> list[str]:
+    """The parts that a folder's sub-folders are called, where it holds nothing else and training is none of them."""
+    entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    found = {PARTS.get(entry.name.lower(), "") if entry.is_dir() else "" for entry in entries}
+    return [] if {"", "train"} & found else sorted(found)
+
+
 def _chosen(folder: str, split: str | None) -> Iterator[str]:
     folders = _part_folders(folder)
+    if split == "train" and not folders and (others := _held_out(folder)):
+        raise HeedfulError(f"no part 'train' in {folder}; it has {' and '.join(others)}{use_of(others, split)}")
     if folders and split and split not in folders:
         raise HeedfulError(f"no part {split!r} in {folder}; it has {' and '.join(folders)}")
     return below(folders[split or "train"] if folders else folder)
 
 
-def _texts(path: str, column: str, names: Sequence[str] | None) -> Iterator[tuple[int, str]]:
-    """(line, text) of each document in a file."""
+def _texts(
+    rows: Rows, path: str, column: str, names: Sequence[str] | None, remembered: Mapping[str, str]
+) -> Iterator[tuple[int, str]]:
+    """(line, text) of each document in a file; `rows` are told how a table is read."""
     if path != STDIN and extension(path) in EXTENSIONS:
-        yield from ((line, values[0] if values else "") for line, values in Table(path, {column: "document"}, names))
+        table = Table(path, {column: "document"}, names, remembered=remembered)
+        for line, values in table:
+            if values:
+                table.tell(rows)
+            yield line, values[0] if values else ""
     elif names is not None:
         raise HeedfulError(f"columns are named for {shown(path)}, which is plain text; leave --data.columns out")
     else:
         yield 1, whole_text(path)
+
+
+def _name(rows: Rows, path: str, column: str, names: Sequence[str] | None, remembered: Mapping[str, str] | None) -> str:
+    """What a table calls the column of documents; `rows` are told."""
+    if names:
+        return names[0]
+    table = Table(path, {column: "document"}, None, remembered=remembered or {})
+    if next((values for _, values in table if values), None) is None:
+        return column
+    table.tell(rows)
+    return table.found[0]
 
 
 def _add_on_disk(rows: Rows, path: str, column: str, names: Sequence[str] | None) -> None:

@@ -20,6 +20,7 @@ from heedful.errors import HeedfulError
 
 STDIN = "-"
 COMPRESSED = (".gz", ".xz", ".zst")
+UNPACK = {".gz": "gzip -dc", ".xz": "xz -dc", ".zst": "zstd -dc"}
 # how files begin that people take for text, and what they are
 FORMS = {
     b"\x89PNG": "a PNG image",
@@ -83,9 +84,16 @@ def decoded(line: bytes, path: str, number: int) -> str:
     except UnicodeDecodeError as error:
         raise NoText(
             f"invalid UTF-8 (byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line), in "
-            f"{shown(path)}:{number}; convert the file: iconv -f WINDOWS-1252 -t UTF-8 {path} > new-file"
+            f"{shown(path)}:{number}; convert the file: {_converted(path)} > new-file"
         ) from error
     return text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _converted(path: str) -> str:
+    """The command that converts a file to UTF-8, from what is likeliest."""
+    unpack = UNPACK.get(Path(path).suffix.lower())
+    convert = "iconv -f WINDOWS-1252 -t UTF-8"
+    return f"{unpack} {path} | {convert}" if unpack else f"{convert} {path}"
 
 
 def whole_text(path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -28,6 +28,13 @@ def parts(folder: str) -> dict[str, str]:
         return {}
     found = {PARTS[name.lower()]: os.path.join(folder, name) for name in filled}
     return {part: found[part] for part in ("train", "valid", "test") if part in found}
+
+
+def use_of(parts: Sequence[str], split: str) -> str:
+    """How to use a data set of ``parts``, none of which is the ``split`` that is wanted."""
+    if split == "train":
+        return " alone: train on others, and score with heedful evaluate MODEL --data"
+    return f" alone: --split {parts[0]}" if split == "test" and len(parts) == 1 else ""
 
 
 def labelled(folder: str, limit: int | None) -> tuple[list[tuple[str, str]], list[str]]:

@@ -13,12 +13,18 @@ from heedful.data.tables import Table
 from heedful.errors import HeedfulError
 
 
-def read_rows(path: str, columns: Mapping[str, Kind], names: Sequence[str] | None, limit: int | None) -> Rows:
+def read_rows(
+    path: str,
+    columns: Mapping[str, Kind],
+    names: Sequence[str] | None,
+    limit: int | None,
+    remembered: Mapping[str, str] | None = None,
+) -> Rows:
     """At most `limit` rows of a table; those with a blank cell are left out and counted.
 
     Raises `HeedfulError` as `heedful.data.read` does, and for a cell that is neither an image nor the path of a file.
     """
-    table = Table(path, columns, names)
+    table = Table(path, columns, names, remembered=remembered or {})
     rows = Rows()
     for line, cells in table:
         if not cells or any(isinstance(cell, str) and not cell.strip() for cell in cells):
@@ -31,7 +37,7 @@ def read_rows(path: str, columns: Mapping[str, Kind], names: Sequence[str] | Non
         rows.append(Row(values, path, line))
         if len(rows) == limit:
             break
-    rows.columns = table.found
+    table.tell(rows)
     return rows
 
 

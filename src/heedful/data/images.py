@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from heedful.data import image_folder, image_table
 from heedful.data.files import STDIN, extension, opened, shown
+from heedful.data.formats import EXTENSIONS as TABLES
 from heedful.data.pictures import Picture
 from heedful.data.rows import Kind, Row, Rows
-from heedful.data.tables import EXTENSIONS as TABLES
 from heedful.errors import HeedfulError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def read_rows(
     names: Sequence[str] | None = None,
     split: str | None = None,
     limit: int | None = None,
+    remembered: Mapping[str, str] | None = None,
 ) -> Rows:
     """The rows of images that `sources` hold: an "image" `Picture` and, where `columns` has one, a "label" each.
 
@@ -80,7 +81,7 @@ def read_rows(
         if source != STDIN and not os.path.exists(source):
             with opened(source):  # which says what is missing, and what has a like name
                 pass
-    rows = _read(sources, columns, Wanted(image, label, limit), names, split)
+    rows = _read(sources, columns, Wanted(image, label, limit), names, split, remembered)
     if not rows:
         found = f"only blank rows ({rows.skipped})" if rows.skipped else "no rows"
         raise HeedfulError(f"{found} in {shown(', '.join(sources))}; give a file with {' and '.join(columns)}")
@@ -109,13 +110,14 @@ def _read(
     wanted: Wanted,
     names: Sequence[str] | None,
     split: str | None,
+    remembered: Mapping[str, str] | None,
 ) -> Rows:
     called = None if names is None else dict(zip(columns, names, strict=True))
     first, kind = sources[0], extension(sources[0])
     if len(sources) == 1 and kind == ".npz":
         return _npz(first, wanted, called, None if names else _part(sources, split))
     if len(sources) == 1 and (kind in TABLES or first == STDIN):
-        return image_table.read_rows(first, columns, names, wanted.limit)
+        return image_table.read_rows(first, columns, names, wanted.limit, remembered)
     if names is not None:
         raise HeedfulError(f"columns are named for {first}, which has no names of columns; leave --data.columns out")
     if len(sources) == 1 and os.path.isdir(first):
@@ -135,7 +137,9 @@ def _part(sources: Sequence[str], split: str | None) -> str | None:
     """Which part to read; None where there are none."""
     there = parts(sources)
     if split is not None and there and split not in there:
-        raise HeedfulError(f"no part {split!r} in {sources[0]}; it has {' and '.join(there)}")
+        raise HeedfulError(
+            f"no part {split!r} in {sources[0]}; it has {' and '.join(there)}{image_folder.use_of(there, split)}"
+        )
     return (split or there[0]) if there else None
 
 

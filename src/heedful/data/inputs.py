@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 from heedful.data import builtin, image_folder, image_table, images
 from heedful.data.conll import sentences_of
 from heedful.data.files import STDIN, extension, shown, text_stream
+from heedful.data.formats import EXTENSIONS, format_of
 from heedful.data.pictures import Picture
 from heedful.data.readers import read
 from heedful.data.records import BLANK, MISSING, Parquet, from_json, look_up
 from heedful.data.rows import Kind, named, required
 from heedful.data.squad import questions_of
-from heedful.data.tables import EXTENSIONS, Table
+from heedful.data.tables import Table
 from heedful.errors import HeedfulError
 
 ID = "id"  # what a row may be called by; it is handed on to the answer
 TAGGED = (".conll", ".conllu", ".conll-u", ".bio", ".iob", ".iob2")  # a word a line, not an input a line
 ASKED = {"question", "context"}  # the columns that SQuAD's JSON is read for
 RECORDS = (".jsonl", ".ndjson", ".parquet")
+TABBED = ".tab"  # read as a table as it says, where other unknown extensions are plain text
 # columns whose values may be lists in records, and what else they may be called there
 LISTED: dict[str, tuple[str, ...]] = {"words": ("words", "tokens", "text"), "document": ("prompt", "messages")}
 
@@ -35,11 +37,20 @@ class Given(NamedTuple):
     blank: bool = False  # a blank line, or a row without anything in the columns that are wanted
 
 
-def inputs(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None = None) -> Iterator[Given]:
+def inputs(
+    source: str,
+    columns: Mapping[str, Kind],
+    names: Sequence[str] | None = None,
+    *,
+    remembered: Mapping[str, str] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Iterator[Given]:
     """Each input of ``source``, in order, blank ones too.
 
-    - A table: ``.tsv``, ``.csv``, ``.jsonl``, ``.ndjson``, ``.parquet``, with ``columns``, called so or by ``names`` or
-      numbers (as ``heedful.data.read`` takes them); other columns do not matter but for ``id``, which is kept. Of
+    - A table: ``.tsv``, ``.tab``, ``.csv``, ``.jsonl``, ``.ndjson``, ``.parquet``, a JSON array of objects (``.json``),
+      or where ``names`` are given any other that ``heedful.data.read`` recognises, with ``columns``, called so or by
+      ``names`` or numbers, or as was ``remembered``, or guessed (as ``heedful.data.read`` does); what it notes is given
+      to ``say``. Other columns do not matter but for ``id``, which is kept. Of
       images a table has the paths, seen from its own folder, or Parquet the bytes. Where words are wanted records may
       have a list of them as ``words`` or ``tokens``, or a ``text``; where documents are, a ``prompt`` or ``messages``.
     - A folder, where images are wanted: all images below it, in the order of their paths.
@@ -57,7 +68,11 @@ def inputs(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None
             f"{len(names)} names ({','.join(names)}) for what is asked with {', '.join(columns)}; --columns takes one "
             "for each, in that order"
         )
-    return _flagged(_chosen(source, columns, names))
+    return _flagged(_chosen(source, columns, names, remembered or {}, say or _unheard))
+
+
+def _unheard(note: str) -> None:
+    """Where nobody is to know how a file is read."""
 
 
 def _flagged(made: Iterator[Given]) -> Iterator[Given]:
@@ -74,14 +89,20 @@ def by_columns() -> Iterator[None]:
         raise HeedfulError(str(error).replace("--data.columns", "--columns")) from error
 
 
-def _chosen(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> Iterator[Given]:
+def _chosen(
+    source: str,
+    columns: Mapping[str, Kind],
+    names: Sequence[str] | None,
+    remembered: Mapping[str, str],
+    say: Callable[[str], None],
+) -> Iterator[Given]:
     if source.startswith(builtin.PREFIX):
         return _rows(source, columns, names)
-    table = source != STDIN and extension(source) in EXTENSIONS
+    table = source != STDIN and extension(source) in (*EXTENSIONS, TABBED)
     if "image" in columns.values():
-        return _images(source, columns, names, table)
-    if table:
-        return _table(source, columns, names)
+        return _images(source, columns, names, table, remembered)
+    if table or _is_recognised(source, columns, names):
+        return _table(source, columns, names, remembered, say)
     if extension(source) in TAGGED and "words" in columns.values():
         return _sentences(source, names)
     if names is not None:
@@ -96,6 +117,15 @@ def _chosen(source: str, columns: Mapping[str, Kind], names: Sequence[str] | Non
     if extension(source) in TAGGED:
         raise HeedfulError(f"{source} has a word a line; give text with an input a line, or .jsonl with lists of words")
     return _lines(source)
+
+
+def _is_recognised(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> bool:
+    """Whether a file whose extension no table has is one: columns are named, or it is a JSON array of objects."""
+    if source == STDIN or extension(source) in TAGGED or os.path.isdir(source):
+        return False
+    if extension(source) == ".json":
+        return not columns.keys() >= ASKED and format_of(source).kind == "json"
+    return names is not None and format_of(source, labelled=True).is_table
 
 
 class _Asked(Table):
@@ -122,14 +152,22 @@ class _Asked(Table):
         return super()._value(record, column, name, line, label)
 
 
-def _table(path: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> Iterator[Given]:
+def _table(
+    path: str,
+    columns: Mapping[str, Kind],
+    names: Sequence[str] | None,
+    remembered: Mapping[str, str],
+    say: Callable[[str], None],
+) -> Iterator[Given]:
     wanted = dict(columns)
     names = names or _also(path, columns)
     if names is not None:
         wanted = {name: kind for name, kind in columns.items() if len(names) == len(columns) or kind[-1] != "?"}
     kinds: dict[str, Kind] = {**wanted, ID: "text?"}
-    table = _Asked(path, kinds, names)
+    table = _Asked(path, kinds, names, remembered=remembered)
     for line, cells in table:
+        while cells and table.notes:
+            say(table.notes.pop(0).replace("--data.columns", "--columns"))
         values = dict(zip(table.taken, cells, strict=True)) if cells else dict.fromkeys(required(wanted), "")
         yield _given(values, f"{shown(path)}:{line}")
 
@@ -170,7 +208,9 @@ def _rows(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None)
         yield _given({name: row.values[name] for name in columns if name in row.values}, f"{row.file}:{row.line}")
 
 
-def _images(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None, table: bool) -> Iterator[Given]:
+def _images(
+    source: str, columns: Mapping[str, Kind], names: Sequence[str] | None, table: bool, remembered: Mapping[str, str]
+) -> Iterator[Given]:
     (column,) = columns
     if os.path.isdir(source) and names is None:
         for path in image_folder.unlabelled(source)[0]:
@@ -179,7 +219,7 @@ def _images(source: str, columns: Mapping[str, Kind], names: Sequence[str] | Non
         for row in images.read_rows([source], columns, names):
             yield Given(row.values[column], f"{row.file}:{row.line}")
     else:
-        for given in _table(source, columns, names):
+        for given in _table(source, columns, names, remembered, _unheard):
             if given.blank:
                 yield given
                 continue

@@ -10,8 +10,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from heedful.data.files import COMPRESSED, STDIN, decoded, opened
+from heedful.data.formats import EXTENSIONS
 from heedful.data.rows import Row
-from heedful.data.tables import EXTENSIONS, extension_of
+from heedful.data.tables import extension_of
 from heedful.errors import HeedfulError
 
 LARGE = 1 << 28  # bytes from which on files, all together, are not held in memory

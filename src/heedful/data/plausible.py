@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from heedful.data.files import shown
 from heedful.data.labels import brief
+from heedful.data.numbers import as_number
 from heedful.data.rows import Kind, Rows, required
 from heedful.errors import HeedfulError, many
 
@@ -28,16 +28,9 @@ def no_names(values: Sequence[str]) -> str | None:
         return None
     if sum(" " in value for value in different) > len(different) / 2:
         return "text"
-    if all(map(_is_number, different)):
+    if all(as_number(value) is not None for value in different):
         return "numbers"
     return "ids" if len(different) > MOST else None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def check_tags(rows: Rows, kinds: Mapping[str, Kind], sources: Sequence[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from os import PathLike
@@ -10,12 +12,14 @@ from typing import Any
 
 from heedful.data import builtin, conll, conversations, documents, hub_sets, images, squad
 from heedful.data.files import STDIN, extension, shown, text_stream
+from heedful.data.formats import EXTENSIONS
+from heedful.data.image_folder import PARTS
 from heedful.data.labels import Labels
 from heedful.data.numbers import Numbers
 from heedful.data.pictures import Picture
 from heedful.data.plausible import check_header, check_tags
 from heedful.data.rows import Kind, Row, Rows, named, required
-from heedful.data.tables import EXTENSIONS, Reader, Table
+from heedful.data.tables import Reader, Table
 from heedful.errors import HeedfulError
 
 PLURALS = {"image": "images", "number": "numbers"}
@@ -30,14 +34,17 @@ def read(
     split: str | None = None,
     limit: int | None = None,
     separator: str | None = None,
+    remembered: Mapping[str, str] | None = None,
 ) -> Rows:
     """The rows of a file, of parallel files, of a folder, or of a built-in set.
 
     Args:
         source: what to read, one or several:
 
-            - One table: ``.tsv`` (tabs separate, quotes are plain characters), ``.csv`` (RFC 4180), ``.jsonl`` or
-              ``.ndjson`` (an object a line), ``.parquet``.
+            - One table: ``.tsv`` (tabs separate, quotes are plain characters), ``.csv`` (RFC 4180, or with semicolons
+              or tabs), ``.jsonl`` or ``.ndjson`` (an object a line), ``.parquet``; of any other extension one whose
+              form its first MiB shows: these, a JSON array of objects, or, where labels are wanted, a label, a space
+              and a text a line.
             - As many files as `columns`, of any other extension: plain text, a row a line, line n of one belonging to
               line n of the others. So one plain file is a row a line where one column is wanted.
             - ``-``: standard input, TSV, or a row a line where one column is wanted.
@@ -66,13 +73,14 @@ def read(
         names: what the file calls the columns: names, numbers from 1, or dotted keys of nested JSON ("translation.en"),
             for all columns, or for all but the optional ones; by default as the task does. One column alone is named by
             "column=name", such as "score=similarity": see `heedful.data.rows.named`. A first row that holds all the
-            names is a header. Without `names`, a TSV file without any of the task's names in its first row is read by
-            position: it has as many columns as are not optional, or one is wanted and the first is taken. Any other
-            table must hold the task's names.
+            names is a header. Without `names` a table has the task's names, or its columns are guessed from their
+            content (`heedful.data.columns`), but for a TSV file of texts without a header: it is read by position.
         split: the part of a source that has `parts`, where the source names none: "train" (default), "valid" or "test".
             It has no effect on others.
         limit: read at most so many rows.
         separator: what stands between the labels of a row that may have several or none.
+        remembered: what another file called the columns (`Rows.mapping`): where a table has such a column and there are
+            no `names`, it goes before one of the task's name.
 
     Rows with a blank value are left out and counted in `Rows.skipped`.
 
@@ -88,7 +96,7 @@ def read(
     if hub_set := next((one for one in sources if one.startswith(hub_sets.PREFIX)), None):
         if len(sources) > 1:
             raise HeedfulError(f"{hub_set} is a set of its own and cannot be one of several sources; give it alone")
-        return _shards(hub_sets.files(hub_set, split), kinds, names, limit, separator)
+        return _shards(hub_sets.files(hub_set, split), kinds, names, limit, separator, remembered)
     talking = "messages?" in kinds.values()
     kinds, names = named(kinds, names)
     if talking and separator is None:
@@ -102,21 +110,19 @@ def read(
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return _builtin(sources[0], kinds, names, split, limit, separator)
     if "image" in kinds.values():
-        return images.read_rows(sources, kinds, names, split, limit)
+        return images.read_rows(sources, kinds, names, split, limit, remembered)
     if "tags" in kinds.values():
         return conll.read_rows(sources, kinds, names, split, limit)
     if "answers" in kinds.values():
-        return squad.read_rows(sources, kinds, names, split, limit)
+        return squad.read_rows(sources, kinds, names, split, limit, remembered)
     if "document" in kinds.values():
-        return documents.read_rows(sources, next(iter(kinds)), names, split, limit)
-    several = len(required(kinds)) > 1 or names is not None
-    if len(sources) == 1 and (extension(sources[0]) in EXTENSIONS or (sources[0] == STDIN and several)):
-        table = Table(sources[0], kinds, names, separator)
+        return documents.read_rows(sources, next(iter(kinds)), names, split, limit, remembered)
+    if (table := _table(sources, kinds, names, separator, remembered)) is not None:
         lines = ((line, dict(zip(table.taken, values, strict=True)) if values else {}) for line, values in table)
         rows = _kept(lines, sources[0], limit)
-        rows.columns = table.found
+        table.tell(rows)
     else:
-        taken = _check_plain(sources, kinds, names)
+        taken = _check_plain(sources, kinds, names, split)
         rows = _kept(_parallel(sources, taken, separator), sources[0], limit)
         rows.columns = tuple(sources)
     if not rows:
@@ -126,6 +132,23 @@ def read(
     if names is None:
         check_header(rows, kinds)
     return rows
+
+
+def _table(
+    sources: Sequence[str],
+    kinds: Mapping[str, Kind],
+    names: Sequence[str] | None,
+    separator: str | None,
+    remembered: Mapping[str, str] | None,
+) -> Table | None:
+    """The one source as a table; None where it is none, or where a row a line is wanted and its extension says no other
+    thing.
+    """
+    several = len(required(kinds)) > 1 or names is not None
+    if len(sources) > 1 or os.path.isdir(sources[0]) or not (several or extension(sources[0]) in EXTENSIONS):
+        return None
+    table = Table(sources[0], kinds, names, separator, remembered or {})
+    return table if table.form.is_table else None
 
 
 def parts(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple[str, ...]:
@@ -150,15 +173,19 @@ def _shards(
     names: Sequence[str] | None,
     limit: int | None,
     separator: str | None,
+    remembered: Mapping[str, str] | None,
 ) -> Rows:
-    """The rows of files that are parts of one, in their order."""
+    """The rows of files that are parts of one, in their order; of all of them the first says what is called how."""
     if "document" in kinds.values():  # which may be too many for memory
-        return read(files, kinds, names=names, limit=limit, separator=separator)
-    rows = read(files[0], kinds, names=names, limit=limit, separator=separator)
+        return read(files, kinds, names=names, limit=limit, separator=separator, remembered=remembered)
+    rows = read(files[0], kinds, names=names, limit=limit, separator=separator, remembered=remembered)
+    remembered = rows.mapping or remembered
     for file in files[1:]:
         if limit is not None and len(rows) >= limit:
             break
-        found = read(file, kinds, names=names, limit=limit and limit - len(rows), separator=separator)
+        found = read(
+            file, kinds, names=names, limit=limit and limit - len(rows), separator=separator, remembered=remembered
+        )
         if extension(file) in EXTENSIONS and found.columns != rows.columns:
             here, there = (", ".join(map(repr, one.columns)) for one in (found, rows))
             raise HeedfulError(f"{here} in {file}, but {there} in {files[0]}; name the columns: --data.columns")
@@ -222,7 +249,31 @@ def _parallel(
         )
 
 
-def _check_plain(sources: Sequence[str], kinds: Mapping[str, Kind], names: Sequence[str] | None) -> dict[str, Kind]:
+def _files_in(folder: str, split: str | None, most: int) -> str:
+    """How to use the files of a folder, by the parts of a data set that their names tell; "" where they tell none."""
+    found: dict[str, list[str]] = {}
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        words = re.split(r"[^a-z]+", entry.name.lower())
+        part = next((part for name, part in (("dev", "valid"), *PARTS.items()) if name in words), None)
+        if part is not None and entry.is_file():
+            found.setdefault(part, []).append(shlex.quote(entry.path))
+    files = {part: " ".join(found[part][:most]) for part in found}
+    if split == "train" and "train" in files:
+        valid = f" --valid {files['valid']}" if "valid" in files else ""
+        return f"give the files in it: --train {files['train']}{valid}"
+    if split == "train" and files:
+        held = " and ".join(part for part in ("valid", "test") if part in files)
+        part = "test" if "test" in files else "valid"
+        return (
+            f"it holds {held} files alone: train on others, and score with heedful evaluate MODEL --data {files[part]}"
+        )
+    part = next((part for part in (split or "test", "test", "valid", "train") if part in files), None)
+    return f"give the file in it: {files[part]}" if part else ""
+
+
+def _check_plain(
+    sources: Sequence[str], kinds: Mapping[str, Kind], names: Sequence[str] | None, split: str | None
+) -> dict[str, Kind]:
     """The columns that as many plain files stand for."""
     columns = required(kinds)
     wanted = f"{len(columns)} column{'s' if len(columns) > 1 else ''} ({', '.join(columns)})"
@@ -231,10 +282,12 @@ def _check_plain(sources: Sequence[str], kinds: Mapping[str, Kind], names: Seque
     )
     folder = next((one for one in sources if os.path.isdir(one)), None)
     if folder is not None:
-        raise HeedfulError(f"{folder} is a folder and a file is wanted; {either}")
+        use = _files_in(folder, split, 1 if "label" in columns else len(columns)) or either
+        raise HeedfulError(f"{folder} is a folder and a file is wanted; {use}")
     if len(sources) == 1 and len(columns) > 1:
         kind = extension(sources[0])
-        raise HeedfulError(f"{f'unknown extension {kind!r}' if kind else 'no extension'}, in {sources[0]}; {either}")
+        unknown = f"unknown extension {kind!r}" if kind else "no extension"
+        raise HeedfulError(f"{unknown} and no columns in its lines, in {sources[0]}; {either}")
     if len(sources) not in (len(columns), len(kinds)):
         raise HeedfulError(f"{len(sources)} files for {wanted}; {either}")
     special = next((one for one in sources if one == STDIN or one.startswith(builtin.PREFIX)), None)

@@ -101,7 +101,9 @@ class Row:
 class Rows(list[Row]):
     """A list of rows; `skipped` counts those left out because a wanted value was blank, and a folder's files that are
     nothing wanted, and `blank` says where the first 1,000 stand, as far as is known; `columns` holds the names, keys or
-    numbers under which the wanted values were found in the file (the files' names for parallel files).
+    numbers under which the wanted values were found in the file (the files' names for parallel files). Of a table
+    `mapping` tells the file's column of each of the task's, and `notes` holds lines for people on how it was read:
+    what form was recognised, which columns were guessed.
     """
 
     def __init__(self, rows: Iterable[Row] = (), skipped: int = 0, columns: Iterable[str] = ()) -> None:
@@ -109,6 +111,12 @@ class Rows(list[Row]):
         self.skipped = skipped
         self.columns = tuple(columns)
         self.blank: list[str] = []
+        self.mapping: dict[str, str] = {}
+        self.notes: list[str] = []
+
+    def read_as(self, other: Rows) -> None:
+        """Take over how the rows of `other`, of which these are a part, were read."""
+        self.mapping, self.notes = other.mapping, other.notes
 
     def skip(self, file: str, line: int | None = None) -> None:
         """Count what is left out: a row of a file, or the whole file."""

@@ -9,10 +9,11 @@ from bisect import bisect
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from heedful.data.files import STDIN, extension, shown, whole_text
+from heedful.data.files import extension, shown, whole_text
+from heedful.data.formats import EXTENSIONS
 from heedful.data.labels import brief, whole
 from heedful.data.rows import Kind, Row, Rows, Span
-from heedful.data.tables import EXTENSIONS, Table, extension_of
+from heedful.data.tables import Table
 from heedful.errors import HeedfulError
 
 log = logging.getLogger("heedful")
@@ -21,6 +22,7 @@ SHAPE = '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "que
 FLAT = '{"question": "...", "context": "...", "answers": {"text": ["..."], "answer_start": [0]}}'
 KEYS = ("question", "answers", "context", "qas", "paragraphs")  # an object with one of them is placed by it
 IMPOSSIBLE = "is_impossible"
+MORE: dict[str, Kind] = {"answer": "answers", "answer_start": "answers", "title": "answers"}  # of a table
 
 
 def read_rows(
@@ -29,6 +31,7 @@ def read_rows(
     names: Sequence[str] | None = None,
     split: str | None = None,
     limit: int | None = None,
+    remembered: Mapping[str, str] | None = None,
 ) -> Rows:
     """A row for each question of `sources`, in their order: ``question``, ``context``, ``answers`` (a tuple of `Span`,
     () where the text has no answer), and ``title`` where the file has it.
@@ -49,7 +52,7 @@ def read_rows(
     """
     rows, reader = Rows(columns=names or kinds), _Reader()
     for source in sources:
-        for line, values in _records(source, kinds, names):
+        for line, values in _records(source, kinds, names, remembered, rows):
             if len(rows) == limit:
                 break
             row = reader.row(values, source, line)
@@ -70,16 +73,21 @@ def read_rows(
 
 
 def _records(
-    source: str, kinds: Mapping[str, Kind], names: Sequence[str] | None
+    source: str,
+    kinds: Mapping[str, Kind],
+    names: Sequence[str] | None,
+    remembered: Mapping[str, str] | None,
+    rows: Rows,
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """(line, values) of each question in a file; of a blank line no values."""
+    """(line, values) of each question in a file; of a blank line no values. `rows` are told how it is read."""
     if extension(source) == ".json":
         if names is not None:
             raise HeedfulError(f"columns are named for {source}, whose keys are SQuAD's; leave --data.columns out")
         yield from _nested(source)
-    elif source == STDIN or extension(source) in EXTENSIONS:
-        table = _Questions(source, {**kinds, "answer": "answers", "answer_start": "answers", "title": "answers"}, names)
+    elif (table := _Questions(source, {**kinds, **MORE}, names, remembered=remembered or {})).form.is_table:
         for line, values in table:
+            if values:
+                table.tell(rows)
             yield line, dict(zip(table.taken, values, strict=True)) if values else {}
     else:
         kind = extension(source)
@@ -191,20 +199,29 @@ def _remedy(context: str, text: str) -> str:
 class _Questions(Table):
     """A table whose column of answers may be called ``answers`` or ``answer``."""
 
+    def _needed(self) -> list[str]:
+        return ["question", "context", "answers"]
+
+    def _optional(self) -> list[str]:
+        return ["answer_start", "title"]
+
     def _choose(self, there: Container[str]) -> None:
-        asked = ("question", "context", "answers")
+        asked = self._needed()
         if self.names is not None:
-            self.taken, self.found = asked, tuple(self.names)
+            self.taken, self.found = tuple(asked), tuple(self.names)
             return
-        one = "answer" if "answer" in there and "answers" not in there else "answers"
-        more = tuple(name for name in ("answer_start", "title") if name in there)
-        self.taken, self.found = (*asked, *more), ("question", "context", one, *more)
+        self.taken = (*asked, *(name for name in self._optional() if name in there))
+        self.found = tuple(self._called(column, there) for column in self.taken)
+
+    def _called(self, column: str, there: Container[str]) -> str:
+        name = super()._called(column, there)
+        return "answer" if name == "answers" and "answer" in there and "answers" not in there else name
 
     def _left_out(self) -> list[str]:
         return []
 
     def _not_found(self, found: list[str], line: int) -> Any:
-        error, keyed = super()._not_found(found, line), extension_of(self.path) in (".jsonl", ".ndjson")
+        error, keyed = super()._not_found(found, line), self.form.is_keyed
         what, where, _ = str(error).partition(f"{shown(self.path)}:{line}")
         if keyed and "data" in found:
             return type(error)(f"{what}{where}; SQuAD's own JSON ends in .json: rename it")

@@ -7,30 +7,19 @@ import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, ClassVar
 
+from heedful.data.columns import NEAR, SAMPLE, Profile, Undecided, guess, heads, is_header, likely
 from heedful.data.files import STDIN, extension, raw_lines, shown, text_stream
+from heedful.data.formats import Format, format_of, from_array
 from heedful.data.labels import Labels, brief, whole
 from heedful.data.numbers import Numbers
 from heedful.data.records import BLANK, MISSING, Parquet, classes, from_json, keys, look_up
-from heedful.data.rows import Kind, required
+from heedful.data.rows import Kind, Rows, required
 from heedful.errors import HeedfulError
 
-EXTENSIONS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")
 Reader = Labels | Numbers
-NEAR = 0.8  # from which likeness on (difflib's ratio) a cell is a wanted name with a slip: "sorce" 0.91, "test" 0.75
-CALLED = {  # what columns are called by, here and elsewhere
-    *("id", "text", "text_pair", "label", "labels", "class", "category", "score", "source", "target", "src", "tgt"),
-    *("language", "summary", "document", "article", "highlights", "question", "context", "answer", "answers"),
-    *("prompt", "completion", "sentence", "sentence1", "sentence2", "premise", "hypothesis", "negative"),
-    *("input", "output", "image", "file", "path", "sentiment", "emotion", "intent", "topic", "rating", "stars"),
-    *("content", "title", "body", "headline", "review", "comment", "tweet", "message", "utterance"),
-}
-LANGUAGES = (  # by which the columns of parallel texts are called
-    {"english", "french", "german", "spanish", "italian", "portuguese", "dutch", "russian", "chinese", "japanese"},
-    {"en", "fr", "de", "es", "it", "pt", "nl", "ru", "zh", "ja"},
-)
 FIELD = 2**31 - 1  # characters of a CSV field, the most that every platform can be told
 
 
@@ -43,45 +32,110 @@ class Table:
     """One table file, and where in it the wanted columns are looked for.
 
     `columns` are the task's names with what they hold ("image": whatever the file has), `names` the person's own (None:
-    nothing was said), `separator` what stands between several labels of one cell. After the first row has been read,
-    `taken` holds those of `columns` whose values the rows have, and `found` what the file calls them.
+    nothing was said), `separator` what stands between several labels of one cell, `remembered` what another file called
+    the columns, which goes before the task's own names. Columns that neither names nor numbers tell are guessed from
+    their content (`heedful.data.columns`). After the first row has been read, `taken` holds those of `columns` whose
+    values the rows have, `found` what the file calls them, and `notes` what a person should know of the choice.
     """
 
     path: str
     columns: Mapping[str, Kind]
     names: Sequence[str] | None = None
     separator: str | None = None
+    remembered: Mapping[str, str] = field(default_factory=dict)
     spare: ClassVar[bool] = False  # whether a table without a header may have more columns than are wanted
     taken: tuple[str, ...] = field(default=(), init=False)
     found: tuple[str, ...] = field(default=(), init=False)
+    notes: list[str] = field(default_factory=list, init=False)
+    _reason: str = field(default="", init=False)  # why nothing was guessed
+    _likely: list[str] = field(default_factory=list, init=False)  # columns that may be the needed ones
+
+    def __post_init__(self) -> None:
+        self.form: Format = format_of(self.path, labelled=self.spare or "label" in self.columns.values())
+        if self.form.note:
+            self.notes.append(f"{shown(self.path)} is read as {self.form.note}")
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
         """(line, the values of the columns in `taken`); a blank line is (line, [])."""
-        match extension_of(self.path):
-            case ".csv":
-                return self._delimited(_csv_rows(self.path), headless=False)
-            case ".jsonl" | ".ndjson":
+        match self.form.kind:
+            case "csv":
+                return self._delimited(_csv_rows(self.path, self.form.delimiter), headless=False)
+            case "jsonl":
                 return self._records(from_json(self.path), {})
-            case ".parquet":
+            case "json":
+                return self._records(from_array(self.path), {})
+            case "parquet":
                 parquet = Parquet(self.path, self._wanted())
                 return self._records(parquet, parquet.features)
-            case _:
-                rows = ((line, text.split("\t") if text.strip() else []) for line, text in text_stream(self.path))
+            case kind:
+                cut, most = ("\t", -1) if kind != "labelled" else (" ", 1)
+                lines = text_stream(self.path)
+                rows = ((line, text.split(cut, most) if text.strip() else []) for line, text in lines)
                 return self._delimited(rows, headless=True)
+
+    def tell(self, rows: Rows) -> None:
+        """Tell `rows`, which were read of this table, how."""
+        rows.columns, rows.mapping = self.found, dict(zip(self.taken, self.found, strict=True))
+        rows.notes.extend(note for note in self.notes if note not in rows.notes)
 
     def _wanted(self) -> list[str]:
         """What is read of a file that has its columns apart."""
+        if self.names is None and self.remembered:
+            return []
         return [*(self.names or self.columns)]
+
+    def _needed(self) -> list[str]:
+        """The columns that the table must have."""
+        return required(self.columns)
+
+    def _optional(self) -> list[str]:
+        """The columns that are taken where the table has them under their names."""
+        return [column for column, kind in self.columns.items() if kind.endswith("?")]
 
     def _choose(self, there: Container[str]) -> None:
         """Settle which columns are taken, and under which names; an optional one is where it is named, or `there`."""
         chosen = list(self.columns)
         if self.names is None:
             needed = required(self.columns)
-            chosen = [column for column in chosen if column in needed or column in there]
+            chosen = [column for column in chosen if column in needed or self._called(column, there) in there]
         elif len(self.names) < len(chosen):
             chosen = required(self.columns)
-        self.taken, self.found = tuple(chosen), tuple(self.names or chosen)
+        self.taken = tuple(chosen)
+        self.found = tuple(self.names or (self._called(column, there) for column in chosen))
+
+    def _called(self, column: str, there: Container[str]) -> str:
+        """The name of a column: the remembered one where the file has it, else the task's own."""
+        name = self.remembered.get(column, column)
+        return name if name in there and not name.isdecimal() else column
+
+    def _guess(self, profiles: Mapping[str, Profile], there: Container[str]) -> bool:
+        """Settle by their content those columns that are not called as they should be; whether that could be done."""
+        needed, more = self._needed(), self._optional()
+        fixed = {column: name for column in needed if (name := self._called(column, there)) in there}
+        kinds = {name: self.columns[name] for name in needed}
+        self._likely = likely(kinds, profiles, fixed)
+        if "text_pair" in more:
+            kinds["text_pair"] = "text?"
+        try:
+            chosen = guess(kinds, profiles, fixed)
+        except Undecided as error:
+            self._reason = str(error)
+            return False
+        chosen |= {name: called for name in more if (called := self._called(name, there)) in there}
+        self.taken = tuple(column for column in self.columns if column in chosen)
+        self.found = tuple(chosen[column] for column in self.taken)
+        return True
+
+    def _say(self, how: str) -> None:
+        """Note under which names the columns were found, where these are not the task's."""
+        if self.names is None and self.found != self.taken:
+            pairs = zip(self.taken, self.found, strict=True)
+            needed = {*self._needed()}
+            called = ", ".join(f"{column}={name}" for column, name in pairs if column in needed or column != name)
+            self.notes.append(f"{called} ({how}; --data.columns {self._example()} changes it)")
+
+    def _example(self) -> str:
+        return ",".join(column.upper() for column in self._needed())
 
     def _left_out(self) -> list[str]:
         return [] if self.names else [column for column in self.columns if column not in self.taken]
@@ -108,10 +162,11 @@ class Table:
         else:
             yield from blank
             return
-        header, places = self._places(first, line, headless)
+        sample = list(islice(rows, SAMPLE)) if self.names is None and not self._is_called(first) else []
+        header, places = self._places(first, line, headless, [cells for _, cells in sample])
         labels = self._labels({})
         yield from blank
-        for number, cells in rows if header else chain([(line, first)], rows):
+        for number, cells in chain([] if header else [(line, first)], sample, rows):
             if cells and len(cells) != len(first):
                 raise HeedfulError(
                     f"{_count(len(cells))} where line {line} has {len(first)}, in {shown(self.path)}:{number}; "
@@ -125,16 +180,33 @@ class Table:
             ]
             yield number, values
 
-    def _places(self, first: list[str], line: int, headless: bool) -> tuple[bool, list[int]]:
-        """Whether the first row is a header, and the place of each column that is taken."""
+    def _is_called(self, first: list[str]) -> bool:
+        """Whether a first row holds the name of every column that is needed."""
+        there = {*first, *(cell.strip() for cell in first)}
+        self._choose(there)
+        return all(name in there for name in self.found)
+
+    def _places(
+        self, first: list[str], line: int, headless: bool, others: Sequence[list[str]]
+    ) -> tuple[bool, list[int]]:
+        """Whether the first row is a header, and the place of each column that is taken; `others` are rows after it,
+        where they matter.
+        """
         cells = [cell.strip() for cell in first]
         self._choose({*first, *cells})
         header = next((row for row in (first, cells) if all(name in row for name in self.found)), None)
         if header:
             self._check_once(cells, line)
+            self._say("as in training")
             return True, [header.index(name) for name in self.found]
         # A name among the cells shows that this is a header, which calls another column otherwise.
         known = any(name in cells for name in self.found) or heads(cells, self.found)
+        if self.names is None and not known and self._remember_places(len(first)):
+            return False, [int(name) - 1 for name in self.found]
+        if self.names is None and not (headless and not known and self._stand_in_order([first, *others])):
+            found = self._guessed(cells, [row for row in others if len(row) == len(first)], headless, known)
+            if found is not None:
+                return found
         if self.names is None and headless and not known:
             if 1 < len(self.taken) < len(first) and not self.spare:
                 raise self._surplus(first, line)
@@ -143,13 +215,65 @@ class Table:
             raise self._not_found(cells, line)
         outside = next((name for name in self.found if not 1 <= int(name) <= len(first)), None)
         if outside is not None:
-            separator = "commas" if extension_of(self.path) == ".csv" else "tabs"
+            separator = "commas" if self.form.kind == "csv" else "tabs"
             raise HeedfulError(
                 f"{_count(len(first))}, and column {outside} is wanted for {self.taken[self.found.index(outside)]!r}, "
                 f"in {shown(self.path)}:{line}; separate the columns by {separator}, or choose others: "
                 "--data.columns 1,2"
             )
         return False, [int(name) - 1 for name in self.found]
+
+    def _remember_places(self, width: int) -> bool:
+        """Settle the columns by their remembered numbers, where all have one that the table has."""
+        numbers = [self.remembered.get(column, "") for column in self.taken]
+        if not all(number.isdecimal() and 1 <= int(number) <= width for number in numbers) or not numbers:
+            return False
+        usual = [str(place) for place in range(1, len(numbers) + 1)]
+        self.found = tuple(numbers)
+        if numbers != usual:
+            self._say("as in training")
+        return True
+
+    def _stand_in_order(self, rows: Sequence[list[str]]) -> bool:
+        """Whether the columns of a table without a header are the wanted ones in their order: texts alone, as many as
+        are wanted, or of more columns the first, where it is text.
+        """
+        if {"label", "image", "answers"} & {self.columns[column] for column in self.taken}:
+            return False
+        if len(rows[0]) <= len(self.taken):
+            return True
+        if len(self.taken) > 1 and not self.spare:
+            return False
+        first = Profile.of(row[0] for row in rows if row)
+        return first.is_text or (self.spare and first.is_words and not first.is_label)
+
+    def _guessed(
+        self, first: list[str], others: Sequence[list[str]], headless: bool, known: bool
+    ) -> tuple[bool, list[int]] | None:
+        """As `_places`, by the content of the columns; None where it does not tell."""
+        header = known or is_header(first, others, None, usual=not headless)
+        names = [*first] if header else [str(place) for place in range(1, len(first) + 1)]
+        if header:
+            names = [name or f"#{place}" for place, name in enumerate(names, 1)]
+        rows = others if header else [first, *others]
+        profiles = {name: Profile.of(row[place] for row in rows) for place, name in enumerate(names)}
+        if not self._guess(profiles, names if header else ()):
+            return None
+        places = [names.index(name) for name in self.found]
+        label = next((place for place, column in zip(places, self.taken, strict=True) if self._is_label(column)), None)
+        if not known and is_header(first, others, label, usual=not headless) != header:
+            if header:  # the labels of other rows stand in it
+                names = [str(place) for place in range(1, len(first) + 1)]
+            else:
+                names = first
+            header = not header
+            self.found = tuple(names[place] for place in places)
+        if header or places != [*range(len(places))] or len(first) > len(places):
+            self._say("guessed")
+        return header, places
+
+    def _is_label(self, column: str) -> bool:
+        return self.columns[column] == "label"
 
     def _check_once(self, header: list[str], line: int) -> None:
         """Raise where two cells of a header have a name that is wanted."""
@@ -176,12 +300,21 @@ class Table:
         self, records: Iterable[tuple[int, dict[str, Any]]], features: Mapping[str, Any]
     ) -> Iterator[tuple[int, list[Any]]]:
         began, labels = 0, list[Reader | None]()
+        records = iter(records)
         for line, record in records:
             if record is BLANK:
                 yield line, []
                 continue
             if not began:
-                self._choose({column for column in self.columns if look_up(record, column) is not MISSING})
+                wanted = {*self.columns, *self.remembered.values()}
+                self._choose({column for column in wanted if look_up(record, column) is not MISSING})
+                if self.names is None:
+                    if any(look_up(record, name) is MISSING for name in self.found):
+                        sample = list(islice(records, SAMPLE))
+                        self._guess_keys([record, *(one for _, one in sample)], features)
+                        records = chain(sample, records)
+                    else:
+                        self._say("as in training")
                 began, labels = line, self._labels(features)
             late = next((name for name in self._left_out() if look_up(record, name) is not MISSING), None)
             if late is not None:
@@ -193,6 +326,21 @@ class Table:
                 for column, name, label in zip(self.taken, self.found, labels, strict=True)
             ]
             yield line, values
+
+    def _guess_keys(self, records: Sequence[dict[str, Any]], features: Mapping[str, Any]) -> None:
+        """Settle the columns by the content of records."""
+        names = list(dict.fromkeys(name for record in records for name in keys(record)))
+        profiles = {}
+        for name in names:
+            values = [value for record in records if (value := look_up(record, name)) is not MISSING]
+            called = classes(features, name)
+            if called:
+                values = [called[value] if _is_place(value, called) else value for value in values]
+            profiles[name] = Profile.of(values)
+        answers = {"answers", "answer"} & {*records[0]}  # a record of its own, as SQuAD has it
+        profiles |= {name: Profile.of(record.get(name) for record in records) for name in answers}
+        if self._guess(profiles, [*profiles]):
+            self._say("guessed")
 
     def _value(self, record: dict[str, Any], column: str, name: str, line: int, label: Reader | None) -> Any:
         value, where = look_up(record, name), f"{shown(self.path)}:{line}"
@@ -213,39 +361,16 @@ class Table:
         missing = next(name for name in self.found if name not in found)
         close = get_close_matches(missing, found, n=1, cutoff=NEAR)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        keyed = extension_of(self.path) in (".jsonl", ".ndjson", ".parquet")
-        if extension_of(self.path) == ".csv" and len(found) == 1 and ";" in found[0]:
-            return NoColumn(
-                f"no column {missing!r} in {shown(self.path)}:{line}, whose cells stand between semicolons; write "
-                "commas, or tabs and name it .tsv"
-            )
-        numbers = "" if keyed else ", or by number where there is no header: --data.columns 1,2"
-        example = ",".join(found[: len(self.taken)]) if len(found) >= len(self.taken) else "a,b"
+        numbers = "" if self.form.is_keyed else ", or by number where there is no header: --data.columns 1,2"
+        wanted = len(self._needed())
+        named = self._likely or (found[:wanted] if len(found) >= wanted and not self._reason else [])
+        example = ",".join(named) or self._example()
+        reason = f"{self._reason}; " if self._reason else ""
         return NoColumn(
             f"no column {missing!r} among {', '.join(repr(brief(name)) for name in found[:12])}, in "
-            f"{shown(self.path)}:{line}; {hint}say which to use: --data.columns {brief(example)}{numbers}"
+            f"{shown(self.path)}:{line}; {hint}{reason}say which to use: --data.columns "
+            f"{brief(example)}{numbers}"
         )
-
-
-def heads(first: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether a first row of cells is likely a header, though without any name that is wanted: all of several cells are
-    such as columns are called by, each another; or each is one word without a digit, one of them nearly a name that is
-    wanted.
-
-    >>> heads(["source", "target"], ["text", "label"]), heads(["txt", "kind"], ["text", "label"])
-    (True, True)
-    >>> heads(["a cow", "un texte"], ["source", "target"]), heads(["test", "label"], ["text"])
-    (False, False)
-    >>> heads(["a fine text", "labels"], ["text", "label"]), heads(["good", "label1"], ["text", "label"])
-    (False, False)
-    >>> heads(["english", "french"], ["source", "target"]), heads(["image", "image"], ["source", "target"])
-    (True, False)
-    """
-    cells = [cell.strip().lower() for cell in first]
-    words = all(cell.replace("_", "").isalpha() for cell in cells)
-    near = words and any(get_close_matches(cell, wanted, n=1, cutoff=NEAR) for cell in cells)
-    several = len(set(cells)) == len(cells) > 1
-    return near or (several and any(set(cells) <= names for names in (CALLED, *LANGUAGES)))
 
 
 def extension_of(path: str) -> str:
@@ -253,11 +378,15 @@ def extension_of(path: str) -> str:
     return ".tsv" if path == STDIN else extension(path)
 
 
-def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
+def _is_place(value: Any, names: Sequence[str]) -> bool:
+    return isinstance(value, int) and 0 <= value < len(names)
+
+
+def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Rows by RFC 4180, each with the line it begins at: a quoted field may run over several."""
     # This is a setting of the whole process: other readers may be at work, so it is raised and never put back.
     csv.field_size_limit(max(FIELD, csv.field_size_limit()))
-    reader = csv.reader((line for _, line in raw_lines(path)), strict=True)
+    reader = csv.reader((line for _, line in raw_lines(path)), delimiter=delimiter, strict=True)
     line = 1
     try:
         for cells in reader:

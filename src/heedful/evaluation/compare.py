@@ -19,6 +19,7 @@ from heedful.evaluation.scored import each
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.task import Encoded, Measured, short
 from heedful.tasks.translation import Translation
+from heedful.training.sources import columns_of
 
 ANY_TOKENS = "bits_per_byte"  # tells models apart whose tokens differ; a loss a token does not
 MOST = 300  # characters of an input that are shown
@@ -66,7 +67,16 @@ def compare(
     options = pipes[0].checked(decoding or {})
     separator = pipes[0].card.get("settings", {}).get("data", {}).get("label_separator")
     with by_columns():
-        rows = read(list(data), task.columns, names=columns, split=split, separator=separator)
+        rows = read(
+            list(data),
+            task.columns,
+            names=columns,
+            split=split,
+            separator=separator,
+            remembered=columns_of(pipes[0].card) or columns_of(pipes[1].card),
+        )
+    for note in rows.notes:
+        say(note.replace("--data.columns", "--columns"))
     encoded = _encoded(pipes, rows, say)
     _in_one_case(pipes, say)
     began = time.monotonic()

@@ -19,7 +19,7 @@ from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.shares import among
 from heedful.tasks.task import Baseline, Measured
 from heedful.training.ranks import joined, own_device
-from heedful.training.sources import divided
+from heedful.training.sources import columns_of, divided
 
 
 def evaluate(
@@ -72,7 +72,14 @@ def evaluate(
             raise HeedfulError(f"{name} has no effect: it changes what is told of an answer, no score; leave it out")
         separator = pipe.card.get("settings", {}).get("data", {}).get("label_separator")
         with by_columns():
-            rows = read(list(data), pipe.task.columns, names=columns, split=split, separator=separator)
+            rows = read(
+                list(data),
+                pipe.task.columns,
+                names=columns,
+                split=split,
+                separator=separator,
+                remembered=columns_of(pipe.card),
+            )
         encoded = pipe.task.encode(rows)
         for line in _told(rows, encoded.note):
             say(line)
@@ -109,7 +116,12 @@ def _nothing(line: str) -> None:
 
 def _told(rows: Rows, note: str) -> list[str]:
     skipped = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
-    return [f"{many(len(rows))}{skipped}", *([note] if note else [])]
+    return [f"{many(len(rows))}{skipped}", *map(_by_columns, rows.notes), *([note] if note else [])]
+
+
+def _by_columns(note: str) -> str:
+    """A note on how a file was read, with the flag by which columns are named where no run is made."""
+    return note.replace("--data.columns", "--columns")
 
 
 def _beside(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: Sequence[str] | None) -> Baseline:
@@ -135,7 +147,10 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
     if files is not None:
         data = None if settings is None else settings.data
         names, separator = (columns, None) if data is None else (data.columns or columns, data.label_separator)
-        return read(list(files), pipe.task.columns, names=names, split="train", separator=separator)
+        remembered = columns_of(pipe.card)
+        return read(
+            list(files), pipe.task.columns, names=names, split="train", separator=separator, remembered=remembered
+        )
     remedy = "name files to learn from: --baseline-train FILE"
     if settings is None:
         raise HeedfulError(f"the model's folder does not say what it was trained on; {remedy}")

@@ -14,9 +14,9 @@ from heedful.checkpoints.folder import label_names
 from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
 from heedful.data.files import extension
+from heedful.data.formats import EXTENSIONS
 from heedful.data.labels import brief
 from heedful.data.plausible import MOST, no_names
-from heedful.data.tables import EXTENSIONS
 from heedful.errors import HeedfulError, many, nearest
 from heedful.models import Model
 from heedful.stack import initialise

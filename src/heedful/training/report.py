@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,9 +22,17 @@ NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 
 
 def described(
-    task: Task, learned: Encoded, held: Encoded, model: Model, settings: RunSettings, processes: int = 1
+    task: Task,
+    learned: Encoded,
+    held: Encoded,
+    model: Model,
+    settings: RunSettings,
+    processes: int = 1,
+    notes: Sequence[str] = (),
 ) -> list[str]:
-    """The lines that open a run: its data, its model, how it learns, where it writes."""
+    """The lines that open a run: its data, with ``notes`` on how it was read, its model, how it learns, where it
+    writes.
+    """
     rows, t = learned.rows, settings.training
     means = task.lengths(learned.examples).mean(axis=0)
     left_out = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
@@ -35,6 +44,7 @@ def described(
     shared = "each with a share of the weights" if t.shard else "each with all of the weights"
     return [
         f"data       {many(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(held.rows):,} for validation",
+        *(f"columns    {note}" for note in notes),
         f"           {task.sample(rows[0])}",
         f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
         *(f"{where:<11}{part.note}" for where, part in (("", learned), ("validation", held)) if part.note),
@@ -68,12 +78,17 @@ def trained_parameters(model: Model) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def card_of(task: Task, rows: Rows, settings: RunSettings) -> dict[str, Any]:
-    """What ``heedful.json`` says of the model."""
+def card_of(task: Task, rows: Rows, settings: RunSettings, mapping: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What ``heedful.json`` says of the model; ``mapping`` is what the training data called the task's columns."""
     return {
         "task": task.name,
         "columns": dict(task.columns),
-        "data": {"train": list(settings.train), "examples": len(rows), "sha256": digest(rows)},
+        "data": {
+            "train": list(settings.train),
+            **({"columns": dict(mapping)} if mapping else {}),
+            "examples": len(rows),
+            "sha256": digest(rows),
+        },
         "versions": {"heedful": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "settings": settings.to_dict(),
         **task.facts(),

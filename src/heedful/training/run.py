@@ -168,7 +168,7 @@ def _begun(
             model = _fresh(task, plan.settings, device)
         settings = plan.settings
     for line in (
-        *described(task, learned, held, model, settings, ranks.size),
+        *described(task, learned, held, model, settings, ranks.size, _notes(rows, valid)),
         *(plan.lines() if plan is not None else ()),
         *(warnings(task, rows, valid, learned) if ranks.first else ()),
     ):
@@ -176,7 +176,7 @@ def _begun(
 
     inputs = settings.training.watch
     watch = Watch(task, model, inputs, out, watched) if inputs and ranks.first else None
-    card = card_of(task, learned.rows, settings)
+    card = card_of(task, learned.rows, settings, rows.mapping)
     if not settings.resume:
         begin(out, settings)
         _save(model, task, out / "last", card)  # a resumed run begins with it, whatever it was made from
@@ -236,6 +236,11 @@ def _chance(outcome: Outcome, task: Task) -> str:
         return ""
     name = task.decides.replace("_", " ")
     return f", whose {name} is that of step {outcome.highest:,} within chance, and the loss lower"
+
+
+def _notes(rows: Rows, valid: Rows) -> list[str]:
+    """How the files were read, of the validation's what is another."""
+    return [*rows.notes, *(f"validation: {note}" for note in valid.notes if note not in rows.notes)]
 
 
 def tried(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:

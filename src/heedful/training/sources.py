@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+from heedful.checkpoints import read_card
 from heedful.data import Rows, parts, read
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.tasks.task import Task
+
+
+def remembered_by(model: str | None) -> dict[str, str]:
+    """What the training data of a model called the task's columns; {} where its folder does not say."""
+    return columns_of(read_card(model)) if model is not None and Path(model).is_dir() else {}
+
+
+def columns_of(card: Mapping[str, Any]) -> dict[str, str]:
+    """What the training data called the task's columns, as ``heedful.json`` tells it."""
+    data = card.get("data")
+    found = data.get("columns") if isinstance(data, Mapping) else None
+    if not isinstance(found, Mapping):
+        return {}
+    return {name: called for name, called in found.items() if isinstance(name, str) and isinstance(called, str)}
 
 
 def divided(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
@@ -17,11 +35,12 @@ def divided(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
     """
     data = settings.data
     take = partial(read, columns=kind.columns, names=data.columns, separator=data.label_separator)
-    rows = take(list(settings.train), split="train", limit=data.limit)
+    rows = take(list(settings.train), split="train", limit=data.limit, remembered=remembered_by(settings.start_from))
     if settings.valid or "valid" in parts(settings.train):
         if data.valid_fraction is not None:
             raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
-        return rows, take(list(settings.valid or settings.train), split="valid")
+        return rows, take(list(settings.valid or settings.train), split="valid", remembered=rows.mapping)
     learned, held = kind.divide(rows, data.valid_fraction, settings.seed or 0)
     learned.blank = rows.blank
+    learned.read_as(rows)
     return learned, held

@@ -1,0 +1,327 @@
+"""Guesses from their content which columns of a table a task needs, where neither names nor a person say so."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from statistics import fmean
+from typing import Any
+
+from heedful.data.numbers import as_number
+from heedful.data.rows import Kind, required
+
+SAMPLE = 1000  # rows that a guess looks at
+NEAR = 0.8  # from which likeness on (difflib's ratio) a cell is a wanted name with a slip: "sorce" 0.91, "test" 0.75
+LONGER = 1.5  # times as long as any other column: then a column is the text without a doubt
+SHORT = 40  # characters of a label, on average, at most
+CLASSES = 20  # different whole numbers that are classes; more of them are quantities
+TEMPLATE = 16  # characters that all values of a column begin with, where they are no text: "https://example.org/"
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+LABELS = {  # what columns of labels are called by
+    *("label", "labels", "class", "category", "target", "sentiment", "emotion", "intent", "topic", "tag", "y"),
+    *("score", "rating", "stars", "gold_label", "coarse_label", "section", "genre", "airline_sentiment", "polarity"),
+}
+CALLED = {  # what columns are called by, here and elsewhere
+    *("id", "text", "text_pair", "label", "labels", "class", "category", "score", "source", "target", "src", "tgt"),
+    *("language", "summary", "document", "article", "highlights", "question", "context", "answer", "answers"),
+    *("prompt", "completion", "sentence", "sentence1", "sentence2", "premise", "hypothesis", "negative"),
+    *("input", "output", "image", "file", "path", "sentiment", "emotion", "intent", "topic", "rating", "stars"),
+    *("content", "title", "body", "headline", "review", "comment", "tweet", "message", "utterance"),
+}
+LANGUAGES = (  # by which the columns of parallel texts are called
+    {"english", "french", "german", "spanish", "italian", "portuguese", "dutch", "russian", "chinese", "japanese"},
+    {"en", "fr", "de", "es", "it", "pt", "nl", "ru", "zh", "ja"},
+)
+PAIRS = (  # by which two texts that have one label are called
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+)
+CODE = re.compile(r"(?=.*\d)[\w.:/#-]+|[0-9a-fA-F-]{16,}")  # an id, a date, a hash, the name of a numbered file
+NAME = re.compile(r"[^\W\d]\w*")  # such as columns have
+
+
+class Undecided(Exception):
+    """Several columns may be the wanted one, or none; the message says which."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a column holds, by a sample of its values.
+
+    Attributes:
+        values: those that are not blank.
+        numbers: of them as numbers, () unless all are.
+    """
+
+    values: tuple[Any, ...]
+    numbers: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> Profile:
+        """The profile of these values, text or whatever JSON and Parquet hold."""
+        kept = tuple(value for value in values if value is not None and str(value).strip())
+        numbers = tuple(map(as_number, kept))
+        return cls(kept, () if None in numbers else tuple(number for number in numbers if number is not None))
+
+    @property
+    def texts(self) -> list[str]:
+        """The values that are strings."""
+        return [value for value in self.values if isinstance(value, str)]
+
+    @property
+    def distinct(self) -> int:
+        """The number of different values."""
+        return len({repr(value) for value in self.values})
+
+    @property
+    def length(self) -> float:
+        """Characters of a text on average."""
+        return fmean(map(len, self.texts or [""]))
+
+    @property
+    def is_id(self) -> bool:
+        """Whether the values only name their rows: each another, and a whole number or a code."""
+        if self.numbers and all(number.is_integer() for number in self.numbers):
+            steps = [after - before for before, after in zip(self.numbers, self.numbers[1:], strict=False)]
+            counted = len(steps) > 1 and sum(step == 1 for step in steps) >= 0.9 * len(steps)
+            return counted or (len(self.values) > CLASSES and self.distinct == len(self.values))
+        codes = sum(CODE.fullmatch(text.strip()) is not None for text in self.texts)
+        return not self.numbers and self.distinct > 0.95 * len(self.values) and codes > 0.9 * len(self.values)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether there is one value alone, or none."""
+        return not self.values or (self.distinct < 2 and len(self.values) > 1)
+
+    @property
+    def is_label(self) -> bool:
+        """Whether the values are few and short, as names of classes are."""
+        if self.is_constant or self.is_id:
+            return False
+        if self.values and all(isinstance(value, list) for value in self.values):
+            return all(isinstance(one, str | int) for value in self.values for one in value)
+        if any(not isinstance(value, str | int) for value in self.values):
+            return False
+        if self.numbers:
+            return self.distinct <= CLASSES and all(number.is_integer() for number in self.numbers)
+        return self.distinct <= max(2, len(self.values) / 2) and self.length <= SHORT
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the values are quantities."""
+        return bool(self.numbers) and not (self.is_constant or self.is_id or self.is_label)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether most values are of several words, or of several letters of a script that puts no spaces."""
+        told = self.texts
+        if self.is_constant or self.is_id or len(told) < len(self.values):
+            return False
+        if len(self.values) > 10 and self.distinct <= len(self.values) / 20:
+            return False
+        if len(told) > 2 and len({text[:TEMPLATE] for text in told}) == 1:
+            return False
+        return sum(map(_is_prose, told)) > len(told) / 2
+
+    @property
+    def is_words(self) -> bool:
+        """Whether the values are words at least: no numbers, ids, or one value alone."""
+        told = self.texts
+        return bool(told) and len(told) == len(self.values) and not (self.numbers or self.is_constant or self.is_id)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the values are images, or paths of image files."""
+        return bool(self.values) and all(
+            isinstance(value, bytes | dict) or (isinstance(value, str) and value.strip().lower().endswith(PICTURES))
+            for value in self.values
+        )
+
+
+def _is_prose(text: str) -> bool:
+    words = [word for word in text.split() if any(letter.isalpha() for letter in word)]
+    return len(words) > 1 or sum(letter.isalpha() and not letter.isascii() for letter in text) > 3
+
+
+# --------------------------------------------------------------------------------------------------------------- choice
+
+
+def guess(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: Mapping[str, str]) -> dict[str, str]:
+    """The file's column for each of the task's ``columns`` that is required, ``fixed`` ones as they are; labels first.
+
+    A label has few different short values, or numbers where nothing else has; of several columns the one that is
+    called as labels are. The text is the column of the longest texts, 1.5 times as long as any other. Two texts are
+    the only two columns of texts, in their order; of a text and its summary the longer is the text. Of question,
+    context and answers the longest is the context, and the answers stand in it. Columns of ids (whole numbers, each
+    another; codes) and of one value alone are never chosen.
+
+    Raises:
+        Undecided: no column, or several, may be the wanted one.
+    """
+    chosen = dict(fixed)
+    for column, name in _near(columns, profiles, chosen).items():
+        chosen[column] = name
+    free = {name: one for name, one in profiles.items() if name not in chosen.values()}
+    for column, kind in columns.items():
+        if column in chosen or kind not in ("label", "image"):
+            continue
+        chosen[column] = _label(column, free) if kind == "label" else _only(column, _those(free, "is_image"))
+        free.pop(chosen[column])
+    missing = [column for column in required(columns) if column not in chosen]
+    if missing:
+        chosen |= _texts(columns, missing, free)
+    return {column: chosen[column] for column in columns if column in chosen}
+
+
+def likely(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: Mapping[str, str]) -> list[str]:
+    """For each column one of the file's that may be it, ``fixed`` ones as they are; [] where one has none."""
+    free = {name: one for name, one in profiles.items() if name not in fixed.values()}
+    texts = [*_those(free, "is_text"), *_those(free, "is_words")]
+    if "label" in columns.values():
+        texts.sort(key=lambda name: -free[name].length)
+    may = {"label": [*_those(free, "is_label"), *_those(free, "is_number")], "image": _those(free, "is_image")}
+    chosen: list[str] = []
+    for column, kind in columns.items():
+        names = [fixed[column]] if column in fixed else may.get(kind, texts)
+        others = [name for name in names if name not in chosen]
+        if not others:
+            return []
+        chosen.append(others[0])
+    return chosen
+
+
+def _near(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: Mapping[str, str]) -> dict[str, str]:
+    """The columns whose names are wanted ones with a slip, or in other letters: "Text", "labl"."""
+    free = {name.strip().lower(): name for name in profiles if name not in fixed.values()}
+    found: dict[str, str] = {}
+    for column in required(columns):
+        if column in fixed:
+            continue
+        for name in get_close_matches(column, free, n=1, cutoff=NEAR):
+            if name not in columns or name == column:
+                found[column] = free.pop(name)
+    return found
+
+
+def _those(profiles: Mapping[str, Profile], what: str) -> list[str]:
+    return [name for name, profile in profiles.items() if getattr(profile, what)]
+
+
+def _only(column: str, names: Sequence[str]) -> str:
+    if not names:
+        raise Undecided(f"no column holds what {column!r} may be")
+    if len(names) > 1:
+        raise Undecided(f"{column!r} may be {' or '.join(map(repr, names[:6]))}")
+    return names[0]
+
+
+def _label(column: str, free: Mapping[str, Profile]) -> str:
+    classes, numbers = _those(free, "is_label"), _those(free, "is_number")
+    known = [name for name in (*classes, *numbers) if name.strip().lower() in LABELS]
+    return known[0] if len(known) == 1 else _only(column, classes or numbers)
+
+
+def _texts(columns: Mapping[str, Kind], missing: Sequence[str], free: Mapping[str, Profile]) -> dict[str, str]:
+    """The columns for the texts that are ``missing``, and the answers in them."""
+    if set(missing) == {"question", "context", "answers"}:
+        return _questions(free)
+    texts = _those(free, "is_text")
+    if len(texts) < len(missing):
+        texts = [name for name in free if free[name].is_text or free[name].is_words]
+    if len(missing) == 1:
+        lower = {name.strip().lower(): name for name in texts}
+        pair = next((pair for pair in PAIRS if lower.keys() >= set(pair)), None)
+        if pair and missing == ["text"] and "text_pair" in columns:
+            return {"text": lower[pair[0]], "text_pair": lower[pair[1]]}
+        return {missing[0]: _longest(missing[0], texts, free)}
+    if len(texts) != len(missing):
+        wanted, among = " and ".join(map(repr, missing)), " or ".join(map(repr, texts[:6]))
+        raise Undecided(f"{wanted} may be {among}" if len(texts) > len(missing) else "too few columns hold text")
+    if "summary" in missing:
+        texts.sort(key=lambda name: -free[name].length)
+    return dict(zip(missing, texts, strict=True))
+
+
+def _longest(column: str, names: Sequence[str], free: Mapping[str, Profile]) -> str:
+    ordered = sorted(names, key=lambda name: -free[name].length)
+    if len(ordered) > 1 and free[ordered[0]].length < LONGER * free[ordered[1]].length:
+        return _only(column, [name for name in ordered if free[ordered[0]].length < LONGER * free[name].length])
+    return _only(column, ordered[:1])
+
+
+def _questions(free: Mapping[str, Profile]) -> dict[str, str]:
+    context = _longest("context", _those(free, "is_text"), free)
+    rest = {name: one for name, one in free.items() if name != context and not (one.is_id or one.is_constant)}
+    answers = [name for name in rest if _stands_in(free[name].values, free[context].values)]
+    found = _only("answers", answers)
+    return {
+        "question": _longest("question", [name for name in rest if name != found and rest[name].is_text], free),
+        "context": context,
+        "answers": found,
+    }
+
+
+def _stands_in(answers: Sequence[Any], contexts: Sequence[Any]) -> bool:
+    """Whether most answers are pieces of their context; a record of them, as SQuAD has it, is."""
+    records = sum(isinstance(answer, dict) and "text" in answer for answer in answers)
+    within = sum(
+        isinstance(answer, str) and isinstance(context, str) and answer.strip() in context
+        for answer, context in zip(answers, contexts, strict=False)
+    )
+    return bool(answers) and records + within > 0.8 * len(answers)
+
+
+# --------------------------------------------------------------------------------------------------------------- header
+
+
+def heads(first: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether a first row of cells is likely a header, though without any name that is wanted: all of several cells are
+    such as columns are called by, each another; or each is one word without a digit, one of them nearly a name that is
+    wanted.
+
+    >>> heads(["source", "target"], ["text", "label"]), heads(["txt", "kind"], ["text", "label"])
+    (True, True)
+    >>> heads(["a cow", "un texte"], ["source", "target"]), heads(["test", "label"], ["text"])
+    (False, False)
+    >>> heads(["a fine text", "labels"], ["text", "label"]), heads(["good", "label1"], ["text", "label"])
+    (False, False)
+    >>> heads(["english", "french"], ["source", "target"]), heads(["image", "image"], ["source", "target"])
+    (True, False)
+    """
+    cells = [cell.strip().lower() for cell in first]
+    words = all(cell.replace("_", "").isalpha() for cell in cells)
+    near = words and any(get_close_matches(cell, wanted, n=1, cutoff=NEAR) for cell in cells)
+    several = len(set(cells)) == len(cells) > 1
+    return near or (several and any(set(cells) <= names for names in (CALLED, *LANGUAGES)))
+
+
+def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int | None, usual: bool) -> bool:
+    """Whether a first row names the columns of the ``others``.
+
+    Args:
+        first: the cells of the first row.
+        others: those of the rows after it.
+        label: the place of the column of labels, if there is one.
+        usual: whether tables of this form have a header unless something speaks against it, as CSV has.
+    """
+    cells = [cell.strip() for cell in first]
+    filled = [cell for cell in cells if cell]
+    if len(set(filled)) < len(filled) or len(cells) - len(filled) > 1 or not others:
+        return False
+    if any(as_number(cell) is not None or len(cell) > SHORT for cell in filled):
+        return False
+    if label is not None:
+        counts = Counter(row[label].strip() for row in others)
+        if cells[label] in counts:
+            return False
+        if len(counts) > 1 and min(counts.values()) > 1 and all(NAME.fullmatch(cell) for cell in filled):
+            return True
+    numeric = [place for place, cell in enumerate(cells) if cell and Profile.of(row[place] for row in others).numbers]
+    return usual or (len(others) > 1 and bool(numeric) and all(NAME.fullmatch(cell) for cell in filled))

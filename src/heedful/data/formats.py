@@ -1,0 +1,166 @@
+"""The form of a data file: by its extension, or recognised by its content where the extension says nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
+
+from heedful.data.files import STDIN, extension, opened, whole_text
+from heedful.data.labels import brief
+from heedful.data.records import BLANK
+from heedful.errors import HeedfulError
+
+EXTENSIONS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")
+BYTES = 1 << 20  # of a file that are looked at
+MOST = 0.95  # share of the lines that have as many cells, in a table
+LABELS, EACH = 100, 3  # different first words of labelled lines at most, and lines for each on average at least
+LABEL = re.compile(r"\w([\w:+/#.-]{0,38}[\w+#])?")  # the first word of a labelled line
+CALLED = {
+    ",": "cells between commas (CSV)",
+    ";": "cells between semicolons (CSV)",
+    "\t": "cells between tabs",
+}
+
+
+class Format(NamedTuple):
+    """How the rows of a file are written.
+
+    Attributes:
+        kind: "tsv", "csv", "jsonl" (an object a line), "json" (an array of objects), "parquet", "labelled" (a label, a
+            space and a text a line), or "text".
+        delimiter: of the cells of "csv".
+        note: what was recognised, for people; "" where the extension says it.
+    """
+
+    kind: Literal["tsv", "csv", "jsonl", "json", "parquet", "labelled", "text"]
+    delimiter: str = ","
+    note: str = ""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it has columns."""
+        return self.kind != "text"
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether its rows are objects with keys."""
+        return self.kind in ("jsonl", "json", "parquet")
+
+
+def format_of(path: str, labelled: bool = False) -> Format:
+    """The form of a table. ``.tsv``, ``.jsonl``, ``.ndjson`` and ``.parquet`` are what they say, and standard input is
+    TSV; the cells of ``.csv`` stand between commas, or as its first lines show between semicolons or tabs. Of any other
+    file the first MiB is looked at, ``labelled`` lines only where these are wanted.
+    """
+    match ".tsv" if path == STDIN else extension(path):
+        case ".tsv":
+            return Format("tsv")
+        case ".jsonl" | ".ndjson":
+            return Format("jsonl")
+        case ".parquet":
+            return Format("parquet")
+        case ".csv":
+            delimiter = _delimiter(_beginning(path), ",;\t") or ","
+            return Format("csv", delimiter, "" if delimiter == "," else CALLED[delimiter])
+        case _:
+            return _recognised(_beginning(path), labelled)
+
+
+def _beginning(path: str) -> list[str]:
+    """The first whole lines of a file; what is no UTF-8 among them does not matter here."""
+    with opened(path) as stream:
+        content = stream.read(BYTES)
+    lines = content.decode(errors="replace").removeprefix("\ufeff").split("\n")
+    whole = lines if len(content) < BYTES or len(lines) == 1 else lines[:-1]
+    return [line.removesuffix("\r") for line in whole if line.strip()]
+
+
+def _recognised(lines: Sequence[str], labelled: bool) -> Format:
+    text = "\n".join(lines[:9]).lstrip()
+    if "\0" in text:
+        return Format("text")
+    if re.match(r"\[\s*\{", text):
+        return Format("json", note="a JSON array of objects")
+    if text.startswith("{"):
+        return Format("jsonl", note="an object a line (JSON)") if _is_object(lines[0]) else Format("text")
+    delimiter = _delimiter(lines, "\t,;")
+    if delimiter == "\t":
+        return Format("tsv", note=CALLED["\t"])
+    if delimiter:
+        return Format("csv", delimiter, CALLED[delimiter])
+    if labelled and _are_labelled(lines):
+        return Format("labelled", note="a label, a space and a text a line")
+    return Format("text")
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _delimiter(lines: Sequence[str], among: str) -> str | None:
+    """What stands between the cells of a table: the first that gives nearly all rows as many, two at least."""
+    for delimiter in among:
+        widths = [len(cells) for cells in _rows(lines, delimiter) if any(cells)]
+        width, count = Counter(widths).most_common(1)[0] if widths else (0, 0)
+        if width > 1 and count >= MOST * len(widths) and (len(widths) > 1 or delimiter == "\t"):
+            return delimiter
+    return None
+
+
+def _rows(lines: Sequence[str], delimiter: str) -> Iterator[Sequence[str]]:
+    if delimiter == "\t":  # quotes are plain characters there
+        yield from (line.split("\t") for line in lines)
+        return
+    try:
+        yield from csv.reader((line + "\n" for line in lines), delimiter=delimiter)
+    except csv.Error:
+        return
+
+
+def _are_labelled(lines: Sequence[str]) -> bool:
+    pairs = [line.split(" ", 1) for line in lines]
+    full = [(first, rest) for first, *more in pairs for rest in more if rest.strip()]
+    labels = {first for first, _ in full}
+    if len(full) < MOST * len(lines) or not 1 < len(labels) <= max(2, min(LABELS, len(full) / EACH)):
+        return False
+    return all(map(LABEL.fullmatch, labels)) and fmean(len(rest.split()) for _, rest in full) >= 2
+
+
+# ----------------------------------------------------------------------------------------------------------------- JSON
+
+
+def from_array(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON array, each with the line that it begins at."""
+    text = whole_text(path)
+    decode, blank = json.JSONDecoder().raw_decode, re.compile(r"[\s,]*")
+    place = text.index("[") + 1
+    line, counted = 1, 0
+    fail = partial(_broken, path)
+    while True:
+        match = blank.match(text, place)
+        place = match.end() if match else place
+        line, counted = line + text.count("\n", counted, place), place
+        if text[place : place + 1] == "]":
+            if rest := text[place + 1 :].strip():
+                raise fail(line, f"{brief(rest)} after the array")
+            return
+        try:
+            record, place = decode(text, place)
+        except (ValueError, RecursionError) as error:
+            raise fail(line, str(error).partition(":")[0]) from error
+        if not isinstance(record, dict):
+            raise fail(line, f"{brief(json.dumps(record, ensure_ascii=False))} is no object")
+        yield line, record or BLANK
+
+
+def _broken(path: str, line: int, what: str) -> HeedfulError:
+    return HeedfulError(f"broken JSON array ({what}), in {path}:{line}; write [{{...}}, {{...}}], or an object a line")
