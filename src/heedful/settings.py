@@ -376,6 +376,7 @@ class AnsweringSettings(Settings):
     logprobs: bool | None = _option("with --json: the log-probability of each generated token")
     prefix: str | None = _option("put before every source; by default as the model was trained")
     max_answer_length: int | None = _option("longest answer to a question, in tokens", least=1)
+    align_to_words: bool | None = _option("widen answers to whole words; by default unless training's end inside words")
     null_threshold: float | None = _option("no answer where it scores better by more than this (a logit)")
     stride: int | None = _option("tokens that neighbouring windows of a long text share", least=0)
     mirror: bool | None = _option("what is said of an image and of its mirror image, on average; twice the time")

@@ -12,6 +12,7 @@ from heedful.data.rows import Span
 from heedful.errors import HeedfulError, many
 from heedful.tasks.encoders import ranges
 from heedful.text import Tokenizer
+from heedful.text.words import is_word_border
 
 LONGEST, STRIDE = 384, 128  # tokens of a window and of what two share, where nobody says (as in BERT's run_squad.py)
 BATCH = 1000  # texts tokenised at a time: the library's offsets are far larger than these arrays
@@ -33,6 +34,21 @@ class Passage(NamedTuple):
         start, end = int(self.places[first, 0]), int(self.places[last, 1])
         piece = self.text[start:end]
         return Span(piece.strip(), start + len(piece) - len(piece.lstrip()))
+
+    def whole_words(self, span: Span) -> Span:
+        """The piece widened until no word goes on before or after it; one at word borders stays as it is.
+
+        >>> text = "Denver's 3,000 fans"
+        >>> passage = Passage(text, np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros(0, bool))
+        >>> [passage.whole_words(span).text for span in (Span("enve", 1), Span("Denver", 0), Span("000 f", 11))]
+        ['Denver', 'Denver', '3,000 fans']
+        """
+        start, end = span.start, span.start + len(span.text)
+        while not is_word_border(self.text, start):
+            start -= 1
+        while not is_word_border(self.text, end):
+            end += 1
+        return Span(self.text[start:end], start)
 
     def tokens(self, span: Span) -> tuple[int, int]:
         """The first and the last token that have something of ``span``; the last is before the first where none has."""

@@ -33,10 +33,13 @@ from heedful.tasks.spans import NEVER, NO_ANSWER, Best, Found, best_spans
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
 from heedful.text.around import Around
+from heedful.text.words import is_word_border
 
 log = logging.getLogger("heedful")
 
 ANSWER = 30  # tokens of an answer, where nobody says (as in Devlin et al.'s run_squad.py)
+INSIDE = 0.05  # of training's answers, those from which on answers that begin or end inside a word are meant
+MORE = 4  # pieces looked at for each one that is wanted, since several widen to the same words
 TOGETHER = 512  # inputs whose windows are held at once
 WORDS = 200  # tokens of an example: a question and a paragraph
 
@@ -63,6 +66,7 @@ class QuestionAnswering(Task):
         stride: tokens that neighbouring windows share; None is 128, or a third of the window where that is less.
         null_threshold: no answer is given where none scores better than the best by more than this, as logits; None:
             there always is one.
+        align_to_words: whether answers that begin or end inside a word are widened to whole words.
     """
 
     name: ClassVar[str] = "question-answering"
@@ -72,7 +76,7 @@ class QuestionAnswering(Task):
     decides: str = "f1"
     uses: ClassVar[frozenset[str]] = TEXTS | {"data.stride"}
     options: ClassVar[frozenset[str]] = frozenset(
-        {"batch_tokens", "top_k", "stride", "max_answer_length", "null_threshold"}
+        {"batch_tokens", "top_k", "stride", "max_answer_length", "null_threshold", "align_to_words"}
     )
     shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
@@ -83,9 +87,10 @@ class QuestionAnswering(Task):
         window: int | None = None,
         stride: int | None = None,
         null_threshold: float | None = None,
+        align_to_words: bool = True,
     ) -> None:
         self.tokenizer, self.window, self.stride = tokenizer, window or LONGEST, stride
-        self.null_threshold = null_threshold
+        self.null_threshold, self.align_to_words = null_threshold, align_to_words
 
     # ------------------------------------------------------------------------------------------------------- making it
 
@@ -138,7 +143,13 @@ class QuestionAnswering(Task):
                 'there to point at; give answers: "answers": {"text": ["..."], "answer_start": [0]}'
             )
         data = settings.data
-        return cls(tokenizer, window=data.max_length, stride=data.stride, null_threshold=0.0 if none else None)
+        return cls(
+            tokenizer,
+            window=data.max_length,
+            stride=data.stride,
+            null_threshold=0.0 if none else None,
+            align_to_words=_at_borders(rows),
+        )
 
     @classmethod
     def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
@@ -162,11 +173,14 @@ class QuestionAnswering(Task):
             window=told.get("max_length"),
             stride=told.get("stride"),
             null_threshold=card.get("null_threshold"),
+            align_to_words=card.get("align_to_words") is not False,
         )
 
     def facts(self) -> dict[str, Any]:
-        """``null_threshold``: none where every question of training has an answer."""
-        return {"null_threshold": self.null_threshold}
+        """``null_threshold``: none where every question of training has an answer; ``align_to_words``: False where
+        more than 5 % of training's answers begin or end inside a word.
+        """
+        return {"null_threshold": self.null_threshold, "align_to_words": self.align_to_words}
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer."""
@@ -268,26 +282,36 @@ class QuestionAnswering(Task):
 
     @torch.no_grad()
     def _read(
-        self, model: Model, windows: Sequence[Window], rows: int, tokens: int | None, longest: int | None, k: int = 1
+        self,
+        model: Model,
+        windows: Sequence[Window],
+        rows: int,
+        *,
+        batch_tokens: int | None = None,
+        max_answer_length: int | None = None,
+        align_to_words: bool | None = None,
+        k: int = 1,
     ) -> list[Found]:
         """What the windows of each of so many rows say."""
         found = [Found() for _ in range(rows)]
+        longest, aligned = max_answer_length or ANSWER, self.align_to_words if align_to_words is None else align_to_words
+        among = MORE * k if aligned and k > 1 else k
 
         def read(batch: Batch) -> tuple[list[float], list[Best]]:
             logits = self._logits(model, batch)
-            told = best_spans(logits, batch["context"], batch["seen"], longest or ANSWER, k).rows()
+            told = best_spans(logits, batch["context"], batch["seen"], longest, among).rows()
             return self._losses(logits, batch).tolist(), list(told)
 
-        for places, (losses, told) in self.each(model, windows, read, tokens):
+        for places, (losses, told) in self.each(model, windows, read, batch_tokens):
             for place, loss, one in zip(places, losses, told, strict=True):
-                found[windows[place].row].add(one, list(self._pieces(windows[place], one)), loss, k)
+                found[windows[place].row].add(one, list(self._pieces(windows[place], one, aligned)), loss, k)
         return found
 
-    def _pieces(self, window: Window, told: Best) -> Iterator[tuple[float, Span]]:
+    def _pieces(self, window: Window, told: Best, aligned: bool) -> Iterator[tuple[float, Span]]:
         shift = window.first - self._begins(window)
         for each, start, end in zip(told.scores, told.starts, told.ends, strict=True):
             if each > NEVER and (span := window.passage.characters(start + shift, end + shift)).text:
-                yield each, span
+                yield each, window.passage.whole_words(span) if aligned else span
 
     def measure(
         self, model: Model, examples: Sequence[Window], rows: Rows, *, most: int | None = None, **options: Any
@@ -305,7 +329,8 @@ class QuestionAnswering(Task):
             raise HeedfulError("top_k has no effect: the best answer is what is scored; leave it out")
         if options.get("stride") is not None:
             examples = self._windows(rows, options["stride"]).windows
-        found = self._read(model, examples, len(rows), options.get("batch_tokens"), options.get("max_answer_length"))
+        asked = ("batch_tokens", "max_answer_length", "align_to_words")
+        found = self._read(model, examples, len(rows), **{name: options.get(name) for name in asked})
         golds = [[span.text for span in row.values["answers"]] for row in rows]
         has = np.array([bool(answers) for answers in golds])
         threshold = self._threshold(options.get("null_threshold"), 0.0 if not has.all() else None)
@@ -343,6 +368,7 @@ class QuestionAnswering(Task):
         stride: int | None = None,
         max_answer_length: int | None = None,
         null_threshold: float | None = None,
+        align_to_words: bool | None = None,
         batch_tokens: int | None = None,
         **others: Any,
     ) -> list[Answer]:
@@ -354,11 +380,14 @@ class QuestionAnswering(Task):
             inputs: each ``(question, context)``, ``{"question": ..., "context": ...}``, or one string with a tab
                 between them; where either is blank the answer is empty, without a score. A question is cut to half of a
                 window, and a warning says so.
-            top_k: with more than 1 the output is a list of so many answers, best first, each with its ``"score"``.
+            top_k: with more than 1 the output is a list of at most so many answers, best first, each with its ``"score"``.
             stride: tokens that neighbouring windows of a long context share.
             max_answer_length: most tokens of an answer; None is 30.
             null_threshold: no answer where none is better than the best by more than this, as logits; None is that of
                 the model, which has one if questions without an answer were among those of training.
+            align_to_words: whether a piece that begins or ends inside a word is widened to whole words, as the
+                pipeline of ``transformers`` does; the score stays that of the piece. None is as the model was trained:
+                False where more than 5 % of training's answers begin or end inside a word, else True.
             batch_tokens: tokens of a batch, padding counted.
             **others: there are none; any is an error.
         """
@@ -375,7 +404,15 @@ class QuestionAnswering(Task):
             some, unknown = [asked[i] for i in places], [()] * len(places)
             made = windows_of(self.tokenizer, some, unknown, self.longest, own)
             cut += len(made.unread)
-            found = self._read(model, made.windows, len(some), batch_tokens, max_answer_length, k)
+            found = self._read(
+                model,
+                made.windows,
+                len(some),
+                batch_tokens=batch_tokens,
+                max_answer_length=max_answer_length,
+                align_to_words=align_to_words,
+                k=k,
+            )
             for place, one in zip(places, found, strict=True):
                 best = one.chosen(threshold)
                 several = [best, *(piece for piece in one.pieces if piece is not best)][:k]
@@ -395,6 +432,16 @@ class QuestionAnswering(Task):
         """``question → answer``."""
         answers = row.values["answers"]
         return f"{short(row.values['question'], 80)} → {short(answers[0].text) if answers else '(no answer)'}"
+
+
+def _at_borders(rows: Sequence[Row]) -> bool:
+    """Whether nearly all of the answers of some rows begin and end at word borders."""
+    answers = [(row.values["context"], span) for row in rows for span in row.values["answers"]]
+    inside = sum(
+        not (is_word_border(text, span.start) and is_word_border(text, span.start + len(span.text)))
+        for text, span in answers
+    )
+    return inside <= INSIDE * len(answers)
 
 
 def _asked(one: Any) -> tuple[str, str]:
