@@ -294,7 +294,10 @@ class QuestionAnswering(Task):
     ) -> list[Found]:
         """What the windows of each of so many rows say."""
         found = [Found() for _ in range(rows)]
-        longest, aligned = max_answer_length or ANSWER, self.align_to_words if align_to_words is None else align_to_words
+        longest, aligned = (
+            max_answer_length or ANSWER,
+            self.align_to_words if align_to_words is None else align_to_words,
+        )
         among = MORE * k if aligned and k > 1 else k
 
         def read(batch: Batch) -> tuple[list[float], list[Best]]:
@@ -329,8 +332,14 @@ class QuestionAnswering(Task):
             raise HeedfulError("top_k has no effect: the best answer is what is scored; leave it out")
         if options.get("stride") is not None:
             examples = self._windows(rows, options["stride"]).windows
-        asked = ("batch_tokens", "max_answer_length", "align_to_words")
-        found = self._read(model, examples, len(rows), **{name: options.get(name) for name in asked})
+        found = self._read(
+            model,
+            examples,
+            len(rows),
+            batch_tokens=options.get("batch_tokens"),
+            max_answer_length=options.get("max_answer_length"),
+            align_to_words=options.get("align_to_words"),
+        )
         golds = [[span.text for span in row.values["answers"]] for row in rows]
         has = np.array([bool(answers) for answers in golds])
         threshold = self._threshold(options.get("null_threshold"), 0.0 if not has.all() else None)
@@ -380,7 +389,8 @@ class QuestionAnswering(Task):
             inputs: each ``(question, context)``, ``{"question": ..., "context": ...}``, or one string with a tab
                 between them; where either is blank the answer is empty, without a score. A question is cut to half of a
                 window, and a warning says so.
-            top_k: with more than 1 the output is a list of at most so many answers, best first, each with its ``"score"``.
+            top_k: with more than 1 the output is a list of at most so many answers, best first, each with
+                its ``"score"``.
             stride: tokens that neighbouring windows of a long context share.
             max_answer_length: most tokens of an answer; None is 30.
             null_threshold: no answer where none is better than the best by more than this, as logits; None is that of
