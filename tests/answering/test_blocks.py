@@ -88,10 +88,22 @@ def test_options_are_refused_before_anything_is_read(small: None) -> None:
     pipe = Pipeline(*made("translation"))
     with pytest.raises(HeedfulError, match="num_beam"):
         pipe(texts(), num_beam=3)
-    with pytest.raises(HeedfulError, match=r"seed=3 has no effect on greedy decoding"):
-        pipe(texts(), seed=3, do_sample=False)
-    with pytest.raises(HeedfulError, match=r"seed=3 has no effect on greedy decoding"):
-        pipe(TEXTS, seed=3, do_sample=False)
+    with pytest.raises(HeedfulError, match=r"seed is 'one'"):
+        pipe(texts(), seed="one")
+    with pytest.raises(HeedfulError, match="the option seed has no effect for text-classification"):
+        Pipeline(*made("text-classification"))(texts(), seed=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"do_sample": False}, {"num_beams": 2}])
+def test_a_seed_where_nothing_is_drawn_is_harmless_and_said_once(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    pipe = Pipeline(*made("translation"))
+    wanted = pipe(TEXTS, **options)
+    assert not caplog.records
+    assert pipe(TEXTS, seed=3, **options) == wanted
+    assert list(pipe(iter(TEXTS), seed=3, **options)) == wanted
+    assert [("seed" in one.getMessage(), "--do-sample" in one.getMessage()) for one in caplog.records] == [(True, True)]
 
 
 def test_warnings_and_errors_count_over_all_blocks(small: None, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -29,12 +30,15 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.errors import HeedfulError, nearest
+from heedful.generation.options import NAMES, resolve
 from heedful.inference.prepare import prepare, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.tasks.specific import summarizes
 from heedful.tasks.task import Answer, Streams, Task
 from heedful.text.chat import is_conversation
+
+log = logging.getLogger("heedful")
 
 # a model of this family with this head: this task
 HEADS: tuple[tuple[type[Config], type[Config], str], ...] = (
@@ -57,15 +61,29 @@ class Pipeline:
 
     def __init__(self, task: Task, model: Model, card: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.task, self.model, self.card = task, model, card
+        self._warned = False
 
     def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options; one that the task does not take is an error."""
+        """The options; one that the task does not take is an error. A seed is left out where nothing is drawn, which
+        the first call says in a warning.
+        """
         for name in options:
             if name not in self.task.options:
                 known = self.task.options
                 hint = nearest(name, known) if known else "leave it out"
                 raise HeedfulError(f"the option {name} has no effect for {self.task.name}; {hint}")
-        return dict(options)
+        if options.get("seed") is None or self._draws(options):
+            return dict(options)
+        if not self._warned:
+            self._warned = True
+            log.warning("seed has no effect: this model does not sample; --do-sample (do_sample=True) makes it draw")
+        return {name: value for name, value in options.items() if name != "seed"}
+
+    def _draws(self, options: Mapping[str, Any]) -> bool:
+        """Whether tokens are sampled under these options."""
+        resolve({"do_sample": True, "seed": options["seed"]})  # which raises where it is no seed
+        others = {name: value for name, value in options.items() if name in NAMES and name != "seed"}
+        return resolve(others, self.model.generation).method == "sampling"
 
     def answers(self, inputs: Sequence[Any], **options: Any) -> list[Answer]:
         """The answer to each input, in order; the options are the task's. Of many inputs no more are worked on at a
