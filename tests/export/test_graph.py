@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from heedful import cli
 from heedful.checkpoints import save
 from heedful.config import (
     AlibiPosition,
@@ -203,3 +205,47 @@ def test_what_cannot_be_traced_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(HeedfulError, match=r"^torch \S+ cannot trace this model \(no way"):
         export(tmp_path / "model", "onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_name_of_a_file_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = randomised(CASES["pictures"][0])
+    save(model, tmp_path / "model")
+    out = tmp_path / "new" / "pictures.onnx"
+    command = ["export", str(tmp_path / "model"), "--to", "onnx", "--out", str(out)]
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out.startswith(f"{out}  {out.stat().st_size:,} bytes")
+    assert [file.name for file in out.parent.iterdir()] == ["pictures.onnx"]
+    given = inputs(model, 2, 1, 1)
+    found = session(out).run(None, {"pixel_values": given["pixel_values"].numpy()})[0]
+    assert (torch.tensor(found) - wanted(model, given)).abs().max() <= 1e-4 * float(abs(found).max())
+    before = out.read_bytes()
+    assert cli.main(command) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    out.write_bytes(b"old")
+    assert cli.main([*command, "--overwrite", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["files"], told["beside"]) == ({"pictures.onnx": len(out.read_bytes())}, [])
+    assert len(out.read_bytes()) == len(before)
+
+
+def test_weights_that_one_file_cannot_hold_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(source: Path, file: Path) -> dict[str, Any]:
+        file.write_bytes(b"graph")
+        file.with_name(file.name + ".data").write_bytes(b"weights")
+        return {}
+
+    save(randomised(CASES["pictures"][0]), tmp_path / "model")
+    monkeypatch.setattr("heedful.export.graph.write_file", written)
+    with pytest.raises(HeedfulError, match=r"leave \.onnx out of --out"):
+        export(tmp_path / "model", "onnx", tmp_path / "big.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(("to", "name"), [("hf", "model.safetensors"), ("hf", "x.onnx"), ("onnx", "model.gguf")])
+def test_a_folder_is_not_named_as_a_file(to: str, name: str, tmp_path: Path) -> None:
+    save(randomised(CASES["pictures"][0]), tmp_path / "model")
+    with pytest.raises(HeedfulError, match=rf"--to {to} .*folder.*{name}.*leave \.\w+ out"):
+        export(tmp_path / "model", to, tmp_path / name)
+    (tmp_path / "x.onnx").mkdir()
+    with pytest.raises(HeedfulError, match=r"x\.onnx is a folder"):
+        export(tmp_path / "model", "onnx", tmp_path / "x.onnx", overwrite=True)

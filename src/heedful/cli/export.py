@@ -20,12 +20,12 @@ def export(
         str,
         Parameter(help="hf: Hugging Face's layout, adapters merged; ctranslate2; onnx: one graph without a cache"),
     ],
-    out: Annotated[str, Parameter(help="folder to write")],
+    out: Annotated[str, Parameter(help="folder to write; for onnx a name in .onnx is one file, the graph alone")],
     dtype: Annotated[str | None, Parameter(help="hf: float32, float16, bfloat16; as stored by default")] = None,
     quantization: Annotated[
         str | None, Parameter(help="ctranslate2: int8, int8_float16, float16, ...; as stored by default")
     ] = None,
-    overwrite: Annotated[bool, Parameter(help="replace a folder that holds a model")] = False,
+    overwrite: Annotated[bool, Parameter(help="replace a folder that holds a model, or a file")] = False,
     json: Json = False,
 ) -> None:
     """Hand a model on: for transformers, CTranslate2 or ONNX."""
@@ -37,5 +37,6 @@ def export(
     if json:
         print(to_json(result))
         return
+    place = Path(out).parent if formats.single(to, out) else Path(out)
     for name, size in result["files"].items():
-        print(f"{Path(out) / name}  {size:,} bytes")
+        print(f"{place / name}  {size:,} bytes")

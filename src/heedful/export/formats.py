@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import HeedfulError, chosen, nearest
-from heedful.export.target import check_target, need, replaced
+from heedful.export.target import check_file_target, check_target, need, replaced, replaced_file
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
@@ -17,18 +17,22 @@ QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16
 
 @dataclass(frozen=True)
 class Format:
-    """Where a format's writer lives, which options it takes, and which packages it needs."""
+    """Where a format's writer lives, which options it takes, which packages it needs, and the extension of the single
+    file that can be written in place of a folder ("" where there is none).
+    """
 
     module: str
     options: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    extension: str = ""
 
 
 FORMATS: Mapping[str, Format] = {
     "hf": Format("heedful.export.hugging_face", options=("dtype",)),
     "ctranslate2": Format("heedful.export.engine", options=("quantization",), needs=("ctranslate2", "transformers")),
-    "onnx": Format("heedful.export.graph", needs=("onnx", "onnxscript")),
+    "onnx": Format("heedful.export.graph", needs=("onnx", "onnxscript"), extension=".onnx"),
 }
+FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf")  # extensions that no folder is meant to have
 
 
 def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,9 +46,23 @@ def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any])
     for name, known in (("dtype", DTYPES), ("quantization", QUANTIZATIONS)):
         if name in given and given[name] not in known:
             raise HeedfulError(f"unknown {name} {given[name]!r}; {nearest(str(given[name]), known)}")
-    check_target(out, overwrite)
+    if single(to, out):
+        check_file_target(out, overwrite)
+    elif (extension := Path(out).suffix.lower()) in FILES and not Path(out).expanduser().is_dir():
+        raise HeedfulError(f"--to {to} writes a folder, and --out {out} is named as a file; leave {extension} out")
+    else:
+        check_target(out, overwrite)
     need(*made.needs, format=to)
     return given
+
+
+def single(to: str, out: str | Path) -> bool:
+    """Whether one file is written, in place of a folder: where ``out`` has the extension of the format's files.
+
+    >>> single("onnx", "model.onnx"), single("onnx", "model"), single("hf", "model.onnx")
+    (True, False, False)
+    """
+    return bool(FORMATS[to].extension) and Path(out).suffix.lower() == FORMATS[to].extension
 
 
 def export(
@@ -62,13 +80,15 @@ def export(
         model: a model's folder, ours or Hugging Face's, or a Hub id.
         to: "hf", Hugging Face's layout with adapters merged, which ``transformers`` opens; "ctranslate2", for that
             engine, converted by its own tool; "onnx", one graph without a cache, traced by ``torch.onnx``.
-        out: the folder to write; it appears whole, or not at all.
+        out: the folder to write; it appears whole, or not at all. For "onnx" a name that ends in ``.onnx`` is a file:
+            the graph alone, without tokenizer and configuration.
         dtype: of the weights ("hf"): "float32", "float16", "bfloat16", "float64"; None: as stored.
         quantization: of the weights ("ctranslate2"): "int8", "int8_float16", "float16", ...; None: as stored.
-        overwrite: replace a folder that holds a model.
+        overwrite: replace a folder that holds a model, or a file.
 
     Returns:
-        ``{"format", "model", "out", "files": {name: bytes}, ...}`` and what the format has to say.
+        ``{"format", "model", "out", "files": {name: bytes}, ...}`` and what the format has to say; names are relative
+        to the folder, a single file has its own.
 
     Raises:
         HeedfulError: for an unknown format, an option that the format does not take, a target that is not empty, a
@@ -86,6 +106,11 @@ def export(
     from heedful.checkpoints.folder import find
 
     source, target = find(model), Path(out)
+    if single(to, out):
+        with replaced_file(target) as place:
+            told = writer.write_file(source, place, **given)
+        size = target.expanduser().stat().st_size
+        return {"format": to, "model": str(model), "out": str(out), **told, "files": {target.name: size}}
     there = target.expanduser().resolve()
     for whose, folder in (("model's own", source), ("adapter's base", home(source))) if overwrite else ():
         here = folder.resolve()

@@ -44,6 +44,17 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
 
 def write(source: Path, place: Path) -> dict[str, Any]:
     """Trace the model of ``source`` into the folder ``place``, with its tokenizer, preprocessing and configuration."""
+    told = write_file(source, place / GRAPH)
+    for name in (CONFIG, GENERATION, CARD):
+        if (source / name).exists():
+            shutil.copyfile(source / name, place / name)
+    return {**told, "beside": copy_beside(source, place)}
+
+
+def write_file(source: Path, file: Path) -> dict[str, Any]:
+    """Trace the model of ``source`` into ``file``, the graph with its weights and nothing beside it; those of more than
+    two gigabytes the exporter puts into a second file.
+    """
     model = load(source, device="cpu", dtype="float32")
     if model.adapter is not None:
         merge(model)
@@ -75,11 +86,8 @@ def write(source: Path, place: Path) -> dict[str, Any]:
                 f"torch {torch.__version__} cannot trace this model ({reason}); try another version"
             ) from None
         assert graph is not None
-        graph.save(place / GRAPH)
-    for name in (CONFIG, GENERATION, CARD):
-        if (source / name).exists():
-            shutil.copyfile(source / name, place / name)
-    return {"inputs": list(names), "outputs": outputs, "opset": OPSET, "beside": copy_beside(source, place)}
+        graph.save(file)
+    return {"inputs": list(names), "outputs": outputs, "opset": OPSET, "beside": []}
 
 
 def _open(names: tuple[str, ...], config: ModelConfig) -> dict[str, dict[int, Any]]:

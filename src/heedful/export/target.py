@@ -47,6 +47,20 @@ def check_target(out: str | Path, overwrite: bool) -> None:
         raise HeedfulError(f"--out {out} is not empty; --overwrite replaces it")
     if filled and not any((path / name).is_file() for name in WRITTEN):
         raise HeedfulError(f"--overwrite: {out} holds no model; empty it yourself, or choose another --out")
+    _check_writable(path, out)
+
+
+def check_file_target(out: str | Path, overwrite: bool) -> None:
+    """Raise ``HeedfulError`` where the file is a folder, is not to be replaced, or cannot be written."""
+    path = Path(out).expanduser()
+    if path.is_dir():
+        raise HeedfulError(f"--out {out} is a folder; name a file, or leave {path.suffix} out to write a folder")
+    if path.exists() and not overwrite:
+        raise HeedfulError(f"{out} is there already; --overwrite replaces it")
+    _check_writable(path, out)
+
+
+def _check_writable(path: Path, out: str | Path) -> None:
     parent = next(folder for folder in path.absolute().parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise HeedfulError(f"--out {out}: cannot write in {parent}; choose another folder")
@@ -70,6 +84,28 @@ def replaced(out: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(place, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def replaced_file(out: Path) -> Iterator[Path]:
+    """A new file that takes the place of ``out`` when the block ends well and wrote nothing else beside it; otherwise
+    ``out`` is as it was.
+    """
+    out = out.expanduser().absolute()
+    folder = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        folder.mkdir(parents=True)
+        yield folder / out.name
+        if len(list(folder.iterdir())) > 1:
+            raise HeedfulError(
+                f"the weights are larger than one {out.suffix} file can hold; leave {out.suffix} out of --out, and "
+                "a folder is written"
+            )
+        os.replace(folder / out.name, out)
+    except OSError as error:
+        raise HeedfulError(f"cannot write {out}: {error.strerror or error}; make room, or choose another") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def copy_beside(source: Path, place: Path) -> list[str]:
