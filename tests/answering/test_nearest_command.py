@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,23 @@ def test_the_text_itself_is_nearest(folder: Path, capsys: pytest.CaptureFixture[
         "file": str(folder / "texts.txt"),
         "line": 32,
     }
+
+
+def test_progress_is_shown_while_texts_are_read(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.answering.progress.EVERY", 0.0)
+    monkeypatch.setattr("heedful.tasks.feature_extraction.EVALUATED", 48)  # several batches
+    texts = folder / "twice.txt"
+    texts.write_text((folder / "texts.txt").read_text() * 2)
+    assert cli.main(["nearest", str(folder / "model"), "three five", "--among", str(texts), "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["input"] == "three five"  # nothing else on standard output
+    lines = said.err.splitlines()
+    assert len(lines) > 2
+    done = [int(re.match(r"(\d+) of 72 texts  [\d.,]+ texts/s", line)[1]) for line in lines]  # type: ignore[index]
+    assert done == sorted(done)
+    assert done[-1] == 72  # equal ones counted
 
 
 def test_vectors_are_kept(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

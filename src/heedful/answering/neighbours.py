@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, overload
@@ -80,8 +80,10 @@ class Index:
             self._vectors = [np.concatenate(self._vectors or [np.zeros((0, width), np.float32)])]
         return self._vectors[0]
 
-    def add(self, texts: Sequence[str] | Rows) -> Self:
-        """Put texts in, or rows with a ``text``, which are found with their file and line; a blank one is an error."""
+    def add(self, texts: Sequence[str] | Rows, tick: Callable[[int], object] | None = None) -> Self:
+        """Put texts in, or rows with a ``text``, which are found with their file and line; a blank one is an error.
+        ``tick`` is called with the number of texts that were read so far.
+        """
         numbered = enumerate(texts, len(self) + 1)
         rows = [one if isinstance(one, Row) else Row({"text": one}, "", i) for i, one in numbered]
         found = [row.values["text"] for row in rows]
@@ -89,7 +91,7 @@ class Index:
         if blank is not None:
             raise HeedfulError(f"text {blank} of {len(found):,} is blank or no text; leave it out")
         if found:
-            self._vectors.append(self._read(found))
+            self._vectors.append(self._read(found, tick))
             self.texts += found
             self.places += [(row.file, row.line) for row in rows]
             self._made = None
@@ -120,8 +122,9 @@ class Index:
             ]
         return found[0] if isinstance(query, str) else found
 
-    def _read(self, texts: Sequence[str]) -> Vectors:
-        return np.ascontiguousarray(unit(self.task.vectors(self.pipe.model, texts)), dtype=np.float32)
+    def _read(self, texts: Sequence[str], tick: Callable[[int], object] | None = None) -> Vectors:
+        vectors = self.task.vectors(self.pipe.model, texts, tick=tick)
+        return np.ascontiguousarray(unit(vectors), dtype=np.float32)
 
     def _search(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
         """Scores and places (Q, k) of the nearest."""

@@ -22,11 +22,20 @@ class Progress:
         total: how many there are; None: nobody knows.
         done: how many of them were answered by an earlier call.
         quiet: show nothing.
+        unit: the inputs' name.
         stream: where to show; None: standard error.
     """
 
-    def __init__(self, total: int | None, done: int = 0, *, quiet: bool = False, stream: IO[str] | None = None) -> None:
-        self.total, self.before, self.quiet = total, done, quiet
+    def __init__(
+        self,
+        total: int | None,
+        done: int = 0,
+        *,
+        quiet: bool = False,
+        unit: str = "inputs",
+        stream: IO[str] | None = None,
+    ) -> None:
+        self.total, self.before, self.quiet, self.unit = total, done, quiet, unit
         self.stream = sys.stderr if stream is None else stream
         self.began = self.told = time.monotonic()
         self._bar: Bar | None = None
@@ -57,12 +66,13 @@ class Progress:
         elif time.monotonic() - self.told >= EVERY:
             self.told = time.monotonic()
             of = "" if self.total is None else f" of {self.total:,}"
-            self.note(f"{done:,}{of} inputs  {shown}")
+            self.note(f"{done:,}{of} {self.unit}  {shown}")
 
     def _shown(self, done: int) -> str:
         rate = (done - self.before) / max(time.monotonic() - self.began, 1e-9)
         left = None if self.total is None or not rate else (self.total - done) / rate
-        return f"{rate:,.3g} inputs/s{remaining(left)}" if rate < 100 else f"{rate:,.0f} inputs/s{remaining(left)}"
+        figure = f"{rate:,.3g}" if rate < 100 else f"{rate:,.0f}"
+        return f"{figure} {self.unit}/s{remaining(left)}"
 
     def note(self, text: str) -> None:
         """A line for a person."""

@@ -138,12 +138,15 @@ def nearest(
 
     import heedful
     from heedful.answering.neighbours import Index, texts_among
+    from heedful.answering.progress import Progress
 
     pipe = heedful.pipeline("feature-extraction", model, device=device, dtype=dtype)
     if among is None:
         found = Index.open(str(index), pipe, engine)
     else:
-        found = Index(pipe, engine).add(texts_among(among, column))
+        texts = texts_among(among, column)
+        with Progress(len(texts), unit="texts") as progress:
+            found = Index(pipe, engine).add(texts, progress.tick)
         if index is not None:
             found.save(index)
     for query, near in zip(queries, found.nearest(list(queries), k), strict=True):

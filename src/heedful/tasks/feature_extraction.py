@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -340,8 +340,15 @@ class FeatureExtraction(Task):
         return answers
 
     @torch.no_grad()
-    def vectors(self, model: Model, texts: Sequence[str], tokens: int | None = None) -> NDArray[np.float32]:
-        """The vectors (N, D) of texts, ``tokens`` of them at a time; equal texts are read once.
+    def vectors(
+        self,
+        model: Model,
+        texts: Sequence[str],
+        tokens: int | None = None,
+        tick: Callable[[int], object] | None = None,
+    ) -> NDArray[np.float32]:
+        """The vectors (N, D) of texts, ``tokens`` of them at a time; equal texts are read once. ``tick`` is called
+        after each batch with the number of texts that were read so far, equal ones counted.
 
         Logs a warning where texts are cut to what the model takes.
         """
@@ -352,11 +359,26 @@ class FeatureExtraction(Task):
             )
         numbers: dict[tuple[int, ...], int] = {}
         places = [numbers.setdefault(tuple(ids), len(numbers)) for ids in found]
-        return self._vectors(model, list(numbers), tokens)[places]
+        made = np.zeros((len(numbers), model.main.dim), dtype=np.float32)
+        times, done = np.bincount(np.array(places, np.int64), minlength=len(numbers)), 0
+        for some, vectors in self._batches(model, list(numbers), tokens):
+            made[some] = vectors
+            done += int(times[some].sum())
+            if tick is not None:
+                tick(done)
+        return made[places]
 
     def _vectors(self, model: Model, texts: Sequence[Sequence[int]], tokens: int | None) -> NDArray[np.float32]:
         """The vectors (N, D) of rows of ids."""
         made = np.zeros((len(texts), model.main.dim), dtype=np.float32)
+        for places, vectors in self._batches(model, texts, tokens):
+            made[places] = vectors
+        return made
+
+    def _batches(
+        self, model: Model, texts: Sequence[Sequence[int]], tokens: int | None
+    ) -> Iterator[tuple[np.ndarray, NDArray[np.float32]]]:
+        """Of each batch of rows of ids, alike lengths together, their places and vectors."""
         budget = tokens or EVALUATED
 
         @torch.no_grad()
@@ -364,9 +386,7 @@ class FeatureExtraction(Task):
             ids, mask = masked([texts[i] for i in places])
             return model(ids.to(model.device), mask.to(model.device)).float().cpu().numpy()
 
-        for places, vectors in shares.each(ordered([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read):
-            made[places] = vectors
-        return made
+        return shares.each(ordered([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read)
 
     def posed(self, row: Row) -> tuple[Any, Any]:
         """A text and its pair, or both and their score."""
