@@ -520,3 +520,21 @@ def test_lengths_say_of_what_they_are(tmp_path: Path) -> None:
     sources = audited("translation", table(tmp_path, [row[:2] for row in rows], header="source\ttarget"))
     (lengths,) = (one.text for one in sources.findings if one.name == "lengths")
     assert re.match(r"source \d+ tokens .*; target \d+ tokens", lengths)
+
+
+def test_places_are_seen_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the files were named; those outside stay as they were given."""
+    inside, outside = tmp_path / "here" / "data", tmp_path / "there"
+    for folder in (inside, outside):
+        folder.mkdir(parents=True)
+        (folder / "train.tsv").write_text("text\tlabel\n" + "same &amp; text\tgood\nother text\tbad\n" * 3)
+    monkeypatch.chdir(tmp_path / "here")
+
+    def places(train: str, valid: str) -> set[str]:
+        found = audit(RunSettings(task="text-classification", train=(train,), valid=(valid,), out="-"))
+        return {part.partition(":")[0] for one in found.findings for at in one.places for part in at.split(" = ")}
+
+    own = str(Path("data", "train.tsv"))
+    assert places(str(inside / "train.tsv"), own) == {own}
+    assert places(own, str(outside / "train.tsv")) == {own, str(outside / "train.tsv")}
+    assert places(own, str(Path("..", "there", "train.tsv"))) == {own, str(Path("..", "there", "train.tsv"))}

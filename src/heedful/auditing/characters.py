@@ -66,7 +66,7 @@ def odd_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Findin
                 continue
             for name, (pattern, _) in ODD.items():
                 if first := pattern.search(text):
-                    found[name].append(f"{row.file}:{line_at(row, text, first.start())}")
+                    found[name].append(place(row, line_at(row, text, first.start())))
             if not unicodedata.is_normalized("NFC", text):
                 found["forms"].append(place(row))
     told = {name: what for name, (_, what) in ODD.items()}

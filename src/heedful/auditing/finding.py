@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -52,10 +53,27 @@ class Finding:
         }
 
 
-def place(row: Row) -> str:
-    """Where a row begins.
+def place(row: Row, line: int | None = None) -> str:
+    """File and line at which a row begins, or another line of it.
 
-    >>> place(Row({}, "train.tsv", 41)), place(Row({}, "train.json", 1, "q7"))
-    ('train.tsv:41', 'train.json:1 (q7)')
+    >>> place(Row({}, "train.tsv", 41)), place(Row({}, "train.tsv", 41), 43), place(Row({}, "train.json", 1, "q7"))
+    ('train.tsv:41', 'train.tsv:43', 'train.json:1 (q7)')
     """
-    return f"{row.file}:{row.line}" + (f" ({named(row.name)})" if row.name else "")
+    if line is not None:
+        return f"{relative(row.file)}:{line}"
+    return f"{relative(row.file)}:{row.line}" + (f" ({named(row.name)})" if row.name else "")
+
+
+def relative(path: str) -> str:
+    """An absolute path below the current folder as seen from there; any other as it was given.
+
+    >>> relative(os.path.join(os.getcwd(), "data", "train.tsv")), relative("../train.tsv")
+    ('data/train.tsv', '../train.tsv')
+    """
+    if not os.path.isabs(path):
+        return path
+    try:
+        here = os.path.join(os.getcwd(), "")
+    except OSError:  # the current folder is gone
+        return path
+    return path.removeprefix(here) or path

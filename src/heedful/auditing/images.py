@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from heedful.auditing.finding import Finding, place
+from heedful.auditing.finding import Finding, place, relative
 from heedful.config import VisionConfig
 from heedful.data import Row, image_folder
 from heedful.errors import many
@@ -60,7 +60,7 @@ def bare(sources: Sequence[str], part: str) -> Iterator[Finding]:
     if found:
         names = ", ".join(f"'{named(Path(folder).name)}'" for folder in found[:5])
         text = f"{many(len(found), 'folder')} without an image ({names}), so that no such label is learned"
-        yield Finding("empty", "warning", len(found), text, found)
+        yield Finding("empty", "warning", len(found), text, [relative(folder) for folder in found])
 
 
 def pictured(config: VisionConfig, encoded: Encoded) -> list[str]:

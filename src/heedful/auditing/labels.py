@@ -82,7 +82,7 @@ def _said(row: Row, name: str) -> Iterator[tuple[str, str]]:
     """The labels of a row, or its words' tags, each with its place."""
     value = row.values[name]
     for number, label in enumerate((value,) if isinstance(value, str) else value):
-        yield label, f"{row.file}:{line_of(row, number)}" if name == "tags" else place(row)
+        yield label, place(row, line_of(row, number)) if name == "tags" else place(row)
 
 
 def _quoted(label: str) -> str:
