@@ -636,3 +636,14 @@ def test_one_of_several_processes_ends_well_whatever_its_threads_do_then(process
     )
     assert (ended.returncode, ended.stderr) == (status, b"")
     assert b"Train a model" in ended.stdout
+
+
+def test_long_messages_keep_their_beginning_and_their_remedy(
+    calls: Calls, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls.on_train = lambda settings: (_ for _ in ()).throw(HeedfulError("a.tsv:3: " + "long " * 2000 + "; mend it"))
+    assert cli.main(TRAIN) == 2
+    said = capsys.readouterr().err.strip()
+    assert len(said) <= len("heedful: ") + 500
+    assert said.startswith("heedful: a.tsv:3: long")
+    assert said.endswith("long ; mend it")

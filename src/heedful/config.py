@@ -7,8 +7,9 @@ when the part is built. Nothing is ever read off a model's name.
 
 from __future__ import annotations
 
+import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -22,6 +23,20 @@ Pooling = Literal["first", "last", "mean", "max"]
 
 
 _hints = cache(get_type_hints)  # which compiles every annotation anew
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # of numbers that are no whole ones, by their field's name
+    **dict.fromkeys(
+        ("dropout", "embedding", "attention", "hidden", "residual"),
+        (lambda p: 0 <= p < 1, "a probability below 1"),
+    ),
+    **dict.fromkeys(("norm_eps", "init_std"), (lambda v: 0 <= v < math.inf, "0 or a finite number above it")),
+    **dict.fromkeys(
+        (
+            *("base", "factor", "attention_factor", "beta_fast", "beta_slow"),
+            *("low_frequency_factor", "high_frequency_factor"),
+        ),
+        (lambda v: 0 < v < math.inf, "a finite number above 0"),
+    ),
+}
 
 
 class Config:
@@ -49,6 +64,9 @@ class Config:
             for number in value if isinstance(value, tuple) else (value,):
                 if type(number) is int and number < least:
                     raise HeedfulError(f"{self.kind}.{f.name} is {number}; it must be at least {least}")
+                holds, wanted = _RANGES.get(f.name, (math.isfinite, "a finite number"))
+                if hint in (float, float | None) and number is not None and not holds(number):
+                    raise HeedfulError(f"{self.kind}.{f.name} is {number}; give {wanted}")
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON values."""
@@ -136,6 +154,13 @@ class RotaryPosition(Config):
     beta_slow: float = 1.0  # yarn
     attention_factor: float | None = None  # yarn; None: 0.1 ln(factor) + 1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scaling == "llama3" and self.low_frequency_factor == self.high_frequency_factor:
+            raise HeedfulError(f"rotary.high_frequency_factor is {self.high_frequency_factor}, as is the low one")
+        if self.scaling == "yarn" and self.base == 1:
+            raise HeedfulError("rotary.base is 1.0; yarn divides by its logarithm: give another")
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlibiPosition(Config):
@@ -168,12 +193,6 @@ class Dropout(Config):
     attention: float = 0.0  # on attention weights; has no fused kernel on CPU
     hidden: float = 0.0  # inside the feed-forward
     residual: float = 0.0  # on what a sublayer adds to the stream
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for f in fields(self):
-            if not 0 <= getattr(self, f.name) < 1:
-                raise HeedfulError(f"dropout.{f.name} is {getattr(self, f.name)}; give a probability below 1")
 
     @classmethod
     def everywhere(cls, rate: float, *, attention: float = 0.0) -> Dropout:
@@ -416,6 +435,11 @@ class EncoderDecoderConfig(Config):
         _looks(self.encoder, "encoder", cross=False)
         _looks(self.decoder, "decoder", cross=True, causal=True)
         _stands(self.head, self.kind, not_on=(ImageHead,))
+        rows = (self.target or self.source).vocab_size
+        if self.special.start is not None and self.special.start >= rows:
+            raise HeedfulError(
+                f"special.start is {self.special.start}, but there are {rows} tokens; give one of theirs"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+LONGEST = 500  # characters of a message for people
 SHOWN = 50  # names of those that are known, in a hint
 
 
@@ -16,6 +17,19 @@ class HeedfulError(ValueError):
 
     The command line prints it and leaves with exit status 2; in Python it is an ordinary ``ValueError``.
     """
+
+
+def shortened(message: str, most: int = LONGEST) -> str:
+    """A message on one line of at most ``most`` characters: of a longer one the middle goes, its end being the remedy.
+
+    >>> shortened("x" * 600 + "; give less", 30)
+    'xxxxxxxxxxxx ... xx; give less'
+    """
+    line = " ".join(message.split())
+    if len(line) <= most:
+        return line
+    end = most * 2 // 5
+    return f"{line[: most - end - 6]} ... {line[len(line) - end - 1 :]}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

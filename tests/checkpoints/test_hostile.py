@@ -316,3 +316,66 @@ def test_our_own_layout_is_held_to_its_weights_too(tmp_path: Path) -> None:
         else:
             with pytest.raises(heedful.HeedfulError, match=f"decoder.{key} is {value}, but the weights are"):
                 load(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ numbers that are none
+
+
+def filled(name: str, value: float, dtype: torch.dtype = torch.float32) -> Callable[[Path], None]:
+    """One number of a tensor replaced, the last: a pass that stops early would not see it."""
+
+    def rewrite(folder: Path) -> None:
+        tensors = {key: tensor.to(dtype) for key, tensor in load_file(folder / WHOLE).items()}
+        tensors[name].view(-1)[-1] = value
+        save_file(tensors, folder / WHOLE)
+
+    return rewrite
+
+
+NOT_FINITE = {
+    "NaN": (filled(WTE, float("nan")), f"{WTE} holds NaN"),
+    "infinity": (filled(WTE, float("inf")), f"{WTE} holds infinity"),
+    "minus infinity": (filled(NORM, float("-inf")), f"{NORM} holds infinity"),
+    "NaN in a turned part": (filled("transformer.h.1.attn.c_attn.weight", float("nan")), "c_attn.weight holds NaN"),
+    "NaN in bfloat16": (filled(NORM, float("nan"), torch.bfloat16), f"{NORM} holds NaN"),
+    "NaN in float16": (filled(NORM, float("nan"), torch.float16), f"{NORM} holds NaN"),
+    "infinity in float64": (filled(NORM, float("inf"), torch.float64), f"{NORM} holds infinity"),
+}
+
+
+@pytest.mark.parametrize(("damage", "said"), NOT_FINITE.values(), ids=NOT_FINITE)
+def test_weights_that_are_not_finite_are_refused(gpt: Path, damage: Callable[[Path], None], said: str) -> None:
+    damage(gpt)
+    with pytest.raises(heedful.HeedfulError, match=said) as error:
+        load(gpt)
+    assert str(gpt / WHOLE) in str(error.value)
+    assert "check_finite=False" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not load(gpt, check_finite=False).training
+
+
+def test_several_tensors_that_are_not_finite_are_counted_and_their_shard_named(gpt: Path) -> None:
+    def spoil(where: dict[str, str], files: dict[str, dict[str, Any]]) -> None:
+        for tensors in files.values():
+            for tensor in tensors.values():
+                tensor[-1] = float("nan")
+
+    shards(spoil)(gpt)
+    with pytest.raises(heedful.HeedfulError, match=rf"{ONE}: .*{WTE} holds NaN, and \d+ more tensors"):
+        load(gpt)
+
+
+def test_large_numbers_are_finite_and_those_beyond_the_wanted_type_are_not(gpt: Path) -> None:
+    tensors = load_file(gpt / WHOLE)
+    save_file(tensors | {WTE: torch.full_like(tensors[WTE], 3e38)}, gpt / WHOLE)  # their sum is infinite
+    assert load(gpt).embedding.token.weight[0, 0] == torch.tensor(3e38)
+    filled(NORM, 1e300, torch.float64)(gpt)
+    assert load(gpt).dtype == torch.float64
+    with pytest.raises(heedful.HeedfulError, match=rf"{NORM} holds 1e\+300, more than float32 has"):
+        load(gpt, dtype="float32")
+
+
+def test_a_buffer_that_the_model_has_no_use_for_may_hold_anything(gpt: Path) -> None:
+    tensors = load_file(gpt / WHOLE)
+    save_file(tensors | {"transformer.h.0.attn.masked_bias": torch.tensor(float("-inf"))}, gpt / WHOLE)
+    assert torch.equal(load(gpt)(IDS), load(gpt, check_finite=False)(IDS))

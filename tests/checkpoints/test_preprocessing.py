@@ -226,3 +226,22 @@ def test_a_folder_that_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text("{")
     with pytest.raises(HeedfulError, match="broken JSON"):
         read_preprocessing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"do_normalize": "false"}, "do_normalize is 'false'; give true or false"),
+        ({"do_rescale": 0}, "do_rescale is 0; give true or false"),
+        ({"do_center_crop": "no"}, "do_center_crop is 'no'"),
+        ({"image_mean": [1e308] * 3}, "image_mean .* make values up to"),
+        ({"image_std": [1e-300] * 3}, "image_std .* make values up to"),
+        ({"image_mean": [True, 0.5, 0.5]}, "image_mean is .*; give a list of numbers"),
+        ({"rescale_factor": 1e30}, "the rescale factor 1e\\+30 make values up to"),
+    ],
+)
+def test_values_that_no_image_could_have_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(VIT | changes))
+    with pytest.raises(HeedfulError, match=said) as error:
+        read_preprocessing(tmp_path)
+    assert "preprocessor_config.json" in str(error.value)

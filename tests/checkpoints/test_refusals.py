@@ -58,7 +58,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen2", {"use_sliding_window": "yes"}, "use_sliding_window is 'yes'; it must be true or false"),
     ("qwen2", {"max_window_layers": "none"}, "max_window_layers is 'none'; it must be a whole number"),
     ("qwen2", {"use_sliding_window": True, "layer_types": 3}, "layer_types is 3; it must be a list"),
-    ("qwen3 window", {"layer_types": ["linear_attention"] * 2}, "only some layers"),
+    ("qwen3 window", {"layer_types": ["linear_attention"] * 2}, "layer_types names 'linear_attention'; only"),
     ("t5", {"dense_act_fn": "silu"}, "dense_act_fn is 'silu', but other keys make encoder.activation 'relu'"),
     ("t5", {"is_gated_act": True}, "is_gated_act is True, but"),
     ("t5", {"is_causal": False}, "is_causal is False"),
@@ -67,6 +67,42 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("marian", {"num_attention_heads": 2}, "num_attention_heads is 2"),
     ("marian", {"is_causal": False}, "is_causal is False"),
     ("deit image", {"pooler_act": "relu"}, "pooler_act is 'relu'"),
+    (
+        "llama",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 0.0}},
+        "rope_theta is 0.0; it must be above 0",
+    ),
+    ("llama", {"rope_parameters": None, "rope_theta": -5}, "rope_theta is -5; it must be above 0"),
+    ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 0}}, "factor is 0; it must be above 0"),
+    ("llama", {"rope_parameters": {"rope_type": ["linear"]}}, r"rope_type is \['linear'\]; only"),
+    ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_slow": -1}}, "beta_slow is -1"),
+    (
+        "llama",
+        {"rope_parameters": {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 2, "high_freq_factor": 2}},
+        "high_frequency_factor is 2.0",
+    ),
+    ("llama", {"rms_norm_eps": -1e-5}, "rms_norm_eps: stack.norm_eps is -1e-05; give 0"),
+    ("qwen2", {"layer_types": ["x", "y"]}, "layer_types names 'x'; only"),
+    ("qwen2", {"layer_types": ["full_attention"]}, "layer_types has 1 words, the model 2 layers"),
+    ("llama", {"layer_types": ["x", "y"]}, "layer_types names 'x'; only"),
+    (
+        "distilbert sequence",
+        {"id2label": {"5": "a", "6": "b", "7": "c"}},
+        "id2label has the id 5 among 3 names; number",
+    ),
+    ("distilbert sequence", {"id2label": {"-1": "a", "0": "b", "1": "c"}}, "id2label has the id -1"),
+    ("distilbert sequence", {"id2label": {"0": "a", "1": None, "2": "c"}}, "id2label names the class 1 None"),
+    ("distilbert sequence", {"id2label": {"0": "a", "00": "b", "1": "c"}}, "id2label gives an id twice"),
+    ("distilbert sequence", {"id2label": {"zero": "a"}}, "id2label has the id 'zero'"),
+    ("distilbert sequence", {"id2label": ["a", "b"]}, "id2label is .*; give an object"),
+    (
+        "distilbert sequence",
+        {"seq_classif_dropout": 7},
+        "seq_classif_dropout: sequence.dropout is 7; give a probability",
+    ),
+    ("bert sequence", {"classifier_dropout": 7.0}, "classifier_dropout: sequence.dropout is 7.0; give a probability"),
+    ("bert token", {"classifier_dropout": -0.5}, "classifier_dropout: token.dropout is -0.5; give a probability"),
+    ("t5", {"dropout_rate": 1.0}, "dropout_rate: dropout.* is 1.0; give a probability"),
     ("deit image", {"patch_size": [4, 2]}, r"patch_size is \[4, 2\]; only squares"),
 ]
 
@@ -85,6 +121,20 @@ def test_refused_by_name(case: str, changes: dict[str, Any], said: str, tmp_path
         load(edited(case, changes, tmp_path))
     assert "\n" not in str(error.value)
     assert str(tmp_path) in str(error.value)
+
+
+def test_a_start_token_that_the_vocabulary_has_not(tmp_path: Path) -> None:
+    folder = edited("marian", {}, tmp_path)
+    (folder / "generation_config.json").write_text('{"decoder_start_token_id": 1000000000}')
+    with pytest.raises(HeedfulError, match=r"decoder_start_token_id: special.start is 10{9}, but there are") as error:
+        load(folder)
+    assert str(folder) in str(error.value)
+
+
+def test_an_id_that_the_vocabulary_has_not(tmp_path: Path) -> None:
+    model = load(edited("llama", {}, tmp_path))
+    with pytest.raises(HeedfulError, match=r"token ids from 1 to 9999, but the model has \d+ tokens"):
+        model(torch.tensor([[1, 9999]]))
 
 
 @pytest.mark.parametrize(

@@ -188,3 +188,35 @@ def test_the_command_line_s_options_are_these():
     assert numbers - given == {"renormalize_logits", "encoder_no_repeat_ngram_size", "num_assistant_tokens"} | {
         "num_return_sequences"
     }
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ({"num_beams": 10**9}, "num_beams is 1000000000; give a whole number from 1 to 10,000"),
+        ({"num_return_sequences": 10**9, "do_sample": True}, "num_return_sequences is 1000000000; give"),
+        ({"num_beams": 3, "length_penalty": 1e308}, "length_penalty is 1e\\+308; give a number from -10 to 10"),
+        ({"num_beams": 3, "length_penalty": float("nan")}, "length_penalty is nan; give"),
+        ({"temperature": float("inf")}, "temperature is inf; give"),
+        ({"temperature": 1e-300}, "temperature is 1e-300; give"),
+        ({"repetition_penalty": 1e300}, "repetition_penalty is 1e\\+300; give"),
+        ({"presence_penalty": float("nan")}, "presence_penalty is nan; give"),
+        ({"max_new_tokens": 10**30}, "max_new_tokens is 10{30}; give"),
+        ({"bad_words_ids": [[10**30, 1]]}, "bad_words_ids is"),
+    ],
+)
+def test_numbers_that_nothing_can_be_reckoned_with(call, words):
+    with pytest.raises(HeedfulError, match=words):
+        resolve(call)
+    with pytest.raises(HeedfulError, match=f"^generation_config.json: {words}"):
+        resolve({}, call)
+
+
+@pytest.mark.parametrize("name", ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"])
+def test_a_vocabulary_of_which_nothing_is_left(name):
+    model = heedful.create("gpt-micro", seed=0)
+    size = model.config.embedding.vocab_size
+    every = [[number] for number in range(size)] if name == "bad_words_ids" else list(range(size))
+    with pytest.raises(HeedfulError, match=f"{name} leaves none of the {size} tokens"):
+        generate(model, torch.tensor([[1, 2]]), max_new_tokens=2, **{name: every})
+    assert generate(model, torch.tensor([[1, 2]]), max_new_tokens=2, **{name: every[1:]})[0, 2] == 0

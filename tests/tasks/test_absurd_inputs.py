@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from answering_folders import made
 from heedful.errors import HeedfulError
@@ -136,3 +138,19 @@ def test_no_inputs_have_no_answers(name: str) -> None:
     assert task.answer(model, []) == []
     assert Pipeline(task, model)([]) == []
     assert list(Pipeline(task, model)(iter([]))) == []
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_answer_that_is_not_a_number_is_one_line(name: str) -> None:
+    """Weights in memory may hold what no file may; a score of NaN is never an answer."""
+    task, model = its(name)
+    spoilt = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in spoilt.parameters():
+            parameter.fill_(float("nan"))
+    good = asked(name, GOOD)
+    with pytest.raises(HeedfulError, match=r"input 1 is not a number.*take other weights") as error:
+        Pipeline(task, spoilt)([good, good])
+    assert "\n" not in str(error.value)
+    with pytest.raises(HeedfulError, match="not a number"):
+        list(Pipeline(task, spoilt)(iter([good])))

@@ -225,7 +225,7 @@ def _asked(pipe: Pipeline, block: Sequence[Given], options: Mapping[str, Any], t
 def _asked_for(pipe: Pipeline, block: Sequence[Given], options: Mapping[str, Any], told: Told) -> list[Answer]:
     try:
         with told.naming(lambda place: block[place].where):
-            return pipe.task.answer(pipe.model, [one.input for one in block], **options)
+            return pipe.asked([one.input for one in block], options)
     except HeedfulError as error:
         if str(error) != str(error.__cause__):  # it says which
             raise
@@ -243,7 +243,7 @@ def _blamed(pipe: Pipeline, block: Sequence[Given], options: Mapping[str, Any]) 
         asked = range(first, middle)
         try:
             own = part(options, asked, len(block))
-            pipe.task.answer(pipe.model, [block[place].input for place in asked], **own)
+            pipe.asked([block[place].input for place in asked], own)
             first = middle
         except HeedfulError:
             last = middle

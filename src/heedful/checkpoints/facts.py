@@ -6,6 +6,7 @@ A fact reads their dictionary into ours, and writes ours into theirs; what it ca
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
+
+LAYERS = ("full_attention", "sliding_attention")
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", list: "a list"}
 _NAMES |= {type(None): "a whole number"}
@@ -168,8 +171,8 @@ class Labels(Key):
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Count them: in ``id2label``, or else ``num_labels``, or else two."""
-        table, number = theirs.get(self.theirs), theirs.get("num_labels", self.default)
-        ours[self.fields[0]] = len(table) if isinstance(table, Mapping) else checked("num_labels", number, 2)
+        names, number = label_names(theirs), theirs.get("num_labels", self.default)
+        ours[self.fields[0]] = len(names) if names else checked("num_labels", number, 2)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
         """Names that say no more than the number."""
@@ -222,6 +225,21 @@ class Only:
 
 
 @dataclass(frozen=True)
+class LayerTypes(Only):
+    """Which attention each layer has: words that are known, or nothing. What they mean is the matter of other facts."""
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Refuse other words."""
+        kinds = theirs.get(self.theirs)
+        if kinds is None:
+            return
+        checked(self.theirs, kinds, [])
+        for kind in kinds:
+            if kind not in LAYERS:
+                raise HeedfulError(f"{self.theirs} names {kind!r}; only {', '.join(map(repr, LAYERS))} are supported")
+
+
+@dataclass(frozen=True)
 class Always:
     """A key of theirs that is written for other programs and tells us nothing."""
 
@@ -242,6 +260,27 @@ Fact = Key | Only | Always
 def only(**values: Any) -> tuple[Only, ...]:
     """Keys that must have their default value."""
     return tuple(Only(key, value, value) for key, value in values.items())
+
+
+def label_names(theirs: Mapping[str, Any]) -> list[str]:
+    """The names of the classes in a ``config.json``, in the order of their ids; [] where it tells none.
+
+    Raises ``HeedfulError`` for ids other than 0, 1, 2, ... and for names that are no text or whole number.
+    """
+    table = theirs.get("id2label")
+    if not isinstance(table, Mapping):
+        if table is not None:
+            raise HeedfulError(f"id2label is {table!r}; give an object, from ids to names")
+        return []
+    ids = [int(key) if re.fullmatch("-?[0-9]{1,9}", str(key)) else str(key) for key in table]
+    wrong = next((number for number in ids if number not in range(len(ids))), None)
+    if wrong is not None or len({*ids}) < len(ids):
+        what = "gives an id twice" if wrong is None else f"has the id {wrong!r}"
+        raise HeedfulError(f"id2label {what} among {len(ids)} names; number them 0 to {len(ids) - 1}")
+    for key, name in table.items():
+        if not isinstance(name, str | int) or isinstance(name, bool):
+            raise HeedfulError(f"id2label names the class {key} {name!r}; give a text")
+    return [str(name) for _, name in sorted(zip(ids, table.values(), strict=True), key=lambda pair: int(pair[0]))]
 
 
 def label_tables(names: list[str]) -> dict[str, Any]:

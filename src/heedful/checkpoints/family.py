@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from heedful.checkpoints.facts import Fact, Inexpressible, Only, Stored, only
+from heedful.checkpoints.facts import Fact, Inexpressible, Key, LayerTypes, Only, Stored, only
 from heedful.checkpoints.flat import Flat, flat, nested
 from heedful.checkpoints.rules import Rule, Tensors
 from heedful.config import Config, ModelConfig
@@ -20,7 +20,10 @@ FREE = (
     *(f"dropout.{site}" for site in ("embedding", "attention", "hidden", "residual")),
     "head.dropout",
 )
-EVERYWHERE = only(quantization_config=None, per_layer_config=None)  # what no family of ours has
+EVERYWHERE = (
+    *only(quantization_config=None, per_layer_config=None),
+    LayerTypes("layer_types", None, None),
+)  # what no family of ours has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,22 @@ class Family:
             fact.read(theirs, ours, stored)
         unsaid = theirs.get("heedful")
         ours.update({k: v for k, v in unsaid.items() if k.endswith(FREE)} if isinstance(unsaid, Mapping) else {})
-        return Config.from_dict(nested(ours))  # type: ignore[return-value]  # the family's kind is a model's
+        try:
+            return Config.from_dict(nested(ours))  # type: ignore[return-value]  # the family's kind is a model's
+        except HeedfulError as error:
+            key = self._key(case, str(error).partition(" ")[0])
+            raise HeedfulError(f"{key}: {error}" if key else str(error)) from None
+
+    def _key(self, case: Case, path: str) -> str | None:
+        """Their key of the field of ours that an error begins with ("dropout.hidden"), if any has it."""
+        named = [
+            (field, fact.theirs)
+            for fact in (*case.facts, *self.facts)
+            if isinstance(fact, Key)
+            for field in fact.fields
+        ]
+        ends = (path, path.rpartition(".")[2])
+        return next((theirs for end in ends for field, theirs in named if f".{field}".endswith(f".{end}")), None)
 
     def write(self, config: ModelConfig, case: Case) -> dict[str, Any] | None:
         """Their configuration of ours, or None where reading it back would give another model."""

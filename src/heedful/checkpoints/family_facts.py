@@ -42,6 +42,12 @@ IDLE: dict[str, tuple[Any, ...]] = {
 }
 
 
+def _positive(key: str, value: Any) -> float:
+    if checked(key, value, 1.0) <= 0:
+        raise HeedfulError(f"{key} is {value!r}; it must be above 0")
+    return float(value)
+
+
 @dataclass(frozen=True)
 class Rotary(Key):
     """``rope_parameters``, or the older ``rope_theta`` and ``rope_scaling`` ↔ the fields of ``RotaryPosition``."""
@@ -60,9 +66,9 @@ class Rotary(Key):
         base = told.pop("rope_theta", theirs.get("rope_theta", self.default))
         older = told.pop("type", "default")
         kind = told.pop("rope_type", older)
-        if kind not in SCALINGS:
+        if not isinstance(kind, str) or kind not in SCALINGS:
             raise HeedfulError(f"rope_type is {kind!r}; only {', '.join(map(repr, SCALINGS))} are supported")
-        ours[f"{self.ours}.base"] = float(checked("rope_theta", base, 1.0))
+        ours[f"{self.ours}.base"] = _positive("rope_theta", base)
         ours[f"{self.ours}.scaling"] = kind
         fields = SCALINGS[kind]
         if "original_max_position_embeddings" in fields:
@@ -76,7 +82,7 @@ class Rotary(Key):
                 raise HeedfulError(f"{key} of type {kind!r} lacks {name}")
             if value is not None:
                 whole = field == "original_length"
-                ours[f"{self.ours}.{field}"] = checked(name, value, 1) if whole else float(checked(name, value, 1.0))
+                ours[f"{self.ours}.{field}"] = checked(name, value, 1) if whole else _positive(name, value)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
         """In the newer spelling."""
@@ -142,7 +148,10 @@ class Window(Key):
         kinds = theirs.get("layer_types")
         if kinds is None:
             kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(ours["decoder.depth"])]
-        checked("layer_types", kinds, [])
+        if len(checked("layer_types", kinds, [])) != ours["decoder.depth"]:
+            raise HeedfulError(
+                f"layer_types has {len(kinds)} words, the model {ours['decoder.depth']} layers; give each one"
+            )
         if window is None or all(kind == "full_attention" for kind in kinds):
             ours[self.ours] = None
         elif all(kind == "sliding_attention" for kind in kinds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ SIZES = (
     "patch_size",
     "channels",
 )
+PIECE = 1 << 18  # numbers looked at in a go: they stay in the processor's cache
 ROWS = (LearnedPosition.kind, SinusoidalPosition.kind)  # positions that are rows of a table
 
 
@@ -115,6 +117,38 @@ def matched(
     if wrong:
         raise HeedfulError(f"the weights do not fit the configuration; {'; '.join(wrong)}")
     return tensors, fresh
+
+
+def not_finite(tensors: Tensors, dtype: torch.dtype | None, named: Callable[[str], str]) -> list[str]:
+    """For each tensor that holds NaN, infinity or a number beyond ``dtype``: its name and what it holds.
+
+    One pass of sums, as fast as memory is read: a sum is finite where all that it is of is. Where it is not, or where
+    ``dtype`` is narrower than the stored one, the largest numbers are looked for.
+    """
+    found = []
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or tensor.device.type == "meta" or not tensor.numel():
+            continue
+        fits = dtype is None or torch.finfo(dtype).max >= torch.finfo(tensor.dtype).max
+        if fits and math.isfinite(tensor.sum()):
+            continue
+        highest = _highest(tensor)
+        if math.isnan(highest):
+            found.append(f"{named(name)} holds NaN")
+        elif math.isinf(highest):
+            found.append(f"{named(name)} holds infinity")
+        elif dtype is not None and highest > torch.finfo(dtype).max:
+            found.append(f"{named(name)} holds {highest:.4g}, more than {str(dtype).removeprefix('torch.')} has")
+    return found
+
+
+def _highest(tensor: Tensor) -> float:
+    """max |x|, NaN where there is one; read in the order of memory, and never copied."""
+    if tensor.dim() == 2 and tensor.stride(0) == 1:
+        tensor = tensor.t()
+    rows = max(1, PIECE // max(1, tensor[:1].numel())) if tensor.dim() else 0
+    pieces = [piece.aminmax() for piece in (tensor.split(rows) if rows else [tensor])]
+    return float(torch.stack([bound for both in pieces for bound in both]).double().abs().amax())
 
 
 def fresh_head(model: Model, names: list[str]) -> Tensors:

@@ -70,17 +70,6 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def label_names(theirs: Mapping[str, Any]) -> list[str]:
-    """The names of the classes in a ``config.json``, in the order of their ids; [] where it tells none."""
-    table = theirs.get("id2label")
-    if not isinstance(table, Mapping):
-        return []
-    try:
-        return [str(table[key]) for key in sorted(table, key=int)]
-    except ValueError:
-        raise HeedfulError(f"id2label has keys that are no numbers: {', '.join(table)}") from None
-
-
 def multi_label(theirs: Mapping[str, Any]) -> bool:
     """Whether a ``config.json`` says that an input may have several labels, or none."""
     return theirs.get("problem_type") == MULTI_LABEL["problem_type"]

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from heedful.adapters import LoraConfig, attach, fresh_head, low_rank_parts
 from heedful.checkpoints.configuration import config_of, told
+from heedful.checkpoints.facts import label_names
 from heedful.checkpoints.families import OWN, family_of
 from heedful.checkpoints.family import Case, Family
+from heedful.checkpoints.fitting import not_finite
 from heedful.checkpoints.folder import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -25,7 +27,6 @@ from heedful.checkpoints.folder import (
     PICKLE,
     PICKLE_INDEX,
     WEIGHTS,
-    label_names,
     multi_label,
     read_card,
     read_json,
@@ -42,7 +43,7 @@ from heedful.checkpoints.peft_names import (
 )
 from heedful.checkpoints.pooling import pooled_head, repool
 from heedful.checkpoints.rules import Tensors
-from heedful.checkpoints.weights import read_tensors
+from heedful.checkpoints.weights import read_tensors, refuse_not_finite
 from heedful.config import DecoderConfig, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
@@ -67,6 +68,7 @@ def open_adapter(
     num_labels: int | None,
     dtype: str | torch.dtype | None,
     sizes: Mapping[str, Any],
+    check_finite: bool,
     **options: Any,
 ) -> Model:
     """The base that an adapter's folder names, with the adapter attached.
@@ -78,10 +80,14 @@ def open_adapter(
         num_labels: another number of classes than it was trained for, likewise.
         dtype: of everything; None leaves the base's to the base, and A and B have the wider of theirs and the base's.
         sizes: that the base is to have; images are else of the size that the adapter was trained on.
+        check_finite: refuse NaN and infinity, in the base and in the adapter.
         **options: for ``opened``.
     """
     config = read_config(folder)
-    low, rest = _sorted(folder, read_tensors(folder))
+    stored = read_tensors(folder)
+    if check_finite:
+        refuse_not_finite(folder, not_finite(stored, None, str))
+    low, rest = _sorted(folder, stored)
     base, place = find_base(folder, config)
     if is_adapter(place):
         raise HeedfulError(f"{folder} is an adapter of {base}, which is one itself; merge that first and save it whole")
@@ -89,7 +95,7 @@ def open_adapter(
     same = head in (None, kind) and num_labels in (None, classes)
     asked = {"head": head or kind, "num_labels": num_labels or (classes if same else None)}
     wanted = _sizes(folder) | {name: size for name, size in sizes.items() if size is not None}
-    model = opened(place, dtype=dtype, sizes=wanted, **asked, **options)
+    model = opened(place, dtype=dtype, sizes=wanted, check_finite=check_finite, **asked, **options)
     model.source = base
     family, case = layout_of(model)
     try:

@@ -21,6 +21,7 @@ Resample = Literal["nearest", "lanczos", "bilinear", "bicubic"]
 RESAMPLES: tuple[Resample, ...] = ("nearest", "lanczos", "bilinear", "bicubic")  # by Pillow's numbers, 0 to 3
 REFUSED = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_reduce_labels")  # steps of other processors, never taken
 FACTOR = 1 / 255
+HIGHEST = 1e6  # of the values that a model is given
 
 # The processors whose steps are ours, and what each takes for granted where a file does not say it. Those of BiT and
 # CLIP read a size of one number as the shorter side's.
@@ -131,6 +132,9 @@ class Preprocessing:
         """
         given = {key: value for key, value in said.items() if value is not None}
         said = {**PROCESSORS[_processor(given, model_type)], **given}
+        for key in said:
+            if key.startswith("do_") and not isinstance(said[key], bool):
+                raise HeedfulError(f"{key} is {said[key]!r}; give true or false")
         wrong = next((key for key in REFUSED if said.get(key)), None if said.get("do_resize", True) else "do_resize")
         if wrong:
             raise HeedfulError(f"{wrong} is {said[wrong]!r}; images are resized, cropped and normalised, no more")
@@ -151,6 +155,12 @@ class Preprocessing:
         if crop is None and sides == "shorter":
             raise HeedfulError(f"size is {said['size']!r} without do_center_crop; only squares are supported: cut one")
         factor = float(factor) if said.get("do_rescale", True) else 1.0
+        highest = max((255 * factor + abs(centre)) / spread for centre, spread in zip(mean, std, strict=True))
+        if highest > HIGHEST:
+            raise HeedfulError(
+                f"image_mean {list(mean)}, image_std {list(std)} and the rescale factor {factor} make values up to "
+                f"{highest:.3g} of pixels; give those of the model's training"
+            )
         return cls(size=size, sides=sides, crop=crop, resample=RESAMPLES[resample], factor=factor, mean=mean, std=std)
 
 
@@ -205,8 +215,12 @@ def _side(key: str, value: Any) -> int:
     return first
 
 
+def _real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+
+
 def _numbers(key: str, value: Any) -> tuple[float, ...]:
     right = isinstance(value, list) and len(value) in (1, 3)
-    if not right or not all(isinstance(number, int | float) and math.isfinite(number) for number in value):
+    if not right or not all(_real(number) for number in value):
         raise HeedfulError(f"{key} is {value!r}; give a list of numbers, one for each of 1 or 3 channels")
     return tuple(float(number) for number in value)

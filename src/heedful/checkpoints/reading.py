@@ -12,16 +12,17 @@ from typing import Any
 import torch
 
 from heedful.checkpoints.configuration import told
+from heedful.checkpoints.facts import label_names
 from heedful.checkpoints.families import family_of
 from heedful.checkpoints.family import Family
-from heedful.checkpoints.fitting import belongs, blank, fill, fresh_head, matched
-from heedful.checkpoints.folder import CONFIG, find, label_names, multi_label, read_card
+from heedful.checkpoints.fitting import belongs, blank, fill, fresh_head, matched, not_finite
+from heedful.checkpoints.folder import CONFIG, find, multi_label, read_card
 from heedful.checkpoints.peft import is_adapter, open_adapter
 from heedful.checkpoints.peft_names import adaptable
 from heedful.checkpoints.pooling import pooled_head
 from heedful.checkpoints.resizing import resize, resized
 from heedful.checkpoints.rules import Tensors
-from heedful.checkpoints.weights import FLOATS, read_tensors
+from heedful.checkpoints.weights import FLOATS, read_tensors, refuse_not_finite
 from heedful.config import Head, ModelConfig, PooledHead
 from heedful.errors import HeedfulError, nearest
 from heedful.inference.prepare import LOW, prepare, stored_as
@@ -43,6 +44,7 @@ def load(
     positions: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     vocab_size: int | None = None,
+    check_finite: bool = True,
 ) -> Model:
     """Open a model's folder (ours or Hugging Face's) or a Hub id, in evaluation mode.
 
@@ -64,6 +66,8 @@ def load(
         positions: how many the model is to have, more or fewer; stored rows are kept, further ones are fresh.
         image_size: pixels a side, or (height, width); the stored positions are interpolated on the grid of patches.
         vocab_size: tokens, no fewer than are stored; further rows are fresh, in the embeddings and in the output.
+        check_finite: refuse weights that hold NaN, infinity, or numbers that ``dtype`` cannot hold. False leaves the
+            weights unread until they are used.
 
     Returns:
         The model, with ``labels`` (their names, [] where none are stored), ``multi_label`` (whether an input may have
@@ -71,6 +75,7 @@ def load(
         ``fresh`` (names of parameters drawn anew, with their rows where it is not all of them: ``"...weight[8:16]"``).
     """
     options: dict[str, Any] = {"head": head, "num_labels": num_labels, "dtype": dtype, "device": device}
+    options["check_finite"] = check_finite
     options["sizes"] = {"positions": positions, "image_size": image_size, "vocab_size": vocab_size}
     if (name := str(dtype)) in LOW:
         options["dtype"] = stored_as(name, device_of(device or "cpu"))
@@ -95,6 +100,7 @@ def _opened(
     dtype: str | torch.dtype | None,
     device: str | torch.device | None,
     sizes: Mapping[str, Any],
+    check_finite: bool,
 ) -> Model:
     """The model of a folder that holds weights."""
     theirs, generation = told(folder)
@@ -124,6 +130,8 @@ def _opened(
         where = "" if str(folder) in str(error) else f"{folder / CONFIG}: "
         raise HeedfulError(f"{where}{error}") from None
     kind = _dtype(dtype, tensors, place)
+    if check_finite:
+        refuse_not_finite(folder, not_finite(tensors, kind, named))
     tensors |= fresh_head(model, fresh)
     rows = [name for name in rows if name.partition("[")[0] in tensors]  # a tied one under its first name alone
     fill(model, tensors, kind, place)

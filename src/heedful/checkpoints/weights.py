@@ -33,6 +33,23 @@ def read_tensors(folder: Path) -> Tensors:
     return tensors
 
 
+def refuse_not_finite(folder: Path, faults: list[str]) -> None:
+    """Raises ``HeedfulError`` where there are ``faults``, each of which begins with a stored tensor's name: it names
+    the first, its file, and how many there are.
+    """
+    if not faults:
+        return
+    name = faults[0].partition(" ")[0]
+    file = next((file for file in _READERS if (folder / file).is_file()), WEIGHTS)
+    if file in (INDEX, PICKLE_INDEX):  # a name without its prefix may not be in it
+        file = read_json(folder / file)["weight_map"].get(name, file)
+    more = f", and {len(faults) - 1} more tensors hold such numbers" if len(faults) > 1 else ""
+    raise HeedfulError(
+        f"{folder / file}: {faults[0]}{more}; take weights from before that, or open them all the same in Python with "
+        "check_finite=False"
+    )
+
+
 def _safetensors(path: Path) -> Tensors:
     from safetensors import SafetensorError, safe_open
 

@@ -15,7 +15,7 @@ from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, Un
 from heedful.cli.commands import app
 from heedful.cli.options import by_flags, join_dashes, likely
 from heedful.cli.processes import check_shared, rank, several
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, shortened
 
 MOMENT = 2.0  # seconds: torchrun ends all where one has, and the first is to have said why
 
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Ctrl-C reaches all, and so does what is asked for and, where all do the same, what is wrong with it
         same = status == 130 or (tokens[:1] != ["train"] and status == 2)
         if not (same and rank()):
-            print(who, " ".join(message.split()), file=sys.stderr)
+            print(who, shortened(message), file=sys.stderr)
         return status
     return status if isinstance(status, int) else 0
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from heedful.errors import HeedfulError
 from heedful.generation import constraints, processors
 from heedful.generation.options import Options
 from heedful.generation.processors import Processor
@@ -19,6 +20,11 @@ def processors_of(options: Options, source: Source, limits: Tensor, end: Sequenc
     first, last = options.forced_bos_token_id, options.forced_eos_token_id
     late = () if last is None else (last,) if isinstance(last, int) else tuple(last)
     begin = options.begin_suppress_tokens
+    alone = [word[0] for word in words if len(word) == 1]
+    banned = {"bad_words_ids": alone, "suppress_tokens": options.suppress_tokens, "begin_suppress_tokens": begin}
+    if source.vocabulary and {*range(source.vocabulary)} <= set().union(*banned.values()):
+        names = " and ".join(name for name, tokens in banned.items() if tokens)
+        raise HeedfulError(f"{names} leaves none of the {source.vocabulary} tokens that could come; take some out")
     wanted: list[tuple[object, Processor]] = [
         (options.repetition_penalty != 1, processors.RepetitionPenalty(options.repetition_penalty)),
         (

@@ -187,13 +187,13 @@ def _shown(value: Any) -> str:
     return f"<{type(value).__name__}>" if hasattr(value, "config") else repr(value)
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def _given(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     for name, value in options.items():
         if name not in NAMES:
             raise HeedfulError(f"unknown decoding option {name!r}; {nearest(name, NAMES)}")
         test, words = CHECKS[name]
         if value is not None and not test(value):
-            raise HeedfulError(f"{name} is {_shown(value)}; give {words}")
+            raise HeedfulError(f"{where}{name} is {_shown(value)}; give {words}")
     given = {name: value for name, value in options.items() if value is not None}
     if "stop_strings" in given:
         given["stop_strings"] = tuple(as_list(given["stop_strings"]))
@@ -211,7 +211,7 @@ def _told(folder: Mapping[str, Any]) -> dict[str, Any]:
         else:
             what = "it is not supported, take it out there" if name in NEUTRAL else nearest(name, NAMES)
             raise HeedfulError(f"the folder's generation config says {name}={value!r}; {what}")
-    return _given(told)
+    return _given(told, "generation_config.json: ")
 
 
 def part(options: Mapping[str, Any], rows: Iterable[int], count: int) -> dict[str, Any]:

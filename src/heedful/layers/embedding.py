@@ -38,7 +38,13 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """``ids`` (B, T), and ``segments`` (B, T) where the table has them (default: all the first) → (B, T, D)."""
-        x = self.token(ids) * self.factor
+        try:
+            x = self.token(ids) * self.factor
+        except IndexError:
+            rows, least, most = self.token.num_embeddings, int(ids.min()), int(ids.max())
+            raise HeedfulError(
+                f"token ids from {least} to {most}, but the model has {rows} tokens, 0 to {rows - 1}"
+            ) from None
         if self.segment is not None:
             return x + self.segment(torch.zeros_like(ids) if segments is None else segments)
         if segments is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.checkpoints import load
-from heedful.checkpoints.folder import label_names
+from heedful.checkpoints.facts import label_names
 from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
 from heedful.data.files import extension

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -91,7 +92,20 @@ class Pipeline:
         """
         if len(inputs) > BLOCK:
             return list(self.each(inputs, first=BLOCK, **options))
-        return self.task.answer(self.model, inputs, **self.checked(options))
+        return self.asked(inputs, self.checked(options))
+
+    def asked(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Answer]:
+        """The task's answers, at once; one whose score or vector holds NaN or infinity is an error."""
+        answers = self.task.answer(self.model, inputs, **options)
+        for number, answer in enumerate(answers, 1):
+            output = answer.output if isinstance(answer.output, list) else []
+            numbers = [one for one in (answer.score, *output) if isinstance(one, float)]
+            if any(math.isnan(one) or one == math.inf for one in numbers):  # −∞: fewer exist than were asked for
+                raise HeedfulError(
+                    f"the answer to input {number} is not a number (NaN or infinite): the model's numbers overflow; "
+                    "open it with dtype float32, or take other weights"
+                )
+        return answers
 
     def each(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Answer]:
         """The answers one by one, in order, to inputs that may be without end: they are taken in blocks, of ``first``
@@ -106,7 +120,7 @@ class Pipeline:
         try:
             for block in blocks(inputs, first):
                 with told.naming(lambda place: f"input {asked + place}"):  # noqa: B023 (called in this turn alone)
-                    answers = self.task.answer(self.model, block, **options, **seeds.of(block))
+                    answers = self.asked(block, options | seeds.of(block))
                 asked += len(block)
                 yield from answers
             seeds.end()
