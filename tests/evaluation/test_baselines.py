@@ -108,7 +108,7 @@ def test_without_scikit_learn_the_line_that_installs_it(monkeypatch: pytest.Monk
     for name in [name for name in sys.modules if name.split(".")[0] == "sklearn"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(HeedfulError, match="--baseline needs scikit-learn.*pip install scikit-learn"):
+    with pytest.raises(HeedfulError, match=r"--baseline needs scikit-learn.*pip install scikit-learn"):
         linear_text(["a", "b"], [("x",), ("y",)], ["c"])
 
 

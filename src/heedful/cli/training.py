@@ -61,7 +61,8 @@ def train(
     if not json:
         if (page := Path(settings.out, "watch.html")).is_file():
             print(f"watch: {page}")
-        print(f"next: {program()} predict {shlex.quote(settings.out)} ...")
+        remedy = result.get("verdict", {}).get("remedy")
+        print(f"next: {remedy or f'{program()} predict {shlex.quote(settings.out)} ...'}")
 
 
 def _check(settings: RunSettings) -> None:

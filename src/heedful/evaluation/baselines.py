@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import lzma
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -19,10 +20,18 @@ SIDE = 32  # pixels to which a larger image is made smaller
 IMAGES = 10_000  # images that are learned from at most
 STRENGTH = 10.0  # C, the inverse of the penalty on the weights of words
 READ = 1 << 23  # bytes of text that xz has read before at most
+CLASSES = 50  # more labels are told apart by naive Bayes where time is short
+Classifier = Callable[
+    [Any, Sequence[Any], Any], list[Any]
+]  # (known vectors, their labels, new vectors) -> labels of these
 
 
 def linear_text(
-    texts: Sequence[str], labels: Sequence[tuple[str, ...]], asked: Sequence[str], several: bool = False
+    texts: Sequence[str],
+    labels: Sequence[tuple[str, ...]],
+    asked: Sequence[str],
+    several: bool = False,
+    classifier: Classifier | None = None,
 ) -> list[tuple[str, ...]]:
     """The labels that a linear model gives to the texts ``asked``.
 
@@ -35,7 +44,9 @@ def linear_text(
         labels: of each text its label, or its labels.
         asked: the texts to label.
         several: whether a text may have several labels, or none.
+        classifier: another one than logistic regression.
     """
+    classify = classifier or _said
     extraction = _learning("feature_extraction.text")
     words = extraction.TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\w+")
     try:
@@ -44,9 +55,9 @@ def linear_text(
         raise HeedfulError("no training text has a word, so --baseline has nothing to go by; leave it out") from error
     new = words.transform(asked)
     if not several:
-        return [(label,) for label in _said(known, [one for (one,) in labels], new)]
+        return [(label,) for label in classify(known, [one for (one,) in labels], new)]
     names = sorted({name for own in labels for name in own})
-    given = [_said(known, [name in own for own in labels], new) for name in names]
+    given = [classify(known, [name in own for own in labels], new) for name in names]
     return [tuple(name for name, holds in zip(names, row, strict=True) if holds) for row in zip(*given, strict=True)]
 
 
@@ -62,7 +73,9 @@ def word_vectors(texts: Sequence[str], *asked: Sequence[str]) -> list[Any]:
     return [words.transform(part) for part in asked]
 
 
-def linear_images(learned: Rows, asked: Rows, channels: Literal[1, 3], side: int) -> tuple[str, list[str]]:
+def linear_images(
+    learned: Rows, asked: Rows, channels: Literal[1, 3], side: int, classifier: Classifier | None = None
+) -> tuple[str, list[str]]:
     """The method's name, and the label that logistic regression on their pixels gives to images.
 
     Images are brought to ``side`` × ``side`` pixels, 32 at most, and learned from at most 10,000, evenly chosen.
@@ -78,10 +91,84 @@ def linear_images(learned: Rows, asked: Rows, channels: Literal[1, 3], side: int
         return found
 
     labels = [row.values["label"] for row in taken]
-    name = f"logistic regression on {side} × {side} pixels"
+    name = f"{'logistic regression' if classifier is None else 'a linear SVM'} on {side} × {side} pixels"
+    classify: Classifier = classifier or partial(_said, strength=1.0)
     if len(taken) < len(learned):
         name += f" of {len(taken):,} images"
-    return name, _said(pixels(taken), labels, pixels(asked), strength=1.0)
+    return name, classify(pixels(taken), labels, pixels(asked))
+
+
+def svm(known: Any, labels: Sequence[Any], new: Any, strength: float = 1.0) -> list[Any]:
+    """What a linear support vector machine, fitted to ``known``, says of ``new`` (scikit-learn's ``LinearSVC``): as
+    right as logistic regression on texts, and some ten times as quick. Of more than 50 labels complement naive Bayes
+    (Rennie et al. 2003), which takes no longer for more of them.
+    """
+    if len(set(labels)) == 1:
+        return [labels[0]] * new.shape[0]
+    if len(set(labels)) > CLASSES:
+        model = _learning("naive_bayes").ComplementNB(alpha=0.1)
+    else:
+        model = _learning("svm").LinearSVC(C=strength, max_iter=200, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as of logistic regression
+        return list(model.fit(known, labels).predict(new))
+
+
+class NGrams:
+    """An n-gram model of tokens, interpolated as Witten and Bell (1991) do.
+
+    With N(h) the number of times that a history h of tokens was read, T(h) that of the different tokens that followed,
+    and h' the history without its first token: p(w | h) = (N(hw) + T(h) p(w | h')) / (N(h) + T(h)); without a history
+    p(w | h') is 1 / vocabulary.
+
+    Args:
+        tokens: (N,), what is read.
+        vocabulary: the number of different tokens that there may be.
+        order: the most tokens of an n-gram; fewer of a vocabulary whose n-grams 62 bits cannot number.
+
+    >>> model = NGrams(np.array([0, 1, 0, 1, 0, 1]), vocabulary=2, order=2)
+    >>> first, second, _ = model.nats(np.array([0, 1, 0]))
+    >>> bool(second < first)
+    True
+    """
+
+    def __init__(self, tokens: NDArray[Any], vocabulary: int, order: int = 3) -> None:
+        self.vocabulary = max(2, vocabulary)
+        self.order = max(1, min(order, int(62 / np.log2(self.vocabulary))))
+        self._counts: list[tuple[NDArray[np.int64], ...]] = []  # of each order: n-grams, their counts, histories, N, T
+        for order in range(1, self.order + 1):
+            grams, counts = np.unique(self._codes(tokens, order), return_counts=True)
+            histories, first = np.unique(grams // self.vocabulary, return_index=True)
+            totals = np.add.reduceat(counts, first) if len(first) else counts
+            self._counts.append((grams, counts, histories, totals, np.diff([*first, len(grams)])))
+
+    def nats(self, tokens: NDArray[Any]) -> NDArray[np.float64]:
+        """−ln p of each of the tokens (N,), given those before it."""
+        p = np.full(len(tokens), 1 / self.vocabulary)
+        for size, (grams, counts, histories, total, kinds) in enumerate(self._counts, 1):
+            asked = self._codes(tokens, size)
+            its, seen = _found(grams, counts, asked), _found(histories, total, asked // self.vocabulary)
+            different = _found(histories, kinds, asked // self.vocabulary)
+            part = p[size - 1 :]
+            known = seen > 0
+            part[known] = (its[known] + different[known] * part[known]) / (seen[known] + different[known])
+        return -np.log(p)
+
+    def _codes(self, tokens: NDArray[Any], order: int) -> NDArray[np.int64]:
+        """The n-grams (N − order + 1,) as numbers to the base of the vocabulary."""
+        size = max(0, len(tokens) - order + 1)
+        code = np.zeros(size, dtype=np.int64)
+        for place in range(order):
+            code = code * self.vocabulary + np.asarray(tokens[place : place + size], dtype=np.int64)
+        return code
+
+
+def _found(keys: NDArray[np.int64], values: NDArray[np.int64], asked: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The value of each key that is ``asked``, 0 of those that are not among the sorted ``keys``."""
+    if not len(keys):
+        return np.zeros(len(asked), dtype=np.int64)
+    places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+    return np.where(keys[places] == asked, values[places], 0)
 
 
 def packed(learned: Sequence[str], asked: Sequence[str]) -> float:

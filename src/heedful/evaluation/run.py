@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from heedful.evaluation.intervals import doubts, intervals
 from heedful.settings import RunSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.shares import among
-from heedful.tasks.task import Baseline, Measured
+from heedful.tasks.task import Measured
 from heedful.training.ranks import joined, own_device
 from heedful.training.sources import columns_of, divided
 
@@ -85,7 +84,7 @@ def evaluate(
             say(line)
         beside: dict[str, Any] = {}
         if baseline or baseline_train is not None:  # first: what it lacks must not cost a model's scores
-            beside["baseline"] = asdict(ranks.led(lambda: _beside(pipe, encoded.rows, columns, baseline_train)))
+            beside["baseline"] = ranks.led(lambda: _beside(pipe, encoded.rows, columns, baseline_train))
         began = time.monotonic()
         pipe.model.eval()
         measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows, **options)
@@ -124,7 +123,7 @@ def _by_columns(note: str) -> str:
     return note.replace("--data.columns", "--columns")
 
 
-def _beside(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: Sequence[str] | None) -> Baseline:
+def _beside(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: Sequence[str] | None) -> dict[str, Any]:
     """What the task's simple method does on ``rows``."""
     asked = []
 
@@ -135,7 +134,7 @@ def _beside(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: Se
     found = pipe.task.baseline(rows, learned)
     if files is not None and not asked:
         raise HeedfulError(f"--baseline-train has no effect: the baseline ({found.name}) learns nothing; leave it out")
-    return found
+    return found.as_dict()
 
 
 def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: Sequence[str] | None = None) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from heedful.data.formats import EXTENSIONS
 from heedful.data.labels import brief
 from heedful.data.plausible import MOST, no_names
 from heedful.errors import HeedfulError, many, nearest
+from heedful.evaluation.labelled import Labelled
+from heedful.evaluation.scored import overall
 from heedful.models import Model
 from heedful.stack import initialise
+from heedful.tasks.task import Baseline
 
 
 def labels_of(row: Row) -> tuple[str, ...]:
@@ -40,6 +44,13 @@ def names_of(rows: Sequence[Row]) -> list[str]:
         found = f"the one label {names[0]!r}" if names else "no label"
         raise HeedfulError(f"{rows[0].file}: {found} in {many(len(rows), 'row')}; there must be two to tell apart")
     return names
+
+
+def most_frequent(labels: Sequence[str], rows: Rows, learned: Rows) -> Baseline:
+    """The scores of the label, or set of labels, that most of the training rows have, given to all ``rows``."""
+    ((label, _),) = Counter(map(labels_of, learned)).most_common(1)
+    scored = Labelled.of(labels, list(map(labels_of, rows)), [label] * len(rows), several(rows))
+    return Baseline("the most frequent label", overall(scored), scored)
 
 
 def numbers_of(row: Row, labels: Sequence[str]) -> tuple[int, ...]:

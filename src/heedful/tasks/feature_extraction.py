@@ -79,6 +79,7 @@ class FeatureExtraction(Task):
     )
     unit = "examples"
     divisible: ClassVar[bool] = False
+    ranked: ClassVar[bool] = True
     decides: str = "mrr"
     uses: ClassVar[frozenset[str]] = TEXTS | {"pooling"}
     head: ClassVar[str | None] = PooledHead.kind
@@ -322,7 +323,17 @@ class FeatureExtraction(Task):
             found, _ = search(vectors, places, self.temperature)
             scored = ranking.retrieval(found.ranks, found.losses)
         figures = {name: value for name, value in overall(scored).items() if name not in LOWER_IS_BETTER}
-        return Baseline("cosine of TF-IDF vectors", figures)
+        return Baseline("cosine of TF-IDF vectors", figures, scored)
+
+    def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+        """Similarities drawn at random."""
+        random = np.random.default_rng(0)
+        if "score" in rows[0].values:
+            scores = [row.values["score"] for row in rows]
+            scored: Scored = ranking.Correlations(random.random(len(rows)), scores, self.temperature)
+        else:
+            scored = ranking.retrieval(random.integers(1, len(rows) + 1, len(rows)), np.zeros(len(rows)))
+        return Baseline("similarities drawn at random", overall(scored), scored)
 
     @torch.no_grad()
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:

@@ -42,6 +42,7 @@ from heedful.tasks.hidden import (
     frequencies,
     last_words,
     texts_of,
+    window_frequencies,
     window_of,
 )
 from heedful.tasks.output_loss import output_loss
@@ -268,6 +269,7 @@ class FillMask(Task):
         for name in options:
             raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
         sums, stream = np.zeros((len(rows), 5)), examples[0].stream
+        blocks = np.zeros((stream.windows, 5))
 
         def read(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
             assert isinstance(model, Encoder)
@@ -281,11 +283,12 @@ class FillMask(Task):
             window, place = hidden.T
             firsts = np.array([examples[i].place * stream.context for i in places]) - len(self.around.before)
             np.add.at(sums[:, :3], documents_of(stream, firsts[window] + place), each)
+            np.add.at(blocks[:, :3], np.array([examples[i].place for i in places])[window], each)
         tokens = self._in_turn(model, examples, sums, most or IN_TURN, batch_tokens or EVALUATED)
         scored = Sums(sums, _figures)
         total = sums.sum(axis=0)
         details = {"tokens": tokens, "hidden": int(total[2]), "hidden_in_turn": int(total[4])}
-        return Measured(overall(scored), details, scored)
+        return Measured(overall(scored), details, scored, blocks=Sums(blocks, _figures))
 
     def _in_turn(self, model: Model, examples: Sequence[Window], sums: np.ndarray, most: int, tokens: int) -> int:
         """Hide up to ``most`` tokens one at a time, add -log p and 1 to the last two sums of their documents; how many
@@ -308,6 +311,16 @@ class FillMask(Task):
         loss, right = frequencies(self.tokenizer, self.masking.ordinary, rows, learned())
         metrics = {"loss": loss, "accuracy": right, "pseudo_perplexity": math.exp(loss)}
         return Baseline("the tokens' frequencies in the training text", metrics)
+
+    def quick_baseline(self, examples: Sequence[Window], rows: Rows, learned: Rows) -> Baseline | None:
+        """None: the simple method is the ``guess``."""
+        return None
+
+    def guess(self, examples: Sequence[Window], rows: Rows, learned: Rows) -> Baseline | None:
+        """Each token with its frequency in the training text, window by window."""
+        sums = window_frequencies(self.tokenizer, self.masking.ordinary, examples[0].stream, learned)
+        scored = Sums(np.pad(sums, ((0, 0), (0, 2))), _figures)
+        return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
     @torch.no_grad()
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:

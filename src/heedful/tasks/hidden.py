@@ -192,6 +192,18 @@ def frequencies(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, learned:
     return loss, 100 * float(truth[p.argmax()] / truth.sum())
 
 
+def window_frequencies(tokenizer: Tokenizer, ordinary: np.ndarray, stream: Stream, learned: Rows) -> np.ndarray:
+    """As ``frequencies``, of each window of a stream: Σ −log p, how many are right, and how many there are, (N, 3)."""
+    counts = (_counts(joined(tokenizer, learned, [], []), len(ordinary)) + 1) * ordinary
+    p = counts / counts.sum()
+    tokens = np.asarray(stream.tokens)
+    kept = np.flatnonzero(ordinary[tokens])
+    windows, tokens = kept // stream.context, tokens[kept]
+    columns = [-np.log(p[tokens]), tokens == p.argmax(), np.ones(len(tokens))]
+    size = stream.windows + 1  # what is left over has a window of its own
+    return np.stack([np.bincount(windows, column, size)[: stream.windows] for column in columns], axis=1)
+
+
 def _counts(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
     """(V,): how often each token stands among them."""
     return sum((np.bincount(part, minlength=vocabulary) for _, part in parts(tokens)), np.zeros(vocabulary, np.int64))

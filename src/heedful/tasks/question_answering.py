@@ -366,7 +366,7 @@ class QuestionAnswering(Task):
         nothing = np.zeros(len(rows))
         each = squad_sums(scores, [bool(answers) for answers in golds], nothing, nothing)
         figures = {name: value for name, value in each.figures(np.arange(len(rows))).items() if name != "loss"}
-        return Baseline("the sentence most like the question (TF-IDF)", figures)
+        return Baseline("the sentence most like the question (TF-IDF)", figures, each)
 
     def answer(
         self,

@@ -42,6 +42,7 @@ from heedful.tasks.hidden import (
     frequencies,
     last_words,
     texts_of,
+    window_frequencies,
     window_of,
 )
 from heedful.tasks.shared import IGNORED, check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
@@ -234,6 +235,7 @@ class SpanCorruption(EncoderDecoderTask):
         for name in options:
             raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
         sums, stream = np.zeros((len(rows), 3)), examples[0].stream
+        blocks = np.zeros((stream.windows, 3))
         ordinary = torch.from_numpy(self.asked.ordinary).to(model.device)
 
         def read(batch: Batch) -> np.ndarray:
@@ -253,14 +255,26 @@ class SpanCorruption(EncoderDecoderTask):
                 for window, flags in zip(asked, self._fixed(asked), strict=True)
             ]
             np.add.at(sums, documents_of(stream, np.concatenate(at)), each)
+            np.add.at(blocks, np.concatenate(at) // stream.context, each)
         scored = Sums(sums, _figures)
-        return Measured(overall(scored), {"tokens": len(stream.tokens), "hidden": int(sums[:, 2].sum())}, scored)
+        details = {"tokens": len(stream.tokens), "hidden": int(sums[:, 2].sum())}
+        return Measured(overall(scored), details, scored, blocks=Sums(blocks, _figures))
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Each token with its frequency in the training text, one added to every count, whatever stands around it."""
         loss, right = frequencies(self.source, self.asked.ordinary, rows, learned())
         metrics = {"loss": loss, "perplexity": math.exp(loss), "accuracy": right}
         return Baseline("the tokens' frequencies in the training text", metrics)
+
+    def quick_baseline(self, examples: Sequence[Window], rows: Rows, learned: Rows) -> Baseline | None:
+        """None: the simple method is the ``guess``."""
+        return None
+
+    def guess(self, examples: Sequence[Window], rows: Rows, learned: Rows) -> Baseline | None:
+        """Each token with its frequency in the training text, window by window."""
+        sums = window_frequencies(self.source, self.asked.ordinary, examples[0].stream, learned)
+        scored = Sums(sums, _figures)
+        return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
     def answer(
         self,

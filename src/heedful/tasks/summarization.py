@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError
 from heedful.evaluation.rouge import Rouge
@@ -112,9 +114,10 @@ class Summarization(SequenceToSequence):
             "first sentence": list(map(sentence, texts)),
             f"first {most} characters": [lead(t, most) for t in texts],
         }
-        scores = {name: Rouge(outputs, wanted).metrics() for name, outputs in ways.items()}
-        better, other = sorted(scores, key=lambda name: -scores[name]["rougeL"])
-        return Baseline(f"lead: the {better}, better here than the {other}", scores[better])
+        scores = {name: Rouge(outputs, wanted) for name, outputs in ways.items()}
+        better, other = sorted(scores, key=lambda name: -scores[name].metrics()["rougeL"])
+        each = with_loss(scores[better].each(), np.zeros((len(rows), 2)))
+        return Baseline(f"lead: the {better}, better here than the {other}", scores[better].metrics(), each)
 
     def answer(self, model: Model, inputs: Sequence[str], *, stride: int | None = None, **options: Any) -> list[Answer]:
         """The summary of each input, at most 128 tokens where nobody says.

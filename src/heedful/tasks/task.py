@@ -72,6 +72,7 @@ class Measured:
     details: dict[str, Any] = field(default_factory=dict)  # "by_format", "by_class", "confusion", "mistakes", ...
     each: Scored | None = None  # the same figures of any choice of the rows: what intervals and comparisons are made of
     outputs: Sequence[Any] = ()  # what was answered to each row, as ``Answer.output``; as many as ``each`` is long
+    blocks: Scored | None = None  # where rows are joined to one stream: the same figures of any choice of its windows
 
 
 Said = dict[str, str]  # "input", "output" and, where there is one, "target", each cut to a line
@@ -85,6 +86,11 @@ class Baseline:
 
     name: str  # for people: "TF-IDF and logistic regression"
     metrics: dict[str, float]  # by the names that ``Measured.metrics`` has
+    each: Scored | None = None  # its scores, comparable with ``Measured.each`` of the same rows
+
+    def as_dict(self) -> dict[str, Any]:
+        """``{"name", "metrics"}``."""
+        return {"name": self.name, "metrics": self.metrics}
 
 
 class Task(ABC):
@@ -93,6 +99,7 @@ class Task(ABC):
     name: ClassVar[str]
     columns: Mapping[str, Kind]  # what an example needs, and of what kind; the first is what a person asks with
     unit: str = "tokens"  # what ``count`` counts
+    ranked: ClassVar[bool] = False  # whether the score of a row depends on all others
     divisible: ClassVar[bool] = True  # whether the objective of a batch is the sum of its parts'
     decides: str  # the metric that says which weights are best
     uses: ClassVar[frozenset[str]] = TEXTS  # of the settings that only some tasks hear (``SOME``) those heard here
@@ -213,6 +220,21 @@ class Task(ABC):
         that learns. Raises ``HeedfulError`` where the task has none.
         """
         raise HeedfulError(f"{self.name} has no simple method to stand beside it; leave --baseline out")
+
+    def quick_baseline(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
+        """A simple method that takes a second or two, for the verdict at the end of a run; its ``each`` is comparable
+        with the ``blocks`` of ``Measured``, or else with its ``each``. By default the ``baseline``.
+
+        Args:
+            examples: what ``encode`` made of ``rows``.
+            rows: those that the model was measured on.
+            learned: some of the rows that the model was trained on.
+        """
+        return self.baseline(rows, lambda: learned)
+
+    def guess(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
+        """The scores of what can be said without looking at an input, as of ``quick_baseline``; None by default."""
+        return None
 
     @abstractmethod
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:

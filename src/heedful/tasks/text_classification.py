@@ -26,7 +26,7 @@ from heedful.config import (
 )
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError, many
-from heedful.evaluation.baselines import linear_text
+from heedful.evaluation.baselines import linear_text, svm
 from heedful.evaluation.classification import Mistakes
 from heedful.evaluation.labelled import Labelled
 from heedful.evaluation.scored import overall
@@ -38,6 +38,7 @@ from heedful.tasks.classes import (
     classifier_in,
     labels_of,
     likeliest,
+    most_frequent,
     names_of,
     numbers_of,
     several,
@@ -338,7 +339,18 @@ class TextClassification(Task):
         texts, asked = ([" ".join(self._texts(row)) for row in part] for part in (known, rows))
         said = linear_text(texts, list(map(labels_of, known)), asked, self.multi_label)
         scored = Labelled.of(self.labels, list(map(labels_of, rows)), said, self.multi_label)
-        return Baseline("TF-IDF and logistic regression", overall(scored))
+        return Baseline("TF-IDF and logistic regression", overall(scored), scored)
+
+    def quick_baseline(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+        """As ``baseline``, with a support vector machine, which is quicker."""
+        texts, asked = ([" ".join(self._texts(row)) for row in part] for part in (learned, rows))
+        said = linear_text(texts, list(map(labels_of, learned)), asked, self.multi_label, svm)
+        scored = Labelled.of(self.labels, list(map(labels_of, rows)), said, self.multi_label)
+        return Baseline("TF-IDF and a linear SVM", overall(scored), scored)
+
+    def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+        """The most frequent label, or set of labels, of training."""
+        return most_frequent(self.labels, rows, learned)
 
     @torch.no_grad()
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:

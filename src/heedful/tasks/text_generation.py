@@ -26,7 +26,7 @@ from heedful.data.pieces import continues
 from heedful.data.split import split
 from heedful.data.windows import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
-from heedful.evaluation.baselines import packed
+from heedful.evaluation.baselines import NGrams, packed
 from heedful.evaluation.scored import Figures, Sums, overall
 from heedful.generation import decode, stream
 from heedful.generation.options import NAMES, part, resolve
@@ -363,12 +363,13 @@ class TextGeneration(Task):
             return _measured(sums)
         owners = np.cumsum([not continues(row) for row in rows])  # of pieces of a large text, the document
         owners -= owners[0]
-        sums = np.zeros((owners[-1] + 1, 3))
+        sums, blocks = np.zeros((owners[-1] + 1, 3)), np.zeros((examples[0].stream.windows, 2))
         np.add.at(sums[:, 2], owners, [len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows])
-        for document, nats in self._nats(model, examples, batch_tokens):
-            sums[:, 0] += np.bincount(document, nats, len(sums))
-            sums[:, 1] += np.bincount(document, minlength=len(sums))
-        return _measured(sums)
+        for document, window, nats in self._nats(model, examples, batch_tokens):
+            for table, owner in ((sums, document), (blocks, window)):
+                table[:, 0] += np.bincount(owner, nats, len(table))
+                table[:, 1] += np.bincount(owner, minlength=len(table))
+        return replace(_measured(sums), blocks=_blocks(blocks))
 
     def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
         """As all: how the beginnings of texts go on, or what is answered, by the likeliest token each time."""
@@ -385,8 +386,8 @@ class TextGeneration(Task):
 
     def _nats(
         self, model: Model, examples: Sequence[Window], batch_tokens: int | None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The document of each token that is predicted, and −log p of the token, batch by batch."""
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """The document and the window of each token that is predicted, and −log p of the token, batch by batch."""
         stream = examples[0].stream
 
         def read(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
@@ -396,8 +397,8 @@ class TextGeneration(Task):
 
         for places, (nats, real) in self.each(model, examples, read, batch_tokens):
             firsts = np.array([examples[i].place * stream.context for i in places])
-            index = firsts[:, None] + np.arange(1, stream.context + 1)
-            yield np.searchsorted(stream.starts, index.ravel()[real], side="right") - 1, nats[real]
+            index = (firsts[:, None] + np.arange(1, stream.context + 1)).ravel()[real]
+            yield np.searchsorted(stream.starts, index, side="right") - 1, (index - 1) // stream.context, nats[real]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """xz, which has read what the model learned from: ``heedful.evaluation.baselines.packed``."""
@@ -406,6 +407,35 @@ class TextGeneration(Task):
         before, texts = ([row.values["text"] for row in part] for part in (learned(), rows))
         name = "xz -9 that has read the training text, at most its last 8 MiB"
         return Baseline(name, {"bits_per_byte": packed(before, texts)})
+
+    def quick_baseline(self, examples: Sequence[Window | Talk], rows: Rows, learned: Rows) -> Baseline | None:
+        """Trigrams of the model's own tokens: ``heedful.evaluation.baselines.NGrams``."""
+        return self._counted(examples, learned, 3)
+
+    def guess(self, examples: Sequence[Window | Talk], rows: Rows, learned: Rows) -> Baseline | None:
+        """Each token with its frequency in the training text."""
+        return self._counted(examples, learned, 1)
+
+    def _counted(self, examples: Sequence[Window | Talk], learned: Rows, order: int) -> Baseline:
+        """The loss of n-grams, window by window or instruction by instruction."""
+        first, known = examples[0], NGrams(_tokens(self.encode(learned).examples), self.tokenizer.vocab_size, order)
+        if isinstance(first, Talk):
+            talks = [one for one in examples if isinstance(one, Talk)]
+            sums = [
+                (known.nats(np.array(one.ids))[np.array(one.learned)].sum(), sum(one.learned), one.size)
+                for one in talks
+            ]
+            scored = Sums(sums, _figures)
+        else:
+            each = known.nats(first.stream.tokens)[1:]
+            windows = np.arange(len(each)) // first.stream.context
+            scored = _blocks(np.stack([np.bincount(windows, each), np.bincount(windows)], axis=1))
+        name = (
+            f"an n-gram model of the tokens (n = {known.order})"
+            if order > 1
+            else "the tokens' frequencies in the training text"
+        )
+        return Baseline(name, overall(scored), scored)
 
     def answer(
         self,
@@ -550,10 +580,28 @@ def _texts(row: Row) -> list[str]:
     return [row.values["text"]] if "text" in row.values else words_of(row)
 
 
+def _tokens(examples: Sequence[Window | Talk]) -> np.ndarray:
+    """The tokens of all examples."""
+    first = examples[0]
+    if isinstance(first, Window):
+        return first.stream.tokens
+    return np.concatenate([one.ids for one in examples if isinstance(one, Talk)])
+
+
 def _measured(sums: np.ndarray) -> Measured:
     """From the nats, predicted tokens and bytes of each row."""
     each = Sums(sums, _figures)
     return Measured(overall(each), {"tokens": int(sums[:, 1].sum()), "bytes": int(sums[:, 2].sum())}, each)
+
+
+def _blocks(sums: np.ndarray) -> Sums:
+    """From the nats and predicted tokens of each window."""
+
+    def formula(sums: np.ndarray) -> Figures:
+        loss = float(sums[0]) / max(1.0, float(sums[1]))
+        return {"loss": loss, "perplexity": math.exp(loss)}
+
+    return Sums(sums, formula)
 
 
 def _figures(sums: np.ndarray) -> Figures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -309,8 +310,19 @@ class TokenClassification(Task):
         """The tag that each word had most often in training; for words that were not there the most frequent of all."""
         simple, scores = tagging.MostFrequent(learned()), EntityScores(self.scheme)
         for row in rows:
-            scores.add(row.values["tags"], simple.tags(row.values["words"]))
-        return Baseline("most frequent tag of each word", scores.metrics())
+            scores.add(
+                row.values["tags"], simple.tags(row.values["words"]), 0.0
+            )  # a loss, as a model's scores have one
+        metrics = {name: value for name, value in scores.metrics().items() if name != "loss"}
+        return Baseline("most frequent tag of each word", metrics, scores)
+
+    def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+        """The most frequent tag of training for every word: of entities most often that there is none."""
+        counts, scores = Counter(tag for row in learned for tag in row.values["tags"]), EntityScores(self.scheme)
+        ((tag, _),) = counts.most_common(1)
+        for row in rows:
+            scores.add(row.values["tags"], [tag] * len(row.values["tags"]), 0.0)
+        return Baseline(f"the tag {tag} for every word", scores.metrics(), scores)
 
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
         """The entities of each text, or of plain tags its words: ``{"label", "text", "start", "end", "score"}``, the

@@ -136,6 +136,15 @@ class Translation(SequenceToSequence):
         copies, targets = [row.values["source"] for row in fair], [self.wanted(row) for row in fair]
         return Baseline("a copy of the source", overall(translation_scores(copies, targets, lowercase=self.folds)))
 
+    def quick_baseline(self, examples: Sequence[Pair], rows: Rows, learned: Rows) -> Baseline | None:
+        """As ``baseline``, but without TER, as validation has it."""
+        copies, targets = [row.values["source"] for row in rows], [self.wanted(row) for row in rows]
+        fair = [row.values.get("exact") != "no" for row in rows]
+        scored = with_loss(
+            translation_scores(copies, targets, fair, ter=False, lowercase=self.folds), np.zeros((len(rows), 2))
+        )
+        return Baseline("a copy of the source", overall(scored), scored)
+
     @property
     def folds(self) -> bool:
         """Whether it is scored in lower case: it was asked to be, or the model writes nothing else."""

@@ -5,20 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping, Sequence
+import shlex
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from heedful import __version__
-from heedful.data import Picture, Rows
+from heedful.checkpoints import read_card
+from heedful.checkpoints.folder import CARD, to_json
+from heedful.data import Picture, Row, Rows
+from heedful.data.pieces import on_disk, size
 from heedful.errors import many
+from heedful.evaluation.verdict import MOST, Rival, Verdict, chosen, improving, verdict
+from heedful.files import write
 from heedful.models import Model
 from heedful.settings import RunSettings
-from heedful.tasks.task import Encoded, Task
+from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop import Outcome
 
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
+ROWS, CHARACTERS = 20_000, 2_000_000  # of training that the simple method of a verdict learns from at most
 
 
 def described(
@@ -67,6 +77,103 @@ def ended(outcome: Outcome) -> str:
         "already done": f"this run was done already, by {_flag(outcome.met)},",
     }
     return f"{reasons[outcome.stopped_because]} after {many(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"
+
+
+def judged(
+    task: Task, settings: RunSettings, learned: Rows, held: Encoded, measured: Measured | None, outcome: Outcome
+) -> dict[str, Any]:
+    """Judges the weights that are kept, by what they predict of the validation rows, and writes it to ``heedful.json``.
+
+    The simple method learns from at most 20,000 training rows of two million characters. Where it fails, the verdict is
+    given without it.
+
+    Returns:
+        ``{"verdict": ...}`` as :class:`heedful.evaluation.verdict.Verdict` has it, with ``"remedy"``: what to do where
+        the model is not better than the baseline, else None. Empty where nothing was measured.
+    """
+    scored = None if measured is None else measured.blocks or measured.each
+    if measured is None or scored is None:
+        return {}
+    out = Path(settings.out)
+    still = outcome.met != "patience" and improving(_losses(out / "metrics.jsonl"))
+    blocks, rows = measured.blocks is not None, held.rows
+    labelled = any(kind in ("label", "tags") for kind in task.columns.values())
+    expected = [task.posed(row)[1] for row in rows[: len(measured.outputs)]]
+    if not blocks:
+        rows = Rows(rows[: len(scored)])
+        if len(rows) > MOST and not task.ranked:
+            places = np.linspace(0, len(rows) - 1, MOST).astype(np.int64)
+            rows, scored = Rows(rows[int(place)] for place in places), chosen(scored, places)
+    some = _some(learned)
+    found = verdict(
+        scored,
+        task.decides,
+        guess=_rival(lambda: task.guess(held.examples, rows, some)),
+        baseline=_rival(lambda: task.quick_baseline(held.examples, rows, some)),
+        outputs=measured.outputs,
+        expected=expected,
+        classes=labelled,
+        improving=still,
+    )
+    told = {"verdict": {**found.as_dict(), "remedy": remedy(found, settings)}}
+    write(out / CARD, to_json({**read_card(out), **told}))
+    return told
+
+
+def _rival(score: Callable[[], Baseline | None]) -> Rival | None:
+    """The simple method's scores; None where it has none, or fails: a finished run must not end with its error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = score()
+        except Exception:
+            return None
+    return None if found is None or found.each is None else Rival(found.name, found.each)
+
+
+def _some(rows: Rows) -> Rows:
+    """At most 20,000 rows of two million characters, evenly chosen, in memory; a longer text is cut."""
+
+    def length(row: Row) -> int:
+        if on_disk([row]):
+            return size(row)
+        return sum(len(value) for value in row.values.values() if isinstance(value, str | tuple))
+
+    looked = rows[:: max(1, len(rows) // 200)]
+    mean = max(1, sum(map(length, looked)) / len(looked))
+    most = max(1, int(min(ROWS, CHARACTERS / mean)))
+    found, left = Rows(columns=rows.columns), CHARACTERS
+    for row in rows[:: max(1, -(-len(rows) // most))]:
+        values = {name: row.values[name] for name in row.values}
+        if list(values) == ["text"]:
+            values["text"] = values["text"][:left]
+            left -= len(values["text"])
+        if values.get("text") != "":
+            found.append(Row(values, row.file, row.line))
+    return found
+
+
+def _losses(log: Path) -> list[tuple[int, float]]:
+    """(step, validation loss) of a run's log; of fewer than two evaluations the training loss."""
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
+    for name in ("valid_loss", "loss"):
+        found = [(line["step"], line[name]) for line in lines if isinstance(line.get(name), float)]
+        if len(found) > 1:
+            break
+    return found
+
+
+def remedy(found: Verdict, settings: RunSettings) -> str | None:
+    """What to do about a model that is not better than the baseline; None where it is, or where that is unknown."""
+    if found.kind in ("better", "cannot tell"):
+        return None
+    if found.improving:
+        limit = next((name for name in ("max_minutes", "max_epochs", "max_steps") if getattr(settings, name)), None)
+        if limit is not None:
+            return f"give it more time: the same command with --resume {_flag(limit)} {3 * getattr(settings, limit):g}"
+    start = "" if settings.start_from else "start from a pretrained model (--from MODEL), or "
+    files = shlex.join(settings.train)
+    return f"{start}look at the examples, and give more: heedful audit {settings.task} --train {files}"
 
 
 def _flag(limit: str) -> str:

@@ -54,7 +54,7 @@ from heedful.training.optimisation import adamw
 from heedful.training.quicken import quicken
 from heedful.training.range_test import range_test
 from heedful.training.ranks import Ranks, joined, own_device
-from heedful.training.report import card_of, described, digest, ended, trained_parameters
+from heedful.training.report import card_of, described, digest, ended, judged, trained_parameters
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.schedule import Limits, schedule
 from heedful.training.sources import divided
@@ -89,7 +89,8 @@ def train(
 
     Returns:
         ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "trained",
-        "settings"}``, and what the task tells of the best evaluation besides (``"by_class"``, ...).
+        "settings"}``, the ``"verdict"`` (see :func:`heedful.training.report.judged`), and what the task tells of the
+        best evaluation besides (``"by_class"``, ...).
 
     Raises:
         HeedfulError: for anything in the data or settings that cannot be right, before anything is written; for a
@@ -213,6 +214,9 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
 
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
     say(f"{ended(outcome)}; the best weights are those of step {best['step']:,}{_chance(outcome, task)}")
+    judgement = judged(task, settings, run.learned.rows, held, validation.best, outcome) if ranks.first else {}
+    if judgement:
+        say(f"verdict: {judgement['verdict']['text']}")
     return {
         "task": task.name,
         "model": str(out),
@@ -226,6 +230,7 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
         "parameters": model.count(),
         "trained": trained_parameters(model),
         "settings": settings.to_dict(),
+        **judgement,
         **(validation.best.details if validation.best is not None else {}),
     }
 

@@ -1,0 +1,261 @@
+"""The verdict on a trained model: is it better than a simple method, than guessing, or can nobody tell?
+
+The metric that chose the weights is compared on the validation rows, example by example: the difference to a rival and
+its 95 % interval by the paired bootstrap. The model is better or worse where the interval excludes 0; of fewer than 30
+examples, whose interval is too narrow, approximate randomisation must exclude chance, too
+(:func:`heedful.evaluation.paired.differences`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from heedful.data import Span
+from heedful.evaluation.intervals import FEW
+from heedful.evaluation.paired import Difference, differences
+from heedful.evaluation.scored import LOWER_IS_BETTER, Joins, Places, Scored, Sums
+
+Kind = Literal["better", "cannot tell", "chance", "one class", "writes nothing", "below"]
+USELESS: tuple[Kind, ...] = ("chance", "one class", "writes nothing")
+SMALL = 0.1  # of the way from guessing to a perfect score: what is surely less is no better than guessing
+LATE, GAIN = 0.75, 0.01  # the loss fell by over 1 % in the last quarter of the steps: the run was still improving
+MOST = 5_000  # examples that are compared at most
+
+
+class Rival(NamedTuple):
+    """What a model is compared with, scored on the same examples."""
+
+    name: str  # for people: "TF-IDF and a linear SVM"
+    scored: Scored
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How good the weights of a run are, for people (``text``) and for programs."""
+
+    kind: Kind
+    text: str  # one line
+    metric: str  # the one that is compared
+    examples: int  # the number of them that are compared
+    value: float | None = None  # the model's
+    rival: str | None = None  # the name of the simple method, or of the guess
+    rival_value: float | None = None
+    difference: tuple[float, float] | None = None  # 95 % interval of value − rival_value
+    improving: bool = False  # the run ended while its loss still fell
+
+    @property
+    def useful(self) -> bool:
+        """False where the model says nothing about its inputs."""
+        return self.kind not in USELESS
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: ``"baseline"`` is ``{"name", "value"}`` or None, ``"difference"`` [low, high] or None."""
+        rival = None if self.rival is None else {"name": self.rival, "value": self.rival_value}
+        return {
+            "kind": self.kind,
+            "text": self.text,
+            "useful": self.useful,
+            "improving": self.improving,
+            "metric": self.metric,
+            "value": self.value,
+            "baseline": rival,
+            "difference": None if self.difference is None else list(self.difference),
+            "examples": self.examples,
+        }
+
+
+def verdict(
+    scored: Scored | None,
+    metric: str,
+    *,
+    guess: Rival | None = None,
+    baseline: Rival | None = None,
+    outputs: Sequence[Any] = (),
+    expected: Sequence[Any] = (),
+    classes: bool = False,
+    improving: bool = False,
+) -> Verdict:
+    """Returns the verdict on a model.
+
+    In this order: a model that answers all inputs alike ("one class", "writes nothing"); one that is no better than the
+    ``guess`` ("chance"): its score is not above it, or surely less than a tenth of the way to a perfect score above it;
+    one that is better or worse than the ``baseline`` ("better", "below"); else "cannot tell". Without a ``baseline``
+    the ``guess`` stands in its place.
+
+    Args:
+        scored: the model's scores, example by example.
+        metric: the one to compare.
+        guess: what needs no input: the most frequent label, the frequencies of tokens.
+        baseline: a simple method.
+        outputs: the model's predictions, none where the task has none.
+        expected: the right ones of the same examples.
+        classes: whether predictions are of a closed set (labels, tags).
+        improving: whether the loss still fell when the run ended.
+    """
+    found = Verdict("cannot tell", "", metric, 0 if scored is None else len(scored), improving=improving)
+    alike = uniform(outputs, expected, classes)
+    if alike is not None:
+        return _said(replace(found, kind=alike[0], examples=len(outputs)), alike[1])
+    over_guess, over_baseline = (_compared(scored, rival, metric) for rival in (guess, baseline))
+    if over_guess is not None and guess is not None and _by_chance(over_guess, metric):
+        return _said(_measured(found, guess, over_guess, "chance"), "no better than guessing")
+    rival, difference = (baseline, over_baseline) if over_baseline is not None else (guess, over_guess)
+    if rival is None or difference is None:
+        few = scored is None or len(scored) < 2
+        why = "one validation example, and a text counts as one" if few else "nothing simple to compare it with"
+        return _said(found, f"cannot tell: {why}")
+    gain = _gain(difference, metric)
+    kind: Kind = "better" if min(gain) > 0 else "below"
+    few = found.examples < FEW and difference.better is None  # of few the interval is too narrow
+    if few or difference.interval is None or min(gain) <= 0 <= max(gain):
+        kind = "cannot tell"
+    lines = {
+        "better": "better than {}",
+        "below": "below the baseline, {}",
+        "cannot tell": "cannot tell whether it is better than {}",
+    }
+    return _said(_measured(found, rival, difference, kind), lines[kind].format(rival.name))
+
+
+def improving(losses: Sequence[tuple[int, float]]) -> bool:
+    """Returns whether a loss was still falling: over the last quarter of the steps its least value fell by over 1 %, to
+    the last one.
+
+    Args:
+        losses: (step, loss), in their order.
+
+    >>> improving([(100, 3.0), (200, 2.5), (300, 2.2), (400, 2.0)])
+    True
+    >>> improving([(100, 3.0), (200, 2.0), (300, 2.0), (400, 1.995)])
+    False
+    """
+    if len(losses) < 2:
+        return False
+    last, loss = losses[-1]
+    before = [value for step, value in losses[:-1] if step <= LATE * last] or [losses[0][1]]
+    least = min(value for _, value in losses)
+    return loss <= least and loss < min(before) - GAIN * abs(min(before))
+
+
+def chosen(scored: Scored, places: Places) -> Scored:
+    """Returns the scores of some of the examples."""
+    if isinstance(scored, Sums):
+        return Sums(scored.statistics[places], scored.formula)
+    return _Chosen(scored, places)
+
+
+class _Chosen:
+    def __init__(self, scored: Scored, places: Places) -> None:
+        self.scored, self.places = scored, np.asarray(places, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def figures(self, places: Places) -> dict[str, float]:
+        return self.scored.figures(self.places[places])
+
+    def joined(self, other: Any) -> Scored:
+        if not isinstance(self.scored, Joins):
+            raise ValueError(f"{type(self.scored).__name__} cannot be joined with another model's scores")
+        both = other if isinstance(other, _Chosen) else _Chosen(other, np.arange(len(other)))
+        together = np.concatenate([self.places, both.places + len(self.scored)])
+        return _Chosen(self.scored.joined(both.scored), together)
+
+
+# ------------------------------------------------------------------------------------------------- the same for all
+
+
+def uniform(outputs: Sequence[Any], expected: Sequence[Any], classes: bool) -> tuple[Kind, str] | None:
+    """Returns the kind and the sentence for predictions that are all the same where they should differ; else None.
+
+    >>> uniform(["ham", "ham"], ["ham", "spam"], classes=True)
+    ('one class', "one class only: it says 'ham' of all 2 examples")
+    >>> uniform(["", ""], ["un", "deux"], classes=False)
+    ('writes nothing', 'writes nothing: its answer to all 2 examples is empty')
+    """
+    if len(outputs) < 2 or isinstance(outputs[0], float):
+        return None
+    given = {part for one in outputs for part in _parts(one, classes)}
+    wanted = {part for one in expected for part in _parts(one, classes)}
+    number = f"all {len(outputs):,} examples"
+    if not any(part.strip() for part in given):
+        if not any(part.strip() for part in wanted):
+            return None
+        what = "finds nothing: it gives no label to any" if classes else "writes nothing: its answer to"
+        return "writes nothing", f"{what} {f'of {number}' if classes else f'{number} is empty'}"
+    if len(given) > 1 or len(wanted) < 2:
+        return None
+    (said,) = given
+    short = said if len(said) <= 40 else said[:39] + "…"
+    if classes:
+        return "one class", f"one class only: it says {short!r} of {number}"
+    return "writes nothing", f"the same answer to {number}: {short!r}"
+
+
+def _parts(value: Any, classes: bool) -> list[str]:
+    """The labels of a prediction or of what is expected, or its text."""
+    if isinstance(value, Mapping):
+        return [str(value.get("label" if classes else "answer", ""))]
+    if isinstance(value, Span):
+        return [value.text]
+    if isinstance(value, list | tuple):
+        parts = [part for one in value for part in _parts(one, classes)]
+        return [part for part in parts if part != "O"] or [""]
+    return ["" if value is None else str(value)]
+
+
+# ----------------------------------------------------------------------------------------------------------- chance
+
+
+def _compared(scored: Scored | None, rival: Rival | None, metric: str) -> Difference | None:
+    """The model beside the rival; None where they have no such metric or not the same examples."""
+    if scored is None or rival is None or len(scored) != len(rival.scored) or len(scored) < 2:
+        return None
+    if len(scored) > MOST:
+        places = np.linspace(0, len(scored) - 1, MOST).astype(np.int64)
+        scored, rival = chosen(scored, places), Rival(rival.name, chosen(rival.scored, places))
+    return differences(rival.scored, scored).get(metric)
+
+
+def _by_chance(difference: Difference, metric: str) -> bool:
+    if difference.interval is None:
+        return False
+    low, high = sorted(_gain(difference, metric))
+    best = 0.0 if metric in LOWER_IS_BETTER else 100.0
+    return low <= 0 and (_gain(difference, metric, point=True)[0] <= 0 or high < SMALL * abs(best - difference.a))
+
+
+def _gain(difference: Difference, metric: str, point: bool = False) -> tuple[float, ...]:
+    """The interval of the difference, or the difference itself, with what is larger better."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    values = (difference.difference,) if point or difference.interval is None else difference.interval
+    return tuple(sign * value for value in values)
+
+
+def _measured(found: Verdict, rival: Rival, difference: Difference, kind: Kind) -> Verdict:
+    return replace(
+        found,
+        kind=kind,
+        examples=min(found.examples, MOST),
+        value=difference.b,
+        rival=rival.name,
+        rival_value=difference.a,
+        difference=difference.interval,
+    )
+
+
+def _said(found: Verdict, text: str) -> Verdict:
+    """With its line: the sentence, the figures, and that the run was still improving."""
+    if found.value is not None and found.difference is not None:
+        low, high = found.difference
+        beside = f" of {found.rival}" if found.kind == "chance" else ""
+        figures = f"{found.metric.replace('_', ' ')} {found.value:.4g} against {found.rival_value:.4g}{beside}"
+        text += f": {figures}, a difference of {low:+.3g} to {high:+.3g} at 95 % ({found.examples:,} examples"
+        text += f"{', give more' if found.kind == 'cannot tell' else ''})"
+    if found.improving:
+        text += "; it was still improving when the run ended"
+    return replace(found, text=text)

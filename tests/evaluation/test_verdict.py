@@ -1,0 +1,209 @@
+"""The verdict at the end of a run: made scores with known answers, a brute-force bootstrap, and whole small runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heedful import cli
+from heedful.evaluation.baselines import NGrams, linear_text, svm
+from heedful.evaluation.labelled import Labelled
+from heedful.evaluation.scored import Sums
+from heedful.evaluation.verdict import MOST, Rival, improving, uniform, verdict
+from heedful.settings import RunSettings
+from heedful.tasks.text_classification import TextClassification
+from heedful.training.report import remedy
+
+
+def accuracy(right: Any) -> Sums:
+    right = np.asarray(right, dtype=float)
+    return Sums(
+        np.stack([right, np.ones_like(right)], axis=1), lambda sums: {"accuracy": 100 * sums[0] / max(1, sums[1])}
+    )
+
+
+def loss(nats: Any) -> Sums:
+    nats = np.asarray(nats, dtype=float)
+    return Sums(np.stack([nats, np.ones_like(nats)], axis=1), lambda sums: {"loss": sums[0] / max(1, sums[1])})
+
+
+def first(right: int, of: int = 200) -> Sums:
+    return accuracy(np.arange(of) < right)
+
+
+GUESS, SIMPLE = Rival("the most frequent label", first(100)), Rival("a linear model", first(150))
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "useful"),
+    [
+        (first(180), "better", True),
+        (first(120), "below", True),
+        (first(152), "cannot tell", True),
+        (first(100), "chance", False),
+        (first(90), "chance", False),
+    ],
+)
+def test_each_kind_by_made_scores(model: Sums, kind: str, useful: bool) -> None:
+    found = verdict(model, "accuracy", guess=GUESS, baseline=SIMPLE)
+    assert (found.kind, found.useful) == (kind, useful)
+    assert found.rival == (GUESS.name if kind == "chance" else SIMPLE.name)
+    assert found.rival is not None
+    assert found.rival in found.text
+    assert json.loads(json.dumps(found.as_dict()))["baseline"]["name"] == found.rival
+
+
+def test_the_interval_is_that_of_a_brute_force_bootstrap() -> None:
+    draw = np.random.default_rng(1)
+    a, b = draw.random(300) < 0.7, draw.random(300) < 0.8
+    found = verdict(accuracy(b), "accuracy", baseline=Rival("simple", accuracy(a)))
+    again = [100 * (b[drawn].mean() - a[drawn].mean()) for drawn in (draw.integers(300, size=300) for _ in range(4000))]
+    assert found.difference == pytest.approx(np.quantile(again, [0.025, 0.975]), abs=1.0)
+    assert (found.value, found.rival_value) == (pytest.approx(100 * b.mean()), pytest.approx(100 * a.mean()))
+    assert found.kind == ("better" if np.quantile(again, 0.025) > 0 else "cannot tell")
+
+
+def test_of_a_loss_the_lower_is_the_better() -> None:
+    nats = np.random.default_rng(0).normal(3.0, 0.1, 100)
+    simple = Rival("n-grams", loss(nats))
+    assert verdict(loss(nats - 0.5), "loss", baseline=simple).kind == "better"
+    assert verdict(loss(nats + 0.5), "loss", baseline=simple).kind == "below"
+    assert verdict(loss(nats + 0.01), "loss", guess=simple).kind == "chance"
+
+
+def test_few_examples_cannot_tell() -> None:
+    right = np.array([0, 0, 0, 1, 1])
+    found = verdict(accuracy([1] * 5), "accuracy", baseline=Rival("simple", accuracy(right)))
+    assert found.kind == "cannot tell"
+    assert "give more" in found.text
+    assert verdict(accuracy([1]), "accuracy", baseline=Rival("simple", accuracy([0]))).kind == "cannot tell"
+    assert verdict(None, "accuracy").kind == "cannot tell"
+
+
+def test_many_examples_are_compared_in_part() -> None:
+    scored, simple = first(90_000, 100_000), Rival("simple", first(10_000, 100_000))
+    assert verdict(scored, "accuracy", baseline=simple).examples == MOST
+    labels = [("a",), ("b",)] * 6000
+    said = Labelled.of(["a", "b"], labels, labels)
+    found = verdict(said, "accuracy", guess=Rival("a", Labelled.of(["a", "b"], labels, [("a",)] * 12_000)))
+    assert (found.kind, found.value, found.examples) == ("better", 100.0, MOST)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected", "classes", "kind"),
+    [
+        (["ham"] * 3, ["ham", "spam", "ham"], True, "one class"),
+        (["ham"] * 3, ["ham"] * 3, True, None),  # there is nothing else to say
+        (["", " "], ["un", "deux"], False, "writes nothing"),
+        (["le le"] * 2, ["un", "deux"], False, "writes nothing"),
+        ([[], []], [("B-PER", "O"), ("O",)], True, "writes nothing"),
+        ([[], []], [("O",), ("O", "O")], True, None),
+        ([[{"label": "NOUN"}], [{"label": "NOUN"}]], [("NOUN",), ("VERB",)], True, "one class"),
+        ([{"answer": ""}, {"answer": ""}], [("Paris",), ("Rome",)], False, "writes nothing"),
+        ([0.5, 0.5], [1.0, 2.0], False, None),
+        (["ham", "spam"], ["ham", "ham"], True, None),
+    ],
+)
+def test_predictions_that_are_all_alike(
+    outputs: list[Any], expected: list[Any], classes: bool, kind: str | None
+) -> None:
+    found = uniform(outputs, expected, classes)
+    assert (None if found is None else found[0]) == kind
+    if kind is not None:
+        told = verdict(first(2, 2), "accuracy", outputs=outputs, expected=expected, classes=classes)
+        assert (told.kind, told.useful) == (kind, False)
+
+
+def test_still_improving_is_told_beside_the_kind() -> None:
+    assert improving([(10, 2.0), (20, 1.0)])
+    assert not improving([(10, 1.0), (20, 2.0)])
+    assert not improving([(10, 1.0)])
+    found = verdict(first(120), "accuracy", baseline=SIMPLE, improving=True)
+    assert found.kind == "below"
+    assert found.improving
+    assert "improving" in found.text
+
+
+def test_the_remedy_names_what_to_do() -> None:
+    settings = RunSettings(task="text-classification", train=("my labels.tsv",), out="out", max_minutes=2.0)
+    below = verdict(first(120), "accuracy", baseline=SIMPLE)
+    told = remedy(below, settings)
+    assert told is not None
+    assert "--from" in told
+    assert "heedful audit text-classification --train 'my labels.tsv'" in told
+    late = verdict(first(120), "accuracy", baseline=SIMPLE, improving=True)
+    told = remedy(late, settings)
+    assert told is not None
+    assert "--resume --max-minutes 6" in told
+    assert remedy(verdict(first(180), "accuracy", baseline=SIMPLE), settings) is None
+
+
+def test_n_grams_by_hand() -> None:
+    """Witten-Bell of the unigram: (count + types / vocabulary) / (tokens + types)."""
+    tokens = np.array([0, 1, 0, 2])
+    assert np.exp(-NGrams(tokens, 4, order=1).nats(np.array([0, 3]))) == pytest.approx([(2 + 3 / 4) / 7, (3 / 4) / 7])
+    model = NGrams(tokens, 4, order=2)  # 0 was followed by 1 and by 2, once each
+    one = (1 + 3 / 4) / 7
+    assert np.exp(-model.nats(np.array([0, 1])))[1] == pytest.approx((1 + 2 * one) / (2 + 2))
+    for history in range(4):  # probabilities of what follows sum to 1
+        each = [np.exp(-NGrams(tokens, 4).nats(np.array([history, 0, after]))[2]) for after in range(4)]
+        assert sum(each) == pytest.approx(1)
+
+
+def test_many_labels_take_the_quick_way() -> None:
+    texts = [f"word{i} and more" for i in range(60)] * 3
+    labels = [(f"label {i}",) for i in range(60)] * 3
+    assert linear_text(texts, labels, ["word7", "word59"], classifier=svm) == [("label 7",), ("label 59",)]
+
+
+# ------------------------------------------------------------------------------------------------------ whole runs
+
+TINY = ["--preset=bert-tiny", "--model.depth=1", "--model.dim=16", "--model.heads=2", "--training.log-every=10"]
+
+
+def classify(folder: Path, rows: list[tuple[str, str]], *more: str) -> list[str]:
+    file = folder / "labels.tsv"
+    file.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows), encoding="utf-8")
+    return ["train", "text-classification", "--train", str(file), "--out", str(folder / "out"), *TINY, *more]
+
+
+def test_a_useless_model_does_not_end_with_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = np.random.default_rng(0)
+    rows = [
+        (" ".join(draw.choice(["red", "blue", "green", "pink"], 3)) + f" {i}", "ab"[i % 3 == 0]) for i in range(150)
+    ]
+    assert cli.main(classify(tmp_path, rows, "--max-steps", "2", "--training.lr", "1e-6")) == 0
+    out = capsys.readouterr().out
+    line = next(line for line in out.splitlines() if line.startswith("verdict:"))
+    told = json.loads((tmp_path / "out" / "heedful.json").read_text(encoding="utf-8"))["verdict"]
+    assert told["kind"] in ("one class", "chance")
+    assert told["useful"] is False
+    assert told["text"] in line
+    end = out.splitlines()[-1]
+    assert end.startswith("next:")
+    assert "predict" not in end
+    assert "audit" in end or "--resume" in end
+
+
+def test_a_good_model_is_better_than_guessing_and_ends_with_predict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failing baseline takes nothing from the run: the guess stands in its place."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("no baseline today")
+
+    monkeypatch.setattr(TextClassification, "quick_baseline", fails)
+    rows = [(f"{word} {i}", label) for i in range(150) for word, label in (("good", "a"), ("bad", "b"), ("fine", "a"))]
+    assert cli.main([*classify(tmp_path, rows, "--max-steps", "40", "--training.lr", "5e-3"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["verdict"]
+    assert (told["kind"], told["baseline"]["name"], told["remedy"]) == ("better", "the most frequent label", None)
+    assert told["difference"][0] > 0
+    rest = classify(tmp_path, rows, "--max-steps", "40", "--training.lr", "5e-3", "--resume")
+    assert cli.main(rest) == 0  # done already: the weights that were kept are measured again, to the same verdict
+    assert capsys.readouterr().out.splitlines()[-1].startswith("next:")
+    assert json.loads((tmp_path / "out" / "heedful.json").read_text(encoding="utf-8"))["verdict"] == told
