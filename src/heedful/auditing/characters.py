@@ -35,6 +35,24 @@ ODD: dict[str, tuple[re.Pattern[str], str]] = {
     ),
 }
 
+BLANK = re.compile(r"\s")
+TOGETHER = 1 << 18  # characters of a text that are split into words at a time
+
+
+def blanks_as_one(text: str) -> str:
+    r"""Returns a text without blanks at its ends, and with one space in the place of each other run of blanks.
+
+    >>> blanks_as_one("  one\ttwo\n\nthree ")
+    'one two three'
+    """
+    parts, start = list[str](), 0
+    while start < len(text):
+        found = BLANK.search(text, start + TOGETHER)
+        end = found.start() if found else len(text)
+        parts.append(" ".join(text[start:end].split()))
+        start = end
+    return " ".join(filter(None, parts))
+
 
 def texts_of(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
     """The texts of a row, those of words as one: what is asked, answered, said in messages, and the labels.

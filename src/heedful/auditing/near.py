@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from heedful.auditing.characters import texts_of
+from heedful.auditing.characters import blanks_as_one, texts_of
 from heedful.auditing.finding import Finding, place
 from heedful.auditing.rows import asked_of
 from heedful.data import Row
@@ -106,7 +106,7 @@ def _texts(rows: Sequence[Row], columns: Mapping[str, Kind], asks: Collection[st
             asked["messages"] = [message for message in asked["messages"] if message["role"] != "system"]
         only = Row(asked, row.file, row.line)
         texts = tuple(
-            " ".join(" ".join(texts_of(only, {name: kind})).split()).casefold() for name, kind in columns.items()
+            blanks_as_one(" ".join(texts_of(only, {name: kind}))).casefold() for name, kind in columns.items()
         )
         if any(texts):
             found.append((texts, row))

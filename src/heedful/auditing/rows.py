@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from heedful.auditing.characters import blanks_as_one
 from heedful.auditing.finding import Finding, place
 from heedful.data import Picture, Row, Rows
 from heedful.data.rows import Kind
@@ -72,7 +73,7 @@ def _digest(value: Any) -> bytes:
 def _plain(value: Any) -> str:
     """Texts with letters in whichever case and blanks as one; words, spans and numbers by what they show."""
     if isinstance(value, str):
-        return " ".join(value.split()).casefold()
+        return blanks_as_one(value).casefold()
     if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
         return repr([sorted((name, _plain(each)) for name, each in message.items()) for message in value])
     return repr(value)

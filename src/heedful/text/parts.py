@@ -8,12 +8,11 @@ from itertools import chain, repeat
 
 import numpy as np
 
+from heedful.text.cuts import CUT, PART, WORD_CUT, cuts
 from heedful.text.tokenizer import Tokenizer
 from heedful.text.word_cache import WordCache
 
-PART = 1 << 18  # characters of one part, about
 TOGETHER = 16 * PART  # characters encoded at a time: the library's encodings are far larger than their ids
-CUT = re.compile(r"[^\W\d_](?=\n)")  # between a letter and a line's end tokenizers of words cut too
 
 
 def encode_parts(
@@ -23,12 +22,14 @@ def encode_parts(
     ``continues`` says which of them go on with the one before; by default none.
 
     The ids of a text's parts, joined, are those of the whole: it is cut only between a letter and the end of a line,
-    and not at all for a tokenizer that reads a part otherwise (one that puts a space before every text).
+    before a word too where words are read alike alone and in a text, and not at all for a tokenizer that reads a part
+    otherwise (one that puts a space before every text).
     """
     whole, *halves = tokenizer.encode(["one\n two\n\nthree", "one", "\n two\n\nthree"])
     words = WordCache(tokenizer)
     most = None if whole != halves[0] + halves[1] else TOGETHER if words.cuts else PART
-    for group in _grouped(zip(texts, chain(continues, repeat(False)), strict=False), most):
+    at = WORD_CUT if words.cuts else CUT
+    for group in _grouped(zip(texts, chain(continues, repeat(False)), strict=False), most, at):
         parts = (part for _, part in group)
         ids = map(words.encode, parts) if words.cuts else _arrays(tokenizer.encode([*parts]))
         yield from zip((begins for begins, _ in group), ids, strict=True)
@@ -38,12 +39,14 @@ def _arrays(rows: Iterable[list[int]]) -> Iterator[np.ndarray]:
     return (np.array(ids, dtype=np.int32) for ids in rows)
 
 
-def _grouped(texts: Iterable[tuple[str, bool]], most: int | None) -> Iterator[list[tuple[bool, str]]]:
+def _grouped(
+    texts: Iterable[tuple[str, bool]], most: int | None, at: re.Pattern[str]
+) -> Iterator[list[tuple[bool, str]]]:
     """Lists of (whether a text begins, part of about ``most`` characters), each list of ``TOGETHER`` characters."""
     group: list[tuple[bool, str]] = []
     size = 0
     for text, continues in texts:
-        for start, end in _cuts(text, most):
+        for start, end in cuts(text, most, at):
             group.append((start == 0 and not continues, text[start:end]))
             size += end - start
             if size >= TOGETHER:
@@ -51,11 +54,3 @@ def _grouped(texts: Iterable[tuple[str, bool]], most: int | None) -> Iterator[li
                 group, size = [], 0
     if group:
         yield group
-
-
-def _cuts(text: str, most: int | None) -> Iterator[tuple[int, int]]:
-    start = 0
-    while most is not None and (found := CUT.search(text, start + most)):
-        yield start, found.end()
-        start = found.end()
-    yield start, len(text)

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from heedful.errors import HeedfulError
+from heedful.text.cuts import PART, WORD_CUT, cuts
 
 # What stands around a text, and around a pair of them; ":1" is the second segment (BERT's sentence B).
 TEMPLATES = {
@@ -42,12 +43,14 @@ def train(
     named, fills = [*special, *masks], bool(masks or holes)
     common: dict[str, Any] = {"vocab_size": size - len(holes), "special_tokens": named, "show_progress": False}
     trainer: Any
+    most: int | None = PART  # characters learned from at a time: the library needs about 75 times their bytes
     if kind == "bpe":
         tokenizer = Tokenizer(models.BPE())
         # One space is always put in front and always taken away, so that a word is the same token everywhere in a
         # text and decoding gives the very string back, whatever it begins with. A bare text may stand anywhere in a
         # longer one (a prompt), and with a mask what comes after it is a text of its own: nothing is put before those.
         bare = template == "none" or fills
+        most = PART if bare else None
         tokenizer.normalizer = normalizers.Sequence(lower if bare else [*lower, normalizers.Prepend(" ")])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -89,7 +92,8 @@ def train(
         tokenizer.decoder = decoders.Fuse()
         trainer = trainers.WordLevelTrainer(**common)
     try:
-        tokenizer.train_from_iterator(texts, trainer, length=len(texts))
+        parts = (text[start:end] for text in texts for start, end in cuts(text, most, WORD_CUT))
+        tokenizer.train_from_iterator(parts, trainer)
     except Exception as error:  # the library raises the bare class
         reason = str(error).partition("\n")[0]
         raise HeedfulError(f"no {kind} vocabulary of {size} from this text ({reason}); choose another size") from error
