@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: install demo test lint docs bench clean
+.PHONY: install demo test lint fuzz docs bench clean
 
 install: $(VENV)/.installed
 
@@ -22,6 +22,9 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+fuzz: install
+	$(BIN)/python tests/fuzz/fuzz.py $(ARGS)
 
 docs: install
 	$(BIN)/python -W error::SyntaxWarning -m sphinx -q -W -b html docs build/site

@@ -1,0 +1,33 @@
+"""The short form of the fuzzer, and that it finds what it looks for.
+
+What fails is printed with the command that runs that case alone again, such as
+``python tests/fuzz/fuzz.py folders --seed 1 --case 76 --show``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+FUZZ = Path(__file__).with_name("fuzz.py")
+FOUND = {"waits": "hang", "code": "executed"}  # the sorts that are told under another name
+
+
+def fuzz(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(FUZZ), *options], capture_output=True, text=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the fuzzer forks a process a case and reads /proc")
+def test_every_sort_of_fault_is_found() -> None:
+    done = fuzz("faults", "--json", "--workers=1", "--busy=1", "--waiting=8", "--memory=200")
+    assert done.returncode == 1, done.stderr
+    outcomes: list[Mapping[str, str]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["what"]: one["kind"] for one in outcomes} == {
+        one["what"]: FOUND.get(one["what"], one["what"]) for one in outcomes
+    }
+    assert len(outcomes) == 12
