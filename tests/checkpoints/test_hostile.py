@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import heedful
 from heedful.checkpoints import load, save
-from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, StackConfig
+from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, PatchConfig, StackConfig, VisionConfig
 
 STACK = StackConfig(
     dim=16, depth=2, heads=2, causal=True, position=LearnedPosition(length=8), activation="gelu_tanh", init="scaled"
@@ -304,6 +304,25 @@ def test_a_head_is_fresh_only_when_asked_for(gpt: Path) -> None:
         load(gpt)
     with pytest.raises(heedful.HeedfulError, match=f"missing: {WTE}"):
         load(gpt, head="sequence")
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 16), (16,), (), (1, 1, 8)])
+def test_tokens_that_are_to_be_joined_have_one_row(shape: tuple[int, ...], tmp_path: Path) -> None:
+    patches = PatchConfig(image_size=(8, 8), patch_size=4, channels=1, prefix="class+distillation")
+    stack = StackConfig(dim=16, depth=1, heads=2, position=LearnedPosition(length=6))
+    save(heedful.create(VisionConfig(patches=patches, encoder=stack), seed=0), tmp_path)
+    tensors = load_file(tmp_path / WHOLE)
+    [name] = [name for name in tensors if name.endswith("distillation_token")]
+    save_file(tensors | {name: torch.ones(shape)}, tmp_path / WHOLE)
+    with pytest.raises(heedful.HeedfulError, match=r"config.json: .*distillation_token is .*take other weights"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("task", [{"a": 1}, ["translation"], 3, True])
+def test_a_task_that_is_no_name(task: Any, gpt: Path) -> None:
+    (gpt / "heedful.json").write_text(json.dumps({"task": task}))
+    with pytest.raises(heedful.HeedfulError, match=r"unknown task .*(known|did you mean)"):
+        heedful.pipeline(None, gpt)
 
 
 def test_our_own_layout_is_held_to_its_weights_too(tmp_path: Path) -> None:

@@ -32,8 +32,14 @@ from threading import Thread
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+SOURCE = HERE.parents[1] / "src"
+sys.path[:0] = [str(HERE), str(HERE.parent), str(SOURCE)]
+os.environ |= {
+    "PYTHONPATH": str(SOURCE),
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+}
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from sandbox import GOOD, Limits, tried  # noqa: E402 (beside this file)

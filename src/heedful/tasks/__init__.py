@@ -52,8 +52,8 @@ def names() -> list[dict[str, str]]:
 
 def check(name: str) -> None:
     """Raise ``HeedfulError``, naming the nearest, where there is no task of this name."""
-    if name not in TASKS:
-        raise HeedfulError(f"unknown task {name!r}; {nearest(name, TASKS)}")
+    if not isinstance(name, str) or name not in TASKS:
+        raise HeedfulError(f"unknown task {name!r}; {nearest(str(name), TASKS)}")
 
 
 def get(name: str, family: str | None = None) -> type[Task]:

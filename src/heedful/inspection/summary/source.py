@@ -20,6 +20,7 @@ from heedful.checkpoints.families import family_of
 from heedful.checkpoints.fitting import belongs, blank, matched
 from heedful.checkpoints.folder import ADAPTER_CONFIG, CONFIG, INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, find, read_json
 from heedful.checkpoints.resizing import resized
+from heedful.checkpoints.weights import weight_map
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
@@ -120,9 +121,7 @@ def _headers(folder: Path) -> dict[str, tuple[Path, Tensor]]:
     """The tensors of a folder's safetensors files, on the meta device, with their files; {} where it has none."""
     files = [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
     if not files and (folder / INDEX).is_file():
-        places = read_json(folder / INDEX).get("weight_map")
-        names = sorted(set(places.values())) if isinstance(places, dict) else []
-        files = [folder / name for name in names if Path(name).name == name]
+        files = [folder / name for name in sorted(set(weight_map(folder / INDEX).values()))]
     return {name: (file, tensor) for file in files for name, tensor in _header(file).items()}
 
 
