@@ -137,6 +137,7 @@ class DataSettings(Settings):
     section: ClassVar[str] = "data"
 
     columns: tuple[str, ...] | None = _option("columns, source first: names as en,fr, numbers from 1, or column=name")
+    label_kind: Literal["class", "number"] | None = _option("labels are classes, or numbers (regression)")
     label_separator: str | None = _option("what stands between labels where an example may have several")
     valid_fraction: float | None = _option("share kept for validation without --valid", above=0, below=1)
     max_length: int | None = _option("most tokens of an example (a language model's context)", least=1)

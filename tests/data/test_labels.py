@@ -148,7 +148,6 @@ def test_a_blank_label_is_a_blank_row_where_each_row_has_one(write: Write) -> No
 
 LABELLED: dict[str, tuple[list[object], str]] = {
     "null": (["a", None], "'label' is null and a label is wanted, in {path}:2; write it as text or a whole number"),
-    "fraction": ([1.0], "'label' is 1.0 and a label is wanted, in {path}:1;"),
     "not a number": ([float("nan")], "'label' is NaN and a label is wanted, in {path}:1;"),
     "record": ([{"a": 1}], "'label' is {\"a\": 1} and a label is wanted, in {path}:1;"),
     "null in a list": ([["a"], [None]], "'label' is null and a label is wanted, in {path}:2;"),
@@ -165,11 +164,11 @@ def test_what_is_no_label_is_said(write: Write, case: str) -> None:
     assert expected.replace("{path}", path) in said(path)
 
 
-def test_null_and_fractions_of_parquet_are_said(write: Write) -> None:
+def test_null_and_infinity_of_parquet_are_said(write: Write) -> None:
     path = write("a.parquet", parquet({"text": ["x", "y"], "label": ["a", None]}))
     assert f"'label' is null and a label is wanted, in {path}:2;" in said(path)
-    path = write("b.parquet", parquet({"text": ["x"], "label": [0.5]}))
-    assert f"'label' is 0.5 and a label is wanted, in {path}:1;" in said(path)
+    path = write("b.parquet", parquet({"text": ["x"], "label": [float("inf")]}))
+    assert f"'label' is Infinity and a label is wanted, in {path}:1;" in said(path)
 
 
 def test_a_separator_without_effect_is_refused(write: Write) -> None:

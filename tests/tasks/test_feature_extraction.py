@@ -500,7 +500,7 @@ def test_minilm_is_what_was_published() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("text\tother\na\tb\n", "no column 'text_pair' among 'text', 'other', in {file}:1; "),
+        ("text\tother\na\t1\nb\t2\n", "no column 'text_pair' among 'text', 'other', in {file}:1; "),
         ("text\ttext_pair\tscore\na\tb\t3\nc\td\thigh\n", "'score' is \"high\" and a number is wanted, in {file}:3;"),
         ("text\ttext_pair\tscore\na\tb\t3,5\n", "'score' is \"3,5\" and a number is wanted, in {file}:2"),
         ("text\ttext_pair\tscore\na\tb\tnan\n", "'score' is \"nan\" and a number is wanted, in {file}:2"),

@@ -156,10 +156,13 @@ def test_classes_without_names(table: dict[int, str] | None, tmp_path: Path) -> 
     assert classify("a pear")["output"] in classify.task.labels
 
 
-def test_a_model_that_gives_a_number_is_refused(tmp_path: Path) -> None:
-    published("Bert", tmp_path, id2label={0: "LABEL_0"})
-    with pytest.raises(HeedfulError, match="gives each text one number, no label"):
-        heedful.pipeline("text-classification", tmp_path)
+@pytest.mark.parametrize("name", ["Bert", "GPT2", "T5"])
+@pytest.mark.parametrize("problem", ["regression", None])
+def test_a_model_of_one_output_gives_its_number(name: str, problem: str | None, tmp_path: Path) -> None:
+    theirs, model = published(name, tmp_path, id2label={0: "LABEL_0"}, problem_type=problem)
+    number = heedful.pipeline("text-classification", tmp_path)
+    expected = logits(theirs, model, TEXTS)[:, 0].tolist()
+    assert [answer["output"] for answer in number(TEXTS)] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_model_without_a_classifier_is_refused(shared_data: Any, tmp_path: Path) -> None:

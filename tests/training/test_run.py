@@ -301,7 +301,7 @@ def good(*more: str) -> Callable[[Path], list[str]]:
         (tsv(""), ["bad.tsv", "no rows"]),
         (tsv(b"a\tb\nc\0\td\n"), ["bad.tsv:2", "NUL byte"]),
         (tsv("a\tb\nc\n"), ["bad.tsv:2", "column"]),
-        (tsv("en,fr\na,b\n", "bad.csv"), ["'en', 'fr'", "--data.columns en,fr"]),
+        (tsv("en,fr,de\na,b,c\nd,e,f\n", "bad.csv"), ["'en', 'fr', 'de'", "--data.columns en,fr"]),
         (two("a\nb\n", "a\n"), ["a.en:2", "2 lines", "1 line"]),
         (tsv(b"a\tb\nc\xff\td\n"), ["bad.tsv:2", "UTF-8", "iconv"]),
         (tsv('{"source": "a", "target": "b"}\n{"source":\n', "bad.jsonl"), ["bad.jsonl:2", "JSON"]),

@@ -81,6 +81,7 @@ def audit(settings: RunSettings) -> Audit:
     kind = tasks.chosen(settings)
     settings = asked_for(kind, settings)
     rows, held = divided(kind, settings)
+    kind = kind.for_rows(rows, settings)
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device_of("cpu"))
     task, config = _made(kind, rows, settings)
     encoded = task.encode(rows, settings.data.max_length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from statistics import fmean, pstdev
 
 from heedful.auditing.finding import Finding, place
 from heedful.data import Row, Rows
@@ -18,6 +19,7 @@ SKEWED = 0.9  # the share from which one label drowns the others
 
 def balance(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
     """How often each label stands, and which hardly does."""
+    yield from (_numbers(rows, name) for name, kind in columns.items() if kind == "number" and rows)
     for name in _labelled(columns):
         counts: Counter[str] = Counter()
         where: dict[str, list[str]] = defaultdict(list)
@@ -45,6 +47,13 @@ def balance(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Findin
         if "tags" not in columns.values() and len(counts) > 1 and most > SKEWED * total:
             text = f"{100 * most / total:.1f} % are {_quoted(top)}: look at macro F1 and Matthews, accuracy says little"
             yield Finding("skewed", "warning", most, text)
+
+
+def _numbers(rows: Sequence[Row], name: str) -> Finding:
+    """The range of labels that are numbers."""
+    values = [row.values[name] for row in rows]
+    text = f"numbers from {min(values):g} to {max(values):g}, {fmean(values):.4g} on average (deviation "
+    return Finding("labels", "fact", len(values), f"{text}{pstdev(values):.4g})")
 
 
 def unlearned(held: Rows, known: Collection[str], columns: Mapping[str, Kind]) -> tuple[list[Finding], Rows]:

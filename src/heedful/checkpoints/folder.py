@@ -22,6 +22,7 @@ PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 ADAPTER_CONFIG = "adapter_config.json"  # PEFT's
 READY, MOVES = ".ready", "moves.json"  # the ending of a folder of files to be moved, and the list of them
 MULTI_LABEL = {"problem_type": "multi_label_classification"}  # in config.json, where an input may have several labels
+REGRESSION = {"problem_type": "regression"}  # where the only output is a number
 
 _HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(@(?P<revision>[^@\s]+))?")
 
@@ -73,6 +74,15 @@ def read_card(folder: str | Path) -> dict[str, Any]:
 def multi_label(theirs: Mapping[str, Any]) -> bool:
     """Whether a ``config.json`` says that an input may have several labels, or none."""
     return theirs.get("problem_type") == MULTI_LABEL["problem_type"]
+
+
+def regression(theirs: Mapping[str, Any]) -> bool:
+    """Whether a ``config.json`` says that the only output of a classifier is a number: by its name, or as
+    ``transformers`` takes one of a single output that says nothing.
+    """
+    problem, names = theirs.get("problem_type"), theirs.get("id2label")
+    labels = len(names) if isinstance(names, Mapping) else theirs.get("num_labels", 2)
+    return problem == REGRESSION["problem_type"] or (problem is None and labels == 1)
 
 
 def to_json(data: Any) -> bytes:

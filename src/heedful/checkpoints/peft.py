@@ -30,6 +30,7 @@ from heedful.checkpoints.folder import (
     multi_label,
     read_card,
     read_json,
+    regression,
 )
 from heedful.checkpoints.peft_config import HEADS, covers, find_base, read_config, write_config
 from heedful.checkpoints.peft_names import (
@@ -248,6 +249,7 @@ def _tell(model: Model, folder: Path) -> None:
     if (folder / CONFIG).exists():
         theirs, generation = told(folder)
         model.labels, model.multi_label = label_names(theirs), multi_label(theirs)
+        model.regression = regression(theirs)
         model.generation = generation or model.generation
 
 
@@ -272,7 +274,8 @@ def adapter_files(model: Model, family: Family, case: Case, folder: Path) -> tup
         assert len({id(low[path].lora_a) for path in parts}) == 1, f"{parts} are one map, but have several A"
         tensors[PREFIX + name + A] = low[parts[0]].lora_a
         tensors[PREFIX + name + B] = torch.cat([low[path].lora_b for path in parts])
-    whole = family.tensors_out({name: model.get_parameter(name) for name in adapter.whole}, case)
+    stored = model.stored()
+    whole = family.tensors_out({name: stored[name] for name in adapter.whole}, case)
     others = {module_of(name, family, case) for name in model.state_dict() if ".lora_" not in name} - adapted.keys()
     config = write_config(
         adapter,

@@ -16,14 +16,14 @@ from heedful.checkpoints.facts import label_names
 from heedful.checkpoints.families import family_of
 from heedful.checkpoints.family import Family
 from heedful.checkpoints.fitting import belongs, blank, fill, fresh_head, matched, not_finite
-from heedful.checkpoints.folder import CONFIG, find, multi_label, read_card
+from heedful.checkpoints.folder import CONFIG, find, multi_label, read_card, regression
 from heedful.checkpoints.peft import is_adapter, open_adapter
 from heedful.checkpoints.peft_names import adaptable
 from heedful.checkpoints.pooling import pooled_head
 from heedful.checkpoints.resizing import resize, resized
 from heedful.checkpoints.rules import Tensors
 from heedful.checkpoints.weights import FLOATS, read_tensors, refuse_not_finite
-from heedful.config import Head, ModelConfig, PooledHead
+from heedful.config import Head, ModelConfig, PooledHead, SequenceHead
 from heedful.errors import HeedfulError, nearest
 from heedful.inference.prepare import LOW, prepare, stored_as
 from heedful.models import Model
@@ -138,6 +138,7 @@ def _opened(
     model.layout, model.fresh, model.generation = family.name, [*fresh, *rows], generation
     model.labels = label_names(theirs) if asked == config.head else []
     model.multi_label = multi_label(theirs)
+    model.regression = isinstance(model.config.head, SequenceHead) and regression(theirs)
     adaptable(model)
     return model
 

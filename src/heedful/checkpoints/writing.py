@@ -25,6 +25,7 @@ from heedful.checkpoints.folder import (
     INDEX,
     MULTI_LABEL,
     README,
+    REGRESSION,
     WEIGHTS,
     to_json,
     written,
@@ -120,7 +121,7 @@ def save(
 
 def _once(model: Model) -> Tensors:
     """The model's tensors by our names, those with several places under the first."""
-    state = model.state_dict()
+    state = model.stored()
     return {first: state[first] for first in places(model)}
 
 
@@ -138,7 +139,7 @@ def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if len(names) != head.labels:
         raise HeedfulError(f"{len(names)} label names for a head of {head.labels} labels")
-    several = MULTI_LABEL if model.multi_label else {}
+    several = MULTI_LABEL if model.multi_label else REGRESSION if model.regression else {}
     return label_tables([str(name) for name in names]) | several
 
 

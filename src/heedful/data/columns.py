@@ -170,9 +170,13 @@ def guess(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: M
         chosen[column] = name
     free = {name: one for name, one in profiles.items() if name not in chosen.values()}
     for column, kind in columns.items():
-        if column in chosen or kind not in ("label", "image"):
+        if column in chosen or kind not in ("label", "number", "image"):
             continue
-        chosen[column] = _label(column, free) if kind == "label" else _only(column, _those(free, "is_image"))
+        if kind == "image":
+            chosen[column] = _only(column, _those(free, "is_image"))
+        else:
+            numbers = {name: one for name, one in free.items() if one.numbers}
+            chosen[column] = _label(column, numbers if kind == "number" else free)
         free.pop(chosen[column])
     missing = [column for column in required(columns) if column not in chosen]
     if missing:
@@ -184,9 +188,14 @@ def likely(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: 
     """For each column one of the file's that may be it, ``fixed`` ones as they are; [] where one has none."""
     free = {name: one for name, one in profiles.items() if name not in fixed.values()}
     texts = [*_those(free, "is_text"), *_those(free, "is_words")]
-    if "label" in columns.values():
+    if {"label", "number"} & {*columns.values()}:
         texts.sort(key=lambda name: -free[name].length)
-    may = {"label": [*_those(free, "is_label"), *_those(free, "is_number")], "image": _those(free, "is_image")}
+    numbers = _those(free, "is_number")
+    may = {
+        "label": [*_those(free, "is_label"), *numbers],
+        "number": numbers,
+        "image": _those(free, "is_image"),
+    }
     chosen: list[str] = []
     for column, kind in columns.items():
         names = [fixed[column]] if column in fixed else may.get(kind, texts)

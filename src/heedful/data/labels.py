@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,9 @@ from heedful.errors import HeedfulError
 class Labels:
     """Reads the labels of one file: each a name, or, where a row may have several or none, a tuple of names.
 
-    A text is a name as it is, without the blanks around it; true, false and whole numbers are written out ("true",
-    "7"), or called by their names where the file says them (`classes`, of which 0 is the first). A list of these, or a
-    text to be cut at `separator`, is a tuple: in their order, each once, none of them blank.
+    A text is a name as it is, without the blanks around it; true, false and numbers are written out ("true", "7",
+    "0.5"), or called by their names where the file says them (`classes`, of which 0 is the first). A list of these, or
+    a text to be cut at `separator`, is a tuple: in their order, each once, none of them blank.
 
     >>> Labels().read(7, "label", "a.jsonl:1"), Labels(separator=";").read("red; blue;red", "label", "a.tsv:1")
     ('7', ('red', 'blue'))
@@ -26,7 +27,7 @@ class Labels:
         self._several: bool | None = None  # as the first row has it, so must all
 
     def read(self, value: Any, column: str, place: str) -> str | tuple[str, ...]:
-        """The label or labels. Raises `HeedfulError`, naming `place`, for null, fractions and whatever else is none,
+        """The label or labels. Raises `HeedfulError`, naming `place`, for null and whatever else is none,
         for a number without a name, and for a list in a file that has single labels, or the other way round.
         """
         if self.separator is not None and isinstance(value, str):
@@ -48,6 +49,8 @@ class Labels:
             return whole(value, column, place).strip()
         if isinstance(value, bool) and self.classes is None:
             return "true" if value else "false"
+        if isinstance(value, float) and math.isfinite(value) and self.classes is None:
+            return str(int(value) if value.is_integer() else value)
         if not isinstance(value, int):
             raise HeedfulError(
                 f"{column!r} is {brief(json.dumps(value, default=str))} and a label is wanted, in {place}; write it as "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from heedful.data.labels import brief
@@ -27,6 +29,27 @@ def as_number(value: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+def are_quantities(labels: Sequence[str], classes: int = 20) -> bool:
+    """Whether labels are quantities, not the names of classes: numbers, some with fractions and three different ones
+    at least, or whole ones of which more than ``classes`` differ, unless they count classes from 0 or 1 on without a
+    gap, each in several rows.
+
+    >>> are_quantities(["0.5", "3", "1.25"]), are_quantities(["1", "2", "3", "4", "5"]), are_quantities(["1", "two"])
+    (True, False, False)
+    >>> are_quantities([str(year) for year in range(1950, 2000)]), are_quantities([str(i % 50) for i in range(500)])
+    (True, False)
+    """
+    numbers = [as_number(label) for label in labels]
+    counts = Counter(number for number in numbers if number is not None)
+    if None in numbers or len(counts) < 3:
+        return False
+    if not all(number.is_integer() for number in counts):
+        return True
+    lowest, highest = min(counts), max(counts)
+    counted = lowest in (0, 1) and highest - lowest + 1 == len(counts) and min(counts.values()) > 1
+    return len(counts) > classes and not counted
 
 
 class Numbers:

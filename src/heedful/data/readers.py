@@ -67,7 +67,7 @@ def read(
               or lists in JSON or Parquet: see `heedful.data.conll`.
             - "answers": a tuple of `Span`, pieces of a "context", () where it has no answer. SQuAD's JSON, or a table:
               see `heedful.data.squad`.
-            - "number?": a float, where the source has it.
+            - "number": a float; "number?": a float, where the source has it.
             - "messages?": a tuple of mappings with their "role" and "content", or in its place the texts "prompt" and
               "completion", where the source is a table that has them: see `heedful.data.conversations`.
         names: what the file calls the columns: names, numbers from 1, or dotted keys of nested JSON ("translation.en"),
@@ -229,7 +229,7 @@ def _parallel(
     sources: Sequence[str], columns: Mapping[str, Kind], separator: str | None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     streams = [(text for _, text in text_stream(path)) for path in sources]
-    made: dict[str, Callable[[], Reader]] = {"label": lambda: Labels(separator), "number?": Numbers}
+    made: dict[str, Callable[[], Reader]] = {"label": lambda: Labels(separator), "number": Numbers, "number?": Numbers}
     labels = [made[kind]() if kind in made else None for kind in columns.values()]
     counts = [0] * len(sources)
     for line, texts in enumerate(zip_longest(*streams), 1):

@@ -15,7 +15,7 @@ from heedful.errors import HeedfulError
 #   "document" a whole text (str), line ends and all; "image" a `Picture`;
 #   "words" a tuple of words, never empty, "tags" a tuple of labels, one a word;
 #   "answers" a tuple of `Span`, pieces of another column's text, () where that text has no answer;
-#   "number?" a float, left out of the row where the file has no such column;
+#   "number" a float; "number?" the same, left out of the row where the file has no such column;
 #   "messages" a conversation: a tuple of mappings, each with its "role" and "content"; "messages?" as the others with a
 #   question mark.
 Kind = Literal[
@@ -28,6 +28,7 @@ Kind = Literal[
     "words",
     "tags",
     "answers",
+    "number",
     "number?",
     "messages",
     "messages?",

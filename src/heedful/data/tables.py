@@ -51,7 +51,9 @@ class Table:
     _likely: list[str] = field(default_factory=list, init=False)  # columns that may be the needed ones
 
     def __post_init__(self) -> None:
-        self.form: Format = format_of(self.path, labelled=self.spare or "label" in self.columns.values())
+        self.form: Format = format_of(
+            self.path, labelled=self.spare or bool({"label", "number"} & {*self.columns.values()})
+        )
         if self.form.note:
             self.notes.append(f"{shown(self.path)} is read as {self.form.note}")
 
@@ -238,7 +240,7 @@ class Table:
         """Whether the columns of a table without a header are the wanted ones in their order: texts alone, as many as
         are wanted, or of more columns the first, where it is text.
         """
-        if {"label", "image", "answers"} & {self.columns[column] for column in self.taken}:
+        if {"label", "number", "image", "answers"} & {self.columns[column] for column in self.taken}:
             return False
         if len(rows[0]) <= len(self.taken):
             return True
@@ -273,7 +275,7 @@ class Table:
         return header, places
 
     def _is_label(self, column: str) -> bool:
-        return self.columns[column] == "label"
+        return self.columns[column] in ("label", "number")
 
     def _check_once(self, header: list[str], line: int) -> None:
         """Raise where two cells of a header have a name that is wanted."""

@@ -61,6 +61,22 @@ def linear_text(
     return [tuple(name for name, holds in zip(names, row, strict=True) if holds) for row in zip(*given, strict=True)]
 
 
+def ridge_text(texts: Sequence[str], numbers: Sequence[float], asked: Sequence[str]) -> NDArray[np.float64]:
+    """The numbers that ridge regression on the weights of words and pairs of words (see ``linear_text``) gives to the
+    texts ``asked``; with a penalty of 1 on the weights of standardised numbers (scikit-learn's ``Ridge``).
+    """
+    words = _learning("feature_extraction.text").TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\w+")
+    try:
+        known = words.fit_transform(texts)
+    except ValueError as error:  # an empty vocabulary
+        raise HeedfulError("no training text has a word, so --baseline has nothing to go by; leave it out") from error
+    true = np.asarray(numbers, dtype=np.float64)
+    mean, deviation = true.mean(), true.std() or 1.0
+    model = _learning("linear_model").Ridge(alpha=1.0, solver="lsqr").fit(known, (true - mean) / deviation)
+    found: NDArray[np.float64] = model.predict(words.transform(asked)) * deviation + mean
+    return found
+
+
 def word_vectors(texts: Sequence[str], *asked: Sequence[str]) -> list[Any]:
     """For each list of texts that is ``asked`` the rows (N, words), sparse and of length 1, of its texts' weights
     tf · (ln((1 + n) / (1 + df)) + 1), n and df counted among ``texts`` (scikit-learn's ``TfidfVectorizer``).

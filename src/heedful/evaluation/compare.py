@@ -122,7 +122,7 @@ def _check_alike(models: Sequence[str], pipes: Sequence[Pipeline]) -> None:
         raise HeedfulError(
             f"{models[0]} is for {a.name}, {models[1]} for {b.name}; only models of one task can be compared"
         )
-    if dict(a.columns) != dict(b.columns):
+    if list(a.columns) != list(b.columns):
         asked = [", ".join(task.columns) for task in (a, b)]
         raise HeedfulError(
             f"{models[0]} is asked with {asked[0]}, {models[1]} with {asked[1]}; only models of the same columns can "

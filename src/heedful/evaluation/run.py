@@ -156,4 +156,4 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
     for file in settings.train:
         if not file.startswith((PREFIX, hub_sets.PREFIX)) and not Path(file).exists():
             raise HeedfulError(f"the model was trained on {file}, which is not here (any more); {remedy}")
-    return divided(type(pipe.task), settings)[0]
+    return divided(type(pipe.task), settings, settled=True)[0]

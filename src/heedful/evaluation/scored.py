@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 Places = NDArray[np.int64]
 Figures = dict[str, float]
 # of these the smaller is the better one, of every other metric the larger
-LOWER_IS_BETTER = frozenset({"loss", "perplexity", "pseudo_perplexity", "bits_per_byte", "ter"})
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "pseudo_perplexity", "bits_per_byte", "ter", "mae"})
 
 
 class Scored(Protocol):

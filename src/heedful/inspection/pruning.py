@@ -244,7 +244,7 @@ def _taken(name: str, state: Mapping[str, Tensor], plans: Mapping[str, _Plan]) -
 
 def _tell(made: Model, model: Model, old: Mapping[str, str]) -> None:
     """What the large model knows besides its weights."""
-    made.labels, made.multi_label = model.labels, model.multi_label
+    made.labels, made.multi_label, made.regression = model.labels, model.multi_label, model.regression
     made.generation, made.layout = model.generation, model.layout
     rows = [each.partition("[") for each in model.fresh]  # "name", or "name[8:16]"
     made.fresh = [name + mark + rest for name in old for their, mark, rest in rows if their == old[name]]

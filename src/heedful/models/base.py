@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from heedful.config import ModelConfig, StackConfig
 from heedful.errors import HeedfulError
+from heedful.heads import ScaledLinear
 from heedful.stack import initialise
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Model(nn.Module):
     main: StackConfig  # the stack whose table fresh weights are drawn from
     labels: Sequence[str] = ()  # the names of the head's classes, where a folder told them
     multi_label: bool = False  # whether an input may have several of them, or none
+    regression: bool = False  # whether the head's only output is a number, not the score of a class
     generation: Mapping[str, Any] = MappingProxyType({})  # how a folder says to generate, where the caller does not
     layout: str = ""  # the family whose layout the model was read from, and is written in where that can say it
     fresh: Sequence[str] = ()  # parameters of a loaded model that were drawn anew: an untrained head
@@ -52,6 +54,17 @@ class Model(nn.Module):
         """Draw all weights anew (see ``heedful.stack.initialise``); on the meta device there is nothing to draw."""
         if self.device.type != "meta":
             initialise(self, self.main)
+
+    def stored(self) -> dict[str, Tensor]:
+        """The tensors as a folder holds them: those of a scaled output map (see ``heads.ScaledLinear``) as a plain
+        one's.
+        """
+        state: dict[str, Tensor] = self.state_dict()
+        for path, part in self.named_modules():
+            if isinstance(part, ScaledLinear):
+                own = [f"{path}.{name}" for name, _ in part.named_parameters(recurse=False)]
+                state |= {name: part.stored(state[name]) for name in own}
+        return state
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled: all but who watches."""

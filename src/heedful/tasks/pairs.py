@@ -14,11 +14,11 @@ SIDES = ("text", "text_pair")
 
 
 class Example(NamedTuple):
-    """Token ids with the special ones, the segment of each, and the ids of the labels."""
+    """Token ids with the special ones, the segment of each, and the ids of the labels, or the number in their place."""
 
     ids: list[int]
     segments: list[int]
-    labels: tuple[int, ...]
+    labels: tuple[float, ...]  # or the number that is learned
 
 
 def sides_of(one: Any, pair: Kind | None) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def sides_of(one: Any, pair: Kind | None) -> tuple[str, ...]:
 
 
 def examples_of(
-    tokenizer: Tokenizer, texts: Iterable[tuple[str, ...]], labels: Iterable[tuple[int, ...]], most: int
+    tokenizer: Tokenizer, texts: Iterable[tuple[str, ...]], labels: Iterable[tuple[float, ...]], most: int
 ) -> tuple[list[Example], list[int]]:
     """The examples of texts and pairs, each of at most ``most`` tokens, and the numbers of those that were cut."""
     texts = list(texts)

@@ -196,7 +196,7 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     own = card.get("task")
     if task is not None and own is not None and task != own:
         raise HeedfulError(f"{model} was trained for {own}, not for {task}; use a model of that task")
-    kind = tasks.get(task or own or task_of(model), config_of(model).kind)
+    kind = tasks.get(task or own or task_of(model), config_of(model).kind).for_folder(model)
     place = device_of(device)
     loaded = load(model, head=kind.head, device=place, dtype=stored_as(dtype, place))
     made = kind.load(model)

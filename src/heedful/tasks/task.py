@@ -27,7 +27,7 @@ R = TypeVar("R")
 Batch = Mapping[str, Tensor]
 # Settings ("section" or "section.name") that only some tasks hear; each says which in ``uses``.
 SOME = frozenset(
-    {"data.label_separator", "data.stride", "data.prefix", "data.separate", "data.max_length"}
+    {"data.label_kind", "data.label_separator", "data.stride", "data.prefix", "data.separate", "data.max_length"}
     | {"tokenizer", "tokenizer.shared", "tokenizer.dropout", "image", "masking", "pooling", "training.batch_tokens"}
     | {"model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size", "model.class_token"}
     | {"model.r_drop"}
@@ -76,7 +76,7 @@ class Measured:
 
 
 Said = dict[str, str]  # "input", "output" and, where there is one, "target", each cut to a line
-ANSWERS = ("label", "tags", "answers", "number?")  # columns of these kinds are what is expected, else the second
+ANSWERS = ("label", "tags", "answers", "number", "number?")  # of these kinds is what is expected, else the second
 SAMPLES, LINE = 3, 200  # of a validation: rows whose answers the log keeps, and characters of each text
 
 
@@ -115,6 +115,21 @@ class Task(ABC):
         """Training and validation rows of one set: by default rows with the same first column stay together."""
         train, held = split(rows, valid, seed, by=next(iter(cls.columns)))
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
+
+    @classmethod
+    def for_rows(cls, rows: Rows, settings: RunSettings) -> type[Task]:
+        """The class that learns from such rows: by default this, else a variant. It may add to their ``notes``."""
+        return cls
+
+    @classmethod
+    def for_folder(cls, folder: str | Path) -> type[Task]:
+        """The class of a model folder, this one or a variant. By default this."""
+        return cls
+
+    @classmethod
+    def converted(cls, rows: Rows) -> Rows:
+        """Rows that another variant's columns were read for, as this one wants them. By default as they are."""
+        return rows
 
     @classmethod
     @abstractmethod

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.checkpoints import read_card
 from heedful.checkpoints.configuration import config_of, told
-from heedful.checkpoints.folder import find, multi_label
+from heedful.checkpoints.folder import find, multi_label, regression
 from heedful.config import (
     EncoderConfig,
     EncoderDecoderConfig,
@@ -25,6 +25,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.data import Kind, Row, Rows
+from heedful.data.numbers import are_quantities, as_number
 from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import linear_text, svm
 from heedful.evaluation.classification import Mistakes
@@ -95,7 +96,7 @@ class TextClassification(Task):
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "label"})
     unit = "examples"
     decides: str = "accuracy"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"data.label_separator", "model.r_drop"}
+    uses: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind", "data.label_separator", "model.r_drop"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
     shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
     asks: ClassVar[tuple[str, ...]] = SIDES
@@ -117,6 +118,42 @@ class TextClassification(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
+    def for_rows(cls, rows: Rows, settings: RunSettings) -> type[TextClassification]:
+        """``TextRegression`` where ``--data.label-kind number`` says so, or, where nothing is said, the labels are
+        quantities (``heedful.data.numbers.are_quantities``) or numbers for a model of numbers; a note says so.
+        """
+        from heedful.tasks.text_regression import TextRegression  # which stands on this class
+
+        asked = settings.data.label_kind
+        if rows and isinstance(rows[0].values["label"], float):
+            return TextRegression
+        if asked == "class" or not rows or several(rows):
+            if asked == "number":
+                raise HeedfulError(f"{rows[0].file}: several labels a row are no number; leave --data.label-kind out")
+            return cls
+        labels = [str(row.values["label"]) for row in rows]
+        found = sorted({number for label in labels if (number := as_number(label)) is not None})
+        numeric = all(as_number(label) is not None for label in set(labels))
+        number = asked == "number" or are_quantities(labels)
+        if numeric and settings.start_from and not number and not asked:
+            number = cls.for_folder(find(settings.start_from)) is TextRegression
+        if numeric and len(found) > 1 and not asked:
+            what = f"numbers from {found[0]:g} to {found[-1]:g}, {len(found):,} different ones"
+            other = "class learns classes" if number else "number learns the number"
+            how = "a number is learned (regression)" if number else "learned as classes"
+            note = f"the labels are {what}: {how}; --data.label-kind {other}"
+            rows.notes.extend([note] if note not in rows.notes else [])
+        return TextRegression if number else cls
+
+    @classmethod
+    def for_folder(cls, folder: str | Path) -> type[TextClassification]:
+        """``TextRegression`` where the model's only output is a number."""
+        from heedful.tasks.text_regression import TextRegression
+
+        config, theirs = config_of(Path(folder)), told(Path(folder))[0]
+        return TextRegression if isinstance(config.head, SequenceHead) and regression(theirs) else cls
+
+    @classmethod
     def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
         """As every task does, but a text whose label no training row would have goes to training."""
         return teachable(*super().divide(rows, valid, seed), by="text")
@@ -124,21 +161,25 @@ class TextClassification(Task):
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of examples; what starts from a model learns as published models are tuned."""
-        if asked.start_from:
-            return tuning(len(rows), asked, asked.start_from)
-        return beginning(len(rows), asked)
+        made = tuning(len(rows), asked, asked.start_from) if asked.start_from else beginning(len(rows), asked)
+        return replace(made, data=replace(made.data, label_kind="class"))
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Train the tokenizer on the training texts, and take the label names from them, in alphabetical order."""
-        columns = _columns(rows)
+        columns = columns_of(rows)
+        tokenizer = cls._tokenizer(rows, columns, settings)
+        return cls(tokenizer, names_of(rows), columns=columns, multi_label=several(rows))
+
+    @staticmethod
+    def _tokenizer(rows: Sequence[Row], columns: Mapping[str, Kind], settings: RunSettings) -> Tokenizer:
         texts = (row.values[column] for row in rows for column, kind in columns.items() if kind == "text")
         asked = settings.tokenizer
         tokenizer = Tokenizer.train(
             texts, asked.size or 8000, asked.kind or "wordpiece", bool(asked.lowercase), template="both"
         )
         tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
-        return cls(tokenizer, names_of(rows), columns=columns, multi_label=several(rows))
+        return tokenizer
 
     @classmethod
     def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
@@ -150,7 +191,7 @@ class TextClassification(Task):
         own = stored(told(folder)[0]) if isinstance(config_of(folder).head, SequenceHead) else []
         known = set(names) <= set(own)
         tokenizer = tokenizer_of(folder)
-        task = cls(tokenizer, own if known else names, columns=_columns(rows), multi_label=several(rows))
+        task = cls(tokenizer, own if known else names, columns=columns_of(rows), multi_label=several(rows))
         model = classifier_in(folder, "sequence", None if known else len(names), settings.seed or 0)
         task.check(model)
         return task, model
@@ -187,8 +228,11 @@ class TextClassification(Task):
         if isinstance(config, VisionConfig):
             raise HeedfulError(f"{self.name} needs a model of text; this one is of kind {config.kind!r}")
         check_classifier(self.name, model, self.labels, SequenceHead)
-        if len(self.labels) == 1 and not self.multi_label:
-            raise HeedfulError("the model gives each text one number, no label; take a model of two labels or more")
+        self._check_texts(model)
+
+    def _check_texts(self, model: Model) -> None:
+        config = model.config
+        assert not isinstance(config, VisionConfig)
         source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
         check_vocabulary(self.tokenizer, source)
         if isinstance(config, EncoderDecoderConfig):
@@ -223,7 +267,7 @@ class TextClassification(Task):
     def _texts(self, row: Row) -> tuple[str, ...]:
         return tuple(row.values[name] for name in SIDES if name in self.columns and name in row.values)
 
-    def _label_ids(self, row: Row) -> tuple[int, ...]:
+    def _label_ids(self, row: Row) -> tuple[float, ...]:
         if not self.multi_label and len(labels_of(row)) != 1:
             raise HeedfulError(
                 f"{row.file}:{row.line}: {many(len(labels_of(row)), 'label')}, but this model gives each example one; "
@@ -242,13 +286,17 @@ class TextClassification(Task):
         """
         ids, mask = masked([example.ids for example in examples])
         segments = padded([example.segments for example in examples], 0)
-        labels = torch.zeros(len(examples), len(self.labels))
-        for i, example in enumerate(examples):
-            labels[i, list(example.labels)] = 1
+        labels = self._targets(examples)
         if random is not None and self.unseen and self.tokenizer.unknown is not None:
             hidden = torch.from_numpy(random.random(ids.shape) < self.unseen)
             ids[hidden & mask & (ids != self._start) & (ids != self._end)] = self.tokenizer.unknown
         return {"ids": ids, "mask": mask, "segments": segments, "labels": labels}
+
+    def _targets(self, examples: Sequence[Example]) -> Tensor:
+        labels = torch.zeros(len(examples), len(self.labels))
+        for i, example in enumerate(examples):
+            labels[i, list(map(int, example.labels))] = 1
+        return labels
 
     # --------------------------------------------------------------------------------------------------------- learning
 
@@ -394,7 +442,7 @@ class TextClassification(Task):
         return f"{' + '.join(map(short, self._texts(row)))} → {', '.join(map(named, labels_of(row)))}"
 
 
-def _columns(rows: Sequence[Row]) -> dict[str, Kind]:
+def columns_of(rows: Sequence[Row], kind: Kind = "label") -> dict[str, Kind]:
     """What the rows have, and so what the model is to be asked with."""
     pair: dict[str, Kind] = {"text_pair": "text"} if "text_pair" in rows[0].values else {}
-    return {"text": "text", **pair, "label": "label"}
+    return {"text": "text", **pair, "label": kind}

@@ -143,7 +143,10 @@ def _begun(
     kind = tasks.chosen(settings)
     check_reports(settings.training.report or ())
     settings = spread(asked_for(kind, settings), ranks, say)
-    rows, valid = divided(kind, settings)
+    if settings.resume:
+        kind = kind.for_folder(out / "last")
+    rows, valid = divided(kind, settings, settled=settings.resume)
+    kind = kind if settings.resume else kind.for_rows(rows, settings)
     device = device_of(own_device(settings.device))
     asked = settings
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device, say)

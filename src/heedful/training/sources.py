@@ -28,18 +28,23 @@ def columns_of(card: Mapping[str, Any]) -> dict[str, str]:
     return {name: called for name, called in found.items() if isinstance(name, str) and isinstance(called, str)}
 
 
-def divided(kind: type[Task], settings: RunSettings) -> tuple[Rows, Rows]:
-    """Training and validation rows, the same ones whenever the settings are.
+def divided(kind: type[Task], settings: RunSettings, settled: bool = False) -> tuple[Rows, Rows]:
+    """Training and validation rows, the same ones whenever the settings are, of the class that ``kind.for_rows`` tells,
+    or, where that is ``settled``, of ``kind``.
 
     Raises ``HeedfulError`` for what cannot be read, and for ``--data.valid-fraction`` beside validation data.
     """
     data = settings.data
-    take = partial(read, columns=kind.columns, names=data.columns, separator=data.label_separator)
-    rows = take(list(settings.train), split="train", limit=data.limit, remembered=remembered_by(settings.start_from))
+    take = partial(read, names=data.columns, separator=data.label_separator)
+    remembered = remembered_by(settings.start_from)
+    rows = take(list(settings.train), kind.columns, split="train", limit=data.limit, remembered=remembered)
+    if not settled:
+        kind = kind.for_rows(rows, settings)
+        rows = kind.converted(rows)
     if settings.valid or "valid" in parts(settings.train):
         if data.valid_fraction is not None:
             raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
-        return rows, take(list(settings.valid or settings.train), split="valid", remembered=rows.mapping)
+        return rows, take(list(settings.valid or settings.train), kind.columns, split="valid", remembered=rows.mapping)
     learned, held = kind.divide(rows, data.valid_fraction, settings.seed or 0)
     learned.blank = rows.blank
     learned.read_as(rows)

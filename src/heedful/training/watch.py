@@ -172,6 +172,8 @@ class Watch:
                 values[name] = text
             elif kind == "label":
                 values[name] = self.task.labels[0]  # type: ignore[attr-defined]  # tasks that have the column have labels
+            elif kind == "number":
+                values[name] = 0.0
             elif kind == "words":
                 values[name] = tuple(text.split())
             elif kind == "tags":

@@ -41,6 +41,8 @@ def _differences(before: Model, after: Model) -> list[str]:
             wrong.append("labels")
         if before.multi_label != after.multi_label:
             wrong.append("multi_label")
+        if before.regression != after.regression:
+            wrong.append("regression")
     return wrong
 
 

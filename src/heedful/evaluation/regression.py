@@ -1,0 +1,55 @@
+"""Scores of numbers beside the true ones: R², correlations and the mean absolute error of any choice of examples."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from heedful.evaluation.ranking import pearson, spearman
+from heedful.evaluation.scored import Figures, Places
+
+
+class Regression:
+    """``r2``, ``pearson`` and ``spearman`` (each × 100), ``mae`` in the numbers' own unit, and ``loss``.
+
+    R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², 0 for what always says the mean ȳ of these examples, and less for what is worse;
+    0 where the true numbers do not vary, as the correlations. ``mae`` is the mean of |y − ŷ|, ``loss`` that of
+    ((y − ŷ) / factor)².
+
+    Args:
+        found: (N,) the numbers that were said, ŷ.
+        true: (N,) the right ones, y.
+        factor: by which errors are divided in the loss.
+
+    >>> scored = Regression([1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
+    >>> {name: round(value, 4) for name, value in scored.figures(np.arange(3)).items()}
+    {'r2': 50.0, 'pearson': 98.1981, 'spearman': 100.0, 'mae': 0.3333, 'loss': 0.3333}
+    """
+
+    def __init__(self, found: ArrayLike, true: ArrayLike, factor: float = 1.0) -> None:
+        self.found, self.true = np.asarray(found, dtype=np.float64), np.asarray(true, dtype=np.float64)
+        self.factor = factor
+
+    def __len__(self) -> int:
+        return len(self.true)
+
+    def joined(self, other: Self) -> Regression:
+        """These examples, and behind them the ``other``'s."""
+        return Regression(
+            np.concatenate([self.found, other.found]), np.concatenate([self.true, other.true]), self.factor
+        )
+
+    def figures(self, places: Places) -> Figures:
+        """Of the examples at these places."""
+        found, true = self.found[places], self.true[places]
+        errors = true - found
+        spread = float(((true - true.mean()) ** 2).sum())
+        return {
+            "r2": 100 * (1 - float((errors**2).sum()) / spread) if spread else 0.0,
+            "pearson": 100 * pearson(found, true),
+            "spearman": 100 * spearman(found, true),
+            "mae": float(np.abs(errors).mean()),
+            "loss": float(((errors / self.factor) ** 2).mean()),
+        }
