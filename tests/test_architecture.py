@@ -31,6 +31,7 @@ ROOMS = {
     "visible": 0,
     "files": 0,
     "locks": 0,
+    "machine": 0,
     "hub": 0,
     "config": 1,
     "presets": 1,

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from heedful.errors import HeedfulError
 
 LARGEST = 1 << 28  # bytes of a JSON or TOML file that is parsed
 DEEPEST = 100  # levels of lists and objects, one in the other
+WINDOWS = os.name == "nt"  # there a file that is open or memory-mapped can be neither replaced nor removed
+PATIENCE = 2.0  # seconds for which a rename is tried again there
 LONGEST = 300  # digits of a whole number: any of them is a finite float
 
 
@@ -29,12 +32,30 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> Path:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         os.chmod(beside, 0o666 & ~_umask())
-        os.replace(beside, path)
+        move(beside, path)
     except OSError as error:
         if beside is not None:
             Path(beside).unlink(missing_ok=True)
         raise HeedfulError(f"cannot write {path}: {error.strerror}; make room, or choose another place") from None
     return path
+
+
+def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Renames ``source`` to ``target``, which it replaces in one step: ``os.replace``.
+
+    On Windows a rename is tried again for two seconds: a reader, a virus scanner or an indexer that has one of the two
+    files open refuses it there, and is soon done.
+    """
+    limit = time.monotonic() + PATIENCE
+    while True:
+        try:
+            os.replace(source, target)
+        except PermissionError:
+            if not WINDOWS or time.monotonic() > limit:
+                raise
+            time.sleep(PATIENCE / 40)
+        else:
+            return
 
 
 def _umask() -> int:

@@ -145,7 +145,7 @@ class Index:
         )
         with written(Path(folder).expanduser().resolve()) as place:
             (place / ABOUT).write_bytes(to_json(about))
-            with (place / TEXTS).open("w", encoding="utf-8") as file:
+            with (place / TEXTS).open("w", encoding="utf-8", newline="\n") as file:
                 file.writelines(line + "\n" for line in lines)
             np.save(place / VECTORS, self.vectors, allow_pickle=False)
 

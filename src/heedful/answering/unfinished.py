@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from heedful.errors import HeedfulError
-from heedful.files import read_json, write
+from heedful.files import WINDOWS, move, read_json, write
 
 
 class Unfinished:
@@ -91,9 +91,9 @@ class Unfinished:
 
     def finish(self) -> None:
         """All lines are there: give the file its name."""
-        if os.name == "nt":  # where an open file keeps its name; elsewhere the lock is held until it has the new one
+        if WINDOWS:  # where an open file keeps its name; elsewhere the lock is held until it has the new one
             self._file.close()
-        os.replace(self.part, self.path)
+        move(self.part, self.path)
         self.beside.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:

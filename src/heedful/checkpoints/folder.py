@@ -111,10 +111,10 @@ def written(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path
         if folder.exists():
             old = [file.name for file in folder.iterdir() if stale and stale.fullmatch(file.name)]
             (beside / MOVES).write_bytes(to_json({"new": names, "old": sorted({*old} - {*names})}))
-            beside.rename(folder / f".{time.time_ns()}{READY}")
+            files.move(beside, folder / f".{time.time_ns()}{READY}")
             settle(folder)
         else:
-            beside.rename(folder)
+            files.move(beside, folder)
     except OSError as error:
         raise HeedfulError(f"cannot write {folder}: {reason(error)}; free some room or choose another folder") from None
     finally:
@@ -140,7 +140,7 @@ def _moved(ready: Path, folder: Path) -> None:
     for name in moves["new"]:
         (folder / name).parent.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):  # it was moved before
-            (ready / name).replace(folder / name)
+            files.move(ready / name, folder / name)
     for name in moves["old"]:
         (folder / name).unlink(missing_ok=True)
     (ready / MOVES).unlink(missing_ok=True)

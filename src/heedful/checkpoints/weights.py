@@ -1,6 +1,7 @@
 """Tensors from a folder's files: safetensors, whole or in shards; a pickle only as plain tensors.
 
 Files are memory-mapped: a tensor is read when it is used, and one that is changed in memory is no longer the file's.
+On Windows, which refuses to replace a mapped file, tensors are read at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from heedful.checkpoints.folder import INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, read_json, reason
 from heedful.checkpoints.rules import Tensors
 from heedful.errors import HeedfulError
+from heedful.files import WINDOWS
 
 FLOATS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # masks and ids of older files
@@ -55,7 +57,8 @@ def _safetensors(path: Path) -> Tensors:
 
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping: it has only keys
+            names = file.keys()
+            return {name: file.get_tensor(name).clone() if WINDOWS else file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise HeedfulError(
             f"{path} is no whole safetensors file ({reason(error)}); copy or download it again"
@@ -66,7 +69,7 @@ def _pickle(path: Path) -> Tensors:
     """The tensors of a file that ``torch.save`` wrote; those of before 2020 are no archives and cannot be mapped."""
     try:
         whole = zipfile.is_zipfile(path)
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=whole)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=whole and not WINDOWS)
     except Exception as error:  # a damaged pickle may raise anything
         raise HeedfulError(
             f"{path} is no plain file of tensors ({reason(error)}); "

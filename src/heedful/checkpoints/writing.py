@@ -110,7 +110,9 @@ def save(
                 (place / name).write_bytes(to_json(content))
             if is_ours(out):
                 base = settings.get("base_model_name_or_path")
-                (place / README).write_text(card_text(out.name, files[CARD], theirs, base), encoding="utf-8")
+                (place / README).write_text(
+                    card_text(out.name, files[CARD], theirs, base), encoding="utf-8", newline="\n"
+                )
             for name, shard in shards.items():
                 save_file({n: t.detach().cpu().contiguous() for n, t in shard.items()}, place / name, FORMAT)
                 (place / name).chmod((place / CONFIG).stat().st_mode)  # it is written for the owner alone

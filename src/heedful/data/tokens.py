@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from heedful.errors import HeedfulError
+from heedful.files import move
 
 
 def stored(
@@ -56,7 +57,7 @@ def _whole(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        move(beside, path)
     finally:
         beside.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from heedful.checkpoints.configuration import home
 from heedful.errors import HeedfulError
+from heedful.files import move
 
 # what tells a tokenizer or a preprocessor apart from weights, configurations and a run's own files
 BESIDE = (
@@ -75,11 +76,11 @@ def replaced(out: Path) -> Iterator[Path]:
         place.mkdir(parents=True)
         yield place
         if out.exists():
-            out.rename(old)
-        place.rename(out)
+            move(out, old)
+        move(place, out)
     except OSError as error:
         if old.exists() and not out.exists():
-            old.rename(out)
+            move(old, out)
         raise HeedfulError(f"cannot write {out}: {error.strerror or error}; make room, or choose another") from None
     finally:
         shutil.rmtree(place, ignore_errors=True)

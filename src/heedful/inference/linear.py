@@ -259,7 +259,7 @@ def pointwise(rows: Tensor, weight: Tensor, bias: Tensor | None, attribute: str 
 def intel() -> bool:
     """Whether this is an Intel processor with MKL, which gives its makers' processors its best kernels alone."""
     try:
-        told = Path("/proc/cpuinfo").read_text()
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         told = platform.processor()
     return "GenuineIntel" in told and torch.backends.mkl.is_available()

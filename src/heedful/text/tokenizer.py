@@ -373,7 +373,8 @@ def _share_cores() -> None:
     """
     if "TOKENIZERS_PARALLELISM" not in os.environ:
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
-        os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
+        if hasattr(os, "register_at_fork"):  # Windows has no fork
+            os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import torch
 
 from heedful.errors import HeedfulError
+from heedful.files import move
 
 log = logging.getLogger("heedful")
 
@@ -109,7 +110,7 @@ class Checkpoints:
             except FileExistsError:
                 return
             self._fill(file, beside, state)
-            os.replace(beside, self.path)
+            move(beside, self.path)
             self._step = _step_of(state)
 
     def _write(self, state: Mapping[str, Any]) -> None:
@@ -118,7 +119,7 @@ class Checkpoints:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fill(beside.open("wb+"), beside, state)
             self._make_way()
-            os.replace(beside, self.path)
+            move(beside, self.path)
             for number, path in self.kept().items():
                 if number >= self.keep:
                     path.unlink(missing_ok=True)
@@ -146,7 +147,7 @@ class Checkpoints:
         kept = self.kept()
         gap = next(number for number in count() if number not in kept)
         for number in reversed(range(min(gap, self.keep - 1))):
-            os.replace(kept[number], self._place(number + 1))
+            move(kept[number], self._place(number + 1))
 
     def _place(self, number: int) -> Path:
         return self.path.with_name(f"checkpoint.{number}.pt") if number else self.path

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from heedful.data.labels import brief
 from heedful.errors import HeedfulError
-from heedful.files import parse_json
+from heedful.files import move, parse_json
 from heedful.training.checkpoint import writing
 from heedful.training.reporters import Reporter
 
@@ -77,9 +77,9 @@ class Log:
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             beside = self.path.with_name(self.path.name + ".part")
-            beside.write_text("".join(texts), encoding="utf-8")
-            os.replace(beside, self.path)
-            self._file = self.path.open("a", encoding="utf-8")
+            beside.write_text("".join(texts), encoding="utf-8", newline="\n")
+            move(beside, self.path)
+            self._file = self.path.open("a", encoding="utf-8", newline="\n")
         self._last = kept[-1] if kept else {"step": 0}
         self._last_at = sum(map(len, texts[:-1]))  # json.dumps writes ASCII: characters are bytes
 

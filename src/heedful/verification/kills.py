@@ -24,6 +24,7 @@ INDEX = ".metadata"  # of a folder of shares, written last
 PAUSE = 1e-4  # seconds between two looks into the folder
 ALONE, ASKED = 5, 30  # seconds in which the others of a killed process are to end: by themselves, and when told to
 TRACEBACK = "Traceback (most recent call last)"
+KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1  # the exit status of a killed process; 1 on Windows
 READY = ".ready"  # the ending of a folder of files that are all there and are being moved
 
 
@@ -97,22 +98,20 @@ class Session:
 
     def _kill(self, processes: Sequence[subprocess.Popen[bytes]]) -> bool:
         for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            _end(process, kill=True)
         ended = [process.wait() for process in processes]
-        return any(status == -signal.SIGKILL for status in ended)
+        return KILLED in ended
 
     def _see_the_others_end(self, places: Sequence[int]) -> None:
         """They are to notice, or to heed SIGTERM, which is what ``torchrun`` sends them, and to say so in a line."""
         others = [self._processes[place] for place in places]
-        for end, request in ((ALONE, signal.SIGTERM), (ASKED, signal.SIGKILL)):
+        for end, kill in ((ALONE, False), (ASKED, True)):
             limit = time.monotonic() + end
             while any(process.poll() is None for process in others) and time.monotonic() < limit:
                 time.sleep(PAUSE)
             for process in others:
-                if process.poll() is None:
-                    os.killpg(process.pid, request)
-        if any(process.wait() == -signal.SIGKILL for process in others):
+                _end(process, kill=kill)
+        if KILLED in [process.wait() for process in others]:
             self.stayed = f"process {self.victim} was killed, and another went on in spite of SIGTERM"
             return
         for place in places:
@@ -205,6 +204,20 @@ def aimed(session: Session, aim: str, whole: float, learning: float, draw: rando
     if session.until(seen) and wait:
         time.sleep(wait)
     return session.kill()
+
+
+def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+    """Ends a process that still runs, and what it started, by SIGKILL or SIGTERM. Windows has neither signals nor
+    process groups: there the process alone is terminated, which no handler can notice.
+    """
+    if process.poll() is not None:
+        return
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
+    elif kill:
+        process.kill()
+    else:
+        process.terminate()
 
 
 def unfinished(out: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from heedful.checkpoints import load, save
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
+from heedful.machine import total_memory
 from heedful.models import Model
 from heedful.text import Tokenizer
 from heedful.verification.report import Skipped
@@ -64,8 +64,8 @@ class Subject:
             return self.stored
         if dtype not in self._opened:
             needed = 2 * self.stored.count() * dtype.itemsize
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            if needed > memory / 2:
+            memory = total_memory()
+            if memory is not None and needed > memory / 2:
                 raise Skipped(f"two models in {str(dtype).removeprefix('torch.')} need {needed / 1e9:.0f} GB")
             self._opened[dtype] = load(self.folder, dtype=dtype, device="cpu")
         return self._opened[dtype]
