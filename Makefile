@@ -2,36 +2,50 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install demo test lint fuzz docs bench clean
+.PHONY: install dev demo test lint fuzz docs bench package clean
 
+# the package alone, for those who use it
 install: $(VENV)/.installed
+
+# with what tests, checks, documentation and benchmarks need besides
+dev: $(VENV)/.dev
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --editable .
 	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[dev]'
+	touch $(VENV)/.installed $@
 
 demo: install
 	$(BIN)/heedful demo
 
-test: install
+test: dev
 	$(BIN)/python -m pytest
 
-lint: install
+lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-fuzz: install
+fuzz: dev
 	$(BIN)/python tests/fuzz/fuzz.py $(ARGS)
 
-docs: install
+docs: dev
 	$(BIN)/python -W error::SyntaxWarning -m sphinx -q -W -b html docs build/site
 	@echo build/site/index.html
 
-bench: install
+bench: dev
 	$(BIN)/python -m benchmarks.speed --docs docs/benchmarks.md $(ARGS)
+
+# wheel and source distribution in dist/, the wheel tried in an empty environment
+package: dev
+	$(BIN)/python .ci/package.py
 
 clean:
 	rm -rf $(VENV) build dist docs/transformer .pytest_cache .mypy_cache .ruff_cache

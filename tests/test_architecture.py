@@ -57,6 +57,7 @@ ROOMS = {
     "export": 7,
     "serving": 7,
     "demos": 8,
+    "doctor": 8,
     "looking": 8,
     "watching": 8,
     "terminal": 8,

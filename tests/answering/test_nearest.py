@@ -162,7 +162,7 @@ def test_the_engine(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HeedfulError, match="unknown engine 'fais'; did you mean 'faiss'"):
         Index(pipe, "fais")  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(HeedfulError, match="the engine 'faiss' is not installed; pip install faiss-cpu, or take numpy"):
+    with pytest.raises(HeedfulError, match=r"'faiss' is not installed; pip install 'heedful\[faiss\]', or take numpy"):
         Index(pipe, "faiss")
 
 

@@ -176,7 +176,7 @@ def test_options_are_refused_in_one_line(
 
 def test_a_missing_package_is_one_line(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.export.target.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(HeedfulError, match=r"needs ctranslate2 and transformers; pip install ctranslate2 transformers"):
+    with pytest.raises(HeedfulError, match=r"needs ctranslate2 and transformers; pip install 'heedful\[ctranslate2\]'"):
         export(model, "ctranslate2", tmp_path / "out")
-    with pytest.raises(HeedfulError, match=r"needs onnx and onnxscript; pip install onnx onnxscript"):
+    with pytest.raises(HeedfulError, match=r"needs onnx and onnxscript; pip install 'heedful\[onnx\]'"):
         export(model, "onnx", tmp_path / "out")

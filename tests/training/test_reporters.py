@@ -109,7 +109,7 @@ def test_what_is_not_there_is_said_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(REPORTERS["trackio"], "package", "no_such_package")
     assert train(data, "--training.report=trackio", "--max-steps=4") == 2
-    assert "trackio of --training.report is not installed; pip install 'heedful[log]'" in capsys.readouterr().err
+    assert "trackio of --training.report is not installed; pip install 'heedful[trackio]'" in capsys.readouterr().err
     assert train(data, "--training.report=tensorbord", "--max-steps=4") == 2
     assert "tensorboard" in capsys.readouterr().err
     assert not (data.parent / "run").exists()

@@ -51,7 +51,7 @@ class Index:
 
     Args:
         pipe: of feature extraction.
-        engine: what compares: "numpy", or "faiss" (its ``IndexFlatIP``, equally exact; ``pip install faiss-cpu``).
+        engine: what compares: "numpy", or "faiss" (its ``IndexFlatIP``, equally exact; the extra ``faiss``).
     """
 
     def __init__(self, pipe: Pipeline, engine: Literal["numpy", "faiss"] = "numpy") -> None:
@@ -248,4 +248,6 @@ def _faiss() -> Any:
     try:
         return import_module("faiss")
     except ImportError as error:
-        raise HeedfulError("the engine 'faiss' is not installed; pip install faiss-cpu, or take numpy") from error
+        raise HeedfulError(
+            "the engine 'faiss' is not installed; pip install 'heedful[faiss]', or take numpy"
+        ) from error

@@ -14,6 +14,7 @@ standard output. An error is one line on standard error with exit status 2; ``HE
     looking       summary, inspect
     export        export
     lists         presets, recipes, tasks
+    doctor        doctor
 
 The work is done in other rooms, which a command imports once its options are checked. No room imports this one.
 """

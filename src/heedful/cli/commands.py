@@ -6,6 +6,7 @@ A function's signature is its command's options, its docstring the help.
 from __future__ import annotations
 
 from heedful.cli.answering import nearest, predict
+from heedful.cli.doctor import doctor
 from heedful.cli.evaluation import compare, evaluate
 from heedful.cli.export import export
 from heedful.cli.lists import list_presets, list_recipes, list_tasks
@@ -44,4 +45,5 @@ app.command(
     help_epilogue="Example:  heedful train text-generation --recipe nanogpt-shakespeare-cpu ...",
 )
 app.command(list_tasks, name="tasks", help_epilogue="Example:  heedful train translation --help")
+app.command(doctor, help_epilogue="Example:  heedful doctor --json")
 app.command(demo, help_epilogue="Example:  heedful demo --to de\n          heedful demo --all")

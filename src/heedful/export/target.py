@@ -126,4 +126,4 @@ def need(*packages: str, format: str) -> None:
     """Raise ``HeedfulError``, with the line that installs them, where packages are missing."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise HeedfulError(f"--to {format} needs {' and '.join(missing)}; pip install {' '.join(missing)}")
+        raise HeedfulError(f"--to {format} needs {' and '.join(missing)}; pip install 'heedful[{format}]'")

@@ -150,7 +150,10 @@ def check_reports(names: Sequence[str]) -> None:
     """Raise ``HeedfulError`` where a package is missing."""
     missing = [name for name in names if importlib.util.find_spec(REPORTERS[name].package) is None]
     if missing:
-        raise HeedfulError(f"{' and '.join(missing)} of --training.report is not installed; pip install 'heedful[log]'")
+        extras = ",".join(missing)
+        raise HeedfulError(
+            f"{' and '.join(missing)} of --training.report is not installed; pip install 'heedful[{extras}]'"
+        )
 
 
 def reporters(names: Sequence[str], out: Path, settings: Mapping[str, Any]) -> list[Reporter]:

@@ -1,0 +1,95 @@
+"""Builds the wheel and the source distribution, checks what is in them, and tries the wheel in an empty environment.
+
+    make package
+
+Two cores: about a minute, most of it the installation of torch. Needs the package index for the requirements.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NEEDED = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "tests/conftest.py", "docs/index.md")
+ALLOWED = {"src", "tests", "docs", "examples", "benchmarks", ".ci", ".gitignore", "PKG-INFO", "constraints.txt"}
+ALLOWED |= {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"}
+
+
+def main() -> None:
+    """Build, check and try both."""
+    version = re.findall(
+        r'^__version__ = "(.+)"$', (ROOT / "src/heedful/__init__.py").read_text("utf-8"), re.MULTILINE
+    )[0]
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    run(sys.executable, "-m", "build", "--outdir", str(ROOT / "dist"), str(ROOT), quiet=True)
+    wheel, source = (ROOT / "dist" / f"heedful-{version}{end}" for end in ("-py3-none-any.whl", ".tar.gz"))
+    check_wheel(wheel, version)
+    check_source(source, version)
+    with tempfile.TemporaryDirectory() as place:
+        try_wheel(wheel, version, Path(place))
+    print(f"{wheel.name} {wheel.stat().st_size:,} bytes, {source.name} {source.stat().st_size:,} bytes: both are whole")
+
+
+def check_wheel(path: Path, version: str) -> None:
+    """The package's modules and data, all of them and nothing else; licence and entry point."""
+    names = set(zipfile.ZipFile(path).namelist())
+    tree = ROOT / "src"
+    files = {file for file in (tree / "heedful").rglob("*") if file.is_file() and "__pycache__" not in file.parts}
+    beside = f"heedful-{version}.dist-info"
+    wanted = {file.relative_to(tree).as_posix() for file in files}
+    wanted |= {f"{beside}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
+    if names != wanted:
+        sys.exit(f"{path.name} lacks {sorted(wanted - names)} and holds {sorted(names - wanted)} unasked")
+
+
+def check_source(path: Path, version: str) -> None:
+    """Tests, documentation and licence are there; nothing that is not the project's."""
+    with tarfile.open(path) as archive:
+        names = {name.removeprefix(f"heedful-{version}/") for name in archive.getnames()}
+    lacking = [name for name in NEEDED if name not in names]
+    strange = sorted({name.split("/")[0] for name in names} - ALLOWED)
+    if lacking or strange:
+        sys.exit(f"{path.name} lacks {lacking} and holds {strange} unasked")
+
+
+def try_wheel(wheel: Path, version: str, place: Path) -> None:
+    """Installed without the repository: its version, its help, a short run and an answer of what it trained."""
+    venv.create(place / "env", with_pip=True)
+    programs = place / "env" / ("Scripts" if os.name == "nt" else "bin")
+    constraints = str(ROOT / "constraints.txt")
+    pip = (str(programs / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(*pip, "--constraint", constraints, str(wheel), cwd=place)
+    heedful, names = str(programs / "heedful"), str(place / "names")
+    if run(heedful, "--version", cwd=place).strip() != version:
+        sys.exit("heedful --version is not the wheel's")
+    run(heedful, "--help", cwd=place)
+    run(heedful, "doctor", cwd=place)
+    train = (heedful, "train", "text-classification", "--train", "builtin:cldr-languages", "--out", names)
+    run(*train, "--preset", "bert-tiny", "--max-steps", "20", cwd=place)
+    answer = run(heedful, "predict", names, "Sonntag", "--json", cwd=place)
+    if '"output"' not in answer:
+        sys.exit(f"heedful predict printed {answer!r}")
+
+
+def run(*command: str, cwd: Path | None = None, quiet: bool = False) -> str:
+    """Standard output of a command; where it fails, the end of all that it said."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+    if not quiet:
+        print("ok:", " ".join(Path(command[0]).name if word == command[0] else word for word in command), flush=True)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""``heedful doctor``: versions, device, kernels, threads, memory and disk of this machine, and what is missing.
+
+Imports nothing but Python's library at first, so that it also speaks where a requirement is broken:
+``python -m heedful.doctor`` runs without the command line's own packages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from heedful import __version__, machine
+
+REQUIRED = {  # by the lowest version, as pyproject.toml has them
+    "torch": "2.11",
+    "safetensors": "0.5",
+    "tokenizers": "0.21",
+    "huggingface_hub": "0.30",
+    "numpy": "1.26",
+    "rich": "13.7",
+    "cyclopts": "4.0",
+    "sacrebleu": "2.4",
+    "scikit-learn": "1.4",
+    "jinja2": "3.1.6",
+    "tomli-w": "1.0",
+    "pillow": "10.3",
+    "babel": "2.14",
+}
+EXTRAS = {
+    "data": ("pyarrow", "zstandard"),
+    "sentencepiece": ("sentencepiece", "protobuf"),
+    "faiss": ("faiss-cpu",),
+    "figures": ("resvg-py", "reportlab"),
+    "onnx": ("onnx", "onnxscript"),
+    "ctranslate2": ("ctranslate2", "transformers"),
+    "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+}
+PURPOSE = {
+    "data": "Parquet and .zst files",
+    "sentencepiece": "tokenizers in .model and .spm files",
+    "faiss": "nearest --engine faiss",
+    "figures": "pictures as .png and .pdf",
+    "onnx": "export --to onnx",
+    "ctranslate2": "export --to ctranslate2",
+    "tensorboard": "--training.report tensorboard",
+    "wandb": "--training.report wandb",
+    "trackio": "--training.report trackio",
+}
+VARIABLES = (  # of the environment, that change speed or where files are kept
+    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "KMP_AFFINITY", "ATEN_CPU_CAPABILITY"),
+    *("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK", "TOKENIZERS_PARALLELISM"),
+    *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HEEDFUL_CACHE", "HEEDFUL_DEBUG"),
+)
+INSTRUCTIONS = ("avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "sve", "bf16")
+LITTLE_DISK = 2 << 30  # bytes: a run of a model of 100 M parameters and its checkpoints
+BUSY = 0.5  # runnable processes a core from which on training gets less than it could
+
+
+def report(folder: str | os.PathLike[str] = ".") -> dict[str, Any]:
+    """Returns the facts as one JSON-ready mapping; a section that fails holds ``{"error": its reason}``.
+
+    Keys: ``ok`` (no problem found), ``problems`` (each with ``"what"`` and ``"remedy"``), ``notes`` (sentences),
+    ``versions``, ``packages`` and ``extras`` (version by name, None where absent), ``torch``, ``device``, ``kernels``,
+    ``threads``, ``memory`` and ``disk`` (bytes), ``hub``, ``environment``.
+
+    Args:
+        folder: where runs are to be written; its free disk space is told.
+    """
+    facts: dict[str, Any] = {
+        name: _guarded(section)
+        for name, section in {
+            "versions": _versions,
+            "packages": lambda: {name: _version(name) for name in REQUIRED},
+            "extras": lambda: {name: {each: _version(each) for each in parts} for name, parts in EXTRAS.items()},
+            "torch": _torch,
+            "device": _device,
+            "kernels": _kernels,
+            "threads": _threads,
+            "memory": _memory,
+            "disk": lambda: _disk(Path(folder)),
+            "hub": _hub,
+            "environment": lambda: {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        }.items()
+    }
+    problems = list(_problems(facts))
+    return {"ok": not problems, "problems": problems, "notes": list(_notes(facts)), **facts}
+
+
+def lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the report as text for people: a line a topic, then extras, notes and problems with their remedies."""
+    versions = facts["versions"]
+    yield _line("heedful", versions, "{heedful}, Python {python}, {system}")
+    yield _line("torch", facts["torch"], "{version}, built for {build}")
+    yield _line("device", facts["device"], "{default}: {name}")
+    for each in facts["device"].get("others", ()):
+        yield f"{'':<13}{each}"
+    yield _line("kernels", facts["kernels"], "{capability}, {libraries}; bfloat16 {bfloat16}, float16 {float16}")
+    if facts["kernels"].get("instructions"):
+        yield f"{'':<13}{', '.join(facts['kernels']['instructions'])}"
+    if facts["kernels"].get("attention"):
+        yield f"{'':<13}attention: {facts['kernels']['attention']}"
+    yield _line("threads", facts["threads"], "{torch} of {cores} cores; load {load}")
+    yield _line("memory", _in_gb(facts["memory"]), "{available} available of {total}")
+    yield _line("disk", _in_gb(facts["disk"]), "{free} free of {total} in {folder}")
+    yield _line("hub", facts["hub"], "{mode}; cache in {cache}")
+    yield from (f"{'environment':<13}{name}={value}" for name, value in facts["environment"].items())
+    yield ""
+    yield "packages     " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in facts["packages"].items())
+    for name, parts in facts["extras"].items():
+        absent = [each for each, version in parts.items() if version is None]
+        state = f"missing: pip install 'heedful[{name}]'" if absent else "installed"
+        yield f"{'extra':<13}{name:<14} {PURPOSE[name]:<36} {state}"
+    yield ""
+    yield from (f"note: {note}" for note in facts["notes"])
+    yield from (f"problem: {each['what']}; {each['remedy']}" for each in facts["problems"])
+    yield "no problem found" if facts["ok"] else f"problems found: {len(facts['problems'])}"
+
+
+def _guarded(section: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A section, whatever is broken: its reason in one line where it fails."""
+    try:
+        return section()
+    except Exception as error:  # a broken installation may raise anything
+        return {"error": _reason(error)}
+
+
+def _reason(error: BaseException) -> str:
+    first = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first}"[:300].rstrip(": ")
+
+
+def _versions() -> dict[str, Any]:
+    return {
+        "heedful": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "executable": sys.executable,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except Exception:  # absent, or its metadata are damaged
+        return None
+
+
+def _torch() -> dict[str, Any]:
+    import torch
+
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU"
+    if getattr(torch.version, "hip", None):
+        build = f"ROCm {torch.version.hip}"
+    return {"version": torch.__version__, "build": build, "debug": torch.version.debug}
+
+
+def _device() -> dict[str, Any]:
+    import torch
+
+    processor = f"{machine.processor() or platform.machine()}, {machine.cores()} cores"
+    found: list[tuple[str, str]] = []
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            card = torch.cuda.get_device_properties(number)
+            found.append(
+                (f"cuda:{number}", f"{card.name}, {_gb(card.total_memory)}, compute {card.major}.{card.minor}")
+            )
+    if torch.backends.mps.is_available():
+        found.append(("mps", "the graphics processor of this Mac"))
+    found.append(("cpu", processor))
+    default, name = found[0]
+    return {"default": default, "name": name, "others": [f"{one}: {what}" for one, what in found[1:]]}
+
+
+def _kernels() -> dict[str, Any]:
+    import torch
+
+    from heedful.inference.linear import emulated
+
+    mkldnn, cpu = torch.backends.mkldnn.is_available(), torch.device("cpu")
+    half = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False) if mkldnn else lambda: False
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    libraries = {
+        "MKL": torch.backends.mkl.is_available(),
+        "oneDNN": mkldnn,
+        "OpenMP": torch.backends.openmp.is_available(),
+    }
+    q = torch.zeros(1, 1, 2, 8)
+    choice = torch._fused_sdp_choice(q, q, q) if hasattr(torch, "_fused_sdp_choice") else None
+    attention = "" if choice is None else f"{'explicit' if choice == 0 else 'fused'} on the CPU"
+    if torch.cuda.is_available():
+        kinds = ("flash", "mem_efficient", "cudnn", "math")
+        usable = [kind for kind in kinds if getattr(torch.backends.cuda, f"{kind}_sdp_enabled")()]
+        attention += f"; {', '.join(usable)} on the GPU"
+    return {
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "libraries": ", ".join(f"{name}" if there else f"no {name}" for name, there in libraries.items()),
+        "instructions": [name for name in INSTRUCTIONS if known.get(name)],
+        "bfloat16": "emulated" if emulated(cpu) else "native",
+        "float16": "native" if half() else "emulated and slow",
+        "attention": attention,
+    }
+
+
+def _threads() -> dict[str, Any]:
+    import torch
+
+    load = machine.load()
+    return {
+        "torch": torch.get_num_threads(),
+        "cores": machine.cores(),
+        "load": None if load is None else round(load, 2),
+    }
+
+
+def _memory() -> dict[str, Any]:
+    return {"total": machine.total_memory(), "available": machine.available_memory()}
+
+
+def _disk(folder: Path) -> dict[str, Any]:
+    place = folder.expanduser().absolute()
+    nearest = next(each for each in (place, *place.parents) if each.exists())  # where it would be made
+    usage = shutil.disk_usage(nearest)
+    return {"folder": str(place), "total": usage.total, "free": usage.free, "writable": os.access(nearest, os.W_OK)}
+
+
+def _hub() -> dict[str, Any]:
+    from huggingface_hub import constants
+
+    return {
+        "offline": bool(constants.HF_HUB_OFFLINE),
+        "mode": "offline: nothing is fetched" if constants.HF_HUB_OFFLINE else "online",
+        "cache": str(constants.HF_HUB_CACHE),
+    }
+
+
+def _problems(facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """What keeps a command from working."""
+    packages: Mapping[str, str | None] = facts["packages"]
+    for name, lowest in REQUIRED.items():
+        version = packages.get(name)
+        line = f"pip install '{name}>={lowest}'"
+        if version is None:
+            yield {"what": f"{name} is not installed", "remedy": line}
+        elif _numbers(version) < _numbers(lowest):
+            yield {"what": f"{name} {version} is older than {lowest}", "remedy": line}
+    if "error" in facts["torch"] and packages.get("torch") is not None:
+        yield {
+            "what": f"torch is installed and cannot be imported ({facts['torch']['error']})",
+            "remedy": "install it again: pip install --force-reinstall torch",
+        }
+    for name in ("device", "kernels", "threads", "hub"):
+        if "error" in facts[name] and "error" not in facts["torch"]:
+            yield {
+                "what": f"{name} cannot be determined ({facts[name]['error']})",
+                "remedy": "see the reason in brackets",
+            }
+    if "free" in facts["disk"] and facts["disk"]["free"] < LITTLE_DISK:
+        free = _gb(facts["disk"]["free"])
+        yield {"what": f"{free} of disk are free in {facts['disk']['folder']}", "remedy": "free some room"}
+    if facts["disk"].get("writable") is False:
+        yield {"what": f"{facts['disk']['folder']} may not be written", "remedy": "run heedful in another folder"}
+
+
+def _notes(facts: Mapping[str, Any]) -> Iterator[str]:
+    """What makes commands slower than they could be."""
+    if shutil.which("nvidia-smi") and facts["torch"].get("build") == "the CPU":
+        yield "there is an NVIDIA driver, but this torch is built for the CPU; pytorch.org has the line that changes it"
+    load, cores = facts["threads"].get("load"), facts["threads"].get("cores")
+    if load is not None and cores and load > BUSY * cores:
+        yield f"other programs keep this machine busy (load {load} on {cores} cores); training takes longer"
+    if facts["kernels"].get("bfloat16") == "emulated" and facts["device"].get("default") == "cpu":
+        yield "this processor has no instructions for bfloat16; train and predict in float32"
+    if not facts["memory"].get("available") and facts["memory"].get("total") is None:
+        yield "the system does not say how much memory there is"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """(2, 13, 0) of "2.13.0+cpu"."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _line(topic: str, section: Mapping[str, Any], form: str) -> str:
+    if "error" in section:
+        return f"{topic:<13}not known ({section['error']})"
+    shown = {name: "not known" if value is None else value for name, value in section.items()}
+    return f"{topic:<13}{form.format_map(shown)}"
+
+
+def _in_gb(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _gb(value) if type(value) is int else value for name, value in section.items()}
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+if __name__ == "__main__":
+    found = report()
+    print(json.dumps(found, indent=2) if "--json" in sys.argv[1:] else "\n".join(lines(found)))
+    sys.exit(0 if found["ok"] else 1)
