@@ -48,6 +48,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "book.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     table = "".join(f"{line},{'even' if i % 2 else 'odd'}\n" for i, line in enumerate(lines))
     (tmp_path / "labels.csv").write_text("text,label\n" + table, encoding="utf-8")
+    held = "".join(f"{line} more,{'even' if i % 2 else 'odd'}\n" for i, line in enumerate(lines[:20]))
+    (tmp_path / "held-out.csv").write_text("text,label\n" + held, encoding="utf-8")
     pairs = "".join(f"{line}\t{line[::-1]}\n" for line in lines)
     (tmp_path / "articles.tsv").write_text("text\tsummary\n" + pairs, encoding="utf-8")
     (tmp_path / "alike.tsv").write_text("text\ttext_pair\n" + pairs, encoding="utf-8")

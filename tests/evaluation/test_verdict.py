@@ -198,12 +198,14 @@ def test_a_good_model_is_better_than_guessing_and_ends_with_predict(
         raise RuntimeError("no baseline today")
 
     monkeypatch.setattr(TextClassification, "quick_baseline", fails)
-    rows = [(f"{word} {i}", label) for i in range(150) for word, label in (("good", "a"), ("bad", "b"), ("fine", "a"))]
-    assert cli.main([*classify(tmp_path, rows, "--max-steps", "40", "--training.lr", "5e-3"), "--json"]) == 0
+    rows = [(f"{word} {i}", label) for i in range(300) for word, label in (("good", "a"), ("bad", "b"), ("fine", "a"))]
+    part = ["--training.evaluate-examples", "40"]
+    assert cli.main([*classify(tmp_path, rows, "--max-steps", "40", "--training.lr", "5e-3", *part), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["verdict"]
     assert (told["kind"], told["baseline"]["name"], told["remedy"]) == ("better", "the most frequent label", None)
     assert told["difference"][0] > 0
-    rest = classify(tmp_path, rows, "--max-steps", "40", "--training.lr", "5e-3", "--resume")
+    assert told["examples"] == 40
+    rest = classify(tmp_path, rows, "--max-steps", "40", "--training.lr", "5e-3", *part, "--resume")
     assert cli.main(rest) == 0  # done already: the weights that were kept are measured again, to the same verdict
     assert capsys.readouterr().out.splitlines()[-1].startswith("next:")
     assert json.loads((tmp_path / "out" / "heedful.json").read_text(encoding="utf-8"))["verdict"] == told

@@ -16,6 +16,7 @@ from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.intervals import doubts
 from heedful.evaluation.paired import Difference, differences, verdict
 from heedful.evaluation.scored import each
+from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.task import Encoded, Measured, short
 from heedful.tasks.translation import Translation
@@ -54,7 +55,9 @@ def compare(
         ``{"task", "models", "data", "examples", "decides", "verdict", "metrics", "differ", "seconds", "decoding"}``:
         ``metrics`` holds for each metric the fields of ``Difference`` (a single example, as a text is one, has no
         interval and no p), ``decides`` is the metric that the ``verdict`` is about, and ``differ`` the examples that
-        most tell the models apart: ``{"place", "file", "line", "input", "expected", "a", "b", "score_a", "score_b"}``.
+        most tell the models apart. Where a folder tells what its model was trained on, also ``"trained_on"``, how many
+        of the examples ``"a"`` and ``"b"`` were, and ``"metrics_others"``, the fields of those that neither was. Of
+        ``differ`` each is ``{"place", "file", "line", "input", "expected", "a", "b", "score_a", "score_b"}``.
 
     Raises:
         HeedfulError: models of different tasks, or asked with different columns; and as ``evaluate``.
@@ -95,6 +98,7 @@ def compare(
     decides = next((name for name in (ANY_TOKENS, task.decides, *found) if name in found), None)
     if decides is None:
         raise HeedfulError(f"no score of {' or '.join(map(str, models))} is a finite number on {', '.join(data)}")
+    overlaps = [Overlap.of(model, pipe.task, encoded[0].rows) for model, pipe in zip(models, pipes, strict=True)]
     return {
         "task": task.name,
         "models": [str(model) for model in models],
@@ -103,10 +107,37 @@ def compare(
         "decides": decides,
         "verdict": verdict(decides, found[decides]),
         "metrics": {name: asdict(one) for name, one in found.items()},
+        **_trained_on(overlaps, measured, encoded[0].rows, decides, say),
         "differ": _differ(pipes[0], encoded[0].rows, measured, decides, examples),
         "seconds": seconds,
         "decoding": options,
     }
+
+
+def _trained_on(
+    overlaps: Sequence[Overlap | None],
+    measured: Sequence[Measured],
+    rows: Rows,
+    decides: str,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """How many examples either model was trained on, for people and for JSON, and how the two differ on the others."""
+    told: dict[str, Any] = {}
+    known = [overlap for overlap in overlaps if overlap is not None]
+    if not known:
+        return told
+    told["trained_on"] = {name: one and one.trained for name, one in zip("ab", overlaps, strict=True)}
+    if not any(overlap.trained for overlap in known):
+        return told
+    others = np.logical_and.reduce([overlap.others for overlap in known])
+    parts = [others_of(one, rows, others) for one in measured]
+    a, b = parts
+    if a is not None and b is not None and len(a) > 1:
+        told["metrics_others"] = {name: asdict(one) for name, one in differences(a, b).items()}
+    for letter, overlap, one, part in zip("AB", overlaps, measured, parts, strict=True):
+        if overlap is not None and overlap.trained:
+            say(f"{letter}: {overlap_line(overlap, decides, one.metrics, part)}")
+    return told
 
 
 def _beside(measured: Sequence[Measured]) -> dict[str, Difference]:

@@ -13,6 +13,8 @@ from heedful.data.files import STDIN
 from heedful.data.inputs import by_columns
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.intervals import doubts, intervals
+from heedful.evaluation.scored import overall
+from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.settings import RunSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.shares import among
@@ -56,7 +58,9 @@ def evaluate(
         ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``: ``intervals`` holds
         [low, high] of the metrics (``heedful.evaluation.intervals``). With ``baseline`` also ``"baseline"``, its
         ``"name"`` and ``"metrics"``, and always what the task tells besides: ``"by_class"`` and ``"confusion"`` of a
-        classifier, ``"by_format"`` where the rows of a translation name theirs.
+        classifier, ``"by_format"`` where the rows of a translation name theirs. Where the folder tells what the model
+        was trained on, also ``"trained_on"``, how many of the examples were, and where some were and others not
+        ``"metrics_others"``, the metrics over these (``heedful.evaluation.trained_on``).
     """
     if split is not None and split not in SPLITS:
         raise HeedfulError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
@@ -89,6 +93,14 @@ def evaluate(
         pipe.model.eval()
         measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows, **options)
         seconds = round(time.monotonic() - began, 3)
+    overlap = Overlap.of(model, pipe.task, encoded.rows)
+    if overlap is not None:
+        beside["trained_on"] = overlap.trained
+        if overlap.trained:
+            others = others_of(measured, encoded.rows, overlap.others)
+            say(overlap_line(overlap, pipe.task.decides, measured.metrics, others))
+            if others is not None:
+                beside["metrics_others"] = {k: v for k, v in overall(others).items() if k in measured.metrics}
     found = {} if measured.each is None else intervals(measured.each)
     told = [] if measured.each is None else doubts(measured.each, found)
     for line in (*measured.details.get("warnings", ()), *told):

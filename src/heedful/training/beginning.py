@@ -27,7 +27,7 @@ ANEW = "overwrite = true\n"  # at the head of run.toml.part: whatever else is in
 # what a kill leaves of a file, or a folder of files, that was being written: ours by the name, which is no person's
 LEFT = re.compile(
     r"\.(.+\.)?\d+-\d+\.part"  # checkpoints.folder.written
-    r"|\..+\.(json|jsonl|toml|toml\.part|svg|html|png|pdf|txt|md)\.[a-z0-9_]{8}"  # files.write
+    r"|\..+\.(json|jsonl|toml|toml\.part|svg|html|png|pdf|txt|md|bin)\.[a-z0-9_]{8}"  # files.write
     r"|(checkpoint\.pt(\.\d+)?|metrics\.jsonl)\.part"
 )
 

@@ -16,10 +16,11 @@ import torch
 
 from heedful import __version__
 from heedful.checkpoints import read_card
-from heedful.checkpoints.folder import CARD, to_json
+from heedful.checkpoints.folder import CARD, find, to_json
 from heedful.data import Picture, Row, Rows
 from heedful.data.pieces import on_disk, size
 from heedful.errors import many
+from heedful.evaluation.trained_on import TrainedOn
 from heedful.evaluation.verdict import MOST, Rival, Verdict, chosen, improving, verdict
 from heedful.files import write
 from heedful.models import Model
@@ -118,6 +119,15 @@ def judged(
     told = {"verdict": {**found.as_dict(), "remedy": remedy(found, settings)}}
     write(out / CARD, to_json({**read_card(out), **told}))
     return told
+
+
+def write_trained_on(task: Task, rows: Rows, settings: RunSettings) -> None:
+    """Writes the hashes of the training rows to the run's folder, with those of the model that the run starts from."""
+    found = TrainedOn.of(task, rows)
+    before = TrainedOn.read(find(settings.start_from)) if settings.start_from else None
+    if before is not None:
+        found = TrainedOn(max(found.k, before.k), found.hashes).joined(before.hashes)
+    found.write(Path(settings.out))
 
 
 def _rival(score: Callable[[], Baseline | None]) -> Rival | None:

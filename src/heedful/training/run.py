@@ -54,7 +54,7 @@ from heedful.training.optimisation import adamw
 from heedful.training.quicken import quicken
 from heedful.training.range_test import range_test
 from heedful.training.ranks import Ranks, joined, own_device
-from heedful.training.report import card_of, described, digest, ended, judged, trained_parameters
+from heedful.training.report import card_of, described, digest, ended, judged, trained_parameters, write_trained_on
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.schedule import Limits, schedule
 from heedful.training.sources import divided
@@ -184,6 +184,7 @@ def _begun(
     if not settings.resume:
         begin(out, settings)
         _save(model, task, out / "last", card)  # a resumed run begins with it, whatever it was made from
+        write_trained_on(task, learned.rows, settings)
     if watch is not None:
         watch.begin(fresh=not settings.resume)
     if not settings.resume:
@@ -202,7 +203,7 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
     def keep(metrics: Mapping[str, float]) -> None:
         with loop.engine.whole(model) as whole:
             _save(whole, task, out, {**card, "metrics": dict(metrics)})
-        validation.best, validation.best_rows = validation.last, validation.rows
+        validation.best, validation.best_part = validation.last, validation.part
 
     loop.on_better = keep
     if settings.resume:
@@ -213,11 +214,13 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
     if ranks.first and validation.best is None and outcome.best is not None:
         validation.best = validation.of(out)  # they were kept before the run was taken up
     if draw is not None and validation.best is not None:
-        draw(out, validation.best, validation.best_rows)
+        draw(out, validation.best, validation.best_part.rows)
 
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
     say(f"{ended(outcome)}; the best weights are those of step {best['step']:,}{_chance(outcome, task)}")
-    judgement = judged(task, settings, run.learned.rows, held, validation.best, outcome) if ranks.first else {}
+    judgement = (
+        judged(task, settings, run.learned.rows, validation.best_part, validation.best, outcome) if ranks.first else {}
+    )
     if judgement:
         say(f"verdict: {judgement['verdict']['text']}")
     return {
@@ -331,14 +334,14 @@ class _Validation:
         self.max_length = settings.data.max_length
         share = (settings.training.evaluate_examples or math.inf) / units(task, held)
         self.held = part(task, held, share, self.max_length)
-        self.rows = self.best_rows = self.held.rows  # of the last evaluation, and of the best
+        self.part = self.best_part = self.held  # the examples of the last evaluation, and of the best
         self.last: Measured | None = None
         self.said: list[Said] = []
         self.best: Measured | None = None
 
     def __call__(self, share: float = 1.0) -> dict[str, float]:
         held = part(self.task, self.held, max(share, FEWEST / units(self.task, self.held)), self.max_length)
-        self.rows = held.rows
+        self.part = held
         self.last = self.task.measure(self.model, held.examples, held.rows, most=ANSWERED)
         self.said = self.task.said(self.model, held.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
@@ -356,7 +359,7 @@ class _Validation:
         """The evaluation of the weights that lie in ``folder``."""
         model = load(folder, dtype="float32").to(self.model.device)
         pack(model)
-        self.best_rows = self.held.rows
+        self.best_part = self.held
         return self.task.measure(model.eval(), self.held.examples, self.held.rows, most=ANSWERED)
 
 

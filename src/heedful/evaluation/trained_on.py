@@ -1,0 +1,158 @@
+"""The rows that a model was trained on, by their hashes: so that a score on them is not taken for one on new rows.
+
+Two rows are the same where a model is asked the same, by the rule of the audit (:mod:`heedful.auditing.rows`): letters
+in whichever case, blanks as one. Of documents the first 4,096 characters are compared, since the last part of one may
+have been held back.
+
+The file holds unsigned 64-bit numbers, little-endian: first k, then the sorted hashes. Of more than five million rows
+it holds the hashes below 2^(64 − k) alone, a random share of 2^−k of the rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.auditing.rows import keys_of
+from heedful.data import Row
+from heedful.data.pieces import continues
+from heedful.errors import HeedfulError, many
+from heedful.evaluation.scored import Scored, overall
+from heedful.evaluation.verdict import chosen
+from heedful.files import write
+from heedful.tasks.task import Measured, Task
+
+FILE = "trained_on.bin"
+LIMIT = 5_000_000  # hashes that are kept; more rows are sampled
+DOCUMENT = 4_096  # characters of a document that are compared
+CHUNK = 1_024  # rows that are hashed at a time
+INSIDE = ("last", "average")  # folders of a run's folder that hold a model
+Hashes = NDArray[np.uint64]
+
+
+class TrainedOn(NamedTuple):
+    """Hashes of training rows: all, or those below 2^(64 − k)."""
+
+    k: int
+    hashes: Hashes  # sorted, each once
+
+    @classmethod
+    def of(cls, task: Task, rows: Iterable[Row], limit: int = LIMIT) -> Self:
+        """Hashes the rows, a few at a time; no more than twice ``limit`` hashes are held."""
+        found = cls(0, np.zeros(0, dtype=np.uint64))
+        parts, held = [found.hashes], 0
+        for part in hashed(task, rows):
+            parts.append(part)
+            held += len(part)
+            if held >= limit:
+                found, parts, held = found.joined(np.concatenate(parts), limit), [], 0
+        return found.joined(np.concatenate(parts), limit) if parts else found
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Self | None:
+        """Reads the hashes in a model's folder, or for ``last`` and ``average`` in the run's; None where there are no
+        such files.
+
+        Raises ``HeedfulError`` for a damaged file.
+        """
+        folder = Path(folder)
+        places = [folder, *([folder.resolve().parent] if folder.name in INSIDE else [])]
+        path = next((place / FILE for place in places if (place / FILE).is_file()), None)
+        if path is None:
+            return None
+        data = path.read_bytes()
+        found = np.frombuffer(data[: len(data) // 8 * 8], dtype="<u8").astype(np.uint64)
+        if not len(found) or len(data) % 8 or found[0] > 63 or (found[1:-1] >= found[2:]).any():
+            raise HeedfulError(f"{path} is damaged, so that nobody can tell which rows were trained on; remove it")
+        return cls(int(found[0]), found[1:])
+
+    def write(self, folder: Path) -> None:
+        """Writes the file that ``read`` reads, whole or not at all."""
+        write(folder / FILE, np.concatenate([np.array([self.k], np.uint64), self.hashes]).astype("<u8").tobytes())
+
+    def joined(self, others: Hashes, limit: int = LIMIT) -> Self:
+        """Adds hashes; where there are more than ``limit``, a smaller share is kept of all."""
+        k, hashes = self.k, np.unique(np.concatenate([self.hashes, others]))
+        hashes = hashes[hashes < _bound(k)] if k else hashes
+        while len(hashes) > limit:
+            k += 1
+            hashes = hashes[hashes < _bound(k)]
+        return type(self)(k, hashes)
+
+    def sampled(self, hashes: Hashes) -> NDArray[np.bool_]:
+        """Returns which rows can be looked up: all, unless the hashes are a share."""
+        return hashes < _bound(self.k) if self.k else np.ones(len(hashes), dtype=bool)
+
+    def among(self, hashes: Hashes) -> NDArray[np.bool_]:
+        """Returns which rows were trained on."""
+        return np.isin(hashes, self.hashes)
+
+
+def _bound(k: int) -> np.uint64:
+    return np.uint64(1 << (64 - k)) if k else np.uint64(sys.maxsize * 2 + 1)
+
+
+def hashed(task: Task, rows: Iterable[Row]) -> Iterator[Hashes]:
+    """The hashes (n,) of the rows, some at a time."""
+    columns, asks, given = dict(task.columns), task.input_columns, iter(rows)
+    while chunk := [_begun(row, columns) for row in islice(given, CHUNK)]:
+        keys = [key.asked[:8] for key in keys_of(chunk, columns, asks)]
+        yield np.frombuffer(b"".join(keys), dtype="<u8").astype(np.uint64)
+
+
+def _begun(row: Row, columns: dict[str, Any]) -> Row:
+    """The row with the beginnings of its documents."""
+    if not any(kind == "document" and name in row.values for name, kind in columns.items()):
+        return row
+    values = {name: row.values[name] for name in row.values}
+    cut = {name: value[:DOCUMENT] for name, value in values.items() if columns.get(name) == "document"}
+    return Row({**values, **cut}, row.file, row.line)
+
+
+class Overlap(NamedTuple):
+    """How many rows of an evaluation were trained on, and the rows that were not."""
+
+    trained: int  # estimated where the hashes are a share
+    rows: int
+    estimated: bool
+    others: NDArray[np.bool_]  # (rows,), of which it is known that they were not trained on
+
+    @classmethod
+    def of(cls, folder: str | Path, task: Task, rows: Sequence[Row]) -> Self | None:
+        """Looks the rows up; None where the folder does not say what its model was trained on."""
+        known = TrainedOn.read(folder) if Path(folder).is_dir() else None
+        if known is None or not len(rows):
+            return None
+        hashes = np.concatenate([*hashed(task, rows)])
+        there, asked = known.among(hashes), known.sampled(hashes)
+        return cls(min(len(rows), int(there.sum()) << known.k), len(rows), known.k > 0, asked & ~there)
+
+
+def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]) -> Scored | None:
+    """The scores of the examples that were not trained on; None where there are none, or no scores of examples."""
+    scored, kept = measured.each, others
+    if scored is None:
+        return None
+    if len(scored) != len(rows):  # pieces of documents, which are scored as a whole
+        begins = np.flatnonzero([place == 0 or not continues(row) for place, row in enumerate(rows)])
+        kept = np.logical_and.reduceat(others, begins)
+    if len(scored) != len(kept) or not kept.any():
+        return None
+    return chosen(scored, np.flatnonzero(kept))
+
+
+def overlap_line(found: Overlap, metric: str, metrics: Mapping[str, Any], others: Scored | None) -> str:
+    """One line for people about rows that were trained on."""
+    beside = {} if others is None else overall(others)
+    about = "about " if found.estimated else ""
+    line = f"! {about}{found.trained:,} of {many(found.rows)} were trained on"
+    if metric in beside and metric in metrics:
+        name = metric.replace("_", " ")
+        return f"{line}: {name} is {metrics[metric]:.4g} on all, {beside[metric]:.4g} on the others"
+    return f"{line}, so that the scores do not tell how good the model is; evaluate on a file that was held out"
