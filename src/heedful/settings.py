@@ -265,7 +265,9 @@ class TrainingSettings(Settings):
     )
     planned_steps: int | None = _option("steps that fit into --max-minutes; measured by default", least=1)
     save_every: int | None = _option("steps between checkpoints", least=1)
-    keep: int | None = _option("checkpoints to keep, the newest and those before it; 1 by default", least=1)
+    keep: int | None = _option(
+        "checkpoints to keep; 0: none after the end; by default 1, and none after a run that patience ended", least=0
+    )
     log_every: int | None = _option("steps between lines of the log", least=1)
     report: tuple[str, ...] | None = _option("show the log there as well: tensorboard,wandb,trackio")
     watch: tuple[str, ...] | None = _option("texts (source, tab, target) or images whose attention is followed")

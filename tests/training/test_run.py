@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import heedful
 from heedful import cli
@@ -568,3 +568,98 @@ def test_bf16_where_the_machine_has_no_instructions_for_it_is_told(
     said = [line for line in "".join(capsys.readouterr()).splitlines() if "no instructions" in line]
     told = "! --training.precision bf16: this machine has no instructions for it, many times slower; take fp32"
     assert said == ([] if has else [told])
+
+
+# ---------------------------------------------------------------------------------------------------- what a run stores
+
+
+def ended_by_itself(data: Path, out: Path, *more: str) -> list[str]:
+    """A run whose weights do not change, so that patience ends it."""
+    return command(data, out, "--training.lr=1e-12", "--training.patience=1", "--max-steps=200", *more)
+
+
+def test_a_run_that_patience_ended_keeps_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = pairs(tmp_path), tmp_path / "out"
+    assert cli.main(ended_by_itself(data, out)) == 0
+    said = capsys.readouterr().out
+    assert "freed" in said
+    assert "--training.keep 1" in said
+    assert not list(out.glob("checkpoint*"))
+    assert cli.main(ended_by_itself(data, out, "--resume", "--training.patience=5")) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    for word in (str(out), "step", "--from", str(out / "last"), "--training.keep 1"):
+        assert word in error
+
+
+def test_a_checkpoint_that_is_asked_for_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = pairs(tmp_path), tmp_path / "out"
+    assert cli.main(ended_by_itself(data, out, "--training.keep=1")) == 0
+    assert "freed" not in capsys.readouterr().out
+    assert (out / "checkpoint.pt").is_file()
+    assert cli.main(ended_by_itself(data, out, "--resume")) == 0
+    assert "done already" in capsys.readouterr().out
+    assert (out / "checkpoint.pt").is_file()
+
+
+def test_keep_0_keeps_none_after_a_limit_either(tmp_path: Path) -> None:
+    assert cli.main(command(pairs(tmp_path), tmp_path / "out", "--max-steps=5", "--training.keep=0")) == 0
+    assert not list((tmp_path / "out").glob("checkpoint*"))
+
+
+@pytest.mark.parametrize("average", ["--averaging.share=0.1", "--averaging.last=2", "--averaging.share=0"])
+def test_a_checkpoint_does_not_store_again_what_the_folder_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, average: str
+) -> None:
+    data, straight, out = pairs(tmp_path), tmp_path / "straight", tmp_path / "out"
+    options = [average, "--training.schedule=constant", "--training.warmup=5"]
+    assert cli.main(command(data, straight, "--max-steps=40", *options)) == 0
+    monkeypatch.setattr("heedful.training.run.WORTHWHILE", 0)
+    assert cli.main(command(data, out, "--max-steps=20", *options)) == 0
+    state = torch.load(out / "checkpoint.pt", weights_only=True)
+    assert state["model"] == {}, "all of them are in last/"
+    if average == "--averaging.share=0.1":
+        assert state["average"]["weights"] == {}
+    weights = (out / "last" / "model.safetensors").stat().st_size
+    assert (out / "checkpoint.pt").stat().st_size < (straight / "checkpoint.pt").stat().st_size - 0.8 * weights
+    assert cli.main(command(data, out, "--max-steps=20", *options, "--resume")) == 0
+    assert cli.main(command(data, out, "--max-steps=40", *options, "--resume")) == 0
+    for part in (".", "last"):
+        one, other = (load_file(folder / part / "model.safetensors") for folder in (straight, out))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_checkpoint_whose_weights_were_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("heedful.training.run.WORTHWHILE", 0)
+    data, out = pairs(tmp_path), tmp_path / "out"
+    assert cli.main(command(data, out, "--max-steps=20")) == 0
+    weights = load_file(out / "last" / "model.safetensors")
+    name = min(weights)
+    save_file({**weights, name: weights[name] + 1}, out / "last" / "model.safetensors", {"format": "pt"})
+    capsys.readouterr()
+    assert cli.main(command(data, out, "--max-steps=40", "--resume")) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert str(out / "last") in error
+    assert "--from" in error
+
+
+def test_equal_weights_are_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one evaluation, at the end, the best weights are the averaged ones. Without hard links there are two."""
+    data, linked, apart = pairs(tmp_path), tmp_path / "linked", tmp_path / "apart"
+    assert cli.main(command(data, linked, "--max-steps=20")) == 0
+    files = [linked / part / "model.safetensors" for part in (".", "average", "last")]
+    assert files[0].samefile(files[1])
+    assert not files[0].samefile(files[2])
+
+    def refused(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    assert cli.main(command(data, apart, "--max-steps=20")) == 0
+    files = [apart / part / "model.safetensors" for part in (".", "average")]
+    assert not files[0].samefile(files[1])
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert not [path.name for path in (apart / "average").iterdir() if path.name.startswith(".")]

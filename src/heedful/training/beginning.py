@@ -6,12 +6,16 @@ else it begins with, and at last ``run.toml``. While the first is there nothing 
 
 from __future__ import annotations
 
+import filecmp
+import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from heedful.checkpoints import read_card
 from heedful.checkpoints.folder import settle
 from heedful.errors import HeedfulError
 from heedful.files import write
@@ -110,6 +114,38 @@ def told_anew(out: Path, settings: RunSettings) -> bool:
     before = replace(read_toml(out / BEGUN), out=settings.out, resume=settings.resume, overwrite=settings.overwrite)
     write(out / BEGUN, to_toml(settings))
     return before == settings
+
+
+def check_checkpoint(out: Path) -> None:
+    """Raise for a run that has ended, and of which no checkpoint is left."""
+    steps = read_card(out / "last").get("steps")
+    if steps and not any(out.glob("checkpoint*.pt")):
+        raise HeedfulError(
+            f"{out}: the run ended after step {steps:,} and its checkpoint was removed; fine-tune its weights with "
+            f"--from {out / 'last'} and another --out, or train again with --overwrite --training.keep 1"
+        )
+
+
+def link_equal_weights(out: Path) -> None:
+    """Store weights that two of a run's folders have alike once, as hard links; where links are not possible, twice.
+
+    Nothing of heedful changes such a file in place: it writes another one and renames it.
+    """
+    seen: list[Path] = []
+    for path in (path for part in MODELS for path in sorted((out / part).glob("*.safetensors"))):
+        twin = next((other for other in seen if _equal(path, other)), None)
+        if twin is None:
+            seen.append(path)
+        elif not path.samefile(twin):
+            beside = path.with_name(f".{path.name}.{os.getpid()}-0.part")
+            with suppress(OSError):
+                os.link(twin, beside)
+                os.replace(beside, path)
+            beside.unlink(missing_ok=True)
+
+
+def _equal(one: Path, other: Path) -> bool:
+    return one.stat().st_size == other.stat().st_size and (one.samefile(other) or filecmp.cmp(one, other, False))
 
 
 def left(folder: Path) -> list[Path]:

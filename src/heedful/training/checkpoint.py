@@ -11,7 +11,7 @@ import re
 import signal
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -125,6 +125,14 @@ class Checkpoints:
                     path.unlink(missing_ok=True)
             self._step = _step_of(state)
 
+    def replace(self, state: Mapping[str, Any]) -> None:
+        """Replace the newest checkpoint by the same ``state`` stored otherwise; those before it stay."""
+        self.wait()
+        beside = self.path.with_name(self.path.name + ".part")
+        with writing(self.path):
+            self._fill(beside.open("wb+"), beside, state)
+            os.replace(beside, self.path)
+
     def _fill(self, file: BinaryIO, beside: Path, state: Mapping[str, Any]) -> None:
         """Write ``state`` into ``file``, which lies ``beside``, to the last byte."""
         try:
@@ -200,12 +208,17 @@ class Checkpoints:
             ) from None
         return state
 
+    def size(self) -> int:
+        """Bytes of the checkpoints that are there."""
+        return sum(path.stat().st_size for path in self.kept().values())
+
     def clear(self) -> None:
         """Remove what was saved, if anything was."""
         self.wait()
         with writing(self.path):
             for path in self.kept().values():
                 path.unlink(missing_ok=True)
+        self._step = None
 
 
 def _step_of(state: Mapping[str, Any]) -> int | None:
@@ -260,6 +273,39 @@ def copied(state: Any) -> Any:
         return value
 
     return copy(state)
+
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def without(tensors: Tensors, stored: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Splits ``tensors`` into those that ``stored`` does not have with the same bits, and a note of the others: their
+    names and a digest, for :func:`completed`.
+    """
+    shared = [name for name, tensor in tensors.items() if name in stored and _same(tensor, stored[name])]
+    note = {"names": shared, "sha256": _digest_of(stored, shared)}
+    return {name: tensor for name, tensor in tensors.items() if name not in shared}, note
+
+
+def completed(tensors: Tensors, note: Mapping[str, Any], stored: Tensors) -> dict[str, torch.Tensor] | None:
+    """The inverse of :func:`without`; None where ``stored`` is not what it was."""
+    names = note["names"]
+    if not stored.keys() >= set(names) or _digest_of(stored, names) != note["sha256"]:
+        return None
+    return {**tensors, **{name: stored[name].detach().cpu() for name in names}}
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one.detach().cpu(), other.detach().cpu())
+
+
+def _digest_of(tensors: Tensors, names: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for name in names:
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 @contextmanager

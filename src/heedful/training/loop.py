@@ -19,7 +19,7 @@ from heedful.inference.memory import Spare
 from heedful.tasks.shares import followed
 from heedful.training.averages import Average
 from heedful.training.ceiling import Ceiling
-from heedful.training.checkpoint import Checkpoints, Interrupts
+from heedful.training.checkpoint import Checkpoints, Interrupts, completed, without
 from heedful.training.engine import Alone
 from heedful.training.gradient import Batch, Gradient
 from heedful.training.guard import excess, longest
@@ -27,7 +27,7 @@ from heedful.training.log import Log
 from heedful.training.ranks import gone, is_loss
 from heedful.training.schedule import Limits, Schedule
 
-FORMAT = 3  # of the checkpoint
+FORMAT, REDUCED = 3, 4  # of the checkpoint: whole, and without the weights that the run's folder stores
 OVERRUN = 1.25  # times the time left that an evaluation may be expected to take before it is cut
 SOON = 60.0  # seconds after a checkpoint in which the end of an epoch is no reason for another
 
@@ -151,6 +151,7 @@ class Loop:
     cut: bool = True  # pass a micro-batch in parts where it does not fit; not for a loss of a batch as a whole
     average: Average | None = None  # evaluated, and given to on_better, in place of the weights themselves
     checkpoints: Checkpoints | None = None
+    stored: Callable[[str], Mapping[str, Tensor]] | None = None  # weights in the folder "last" or "average" of the run
     save_every: int | None = None  # steps; None: after evaluations, and epochs a minute later. Always at the end too
     log: Log = field(default_factory=partial(Log, quiet=True))
     log_every: int = 50  # steps
@@ -180,6 +181,7 @@ class Loop:
         self._pending: list[tuple[Tensor, Tensor]] = []  # loss and gradient norm of the steps not read yet
         self._saved: tuple[int, int] | None = None  # step and evaluation of the last checkpoint
         self._saved_at = 0.0  # and when that was written
+        self._reduced = False  # whether the newest checkpoint lacks what the folder stores
         self._looked = 0.0  # seconds of the run when all ranks looked at its clock last
         self._before: dict[str, Any] | None = None  # where the loader stood before the step in flight
         self._mark = 0.0  # when the clock was last read
@@ -482,7 +484,7 @@ class Loop:
             self.checkpoints.rescue(state)
         elif self.engine.writes:
             self.checkpoints.save(state, wait=False)
-        self._saved, self._saved_at = (numbers.step, numbers.evaluated), self._looked
+        self._saved, self._saved_at, self._reduced = (numbers.step, numbers.evaluated), self._looked, False
         self._clock()
 
     def _wait(self) -> None:
@@ -500,11 +502,44 @@ class Loop:
             **self.engine.state(self.model, self.optimiser),
         }
 
+    def reduce_checkpoint(self) -> None:
+        """Write the checkpoint of a run that has ended without the weights that its folder stores with the same bits.
+
+        The whole checkpoint stays until the smaller one is written, and comes back with the next one that is saved.
+        """
+        if self.checkpoints is None or self.stored is None or self._reduced:
+            return
+        state = self.state()
+        kept, note = without(state["model"], self.stored("last"))
+        reduced = {**state, "format": REDUCED, "model": kept, "stored": {"last": note}}
+        if (average := state["average"]) is not None and "weights" in average:
+            kept, note = without(average["weights"], self.stored("average"))
+            reduced["average"] = {**average, "weights": kept}
+            reduced["stored"]["average"] = note
+        self.checkpoints.replace(reduced)
+
+    def _whole(self, state: Mapping[str, Any], checkpoints: Checkpoints) -> Mapping[str, Any]:
+        """The state with the weights that the run's folder stores."""
+        if state.get("format") != REDUCED or self.stored is None:
+            return state
+        self._reduced = True
+        found = {}
+        for part, note in state["stored"].items():
+            tensors = state["model"] if part == "last" else state["average"]["weights"]
+            found[part] = completed(tensors, note, self.stored(part))
+            if found[part] is None:
+                raise HeedfulError(
+                    f"{checkpoints.path} needs the weights in {checkpoints.path.with_name(part)}, and these were "
+                    "changed; put them back, or fine-tune them in another run with --from"
+                )
+        whole = {**state, "format": FORMAT, "model": found["last"]}
+        return {**whole, "average": {**state["average"], "weights": found["average"]}} if "average" in found else whole
+
     def _restore(self, state: Mapping[str, Any], checkpoints: Checkpoints) -> None:
         """Take ``state`` up. The optimiser's settings stay those given now; only what it remembers is restored, and the
         rate of the last step, whose line may not have been written.
         """
-        path = checkpoints.path
+        path, state = checkpoints.path, self._whole(state, checkpoints)
         if state.get("format") != FORMAT:
             raise HeedfulError(f"{path} is no checkpoint of this version of heedful; start the run anew")
         if (state["average"] is None) != (self.average is None):

@@ -11,7 +11,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,16 @@ from heedful.models.create import create
 from heedful.settings import RunSettings, resolve
 from heedful.tasks.task import Encoded, Measured, Said, Task
 from heedful.training.averages import average_of
-from heedful.training.beginning import begin, begun, check_overwrite, check_unused, taken_up, told_anew
+from heedful.training.beginning import (
+    begin,
+    begun,
+    check_checkpoint,
+    check_overwrite,
+    check_unused,
+    link_equal_weights,
+    taken_up,
+    told_anew,
+)
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.choices import asked_for, settled, spread, suggested_for
@@ -61,6 +70,7 @@ from heedful.training.sources import divided
 from heedful.training.time_limit import ANSWERED, Plan, Speed, fitted, half_batch, part, sizes, units
 from heedful.training.watch import Watch
 
+WORTHWHILE = 2**20  # bytes of a checkpoint above which weights that the folder stores are left out of it
 FEWEST = 8  # validation examples of an evaluation, however little time is left
 WRITTEN, BYTES_A_SECOND = 3, 1e8  # copies of the weights that are written at the end of a run, and how fast
 TRIAL_STEPS = 30  # steps at most by which a run's speed is measured
@@ -152,6 +162,7 @@ def _begun(
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device, say)
 
     if settings.resume:
+        check_checkpoint(out)
         task, model = kind.load(out / "last"), load(out / "last", dtype="float32")
     elif settings.start_from:
         task, model = kind.start(settings.start_from, rows, settings)
@@ -210,7 +221,9 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
         loop.on_taken_up = partial(_go_on, loop, settings, ranks, say)
     with deterministic(settings.deterministic or False), within_memory(settings.training):
         outcome = loop.fit()
-    _finish(loop, task, out, card)
+    _finish(loop, task, out, {**card, "steps": outcome.steps})
+    for line in _kept(loop, settings, outcome) if ranks.first else ():
+        say(line)
     if ranks.first and validation.best is None and outcome.best is not None:
         validation.best = validation.of(out)  # they were kept before the run was taken up
     if draw is not None and validation.best is not None:
@@ -239,6 +252,26 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
         **judgement,
         **(validation.best.details if validation.best is not None else {}),
     }
+
+
+def _kept(loop: Loop, settings: RunSettings, outcome: Outcome) -> list[str]:
+    """Keep the checkpoint of a run that a limit ended, without what its folder stores; remove that of one that patience
+    ended, unless --training.keep says otherwise. Lines for people, where something was removed.
+    """
+    out, keep, checkpoints = Path(settings.out), settings.training.keep, loop.checkpoints
+    assert checkpoints is not None
+    link_equal_weights(out)
+    if outcome.stopped_because == "already done":
+        return []
+    if keep == 0 or (keep is None and outcome.met == "patience"):
+        size = checkpoints.size()
+        checkpoints.clear()
+        why = "--training.keep 0" if keep == 0 else "no gain any more; --training.keep 1 keeps it"
+        return [f"freed      {size / 1e6:,.0f} MB: the checkpoint was removed ({why})"] if size else []
+    if (keep or 1) == 1 and not loop.engine.needs_all and checkpoints.size() > WORTHWHILE:
+        with suppress(HeedfulError):  # a full disk: the whole checkpoint stays
+            loop.reduce_checkpoint()
+    return []
 
 
 def _chance(outcome: Outcome, task: Task) -> str:
@@ -553,6 +586,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         cut=task.divisible and not any(isinstance(part, BatchNorm) for part in model.modules()),
         average=average,
         checkpoints=checkpoints,
+        stored=lambda name: _stored(out / name, model.device),
         save_every=training.save_every,
         log=Log(
             out / "metrics.jsonl" if ranks.first else None,
@@ -580,6 +614,13 @@ def _save(model: Model | None, task: Task, folder: Path, card: Mapping[str, Any]
     if model is not None:  # this is the rank that writes
         save(model, folder, extra=card)
         task.save(folder)
+
+
+def _stored(folder: Path, device: torch.device) -> Mapping[str, torch.Tensor]:
+    """The weights in a folder of the run, by the names that they have in training."""
+    model = load(folder, dtype="float32").to(device)
+    pack(model)
+    return model.state_dict()
 
 
 def _finish(loop: Loop, task: Task, out: Path, card: Mapping[str, Any]) -> None:

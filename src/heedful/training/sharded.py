@@ -84,6 +84,16 @@ class ShardedCheckpoints(Checkpoints):
         found: list[Path] = self.ranks.same(super()._candidates())
         return found
 
+    def size(self) -> int:
+        """Bytes of the checkpoints that are there, with their shares."""
+        shares = self.path.parent.glob(f"{SHARDS}-*/*")
+        return super().size() + sum(path.stat().st_size for path in shares)
+
+    def clear(self) -> None:
+        """Remove what was saved, with its shares; called on the first rank."""
+        super().clear()
+        self._prune()
+
     def _prune(self) -> None:
         """Remove the shares that no checkpoint names any more."""
         named = set(self._named())

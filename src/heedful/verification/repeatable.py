@@ -10,6 +10,8 @@ def check_repeatable(settings: RunSettings, kills: int, processes: int = 1) -> N
     """Refuse what ``verify resume`` cannot make twice with the same bits, or not read twice."""
     if settings.max_minutes is not None:
         raise HeedfulError("--max-minutes ends a run by the clock, so no two are the same; give --max-steps")
+    if settings.training.keep == 0:
+        raise HeedfulError("--training.keep 0 leaves no checkpoint to compare; leave it out")
     for flag, given in (("--resume", settings.resume), ("--overwrite", settings.overwrite)):
         if given:
             raise HeedfulError(f"{flag} is given by verify resume itself; leave it out")

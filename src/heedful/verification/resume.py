@@ -123,6 +123,8 @@ def verify_resume(
         HeedfulError: for what cannot be the same twice, and where the undisturbed run fails.
     """
     check_repeatable(settings, kills, processes)
+    if settings.training.keep is None:
+        arguments = [*arguments, "--training.keep=1"]  # after a run that patience ended as well
     if out is not None and Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise HeedfulError(f"--out {out} is there already, and not empty; name a new folder")
     started = time.monotonic()
