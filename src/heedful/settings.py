@@ -269,6 +269,9 @@ class TrainingSettings(Settings):
         "checkpoints to keep; 0: none after the end; by default 1, and none after a run that patience ended", least=0
     )
     log_every: int | None = _option("steps between lines of the log", least=1)
+    threads: int | None = _option(
+        "CPU threads of an operation, which decide its bits; torch's choice by default", least=1
+    )
     report: tuple[str, ...] | None = _option("show the log there as well: tensorboard,wandb,trackio")
     watch: tuple[str, ...] | None = _option("texts (source, tab, target) or images whose attention is followed")
 

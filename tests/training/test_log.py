@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,40 @@ def test_one_bar_on_a_terminal(monkeypatch):
     assert "loss 3.0000" in shown
     assert shown.count("valid_bleu 31.25  1:30 left\n") == 1, "an evaluation stays on the screen"
     assert "loss 3.0000\n" not in shown
+
+
+LONG = {
+    "step": 123400,
+    "epoch": 123.45,
+    "loss": 2.5,
+    "lr": 0.00031,
+    "target_tokens_per_second": 12345.6,
+    "share_of_ceiling": 0.42,
+    **{f"valid_{name}": 31.25 for name in ("loss", "bleu", "chrf", "exact_match", "macro_f1")},
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 300])
+def test_the_bar_is_one_line_of_any_terminal(monkeypatch, width):
+    """With the time left and, where there is room, the loss; all that is there in a wide one."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with Log(stream=stream) as log:
+        log.write(LONG)
+        stream.seek(0)
+        stream.truncate()
+        log._drawn = 0.0
+        log.tick(123_456, 0.5, 3725.0)
+        log._bar.refresh()
+        shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+        lines = [line for line in re.split(r"[\r\n]+", shown) if line.strip()]
+    assert all(len(line) <= width for line in lines)
+    assert lines[-1].startswith("step 123,456")
+    assert all(line.startswith("step") for line in lines), "none is the end of another"
+    assert "1:02:05 left" in lines[-1]
+    assert ("loss 2.5000" in lines[-1]) == (width >= 80)
+    assert ("% of the ceiling" in lines[-1]) == (width == 300)
 
 
 def test_nothing_when_quiet(capfd):

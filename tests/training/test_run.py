@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,8 +24,10 @@ from heedful import cli
 from heedful.checkpoints import read_card
 from heedful.data import read
 from heedful.evaluation.scored import Sums
+from heedful.settings import read_toml
 from heedful.tasks.task import Measured
 from heedful.tasks.translation import Translation
+from heedful.training import Checkpoints
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 SMALL = [
@@ -663,3 +666,61 @@ def test_equal_weights_are_stored_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert not files[0].samefile(files[1])
     assert files[0].read_bytes() == files[1].read_bytes()
     assert not [path.name for path in (apart / "average").iterdir() if path.name.startswith(".")]
+
+
+def test_the_threads_of_a_run_are_kept_and_used_on_resuming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out, used = pairs(tmp_path), tmp_path / "out", []
+    assert cli.main(command(data, out, "--max-steps=2", "--training.threads=2")) == 0
+    assert "threads = 2" in (out / "run.toml").read_text(encoding="utf-8")
+    assert torch.get_num_threads() == 1, "as before"
+    save = Checkpoints.save
+    monkeypatch.setattr(
+        Checkpoints, "save", lambda self, *a, **b: (used.append(torch.get_num_threads()), save(self, *a, **b))[1]
+    )
+    capsys.readouterr()
+    assert cli.main(command(data, out, "--max-steps=4", "--resume")) == 0
+    assert set(used) == {2}
+    assert "threads    2" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------- a run that was stopped
+
+
+def test_a_folder_without_weights_names_the_line_that_resumes_it(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a kill before the first evaluation: run.toml and last/ are there, the folder's own model is not."""
+    out = tmp_path / "a run"
+    shutil.copytree(run / "last", out / "last")
+    shutil.copy(run / "run.toml", out)
+    data = read_toml(out / "run.toml").train[0]
+    for arguments in (["predict", str(out), "one"], ["evaluate", str(out), "--data", data], ["verify", str(out)]):
+        assert cli.main(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert f"heedful train translation --train {data} --out '{out}' --resume" in error
+    (out / "run.toml").rename(out / "run.toml.part")
+    assert cli.main(["predict", str(out), "one"]) == 2
+    assert "--resume" in capsys.readouterr().err
+    (out / "run.toml.part").write_text("nonsense")
+    assert cli.main(["predict", str(out), "one"]) == 2
+    assert "config.json" in capsys.readouterr().err
+
+
+def test_a_model_whose_run_was_stopped_is_used_and_says_so(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["predict", str(run), "one two three"]) == 0
+    assert "--resume" not in capsys.readouterr().err, "it ended"
+    out = tmp_path / "out"
+    shutil.copytree(run, out)
+    card = json.loads((out / "last" / "heedful.json").read_text(encoding="utf-8"))
+    assert card["steps"] == 40
+    (out / "last" / "heedful.json").write_text(json.dumps({**card, "steps": 0}), encoding="utf-8")
+    assert cli.main(["predict", str(out), "one two three"]) == 0
+    told = capsys.readouterr()
+    assert "step 40" in told.err
+    assert f"--out {out} --resume" in told.err
+    assert "--resume" not in told.out

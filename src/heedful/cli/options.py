@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -12,10 +15,13 @@ from typing import Any
 
 from cyclopts import App, ArgumentCollection, Token
 
+from heedful.cli.processes import rank
 from heedful.errors import HeedfulError, nearest
 from heedful.files import parse_toml, read_bytes
 from heedful.locks import check_unlocked, contents
-from heedful.settings import AnsweringSettings, DecodingSettings, RunSettings, keys
+from heedful.settings import AnsweringSettings, DecodingSettings, RunSettings, keys, read_toml
+
+TAIL = 2**16  # bytes at the end of a run's log, in which its last line stands
 
 # what other programs call them
 ELSEWHERE = {
@@ -204,11 +210,45 @@ def check_model(name: str) -> None:
     if path.is_file():
         there = f"the folder it lies in, {path.parent}" if _holds_model(path.parent) else "the folder of a model"
         raise HeedfulError(f"{name} is a file, no model folder; give {there}")
+    line = resume_line(path)
     if path.exists() and not _holds_model(path):
+        if line is not None:
+            raise HeedfulError(f"{name}: the run was stopped before it kept any weights; continue it with: {line}")
         remedy = "give the --out of a finished training, or the folder of a published model"
         raise HeedfulError(f"{name} is no model folder: it has no config.json; {remedy}")
     if not path.exists() and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?(@\w[\w./-]*)?", name):
         raise HeedfulError(f"{name}: no such folder; give the --out of a finished training, or check the path")
+    if line is not None and rank() == 0 and (step := _unfinished(path)) is not None:
+        told = (
+            f"{name}: its run has not ended, it is at step {step:,}; if nothing trains there, continue it with: {line}"
+        )
+        print(told, file=sys.stderr)
+
+
+def resume_line(folder: Path) -> str | None:
+    """The command line that resumes the run in a folder; None where there is no run, or none that can be read."""
+    for file in (folder / "run.toml", folder / "run.toml.part"):
+        if file.is_file():
+            try:
+                settings = read_toml(file)
+            except HeedfulError:
+                return None
+            files = shlex.join(settings.train)
+            return f"heedful train {settings.task} --train {files} --out {shlex.quote(str(folder))} --resume"
+    return None
+
+
+def _unfinished(folder: Path) -> int | None:
+    """The last logged step of a run that was stopped on its way; None of one that ended, or does not say it."""
+    try:
+        ended = json.loads((folder / "last" / "heedful.json").read_text(encoding="utf-8")).get("steps")
+        with (folder / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            logged = json.loads(file.read().splitlines()[-1])["step"]
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return None
+    both = isinstance(ended, int) and isinstance(logged, int)
+    return logged if both and logged > ended else None
 
 
 def _holds_model(folder: Path) -> bool:

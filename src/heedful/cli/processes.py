@@ -1,16 +1,21 @@
-"""The processes that ``torchrun`` started together, as it says in the environment: who speaks, and what they may share.
-
-For what comes before torch; the work itself is shared out by ``heedful.training.ranks``.
+"""Processes and threads, before torch is imported: who speaks of those that ``torchrun`` started, what they may share,
+and how threads wait on a busy machine. The work itself is shared out by ``heedful.training.ranks``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
 
 from heedful.errors import HeedfulError
 
 SHARED = (["train"], ["evaluate"], ["predict"])  # what several processes do together
+COMPUTING = ("train", "predict", "evaluate", "compare", "nearest", "verify", "inspect", "export", "demo", "serve")
+# each of these says how threads work, and is left as it is
+CHOSEN = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "OMP_DYNAMIC", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_NUM_THREADS")
+BUSY = 0.75  # cores that others use, from which on a machine is busy
 
 
 def rank() -> int:
@@ -38,3 +43,45 @@ def check_shared(tokens: Sequence[str]) -> None:
         raise HeedfulError(
             "torchrun's processes share the work of heedful train, evaluate, and predict --in; leave torchrun out"
         )
+
+
+def wait_passively(tokens: Sequence[str], environ: MutableMapping[str, str] = os.environ) -> str | None:
+    """Let OpenMP's threads sleep while they wait, where a command computes and other programs use the cores.
+
+    A waiting thread otherwise spins, and takes the core from the thread that it waits for: two cores with two other
+    programs made training nine times as long. It changes no result. An environment that already says how threads work
+    is left as it is, and so is a process that has torch.
+
+    Returns:
+        The line that says so; None where nothing was changed.
+    """
+    computes = tuple(tokens[:1]) and tokens[0] in COMPUTING and not {"--help", "-h"} & set(tokens)
+    if not computes or several() or "torch" in sys.modules or any(name in environ for name in CHOSEN):
+        return None
+    used, cores = cores_in_use(), os.cpu_count() or 1
+    if used is None or used < BUSY or used + usable_cores() <= cores:
+        return None
+    environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    return f"other programs use {used:.1f} of {cores} cores; threads sleep while they wait (OMP_WAIT_POLICY=PASSIVE)"
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cores_in_use(running: Path = Path("/proc/loadavg")) -> float | None:
+    """Number of cores that other programs use: the load of the last minute, or of this moment where the system tells it
+    (Linux) and it is higher; None where it tells neither (Windows).
+    """
+    try:
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    except OSError:
+        load = None
+    try:  # "0.07 0.11 0.07 1/123 4567": threads that run now, this one among them
+        now = int(running.read_text(encoding="ascii").split()[3].partition("/")[0]) - 1
+    except (OSError, ValueError, IndexError):
+        return load
+    return float(now) if load is None else max(load, float(now))

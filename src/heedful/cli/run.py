@@ -14,7 +14,7 @@ from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, Un
 
 from heedful.cli.commands import app
 from heedful.cli.options import by_flags, join_dashes, likely
-from heedful.cli.processes import check_shared, rank, several
+from heedful.cli.processes import check_shared, rank, several, wait_passively
 from heedful.errors import HeedfulError, shortened
 
 MOMENT = 2.0  # seconds: torchrun ends all where one has, and the first is to have said why
@@ -91,6 +91,8 @@ def command() -> None:
     """
     if several():  # each would warn that DistributedDataParallel looked for unused parameters and found none
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if (line := wait_passively(sys.argv[1:])) is not None:
+        print(line, file=sys.stderr)
     try:
         status = main()
     except SystemExit as end:

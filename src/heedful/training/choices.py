@@ -148,7 +148,9 @@ def settled(settings: RunSettings, device: torch.device, say: Callable[[str], No
     gains = device.type == "cuda" and not emulated(device)
     machine = replace(
         settings,
-        training=TrainingSettings(precision="bf16" if gains else "fp32", optimiser="adamw"),
+        training=TrainingSettings(
+            precision="bf16" if gains else "fp32", optimiser="adamw", threads=torch.get_num_threads()
+        ),
     )
     chosen = resolve(settings, machine)
     _one_average(chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -17,6 +17,31 @@ FIXED = ":4096:8"
 def fixed_workspace() -> None:
     """Ask for the workspace before the GPU's first product, which reads it for the rest of the process."""
     os.environ.setdefault(WORKSPACE, FIXED)
+
+
+@contextmanager
+def threads_restored() -> Iterator[None]:
+    """At its end, operations on the CPU use as many threads as before."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
+
+
+def use_threads(count: int, say: Callable[[str], None]) -> None:
+    """Let operations on the CPU use ``count`` threads, which decide in what order they sum, and say so where it is
+    another number than before.
+    """
+    before = torch.get_num_threads()
+    if count == before:
+        return
+    torch.set_num_threads(count)
+    if (used := torch.get_num_threads()) == count:
+        say(f"threads    {count} (--training.threads) in place of the {before} that are usual here")
+    else:
+        say(f"! --training.threads {count}: this PyTorch uses {used} instead; a resumed run ends with other bits")
 
 
 @contextmanager

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 REDRAW = 0.1  # seconds between two updates of the bar
 QUIET = 10.0  # seconds of an evaluation without a bar between two lines
+BAR = 24  # characters of the bar
+DROPPED = ("ceiling", "epoch", "lr", "speed")  # from a line that is too long, the least important first
 SAID = 60  # characters of a sample that is shown
 
 
@@ -55,7 +57,7 @@ class Log:
         self._bar: Progress | None = None
         self._drawn = 0.0
         self._noted = 0.0  # when the last line was shown
-        self._shown = ""
+        self._shown: Mapping[str, Any] = {}  # the last line
 
     def begin(self, step: int) -> None:
         """Open the file for what follows ``step``: lines of later steps, and half a line, are dropped; 0 empties it."""
@@ -87,8 +89,14 @@ class Log:
         if not self.quiet and self.stream.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
+            from rich.table import Column
 
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[shown]}"))
+            line = Column(no_wrap=True, overflow="ellipsis")
+            columns = (
+                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+                BarColumn(bar_width=BAR),
+                TextColumn("{task.fields[shown]}", table_column=line),
+            )
             self._bar = Progress(*columns, console=Console(file=self.stream), transient=True)
             self._bar.start()
             self._bar.add_task("step 0", total=None, shown="")
@@ -115,10 +123,10 @@ class Log:
         self._record(line)
         for reporter in self.reporters:
             reporter.write(line)
-        self._shown = describe(line)
+        self._shown = line
         # The bar shows the latest numbers itself; an evaluation is worth a line that stays.
         if self._bar is None or any(name.startswith("valid_") for name in line):
-            self.note(f"step {line['step']:,}  {self._shown}{remaining(left)}")
+            self.note(f"step {line['step']:,}  {describe(line)}{remaining(left)}")
         for sample in line.get("samples", ())[:1]:
             self.note(f"           {brief(sample['input'], SAID)} → {brief(sample['output'], SAID)}")
 
@@ -163,27 +171,43 @@ class Log:
     def _draw(self, step: int, progress: float | None, left: float | None) -> None:
         assert self._bar is not None
         self._drawn = time.monotonic()
-        shown = self._shown + remaining(left)
+        description, time_left = f"step {step:,}", remaining(left)
+        room = self._bar.console.width - len(description) - BAR - len(time_left) - 2  # spaces between the columns
+        shown = describe(self._shown, room) + time_left
         total = None if progress is None else 1.0
         self._bar.update(
-            self._bar.task_ids[0], description=f"step {step:,}", total=total, completed=progress or 0.0, shown=shown
+            self._bar.task_ids[0], description=description, total=total, completed=progress or 0.0, shown=shown.strip()
         )
 
 
-def describe(line: Mapping[str, Any]) -> str:
-    """The numbers of a line as a person reads them: loss, rate, tokens/s and the metrics of the evaluation."""
+def describe(line: Mapping[str, Any], room: float = math.inf) -> str:
+    """The numbers of a line as a person reads them: loss, rate, tokens/s and the metrics of the evaluation; where there
+    is room for fewer characters, without the least important ones.
+
+    >>> line = {"epoch": 1.5, "loss": 2.5, "lr": 3e-4, "tokens_per_second": 12345.6, "valid_bleu": 31.25}
+    >>> describe(line)
+    'epoch 1.50  loss 2.5000  lr 0.0003  12,346 tokens/s  valid_bleu 31.25'
+    >>> describe(line, 30)
+    'loss 2.5000  valid_bleu 31.25'
+    """
     formats = {
         "epoch": "epoch {:.2f}",
         "loss": "loss {:.4f}",
         "lr": "lr {:.3g}",
     }
-    parts = [form.format(line[name]) for name, form in formats.items() if line.get(name) is not None]
-    speeds = {name.removesuffix("_per_second"): value for name, value in line.items() if name.endswith("_per_second")}
-    parts += [f"{value:,.0f} {unit.replace('_', ' ')}/s" for unit, value in speeds.items()]
+    parts = {name: form.format(line[name]) for name, form in formats.items() if line.get(name) is not None}
+    for name, value in line.items():
+        if name.endswith("_per_second"):
+            parts["speed"] = f"{value:,.0f} {name.removesuffix('_per_second').replace('_', ' ')}/s"
     if (share := line.get("share_of_ceiling")) is not None:
-        parts.append(f"{100 * share:.0f} % of the ceiling")
-    parts += [f"{name} {value:.4g}" for name, value in line.items() if name.startswith("valid_")]
-    return "  ".join(parts)
+        parts["ceiling"] = f"{100 * share:.0f} % of the ceiling"
+    parts |= {name: f"{name} {value:.4g}" for name, value in line.items() if name.startswith("valid_")}
+    later = [name for name in parts if name.startswith("valid_")]
+    for name in (*DROPPED, *reversed(later), "loss"):
+        if len("  ".join(parts.values())) <= room:
+            break
+        parts.pop(name, None)
+    return "  ".join(parts.values())
 
 
 def remaining(seconds: float | None) -> str:

@@ -63,9 +63,9 @@ class _Losses(Log):
     def write(self, line: Mapping[str, Any], *, left: float | None = None) -> None:
         self.rates.append(line["lr"])
         self.losses.append(line["loss"])
-        self._shown = describe(line)
+        self._shown = line
         if self._bar is None and line["step"] % SHOWN == 0:
-            self.note(f"step {line['step']} of {STEPS}  {self._shown}")
+            self.note(f"step {line['step']} of {STEPS}  {describe(line)}")
         if min(self.losses[-AROUND:]) > APART * min(self.losses):
             raise _Apart
 

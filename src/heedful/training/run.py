@@ -50,7 +50,7 @@ from heedful.training.beginning import (
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.choices import asked_for, settled, spread, suggested_for
-from heedful.training.determinism import deterministic, fixed_workspace
+from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
 from heedful.training.drop_path import drop_paths
 from heedful.training.engine import engine_of, forgetful
 from heedful.training.layer_rates import layer_rates
@@ -107,7 +107,7 @@ def train(
             folder in which another process trains, or that holds a run which is neither resumed nor overwritten.
     """
     began = time.monotonic()
-    with joined() as ranks, ExitStack() as stack:
+    with joined() as ranks, threads_restored(), ExitStack() as stack:
         if not ranks.first:
             say, quiet, draw, watched = _nothing, True, None, None
             ranks.follow()
@@ -160,6 +160,7 @@ def _begun(
     device = device_of(own_device(settings.device))
     asked = settings
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device, say)
+    use_threads(_chosen(settings.training.threads), say)
 
     if settings.resume:
         check_checkpoint(out)
@@ -194,7 +195,8 @@ def _begun(
     card = card_of(task, learned.rows, settings, rows.mapping)
     if not settings.resume:
         begin(out, settings)
-        _save(model, task, out / "last", card)  # a resumed run begins with it, whatever it was made from
+        # a resumed run begins with it, whatever it was made from
+        _save(model, task, out / "last", {**card, "steps": 0})
         write_trained_on(task, learned.rows, settings)
     if watch is not None:
         watch.begin(fresh=not settings.resume)
@@ -222,8 +224,6 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
     with deterministic(settings.deterministic or False), within_memory(settings.training):
         outcome = loop.fit()
     _finish(loop, task, out, {**card, "steps": outcome.steps})
-    for line in _kept(loop, settings, outcome) if ranks.first else ():
-        say(line)
     if ranks.first and validation.best is None and outcome.best is not None:
         validation.best = validation.of(out)  # they were kept before the run was taken up
     if draw is not None and validation.best is not None:
@@ -231,6 +231,8 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
 
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
     say(f"{ended(outcome)}; the best weights are those of step {best['step']:,}{_chance(outcome, task)}")
+    for line in _kept(loop, settings, outcome) if ranks.first else ():
+        say(line)
     judgement = (
         judged(task, settings, run.learned.rows, validation.best_part, validation.best, outcome) if ranks.first else {}
     )
@@ -297,7 +299,7 @@ def tried(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
         raise HeedfulError("--find-lr looks at a run's beginning, and --resume goes on with one; give one of them")
     if settings.training.report:
         raise HeedfulError("--find-lr leaves no log to report; leave --training.report out")
-    with joined() as ranks, TemporaryDirectory() as folder:
+    with joined() as ranks, threads_restored(), TemporaryDirectory() as folder:
         if ranks.size > 1:
             raise HeedfulError("--find-lr is a matter of one process; leave torchrun out")
         made = replace(settings, out=str(Path(folder, "tried")), overwrite=False)
