@@ -321,6 +321,20 @@ def test_a_trial_leaves_the_run_as_it_was(data: Path, tmp_path: Path, monkeypatc
     assert all(bool((first[name] == second[name]).all()) for name in first)
 
 
+def test_the_verdict_is_of_the_rows_that_were_evaluated(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def judged(task: Any, settings: Any, learned: Any, held: Any, measured: Any, outcome: Any) -> dict[str, Any]:
+        seen.append((len(held.rows), len(measured.outputs)))
+        return {}
+
+    monkeypatch.setattr(running, "judged", judged)
+    assert train(data, tmp_path / "out", "--preset=transformer-tiny", "--max-steps=2") == 0
+    assert seen == [(3, 3)]
+
+
 def test_evaluations_are_of_the_same_part_of_the_validation_rows() -> None:
     from heedful.tasks.task import Encoded
     from heedful.training.time_limit import part
