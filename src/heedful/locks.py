@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from heedful.errors import HeedfulError
+from heedful.files import WINDOWS
 
 LOCK = ".lock"  # in a run's folder while a process writes there; a killed process leaves the file, but not the lock
 LOCK_SECONDS = 0.5  # for which a held lock is tried again: ``check_unlocked`` of another process holds it for a moment
@@ -97,10 +99,10 @@ def _acquire(path: Path, seconds: float) -> int | None:
 def _release(path: Path, descriptor: int | None) -> None:
     if descriptor is None:
         return
-    if os.name != "nt":  # while it is held, so that it is our own; Windows removes no open file
+    if not WINDOWS:  # while it is held, so that it is our own; Windows removes no open file
         path.unlink(missing_ok=True)
     os.close(descriptor)
-    if os.name == "nt":
+    if WINDOWS:
         with suppress(OSError):  # opened by the next process already
             path.unlink(missing_ok=True)
 
@@ -108,9 +110,8 @@ def _release(path: Path, descriptor: int | None) -> None:
 def _lock(descriptor: int) -> None:
     """Locks an open file for this process, without waiting: ``BlockingIOError`` where the lock is held."""
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
+        if WINDOWS:
+            msvcrt: Any = import_module("msvcrt")
             os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
             os.lseek(descriptor, 0, os.SEEK_SET)
