@@ -457,7 +457,7 @@ def test_the_core_is_small(capsys: pytest.CaptureFixture[str]) -> None:
     count = sum(map(code_lines, files))
     with capsys.disabled():
         print(f"\nthe core: {count} lines of code in {len(files)} files")
-    assert 500 < count <= 1750
+    assert 500 < count <= 1800
 
 
 @pytest.mark.parametrize("module", sorted(rooms(*CORE)))
