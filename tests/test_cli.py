@@ -647,3 +647,44 @@ def test_long_messages_keep_their_beginning_and_their_remedy(
     assert len(said) <= len("heedful: ") + 500
     assert said.startswith("heedful: a.tsv:3: long")
     assert said.endswith("long ; mend it")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64,000 bytes"),
+        type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ],
+)
+def test_too_little_memory_is_one_line(
+    calls: Calls, folder: Path, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def lack(settings: RunSettings) -> None:
+        raise error
+
+    calls.on_train = lack
+    assert cli.main(TRAIN) == 2
+    said = capsys.readouterr().err
+    assert "too little memory" in said
+    assert "--training.batch" in said
+    assert said.count("\n") == 1
+
+
+def test_an_out_that_is_not_utf_8(calls: Calls, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = error_of(capsys, *TRAIN[:-1], "run\udcff")
+    assert "--out" in said
+    assert "not UTF-8" in said
+
+
+@pytest.mark.parametrize("number", [None, "", "2"])
+def test_processes_that_are_not_told_which_they_are(
+    number: str | None, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    if number is not None:
+        monkeypatch.setenv("RANK", number)
+    assert cli.main(TRAIN) == 2
+    if number != "2":  # the third of two says it for itself
+        assert "WORLD_SIZE=2 and no RANK; start with torchrun" in capsys.readouterr().err

@@ -132,3 +132,9 @@ def test_one_line_cannot_be_cut(text: str) -> None:
 def test_a_text_is_cut_by_a_fraction(fraction: float) -> None:
     with pytest.raises(HeedfulError, match=rf"{fraction} of a text cannot be held back; give a fraction"):
         divide_text("a\nb\n", fraction)
+
+
+def test_half_a_character_is_a_value_like_others() -> None:
+    rows = [Row({"source": text}, "a.json", number) for number, text in enumerate(("\ud800", "a", "b", "\ud800"), 1)]
+    train, valid = split(rows, valid=1)
+    assert not {row.values["source"] for row in train} & {row.values["source"] for row in valid}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from heedful.errors import HeedfulError
 from heedful.text import Around, Tokenizer
+from heedful.text.around import around
 
 WORDS = {"<s>": 0, "</s>": 1, "<x>": 2, "one": 3, "two": 4, "three": 5}
 START, END = ("<s>", 0), ("</s>", 1)
@@ -89,3 +91,22 @@ def test_published_ones(shared_data: Any) -> None:
     bert = Tokenizer.load(shared_data("weights/minilm-l6"))
     assert bert.around(pair=True).join([7], [8, 9]) == ([101, 7, 102, 8, 9, 102], [0, 0, 0, 1, 1, 1])
     assert Tokenizer.load(shared_data("weights/stories15M")).around() == Around((1,), (), (), ((0,), 0, (), 0, ()))
+
+
+def test_a_template_that_names_an_absent_token_is_one_line() -> None:
+    class Processor:
+        def __getstate__(self) -> bytes:
+            piece = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+            part = {"type": "TemplateProcessing", "single": [piece, {"Sequence": {"id": "A", "type_id": 0}}]}
+            return json.dumps(part | {"pair": [], "special_tokens": {}}).encode()
+
+    with pytest.raises(HeedfulError, match=r"tokenizer\.json names the token '\[CLS\]'"):
+        around(Processor(), pair=False)
+
+
+@pytest.mark.parametrize(("told", "encoded"), [(None, False), (True, True)])
+def test_special_tokens_split_by_null_and_by_words(told: Any, encoded: bool) -> None:
+    backend = Tokenizer.train(["some text"], size=300).backend
+    assert Tokenizer(backend, {"split_special_tokens": told}).backend.encode_special_tokens is encoded
+    with pytest.raises(HeedfulError, match=r"split_special_tokens of tokenizer_config.json is 'yes'"):
+        Tokenizer(backend, {"split_special_tokens": "yes"})

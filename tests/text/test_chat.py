@@ -218,3 +218,47 @@ def test_it_is_kept_with_the_tokenizer(tmp_path: Path) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     expected = theirs.apply_chat_template(TALKS["turns"], tokenize=False, add_generation_prompt=True)
     assert rendered(back, TALKS["turns"]) == expected
+
+
+HUGE = {
+    "lipsum": "{{ lipsum(n=100000) }}",
+    "nested loops": "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+    "loops that write": "{% for a in range(90000) %}{% for b in range(90000) %}x{% endfor %}{% endfor %}",
+    "a macro in a loop": "{% macro m() %}x{% endmacro %}{% for a in range(99999) %}{% for b in range(999) %}{{ m() }}"
+    "{% endfor %}{% endfor %}",
+    "doubling": "{% set n = namespace(x='ab') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "adding": "{% set n = namespace(x='ab') %}{% for a in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "multiplying": "{{ 'x' * 10000000000 }}",
+    "a list multiplied": "{{ [1] * 10000000000 }}",
+    "a power": "{{ 10 ** 10 ** 9 }}",
+    "a width": "{{ '%10000000000d' % 1 }}",
+    "a filter": "{{ 'x' | center(10000000000) }}",
+    "a method": "{{ 'x'.ljust(10000000000) }}",
+    "replacing": "{% set x = 'a' * 90000 %}{{ x.replace('a', x) }}",
+    "replacing by a filter": "{% set x = 'a' * 90000 %}{{ x | replace('a', x) }}",
+}
+
+
+@pytest.mark.parametrize("template", HUGE.values(), ids=HUGE)
+def test_a_template_that_works_without_end_is_one_line(template: str) -> None:
+    tokenizer = Tokenizer.train(["some text"], size=300)
+    tokenizer.config["chat_template"] = template
+    with pytest.raises(HeedfulError, match="the model's chat template") as error:
+        rendered(tokenizer, [{"role": "user", "content": "Hello"}])
+    assert "\n" not in str(error.value)
+
+
+def test_long_conversations_are_within_the_bounds() -> None:
+    tokenizer = Tokenizer.train(["some text"], size=300)
+    tokenizer.config["chat_template"] = CHATML
+    talk = [{"role": role, "content": "word " * 2000} for _ in range(500) for role in ("user", "assistant")][:-1]
+    for _ in range(2):  # each time anew
+        assert len(rendered(tokenizer, talk)) > 999 * 9999
+
+
+def test_lists_joined_by_templates_are_as_they_were() -> None:
+    tokenizer = Tokenizer.train(["some text"], size=300)
+    tokenizer.config["chat_template"] = (
+        "{{ 1 ~ 'a' ~ [2] }} {{ [1] + [2] }} {{ 7 % 4 }} {{ 2 ** 3 }} {{ '%s' % 'b' }} {{ 'x' * 3 }}"
+    )
+    assert rendered(tokenizer, [{"role": "user", "content": "Hello"}]) == "1a[2] [1, 2] 3 8 b xxx"

@@ -259,6 +259,8 @@ def check_out(settings: RunSettings) -> None:
     """The run's folder must be new or meant, and writable."""
     if not settings.out.strip():
         raise HeedfulError("--out is empty; name a folder for the run")
+    if any("\ud800" <= letter <= "\udfff" for letter in settings.out):  # bytes that are not UTF-8
+        raise HeedfulError(f"--out {settings.out!a} is not UTF-8; give a folder whose name is")
     out = Path(settings.out)
     if out.exists() and not out.is_dir():
         raise HeedfulError(f"--out {out} is a file; name a folder")

@@ -39,6 +39,11 @@ def check_shared(tokens: Sequence[str]) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         if (text := os.environ.get(name, "0")) and not text.isdecimal():
             raise HeedfulError(f"{name} in the environment is {text!r}, no number; unset it, or start with torchrun")
+    if several() and (not os.environ.get("RANK") or rank() >= _told("WORLD_SIZE", 1)):
+        said = f"RANK={os.environ['RANK']}" if os.environ.get("RANK") else "no RANK"
+        raise HeedfulError(
+            f"the environment has WORLD_SIZE={os.environ['WORLD_SIZE']} and {said}; start with torchrun, or unset it"
+        )
     if several() and tokens[:1] not in SHARED:
         raise HeedfulError(
             "torchrun's processes share the work of heedful train, evaluate, and predict --in; leave torchrun out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import sys
 import time
@@ -47,9 +48,25 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
             errno.EACCES: "; ask for the right or go elsewhere",
         }
         return f"{where}{error.strerror or error}{remedy.get(error.errno or 0, '')}", 2
+    if _lacks_memory(error):
+        amount = re.search(r"allocate ([\d,]+) bytes|allocate ([\d.]+ [KMGT]iB)", str(error))
+        asked = f" ({next(filter(None, amount.groups()))} more were asked for)" if amount else ""
+        smaller = {
+            "train": "a smaller --training.batch-tokens or --training.batch-size, or a smaller --preset",
+            "predict": "a smaller --batch-tokens, fewer --num-beams or shorter inputs",
+        }.get(command, "a smaller model or shorter inputs")
+        return f"there is too little memory{asked}; give {smaller}", 2
     if isinstance(error, HeedfulError):
         return by_flags(str(error), tokens) if command in ("predict", "evaluate", "compare") else str(error), 2
     return f"a fault in heedful: {type(error).__name__}: {error} (HEEDFUL_DEBUG=1 shows where)", 1
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    """Python's own error, PyTorch's of a GPU, or PyTorch's of a CPU, which has no type of its own."""
+    of_cpu = isinstance(error, RuntimeError) and (
+        "can't allocate memory" in str(error) or "not enough memory" in str(error)
+    )
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or of_cpu
 
 
 def _meant(error: UnknownOptionError) -> str | None:

@@ -83,7 +83,7 @@ def _content(value: Any) -> bytes:
         return blake2b(value.digest_bytes(), digest_size=32).digest()
     if not isinstance(value, str):
         value = "\0".join(one if isinstance(one, str) else json.dumps(one) for one in value)
-    return str(value).encode()
+    return str(value).encode("utf-8", "surrogatepass")
 
 
 def _size(valid: float | int | None, rows: int) -> int:

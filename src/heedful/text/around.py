@@ -79,4 +79,9 @@ def _template(piece: dict[str, Any], part: dict[str, Any]) -> list[Item]:
     ((kind, what),) = piece.items()
     if kind == "Sequence":
         return [(what["id"], what["type_id"])]
+    if what["id"] not in part["special_tokens"]:
+        raise HeedfulError(
+            f"the template of tokenizer.json names the token {what['id']!r}, which its special_tokens lack; "
+            "save or download it again"
+        )
     return [(one, what["type_id"]) for one in part["special_tokens"][what["id"]]["ids"]]

@@ -7,9 +7,11 @@ and mappings), and can change none of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 FILE = "chat_template.jinja"  # beside tokenizer_config.json, whose "chat_template" is the older place
 JINJA = (3, 1, 6)  # the sandbox of older ones has known holes
+WORK = 10**9  # of a template: a second or a few
+LARGE = 10**8  # characters that one call may make at most, and numbers that it may be given
 SAID, UNSAID = "\ufdd0", "\ufdd1"  # around what the assistant says; no characters (Unicode, 23.7)
 # What messages look like where nobody says: a line with the role, and the content with an end token after it.
 DEFAULT = (
@@ -134,6 +138,8 @@ def _filled(tokenizer: Tokenizer, messages: list[dict[str, Any]], asking: bool) 
 
     try:
         return template.render(**names, **given)
+    except _TooMuch as error:
+        raise HeedfulError(f"the model's chat template is not run to its end: {error}; take another {FILE}") from None
     except jinja2.TemplateError as error:
         raise HeedfulError(f"the model's chat template refuses the messages: {_line(error)}; change them") from None
     except Exception as error:  # whatever the program does with data that it does not expect
@@ -174,13 +180,14 @@ def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=8)
-def _template(text: str) -> Template:
+def _template(text: str) -> _Program:
     """The program of a template: Jinja with the settings and names that templates are written for."""
     try:
         import jinja2
         from jinja2 import nodes
         from jinja2.ext import Extension, loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
+        from jinja2.visitor import NodeTransformer
     except ImportError:
         raise HeedfulError("chat templates need Jinja: pip install 'jinja2>=3.1.6'") from None
     version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
@@ -202,21 +209,124 @@ def _template(text: str) -> Template:
     def _text(data: str) -> list[nodes.Node]:
         return [nodes.Output([nodes.TemplateData(data)])]
 
+    class Bounded(ImmutableSandboxedEnvironment):
+        """The sandbox, with bounds on how long a template works and on how much it makes."""
+
+        intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+        def __init__(self, work: _Work, **how: Any) -> None:
+            super().__init__(finalize=work.made, **how)
+            self.work = work
+            self.filters = {name: work.guarded(function) for name, function in self.filters.items()}
+            del self.globals["lipsum"]  # as much text as is asked for
+
+        def _generate(self, source: nodes.Template, *how: Any, **more: Any) -> str:
+            for loop in source.find_all(nodes.For):
+                loop.body.insert(0, nodes.ExprStmt(_call("turn")))
+            for macro in source.find_all(nodes.Macro):
+                macro.body.insert(0, nodes.ExprStmt(_call("turn")))
+            return super()._generate(_Joins().visit(source), *how, **more)
+
+        def turn(self) -> None:
+            self.work.spend(len(text))
+
+        def joined(self, *parts: Any) -> str:
+            return self.work.made("".join(map(str, parts)))
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            self.work.before(operator, left, right)
+            return self.work.made(super().call_binop(context, operator, left, right))
+
+        def call(self, context: Any, function: Any, *args: Any, **more: Any) -> Any:
+            self.work.before("call", getattr(function, "__self__", None), *args, *more.values())
+            return self.work.made(super().call(context, function, *args, **more))
+
+    class _Joins(NodeTransformer):
+        """``a ~ b`` as a call, so that its length is seen."""
+
+        def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+            return _call("joined", *(self.visit(part) for part in node.nodes))
+
+    def _call(name: str, *args: nodes.Expr) -> nodes.Call:
+        return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None)
+
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
     def as_json(value: Any, ensure_ascii: bool = False, **how: Any) -> str:  # Jinja's own is made for HTML
         return json.dumps(value, ensure_ascii=ensure_ascii, **how)
 
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    made.filters["tojson"] = as_json
+    work = _Work()
+    made = Bounded(work, trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    made.filters["tojson"] = work.guarded(as_json)
     made.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.now().strftime(form))
     try:
-        return made.from_string(text)
+        return _Program(made.from_string(text), work)
     except jinja2.TemplateSyntaxError as error:
         raise HeedfulError(
             f"the model's chat template is broken in line {error.lineno} ({_line(error)}); download it again"
         ) from None
+
+
+class _TooMuch(Exception):
+    """A template that works longer, or makes more, than any conversation asks for."""
+
+
+class _Work:
+    """What a template has done since it began: a turn of a loop or a call counts 1,000, a character 1."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def spend(self, characters: int) -> None:
+        """Count what was done; raises ``_TooMuch`` beyond the bound."""
+        self.done += 1000 + characters
+        if self.done > WORK:
+            raise _TooMuch("it works longer, or writes more, than a conversation asks for")
+
+    def made(self, value: Any) -> Any:
+        """The value, counted."""
+        self.spend(_size(value))
+        return value
+
+    def before(self, operator: str, *values: Any) -> None:
+        """Raises ``_TooMuch`` for numbers and lengths of which the result could be beyond the bound."""
+        sizes = [_size(value) for value in values]
+        numbers = [abs(value) for value in values if isinstance(value, int)]
+        times = max(numbers, default=1) if operator != "+" and any(sizes) else 1
+        if operator == "**" and max(numbers, default=0) > 1000:
+            raise _TooMuch("it raises to a power above 1,000")
+        if operator == "%" and re.search(r"\d{6}|\*", str(values[0]) if isinstance(values[0], str) else ""):
+            raise _TooMuch("it asks for a width of more than 99,999")
+        if max(numbers, default=0) > LARGE or math.prod(max(1, size) for size in (*sizes, times)) > LARGE:
+            raise _TooMuch("it makes more than a conversation asks for")
+        self.spend(sum(sizes))
+
+    def guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter that is counted."""
+
+        @wraps(function)
+        def counted(*args: Any, **more: Any) -> Any:
+            self.before("filter", *args, *more.values())
+            return self.made(function(*args, **more))
+
+        return counted
+
+
+class _Program:
+    """A template whose work is counted anew each time."""
+
+    def __init__(self, template: Template, work: _Work) -> None:
+        self.template, self.work = template, work
+
+    def render(self, **names: Any) -> str:
+        """The template's words."""
+        self.work.done = 0
+        return self.template.render(**names)
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str | list | tuple | dict) else 0
 
 
 def _line(error: BaseException) -> str:

@@ -60,7 +60,10 @@ class Tokenizer:
         self.config = config
         backend.no_padding()  # some published files pad and cut to a fixed length by themselves
         backend.no_truncation()
-        backend.encode_special_tokens = config.get("split_special_tokens", False)
+        whole = config.get("split_special_tokens")
+        if not isinstance(whole, bool | None):
+            raise HeedfulError(f"split_special_tokens of tokenizer_config.json is {whole!r}; give true or false")
+        backend.encode_special_tokens = bool(whole)
 
     @classmethod
     def train(
