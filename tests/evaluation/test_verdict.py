@@ -209,3 +209,28 @@ def test_a_good_model_is_better_than_guessing_and_ends_with_predict(
     assert cli.main(rest) == 0  # done already: the weights that were kept are measured again, to the same verdict
     assert capsys.readouterr().out.splitlines()[-1].startswith("next:")
     assert json.loads((tmp_path / "out" / "heedful.json").read_text(encoding="utf-8"))["verdict"] == told
+
+
+def test_language_models_and_numbers_have_their_rivals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = np.random.default_rng(0)
+    text = "\n".join(" ".join(draw.choice(["red", "blue", "green", "pink"], 8)) for _ in range(120))
+    (tmp_path / "book.txt").write_text(text + "\n", encoding="utf-8")
+    small = ["--preset=gpt-micro", "--model.depth=1", "--model.dim=16", "--model.heads=2", "--data.max-length=16"]
+    command = ["train", "text-generation", "--train", str(tmp_path / "book.txt"), "--out", str(tmp_path / "book")]
+    assert cli.main([*command, *small, "--max-steps", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["verdict"]
+    assert told["kind"] in ("chance", "below")  # three steps: no n-gram model is as bad
+    assert told["metric"] == "loss"
+    assert told["examples"] > 10  # windows, of one text
+    assert told["value"] > told["baseline"]["value"]
+    table = "".join(f"{word} {i}\t{value + i / 97}\n" for i in range(60) for word, value in (("good", 4), ("bad", 1)))
+    (tmp_path / "scores.tsv").write_text("text\tscore\n" + table, encoding="utf-8")
+    command = ["train", "text-classification", "--train", str(tmp_path / "scores.tsv"), "--out", str(tmp_path / "n")]
+    more = ["--data.columns", "text,score", "--data.label-kind", "number", "--max-steps", "2", "--json"]
+    assert cli.main([*command, *TINY, *more]) == 0
+    told = json.loads(capsys.readouterr().out)["verdict"]
+    assert (told["metric"], told["baseline"]["name"]) in {
+        ("r2", "TF-IDF and ridge regression"),
+        ("r2", "the mean of the training labels"),
+    }
+    assert told["kind"] != "better"

@@ -370,6 +370,7 @@ def test_a_pair_is_asked_in_three_ways() -> None:
     task, model = taught("pairs")
     assert dict(task.columns) == {"text": "text", "text_pair": "text", "label": "label"}
     first, second = PAIRS[0].values["text"], PAIRS[0].values["text_pair"]
+    assert task.trial(["a", "b", "c\td"]) == [("a", "b"), ("b", "c"), "c\td"]  # what `verify` asks
     inputs = [(first, second), {"text": first, "text_pair": second}, f"{first}\t{second}", (first, " "), ""]
     answers = task.answer(model, inputs)
     assert [answer.output for answer in answers] == ["yes", "yes", "yes", "", ""]

@@ -14,6 +14,7 @@ from PIL import Image
 
 from heedful.data import Picture, Row
 from heedful.errors import HeedfulError
+from heedful.evaluation.classification import Mistakes
 from heedful.views import mistakes_html, mistakes_svg
 from heedful.views.draw import draw_report
 from heedful.views.mistakes import Mistake
@@ -198,7 +199,8 @@ CONFUSION = {"labels": ["a", "b"], "counts": [[3, 1], [2, 4]]}
 def test_a_report_on_images(tmp_path):
     rows = [Row({"image": Picture.of(pixels), "label": "a"}, "f", i) for i, pixels in enumerate(small(6))]
     mistakes = [wrong(4, "a", "b"), wrong(1, "b", "a")]
-    paths = draw_report(tmp_path / "run", measured(confusion=CONFUSION, mistakes=mistakes), rows)
+    told = measured(confusion=CONFUSION, mistakes=mistakes, mistakes_total=3)
+    paths = draw_report(tmp_path / "run", told, rows)
     assert [path.name for path in paths] == ["confusion.svg", "mistakes.svg"]
     assert "7 of 10 right" in paths[0].read_text(encoding="utf-8")
     root = drawn(paths[1].read_text(encoding="utf-8"))
@@ -216,6 +218,16 @@ def test_a_report_on_texts_shows_them_whole(tmp_path):
     assert [path.name for path in paths] == ["mistakes.html"]
     (_, cells) = Cells(paths[0].read_text(encoding="utf-8")).rows
     assert cells == [f"text 2 {'x' * 80}|pair", "a, b", "none", "90 %"]
+
+
+def test_how_many_mistakes_there_were_is_said_without_a_confusion(tmp_path):
+    """Of entities, answers and several labels there is none, and the 50 surest passed for all."""
+    kept = Mistakes()
+    for place in range(4812):
+        kept.add(place, "short", "a", "b", 0.9)
+    rows = [Row({"text": f"text {i}", "label": "a"}, "f", i) for i in range(4812)]
+    (path,) = draw_report(tmp_path, measured(**kept.details()), rows)
+    assert "50 of 4,812 mistakes" in path.read_text(encoding="utf-8")
 
 
 def test_nothing_to_report_is_nothing_written(tmp_path):

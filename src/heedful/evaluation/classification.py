@@ -95,18 +95,23 @@ class Mistakes:
     """
 
     def __init__(self, most: int = 50) -> None:
-        self.most = most
+        self.most, self.total = most, 0
         self._heap: list[tuple[float, int, dict[str, Any]]] = []  # the least sure first, of equals the last place
 
     def add(self, place: int, input: str, expected: Any, output: Any, score: float) -> None:
         """Take note of a wrong answer: the ``place`` of its row (each once), and the probability of what was said."""
         wrong = {"place": place, "input": input, "expected": expected, "output": output, "score": score}
+        self.total += 1
         push = heapq.heappush if len(self._heap) < self.most else heapq.heappushpop
         push(self._heap, (score, -place, wrong))
 
     def surest(self) -> list[dict[str, Any]]:
         """``{"place", "input", "expected", "output", "score"}`` of each, the surest first."""
         return [wrong for _, _, wrong in sorted(self._heap, reverse=True)]
+
+    def details(self) -> dict[str, Any]:
+        """``"mistakes"``, the surest of them, and ``"mistakes_total"``, the number of wrong answers."""
+        return {"mistakes": self.surest(), "mistakes_total": self.total}
 
 
 def among_top(scores: ArrayLike, truth: ArrayLike, k: int) -> NDArray[np.bool_]:

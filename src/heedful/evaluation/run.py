@@ -105,7 +105,10 @@ def evaluate(
     told = [] if measured.each is None else doubts(measured.each, found)
     for line in (*measured.details.get("warnings", ()), *told):
         say(line)
-    if draw is not None and not draw(measured, encoded.rows):
+    drawn = draw is not None and draw(measured, encoded.rows)
+    if drawn and (wrong := measured.details.get("mistakes_total")):
+        say(f"the surest {len(measured.details['mistakes']):,} of {many(wrong, 'mistake')} are shown")
+    if draw is not None and not drawn:
         say(f"nothing was drawn: {pipe.task.name} has no picture of its scores, so that --out was not made")
     return {
         "task": pipe.task.name,

@@ -307,7 +307,7 @@ class FeatureExtraction(Task):
         for i in np.flatnonzero(found.ranks > 1):
             row, near = rows[i].values, float(vectors[places[i, 0]] @ vectors[nearest[i]])
             mistakes.add(int(i), short(row["text"]), short(row["text_pair"]), short(outputs[i]), near)
-        return Measured(overall(scored), {"mistakes": mistakes.surest()}, scored, outputs)
+        return Measured(overall(scored), mistakes.details(), scored, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """The same figures for the cosines of TF-IDF vectors, words weighed by how rare they are in the training

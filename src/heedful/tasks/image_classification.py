@@ -318,7 +318,7 @@ class ImageClassification(Task):
             for i in (said != truth).nonzero().flatten().tolist():
                 place, answer = int(places[i]), self.labels[said[i]]
                 mistakes.add(place, rows[place].values["image"].name, self.labels[truth[i]], answer, float(scores[i]))
-        return Measured(overall(each), each.details() | {"mistakes": mistakes.surest()}, each, each.outputs())
+        return Measured(overall(each), each.details() | mistakes.details(), each, each.outputs())
 
     def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
         """As all; of a picture the name of its file."""

@@ -346,7 +346,7 @@ class QuestionAnswering(Task):
         chosen = [one.chosen(threshold) for one in found]
         scores = [score(span.text, answers) for (_, span), answers in zip(chosen, golds, strict=True)]
         each = squad_sums(scores, has, [one.loss for one in found], [one.windows for one in found])
-        details: dict[str, Any] = {"mistakes": _mistakes(rows, golds, chosen, [one.exact for one in scores])}
+        details = _mistakes(rows, golds, chosen, [one.exact for one in scores]).details()
         metrics = each.figures(np.arange(len(rows)))
         if not has.all():
             outputs, margins = [one.chosen(None)[1].text for one in found], [one.margin for one in found]
@@ -477,10 +477,10 @@ def _output(span: Span) -> dict[str, Any]:
 
 def _mistakes(
     rows: Sequence[Row], golds: Sequence[Sequence[str]], chosen: Sequence[tuple[float, Span]], right: Sequence[float]
-) -> list[dict[str, Any]]:
+) -> Mistakes:
     mistakes = Mistakes()
     for place, (row, answers, (each, span)) in enumerate(zip(rows, golds, chosen, strict=True)):
         if not right[place]:
             expected = answers[0] if answers else ""
             mistakes.add(place, short(row.values["question"], 200), expected, span.text, math.exp(each))
-    return mistakes.surest()
+    return mistakes

@@ -379,7 +379,7 @@ class TextClassification(Task):
                 place = int(places[i])
                 text = " + ".join(map(short, self._texts(rows[place])))
                 mistakes.add(place, text, self._output(truth[i]), self._output(said[i]), float(p[i]))
-        return Measured(overall(each), each.details() | {"mistakes": mistakes.surest()}, each, each.outputs())
+        return Measured(overall(each), each.details() | mistakes.details(), each, each.outputs())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """TF-IDF and logistic regression: ``heedful.evaluation.baselines.linear_text``."""
@@ -399,6 +399,17 @@ class TextClassification(Task):
     def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
         """The most frequent label, or set of labels, of training."""
         return most_frequent(self.labels, rows, learned)
+
+    def trial(self, texts: Sequence[str]) -> list[Any]:
+        """The texts as they are; of a model of two texts each with the one after it, unless it is a pair already (a tab
+        between both).
+        """
+        if self.columns.get("text_pair") != "text":
+            return list(texts)
+        others = [*texts[1:], *texts[:1]]
+        return [
+            text if "\t" in text else (text, other.split("\t")[0]) for text, other in zip(texts, others, strict=True)
+        ]
 
     @torch.no_grad()
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:

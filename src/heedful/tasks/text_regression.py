@@ -193,10 +193,21 @@ class TextRegression(TextClassification):
         known = learned()
         texts, asked = ([" ".join(self._texts(row)) for row in part] for part in (known, rows))
         found = ridge_text(texts, [row.values["label"] for row in known], asked)
-        figures = overall(Regression(found, [row.values["label"] for row in rows], self.factor))
+        scored = Regression(found, [row.values["label"] for row in rows], self.factor)
+        figures = overall(scored)
         # its loss has no meaning beside the model's: it was not trained by it
         kept = {name: value for name, value in figures.items() if name == "mae" or name not in LOWER_IS_BETTER}
-        return Baseline("TF-IDF and ridge regression", kept)
+        return Baseline("TF-IDF and ridge regression", kept, scored)
+
+    def quick_baseline(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+        """The ``baseline``, which is quick."""
+        return self.baseline(rows, lambda: learned)
+
+    def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+        """The mean of the training labels."""
+        mean = float(np.mean([row.values["label"] for row in learned]))
+        scored = Regression([mean] * len(rows), [row.values["label"] for row in rows], self.factor)
+        return Baseline("the mean of the training labels", overall(scored), scored)
 
     @torch.no_grad()
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:

@@ -301,7 +301,7 @@ class TokenClassification(Task):
                 lacking = _listed(text, spans, [one for one in expected if one not in found])
                 wrong = _listed(text, spans, [one for one in found if one not in expected])
                 mistakes.add(place, text, lacking, wrong, _whole(said))
-        details = scores.details() | {"mistakes": mistakes.surest()}
+        details = scores.details() | mistakes.details()
         if self.scheme == "plain":
             details["confusion"] = {"labels": list(self.labels), "counts": confusion.tolist()}
         return Measured(scores.metrics(), details, scores, outputs)

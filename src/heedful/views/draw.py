@@ -59,10 +59,9 @@ def draw_report(folder: str | os.PathLike[str], measured: Measured, rows: Sequen
         rows: what was measured.
     """
     folder, details = Path(folder), measured.details
-    written, wrong = [], None
+    written = []
     if "confusion" in details:
         labels, counts = details["confusion"]["labels"], details["confusion"]["counts"]
-        wrong = sum(map(sum, counts)) - sum(row[i] for i, row in enumerate(counts))
         title = f"{folder.name}: what was taken for what"
         written.append(write(folder / "confusion.svg", confusion_svg(labels, counts, title)))
     if "mistakes" in details:
@@ -70,7 +69,7 @@ def draw_report(folder: str | os.PathLike[str], measured: Measured, rows: Sequen
         images = any("image" in row.values for row in rows[:1])
         draw, name = (mistakes_svg, "mistakes.svg") if images else (mistakes_html, "mistakes.html")
         mistakes = [_mistake(one, rows[one["place"]]) for one in details["mistakes"]]
-        written.append(write(folder / name, draw(mistakes, title, wrong)))
+        written.append(write(folder / name, draw(mistakes, title, details.get("mistakes_total"))))
     return written
 
 
