@@ -132,38 +132,6 @@ class SequenceClassifier(nn.Module):
         return self.output(self.dropout(self.pooler(pool(hidden, real, self.pooling))))
 
 
-class ScaledLinear(nn.Linear):
-    """A linear map whose output is multiplied by ``factor``, a power of two; ``stored`` is the plain map's tensor."""
-
-    factor: float = 1.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., outputs)."""
-        return super().forward(x) * self.factor
-
-    def stored(self, tensor: Tensor) -> Tensor:
-        """A weight or bias of this map as that of a plain one."""
-        return tensor * self.factor
-
-
-def scale_output(head: nn.Module, factor: float, mean: float | None) -> None:
-    """Let the output map of a head learn in units of ``factor``. Its function stays the same, but with a ``mean`` the
-    weights stay as they are and the bias, where there is one, begins so that the output is about the mean.
-    """
-    plain = head.get_submodule("output")
-    assert isinstance(plain, nn.Linear)
-    scaled = ScaledLinear(plain.in_features, plain.out_features, bias=plain.bias is not None, device="meta")
-    scaled.weight, scaled.bias, scaled.factor = plain.weight, plain.bias, factor
-    scaled.train(plain.training)
-    with torch.no_grad():
-        if mean is None:
-            for parameter in scaled.parameters():
-                parameter.div_(factor)
-        elif scaled.bias is not None:
-            scaled.bias.fill_(mean / factor)
-    head.output = scaled
-
-
 class TokenClassifier(nn.Module):
     """Label logits of each token."""
 

@@ -44,6 +44,7 @@ from heedful.checkpoints.peft_names import (
 )
 from heedful.checkpoints.pooling import pooled_head, repool
 from heedful.checkpoints.rules import Tensors
+from heedful.checkpoints.scaled import stored
 from heedful.checkpoints.weights import read_tensors, refuse_not_finite
 from heedful.config import DecoderConfig, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
@@ -274,8 +275,8 @@ def adapter_files(model: Model, family: Family, case: Case, folder: Path) -> tup
         assert len({id(low[path].lora_a) for path in parts}) == 1, f"{parts} are one map, but have several A"
         tensors[PREFIX + name + A] = low[parts[0]].lora_a
         tensors[PREFIX + name + B] = torch.cat([low[path].lora_b for path in parts])
-    stored = model.stored()
-    whole = family.tensors_out({name: stored[name] for name in adapter.whole}, case)
+    tensors_of = stored(model)
+    whole = family.tensors_out({name: tensors_of[name] for name in adapter.whole}, case)
     others = {module_of(name, family, case) for name in model.state_dict() if ".lora_" not in name} - adapted.keys()
     config = write_config(
         adapter,

@@ -34,6 +34,7 @@ from heedful.checkpoints.peft import adapter_files
 from heedful.checkpoints.peft_config import ADAPTER_WEIGHTS
 from heedful.checkpoints.pooling import module_files
 from heedful.checkpoints.rules import Tensors
+from heedful.checkpoints.scaled import stored
 from heedful.checkpoints.shards import divided, index_of, size_of
 from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, TokenHead, VisionConfig
 from heedful.errors import HeedfulError
@@ -123,7 +124,7 @@ def save(
 
 def _once(model: Model) -> Tensors:
     """The model's tensors by our names, those with several places under the first."""
-    state = model.stored()
+    state = stored(model)
     return {first: state[first] for first in places(model)}
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from heedful.config import ModelConfig, StackConfig
 from heedful.errors import HeedfulError
-from heedful.heads import ScaledLinear
 from heedful.stack import initialise
 
 if TYPE_CHECKING:
@@ -54,17 +53,6 @@ class Model(nn.Module):
         """Draw all weights anew (see ``heedful.stack.initialise``); on the meta device there is nothing to draw."""
         if self.device.type != "meta":
             initialise(self, self.main)
-
-    def stored(self) -> dict[str, Tensor]:
-        """The tensors as a folder holds them: those of a scaled output map (see ``heads.ScaledLinear``) as a plain
-        one's.
-        """
-        state: dict[str, Tensor] = self.state_dict()
-        for path, part in self.named_modules():
-            if isinstance(part, ScaledLinear):
-                own = [f"{path}.{name}" for name, _ in part.named_parameters(recurse=False)]
-                state |= {name: part.stored(state[name]) for name in own}
-        return state
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled: all but who watches."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from heedful.checkpoints import read_card
 from heedful.checkpoints.configuration import config_of, told
 from heedful.checkpoints.folder import find, regression
+from heedful.checkpoints.scaled import scale_output
 from heedful.config import SequenceHead
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.numbers import as_number
@@ -25,7 +26,6 @@ from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import ridge_text
 from heedful.evaluation.regression import Regression
 from heedful.evaluation.scored import LOWER_IS_BETTER, overall
-from heedful.heads import scale_output
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks.classes import check_classifier, classifier_in
