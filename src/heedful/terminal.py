@@ -7,10 +7,11 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from heedful.errors import HeedfulError, many
 from heedful.values import to_json
@@ -52,8 +53,15 @@ def program() -> str:
 
 
 def say_to(quiet_output: bool) -> Callable[[str], None]:
-    """What prints a line at once: to standard output, or beside it where that belongs to JSON."""
-    return partial(print, file=sys.stderr if quiet_output else sys.stdout, flush=True)
+    """What prints a line at once: to standard output, or beside it where that belongs to JSON. A line that cannot be
+    written is lost: the work goes on.
+    """
+    return partial(_say, sys.stderr if quiet_output else sys.stdout)
+
+
+def _say(stream: TextIO, line: str) -> None:
+    with suppress(OSError):
+        print(line, file=stream, flush=True)
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:

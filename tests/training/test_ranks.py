@@ -468,13 +468,13 @@ def test_a_first_that_is_slow_to_speak_is_heard(alone: Path, tmp_path: Path) -> 
     script = tmp_path / "slow.py"
     script.write_text(
         "import os, time\n"
-        "from heedful.cli import run\n"
+        "from heedful.cli import command, run\n"
         "explain = run._explain\n"
         "def slowly(*given):\n"
         "    time.sleep(1.0 if os.environ['RANK'] == '0' else 0.0)\n"
         "    return explain(*given)\n"
         "run._explain = slowly\n"
-        "run.command()\n",
+        "command()\n",
         encoding="utf-8",
     )
     process = launched(2, script, "evaluate", alone, "--data", "-")

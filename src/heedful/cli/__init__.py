@@ -3,7 +3,8 @@
 Every command prints for people, and with ``--json`` one JSON object (``predict``: a line an input) and nothing else on
 standard output. An error is one line on standard error with exit status 2; ``HEEDFUL_DEBUG=1`` shows where it arose.
 
-    run           ``main``: one command line, its errors as one line, its exit status; ``command``: the process
+    entry         ``command``: the process, its standard streams, Ctrl-C from its first moment on
+    run           ``main``: one command line, its errors as one line, its exit status
     commands      which command is which function
     parser        the app, and the options of several commands
     processes     those that ``torchrun`` started together: who speaks, what they may share
@@ -19,7 +20,23 @@ standard output. An error is one line on standard error with exit status 2; ``HE
 The work is done in other rooms, which a command imports once its options are checked. No room imports this one.
 """
 
-from heedful.cli.commands import app
-from heedful.cli.run import command, main
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from heedful.cli.entry import command
+
+if TYPE_CHECKING:
+    from heedful.cli.commands import app
+    from heedful.cli.run import main
 
 __all__ = ["app", "command", "main"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the app and ``main`` when they are asked for: before, ``command`` hears Ctrl-C."""
+    homes = {"app": "heedful.cli.commands", "main": "heedful.cli.run"}
+    if name not in homes:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(homes[name]), name)

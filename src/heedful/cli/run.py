@@ -18,6 +18,7 @@ from heedful.cli.options import by_flags, join_dashes, likely
 from heedful.cli.processes import check_shared, rank, several, wait_passively
 from heedful.errors import HeedfulError, shortened
 
+UNREAD = 141  # exit status of a program whose output nobody reads any more, as shells report SIGPIPE
 MOMENT = 2.0  # seconds: torchrun ends all where one has, and the first is to have said why
 
 
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("HEEDFUL_DEBUG") == "1":
             raise
         if isinstance(error, BrokenPipeError):
-            return 141  # as a shell reports a program that nobody listens to any more
+            return UNREAD
         message, status = _explain(error, tokens)
         who = f"heedful, process {rank()}:" if rank() else "heedful:"
         # Ctrl-C reaches all, and so does what is asked for and, where all do the same, what is wrong with it
@@ -100,24 +101,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def command() -> None:
-    """The process ``heedful``: ``main``, and its end.
-
-    One of several processes ends at once, when all is written: the others may not answer any more, and the threads that
-    speak with them could abort it on its way out, or crash it after a run that went well.
-    """
+def process() -> int:
+    """Runs the command line of this process, and returns its exit status."""
     if several():  # each would warn that DistributedDataParallel looked for unused parameters and found none
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if (line := wait_passively(sys.argv[1:])) is not None:
         print(line, file=sys.stderr)
     try:
-        status = main()
+        return main()
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
-    if several():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if status and rank():
-            time.sleep(MOMENT)
-        os._exit(status)
-    sys.exit(status)
+        if isinstance(end.__context__, BrokenPipeError):  # as rich ends a process whose help nobody reads
+            return UNREAD
+        return end.code if isinstance(end.code, int) else 1
+
+
+def wait_for_the_first() -> None:
+    """Gives the first of several processes the time to say what is wrong."""
+    time.sleep(MOMENT)
