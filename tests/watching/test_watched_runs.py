@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -377,3 +378,21 @@ def test_it_starts_without_torch() -> None:
     code = "import sys, heedful.watching.server; sys.exit('torch' in sys.modules)"
     path = os.pathsep.join(sys.path)
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def test_a_clock_that_is_set_back_gives_no_negative_speed(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "run.toml").write_text(
+        'task = "translation"\ntrain = ["a"]\nout = "one"\nmax_steps = 10\n', encoding="utf-8"
+    )
+    lines = [
+        {"step": 1, "loss": 2.0, "seconds": 100.0, "target_tokens_per_second": 50.0},
+        {"step": 5, "loss": 1.0, "seconds": -20.0, "target_tokens_per_second": -3.0},
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    os.utime(path / "metrics.jsonl", (time.time() + 3600, time.time() + 3600))  # the clock was set back by an hour
+    run = Runs([str(tmp_path)]).told()["runs"][0]
+    assert run["speed"] is None
+    assert run["state"] == "running"
+    assert run["left"] is None or run["left"] >= 0

@@ -174,3 +174,36 @@ def test_ctrl_c_ends_it_with_one_line(folder: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=20) == ("", "stopped\n")
         assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (["GET / HTTP/1.1", "Host: {host}"], 200),
+        (["GET / HTTP/1.1", "Host: {host}", "Content-Length: 0"], 200),
+        (["GET / HTTP/1.1", "Host: {host}", "Host: {host}"], 400),
+        (["GET / HTTP/1.1", "Host: {host}", "Host: evil.example"], 400),
+        (["GET / HTTP/1.1", "Host: evil.example", "Host: {host}"], 400),
+        (["GET / HTTP/1.1"], 400),
+        (["GET http://{host}/ HTTP/1.1", "Host: {host}"], 400),
+        (["GET http://evil.example/runs.json HTTP/1.1", "Host: {host}"], 400),
+        (["HEAD http://{host}/ HTTP/1.1", "Host: {host}"], 400),
+        (["GET * HTTP/1.1", "Host: {host}"], 400),
+        (["GET / HTTP/1.1", "Host: {host}", "Content-Length: 5"], 400),
+        (["GET / HTTP/1.1", "Host: {host}", "Transfer-Encoding: chunked"], 400),
+        (["GET / HTTP/1.1", "Host: {host}", "no colon"], 400),
+        (["GET / HTTP/1.1", "Host: evil.example"], 403),
+    ],
+    ids=lambda value: " | ".join(value) if isinstance(value, list) else None,
+)
+def test_requests_that_servers_may_read_differently_are_refused(server: Server, lines: list[str], status: int) -> None:
+    host = f"127.0.0.1:{server.server_port}"
+    text = "\r\n".join([*(line.replace("{host}", host) for line in lines), "", ""])
+    hidden = f"GET /runs.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
+        connection.sendall((text + (hidden if status == 400 else hidden.replace("/runs.json", "/none"))).encode())
+        with connection.makefile("rb") as stream:
+            answer = stream.read()
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    if status == 400:
+        assert answer.count(b"HTTP/1.1 ") == 1, "what follows is no request"

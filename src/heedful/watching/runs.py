@@ -111,7 +111,7 @@ class _Told:
         step = line["step"]
         numbers = {name: value for name, value in line.items() if _number(value)}
         if "seconds" in numbers and "seconds" in self.latest:
-            self.between.append(numbers["seconds"] - self.latest["seconds"])
+            self.between.append(max(0.0, numbers["seconds"] - self.latest["seconds"]))
         self.latest.update(numbers)
         for key, name in self.CURVES.items():
             if key in numbers:
@@ -224,7 +224,7 @@ class Run:
         not long ago, as its lines go; else "stopped".
         """
         told, settings = self._told.and_(self._line), self._settings
-        latest, age = told.latest, now - self._file[2] / 1e9
+        latest, age = told.latest, max(0.0, now - self._file[2] / 1e9)  # a clock may have been set back
         share = _share(settings, latest)
         fresh = age < max(QUIET, 4 * max(told.between, default=0.0))
         if _younger(self.path / LAST, self._file[2]):
@@ -239,7 +239,11 @@ class Run:
         if self._damage:
             state = "unreadable"
         unit, speed = next(
-            ((key.removesuffix("_per_second"), value) for key, value in latest.items() if key.endswith("_per_second")),
+            (
+                (key.removesuffix("_per_second"), value)
+                for key, value in latest.items()
+                if key.endswith("_per_second") and value >= 0
+            ),
             ("", None),
         )
         return {

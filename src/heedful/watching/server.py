@@ -68,8 +68,12 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with a page, with JSON, or with a file of a run."""
+        if not self._is_plain():
+            self.close_connection = True  # what follows may be a body, and is no request
+            self._fail(HTTPStatus.BAD_REQUEST)
+            return
         address = urlsplit(self.path)
-        host = re.sub(r":\d+$", "", self.headers.get("Host", ""))
+        host = re.sub(r":\d+$", "", self.headers["Host"])
         if host not in NAMES:  # another site's name that leads here: its scripts are not to read along
             self._fail(HTTPStatus.FORBIDDEN)
         elif address.path == "/":
@@ -84,6 +88,14 @@ class _Answer(BaseHTTPRequestHandler):
             self._fail(HTTPStatus.NOT_FOUND)
 
     do_HEAD = do_GET
+
+    def _is_plain(self) -> bool:
+        """Whether a request is one that all servers on its way read alike (RFC 9112, sections 3.2 and 6): it names a
+        path of this server, has one Host and no body, and its headers are well-formed.
+        """
+        body = self.headers.get("Content-Length", "0").strip() != "0" or "Transfer-Encoding" in self.headers
+        hosts = self.headers.get_all("Host", [])
+        return self.path.startswith("/") and len(hosts) == 1 and not body and not self.headers.defects
 
     def _file(self, number: int, name: str) -> None:
         """A page of a run, by its name in the list of them: nothing else is ever opened."""
