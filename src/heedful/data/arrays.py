@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from heedful.data.pictures import as_uint8
 from heedful.errors import HeedfulError
 
 CHANNELS = (1, 3, 4)
+COUNTED = 1 << 20  # pixels that are counted at a time
 
 
 def stacked(images: np.ndarray, place: str) -> np.ndarray:
@@ -61,3 +64,31 @@ def named(labels: np.ndarray, classes: np.ndarray | None, place: str) -> list[st
 
 def _by(shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, shape)) or "()"
+
+
+def moments(images: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (C,) of each channel, as fractions of 255, over all pixels of uint8 (C, H, W) images.
+
+    The images are looked at one after the other. How often each of the 256 values occurs is counted, and the sums over
+    these counts are exact whole numbers: var = (n Σ x² − (Σ x)²) / n².
+
+    >>> mean, std = moments([np.array([[[0, 255]]], np.uint8), np.array([[[255, 0]]], np.uint8)])
+    >>> mean.tolist(), std.tolist()
+    ([0.5], [0.5])
+    """
+    counts: list[np.ndarray] = []
+    for image in images:
+        counts = counts or [np.zeros(256, np.int64) for _ in image]
+        rows = max(1, COUNTED // image.shape[2])
+        for count, channel in zip(counts, image, strict=True):
+            for start in range(0, len(channel), rows):
+                count += np.bincount(channel[start : start + rows].ravel(), minlength=256)
+    found = [_moments([int(one) for one in count]) for count in counts]
+    return np.array([mean for mean, _ in found]), np.array([std for _, std in found])
+
+
+def _moments(count: list[int]) -> tuple[float, float]:
+    number = sum(count)
+    total = sum(value * times for value, times in enumerate(count))
+    squares = sum(value * value * times for value, times in enumerate(count))
+    return total / number / 255, ((number * squares - total * total) / number**2) ** 0.5 / 255

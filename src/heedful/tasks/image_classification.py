@@ -21,6 +21,7 @@ from heedful.checkpoints.folder import find
 from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
+from heedful.data.arrays import moments
 from heedful.data.augment import erase, flip, mixup, pad_crop, rand_augment
 from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import linear_images, svm
@@ -156,8 +157,8 @@ class ImageClassification(Task):
         labels, side, channels = _names(rows), settings.image.size or SMALL, settings.image.channels or 3
         plain = Preprocessing(size=side, mean=(0.0,) * channels, std=(1.0,) * channels)
         taken = rows[:: -(-len(rows) // MEASURED)]
-        pixels = np.stack([plain.fitted(row.values["image"].pixels(channels)) for row in taken]) / 255
-        mean, std = pixels.mean((0, 2, 3)).round(6), pixels.std((0, 2, 3)).round(6)
+        mean, std = moments(plain.fitted(row.values["image"].pixels(channels)) for row in taken)
+        mean, std = mean.round(6), std.round(6)
         std[std < 1e-3] = 1.0  # one and the same value everywhere
         return cls(labels, replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist())))
 
