@@ -75,6 +75,12 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
     return parse_toml(read_bytes(path, remedy), path, remedy)
 
 
+def check_regular(path: Path, remedy: str) -> None:
+    """Raises ``HeedfulError`` for what is there and is no regular file: opening a pipe would wait for a writer."""
+    if path.exists() and not path.is_file():
+        raise HeedfulError(f"{path} is no regular file; {remedy}")
+
+
 def read_bytes(path: Path, remedy: str) -> bytes:
     """Returns the content of a regular file of at most 256 MiB; everything else raises ``HeedfulError``."""
     try:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import struct
+import weakref
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from heedful.data import Picture
+from heedful.data import Picture, arrays, pictures, read
 from heedful.data.pictures import as_uint8
 from heedful.errors import HeedfulError
 
@@ -218,3 +221,66 @@ def test_what_is_no_image(tmp_path: Path) -> None:
     assert "0 × 4 pixels" in said(Image.new("RGB", (0, 4)))
     with pytest.raises(HeedfulError, match="2 channels cannot be had of an image"):
         Picture.of(COLOUR).pixels(2)  # type: ignore[arg-type]
+
+
+def test_a_large_png_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("1", (8200, 8200)).save(tmp_path / "large.png")
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
+    with pytest.raises(HeedfulError, match=r"8,200 × 8,200 pixels.*large\.png.*smaller"):
+        Picture.of(tmp_path / "large.png").pixels(3)
+
+
+def test_a_large_jpeg_is_decoded_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (800, 400), (200, 100, 50)).save(tmp_path / "photo.jpg")
+    assert Picture.of(tmp_path / "photo.jpg").pixels(3).shape == (400, 800, 3)
+    monkeypatch.setattr(pictures, "LARGEST", 100_000)
+    found = Picture.of(tmp_path / "photo.jpg").pixels(3)
+    assert found.shape == (200, 400, 3)
+    assert abs(found.reshape(-1, 3).astype(int) - (200, 100, 50)).max() <= 3
+
+
+def test_a_pipe_in_the_place_of_an_image_is_never_opened(tmp_path: Path) -> None:
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no named pipes")
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(HeedfulError, match=r"pipe\.png is a pipe.*regular file"):
+        Picture.of(tmp_path / "pipe.png").pixels(3)
+
+
+def test_pipes_among_images_are_left_out(tmp_path: Path) -> None:
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no named pipes")
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        Image.new("L", (4, 4)).save(tmp_path / label / "one.png")
+    os.mkfifo(tmp_path / "cat" / "two.png")
+    rows = read(str(tmp_path), {"image": "image", "label": "label"})
+    assert [row.values["label"] for row in rows] == ["cat", "dog"]
+    assert (rows.skipped, rows.blank) == (1, [str(tmp_path / "cat" / "two.png")])
+    unlabelled = read(str(tmp_path), {"image": "image"})
+    assert (len(unlabelled), unlabelled.skipped) == (2, 1)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_moments_are_those_of_all_pixels_together(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (channels, 30, 20), dtype=np.uint8) for _ in range(9)]
+    images += [np.full((channels, 30, 20), 7, np.uint8)]
+    monkeypatch.setattr(arrays, "COUNTED", 64)
+    mean, std = arrays.moments(iter(images))
+    pixels = np.stack(images) / 255
+    np.testing.assert_allclose(mean, pixels.mean((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(std, pixels.std((0, 2, 3)), rtol=1e-12)
+
+
+def test_moments_hold_one_image_at_a_time() -> None:
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def images() -> Iterator[np.ndarray]:
+        for value in range(20):
+            assert sum(one() is not None for one in alive) <= 2
+            image = np.full((3, 64, 64), value, np.uint8)
+            alive.append(weakref.ref(image))
+            yield image
+
+    assert arrays.moments(images())[0][0] == pytest.approx(9.5 / 255)

@@ -23,7 +23,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@\S+)?")
 def is_ours(folder: Path) -> bool:
     """Whether a folder has no README.md, or one that was written here."""
     path = folder / README
-    return not path.exists() or MARK in path.read_text(encoding="utf-8", errors="replace")
+    return not path.exists() or (path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace"))
 
 
 def describe(folder: str | Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 import io
 import lzma
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Container, Iterator
@@ -123,8 +124,11 @@ def _unreadable(error: OSError) -> None:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[IO[bytes]]:
-    """A file's bytes, decompressed as its last extension says. What breaks while it is read is said in one line."""
+def opened(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
+    """A file's bytes, decompressed as its last extension says. What breaks while it is read is said in one line.
+
+    A named pipe is read where ``pipes``, as ``<(zcat FILE)`` in a shell is one; devices and sockets never are.
+    """
     if path == STDIN:
         yield sys.stdin.buffer
         return
@@ -137,6 +141,9 @@ def opened(path: str) -> Iterator[IO[bytes]]:
             if file.is_symlink():
                 raise HeedfulError(f"{name} is a broken link, to {os.readlink(file)!r}; mend it or take it away")
             raise HeedfulError(f"no such file: {name}; {_like(file)}")
+        mode = file.stat().st_mode
+        if not (stat.S_ISREG(mode) or (pipes and stat.S_ISFIFO(mode))):
+            raise HeedfulError(f"{path} is a pipe, a device or a socket and a file is wanted; give a regular file")
         with _decompressed(file) as stream:
             yield stream
     except EOFError as error:

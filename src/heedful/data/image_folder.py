@@ -45,7 +45,7 @@ def labelled(folder: str, limit: int | None) -> tuple[list[tuple[str, str]], lis
     beside the folders of labels, are told. Raises `HeedfulError` where no image lies in a sub-folder.
     """
     files = list(_files(folder))
-    images = [path for path in files if path.lower().endswith(EXTENSIONS)]
+    images = [path for path in files if _is_image(path)]
     groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for path in images:
         label, *below = Path(path).relative_to(folder).parts
@@ -78,14 +78,19 @@ def bare(folder: str) -> list[str]:
 def unlabelled(folder: str) -> tuple[list[str], list[str]]:
     """(the paths of all images below a folder, in order; those of the other files)."""
     files = list(_files(folder))
-    images = [path for path in files if path.lower().endswith(EXTENSIONS)]
+    images = [path for path in files if _is_image(path)]
     if not images:
         raise HeedfulError(f"no image in {folder}; give a folder with *.png, *.jpg, ...")
-    return images, [path for path in files if not path.lower().endswith(EXTENSIONS)]
+    return images, [path for path in files if not _is_image(path)]
 
 
 def _images(folder: str) -> Iterator[str]:
-    return (path for path in _files(folder) if path.lower().endswith(EXTENSIONS))
+    return filter(_is_image, _files(folder))
+
+
+def _is_image(path: str) -> bool:
+    """Whether a file of a folder is an image by its name, and no pipe, socket, device or link to nowhere."""
+    return path.lower().endswith(EXTENSIONS) and os.path.isfile(path)
 
 
 def _files(folder: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import torch
 
 from heedful.errors import HeedfulError
-from heedful.files import move
+from heedful.files import check_regular, move
 
 log = logging.getLogger("heedful")
 
@@ -193,6 +193,7 @@ class Checkpoints:
         return list(self.kept().values())
 
     def _read(self, path: Path) -> dict[str, Any]:
+        check_regular(path, "remove it and start the run anew, or put a whole copy in its place")
         try:
             with path.open("rb") as file:
                 if not _sealed(file):

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from heedful.data.labels import brief
 from heedful.errors import HeedfulError
-from heedful.files import move, parse_json
+from heedful.files import check_regular, move, parse_json
 from heedful.training.checkpoint import writing
 from heedful.training.reporters import Reporter
 
@@ -66,6 +66,7 @@ class Log:
         if self.path is None:
             return
         kept: list[dict[str, Any]] = []
+        check_regular(self.path, "remove it, or choose another --out")
         if self.path.exists():
             for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:

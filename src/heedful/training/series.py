@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.files import parse_json, write
+from heedful.files import check_regular, parse_json, write
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FILE = "watch.jsonl"
@@ -100,6 +100,7 @@ class Series:
 
     def _take_up(self) -> None:
         remedy = "remove it to begin the series anew"
+        check_regular(self.path, remedy)
         try:
             head, *lines = self.path.read_text(encoding="utf-8").splitlines()
             facts = parse_json(head, self.path, remedy)
