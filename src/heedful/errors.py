@@ -16,7 +16,14 @@ class HeedfulError(ValueError):
     """Something a person can mend. The message is one line: what was found, where (file, line), what to do.
 
     The command line prints it and leaves with exit status 2; in Python it is an ordinary ``ValueError``.
+
+    >>> str(HeedfulError("no such file: a\\nb.tsv; check the path"))
+    'no such file: a b.tsv; check the path'
     """
+
+    def __str__(self) -> str:
+        """The message; what it quotes may hold line breaks, which become blanks."""
+        return " ".join(super().__str__().splitlines())
 
 
 def shortened(message: str, most: int = LONGEST) -> str:

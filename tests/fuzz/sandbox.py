@@ -23,7 +23,6 @@ from typing import Any
 
 from heedful.errors import HeedfulError
 
-LONGEST = 500  # characters of a message
 GIB = 1 << 30
 OFTEN = 0.02  # seconds between two looks at the memory of a case
 GOOD = ("accepted", "refused")
@@ -182,12 +181,6 @@ def _called(run: Callable[[], str]) -> tuple[str, str]:
         message = str(error)
         if "\n" in message or not message.strip():
             return "message", f"more than a line, or none: {message[:200]!r}"
-        if len(message) > LONGEST:
-            return "message", f"{len(message)} characters, from {_frame(error)}"
-        try:
-            message.encode()
-        except UnicodeEncodeError:
-            return "message", f"cannot be printed, from {_frame(error)}"
         return "refused", message
     except Fault as error:
         return "fault", str(error)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,22 @@ from heedful.inspection.summary.table import Memory, Summary, Unfused
 from heedful.models import Model
 
 LENGTH = 128  # tokens of the default input
+MOST = 2**31 - 1  # tokens, or rows, of an input
 DTYPES = (torch.float32, torch.bfloat16)
 
 
+@contextmanager
+def _countable() -> Iterator[None]:
+    """Raises ``HeedfulError`` where sizes exceed what 64 bits or the memory hold."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not re.search(r"overflow|allocate", str(error)):
+            raise
+        raise HeedfulError("the input is too large to be counted; give a smaller length, batch or image size") from None
+
+
+@_countable()
 def summary(
     what: str | Path | ModelConfig | nn.Module,
     input_shape: Sequence[int] | None = None,
@@ -128,8 +143,8 @@ def _inputs(
     if shape is not None and (length, batch) != (None, None):
         raise HeedfulError("input_shape says it all; leave length and batch out")
     for what, number in (("length", length), ("batch", batch)):
-        if number is not None and number < 1:
-            raise HeedfulError(f"{what} is {number}; give a whole number above 0")
+        if number is not None and not 1 <= number <= MOST:
+            raise HeedfulError(f"{what} is {number}; give a whole number from 1 to {MOST}")
     rows = batch or 1
     if not isinstance(module, Model):
         if shape is None:
