@@ -144,6 +144,7 @@ class DataSettings(Settings):
     limit: int | None = _option("read at most this many rows", least=1)
     stride: int | None = _option("tokens that neighbouring windows of a long text share", least=0)
     prefix: str | None = _option('put before every source, as a T5 wants: "summarize: "')
+    strip_prefix: str | None = _option("taken off every word that begins with it, as en: of WikiANN")
     separate: bool | None = _option("documents that share a window do not see each other")
 
     def __post_init__(self) -> None:

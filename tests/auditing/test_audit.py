@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ from heedful import cli
 from heedful.auditing.audit import Audit, audit
 from heedful.auditing.characters import odd_characters
 from heedful.auditing.tokens import looked_at
+from heedful.auditing.words import prefixed
 from heedful.data import Row, Rows, read
 from heedful.data import pieces as cut
 from heedful.errors import HeedfulError
 from heedful.settings import DataSettings, RunSettings, TokenizerSettings
+from heedful.tasks.question_answering import QuestionAnswering
 from heedful.tasks.task import Encoded
 from heedful.tasks.text_classification import TextClassification
 from heedful.tasks.text_generation import TextGeneration
 
+COLUMNS = TextClassification.columns
 SAID = {"good": "fine", "bad": "poor"}
 RIGHT = [(f"the {a} {b} is {word}", label) for label, word in SAID.items() for a in "abcde" for b in "vwxyz"]
 
@@ -538,3 +542,119 @@ def test_places_are_seen_from_the_current_folder(tmp_path: Path, monkeypatch: py
     assert places(str(inside / "train.tsv"), own) == {own}
     assert places(own, str(outside / "train.tsv")) == {own, str(outside / "train.tsv")}
     assert places(own, str(Path("..", "there", "train.tsv"))) == {own, str(Path("..", "there", "train.tsv"))}
+
+
+def conll(folder: Path, sentences: list[list[tuple[str, str]]], name: str = "set.conll") -> Path:
+    file = folder / name
+    file.write_text(
+        "\n\n".join("\n".join("\t".join(pair) for pair in one) for one in sentences) + "\n", encoding="utf-8"
+    )
+    return file
+
+
+CITIES = ["Oslo", "Rome", "Bern", "Lima", "Kyiv", "Cairo"]
+TRIPS = [[("Then", "O"), (f"Ann{i}", "B-PER"), ("saw", "O"), (CITIES[i % 6], "B-LOC"), (".", "O")] for i in range(30)]
+
+
+def named(found: Audit, name: str) -> list[Any]:
+    return [one for one in found.findings if one.name == name]
+
+
+def test_a_prefix_that_all_words_share_is_seen_and_its_remedy_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clean = conll(tmp_path, TRIPS)
+    wiki = conll(tmp_path, [[(f"en:{word}", tag) for word, tag in one] for one in TRIPS], "wiki.conll")
+    assert not named(audited("token-classification", clean), "prefix")
+    [found] = named(audited("token-classification", wiki), "prefix")
+    assert (found.level, found.places[0]) == ("warning", f"{wiki}:1")
+    assert "--data.strip-prefix en:" in found.text
+    told = audited("token-classification", wiki, data=DataSettings(strip_prefix="en:"))
+    wanted = audited("token-classification", clean)
+    assert told.sample == wanted.sample  # what the model is given
+    assert not named(told, "prefix")
+    command = ["train", "token-classification", "--train", str(wiki), "--out", str(tmp_path / "run"), "--max-steps=2"]
+    small = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=120", "--data.strip-prefix=en:"]
+    assert cli.main([*command, *small, "--json"]) == 0
+    assert "strip_prefix" in (tmp_path / "run" / "run.toml").read_text()
+    capsys.readouterr()
+    scores = []
+    for file in (wiki, clean):  # remembered: with the prefix or without, the model reads the same
+        assert cli.main(["evaluate", str(tmp_path / "run"), "--data", str(file), "--json"]) == 0
+        scores.append(json.loads(capsys.readouterr().out)["metrics"])
+        assert cli.main(["predict", str(tmp_path / "run"), "--in", str(file), "--json"]) == 0
+        scores.append([json.loads(line)["output"] for line in capsys.readouterr().out.splitlines()])
+    assert scores[:2] == scores[2:]
+    assert cli.main([*command, *small, "--data.strip-prefix=de:", "--overwrite"]) == 2
+    said = capsys.readouterr().err
+    assert "--data.strip-prefix" in said
+    assert f"{wiki}:1" in said
+    tokens = ["train", "text-classification", "--train", str(wiki), "--out", "x", "--data.strip-prefix=en:"]
+    assert cli.main(tokens) == 2
+    assert "--data.strip-prefix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["@ann"] * 9 + ["fine"] * 20, ["-"] * 40, ["en:"] * 40, ["the"] * 40])
+def test_words_that_begin_alike_by_right_have_no_prefix(words: list[str]) -> None:
+    rows = [Row({"words": tuple(words), "tags": ("O",) * len(words)}, "a.conll", 1)]
+    assert list(prefixed(rows, {"words": "words", "tags": "tags"})) == []
+
+
+def test_a_label_that_stands_on_one_word_alone(tmp_path: Path) -> None:
+    [found] = named(audited("token-classification", conll(tmp_path, [*TRIPS, *[[("Acme", "B-ORG")]] * 5])), "one word")
+    assert (found.level, found.count, found.places) == ("warning", 1, [f"{tmp_path / 'set.conll'}:181"])
+    assert "B-ORG" in found.text
+    assert not named(audited("token-classification", conll(tmp_path, TRIPS)), "one word")
+    speech = [[("to", "PART"), (f"go{i}", "VERB")] for i in range(20)]  # a part of speech may have one word
+    assert not named(audited("token-classification", conll(tmp_path, speech)), "one word")
+
+
+def test_labels_that_are_numbers_are_told(tmp_path: Path) -> None:
+    file = table(tmp_path, [(f"text number {i}", f"{i % 30 / 8}") for i in range(150)])
+    [one] = named(audited("text-classification", file, data=DataSettings(label_kind="class")), "numbers")
+    assert (one.level, one.count) == ("warning", 30)
+    assert "--data.label-kind number" in one.text
+    found = audited("text-classification", file)  # recognised: it is said what they are learned as
+    assert not named(found, "numbers")
+    assert not named(found, "rare")
+    assert "learned as numbers" in named(found, "labels")[0].text
+    few = table(tmp_path, [(f"text {i}", str(i % 5)) for i in range(60)], "few.tsv")
+    assert not named(audited("text-classification", few, data=DataSettings(label_kind="class")), "numbers")
+
+
+def test_its_own_split_never_leaks_by_case_or_blanks(tmp_path: Path) -> None:
+    forms = ["Text {} here", "text {} here", "TEXT  {} HERE", " text {} here "]
+    rows = [(form.format(i), "good" if i % 2 else "bad") for i in range(40) for form in forms]
+    found = audited("text-classification", table(tmp_path, rows))
+    assert found.held
+    assert not named(found, "leakage")
+    words = [[(word.upper() if i % 2 else word, tag) for word, tag in TRIPS[i // 2]] for i in range(60)]
+    assert not named(audited("token-classification", conll(tmp_path, words)), "leakage")
+
+
+def test_characters_of_windows_are_no_controls(tmp_path: Path) -> None:
+    rows = [("thats it", "good"), ("thatÂ\u0092s it", "bad"), ("that\u0092s it", "good"), ("a\x07 bell", "bad")]
+    found = {
+        one.name: one.places for one in odd_characters(list(read(str(table(tmp_path, rows)), COLUMNS)), dict(COLUMNS))
+    }
+    assert found == {
+        name: [f"{tmp_path / 'set.tsv'}:{line}"] for name, line in (("mojibake", 3), ("windows", 4), ("controls", 5))
+    }
+
+
+def test_a_window_is_told_by_the_line_of_its_row(tmp_path: Path) -> None:
+    text = "Ann came to Oslo . " * 20
+    asked = [
+        {"question": f"Who came {i} ?", "context": text, "answers": {"text": ["Ann"], "answer_start": [0]}}
+        for i in (1, 2)
+    ]
+    file = tmp_path / "asked.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in asked), encoding="utf-8")
+    rows = read(str(file), QuestionAnswering.columns)
+    settings = RunSettings(task="question-answering", train=(str(file),), out="-", data=DataSettings(max_length=40))
+    task = QuestionAnswering.prepare(rows[:1], settings)
+    held = Rows([replace(rows[1], values={**rows[1].values, "question": "Who ☃ came ?"})], 0, rows.columns)
+    encoded = task.encode(held)
+    assert len(encoded.examples) > len(held)
+    [found] = [one for one in looked_at(task, encoded) if one.name == "unknown"]
+    assert found.places == [f"{file}:2"]

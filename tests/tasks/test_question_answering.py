@@ -139,7 +139,7 @@ def test_windows_are_those_of_transformers(most: int, stride: int | None, tmp_pa
     batch = task.collate(examples)
     assert [ids[real].tolist() for ids, real in zip(batch["ids"], batch["mask"], strict=True)] == wanted
     assert rows == data
-    several = f"1 text read in windows of {most} tokens that share {shared}"
+    several = f"1 question on texts read in windows of {most} tokens that share {shared}"
     assert (note, lost) == (several if len(wanted) > 1 else "", 0)
     held = [window for window in examples if window.start != NOWHERE]
     assert held
@@ -154,7 +154,7 @@ def test_what_is_cut_or_lost_is_said() -> None:
     wide = ("a?", "b" * 40, (Span("b" * 30, 5),))
     found = windows_of(tokenizer, [long[:2], wide[:2]], [long[2], wide[2]], 23, 4)
     assert found.note == (
-        "1 text read in windows of 23 tokens that share 4; 1 question cut to 10 tokens; "
+        "1 question on texts read in windows of 23 tokens that share 4; 1 question cut to 10 tokens; "
         "1 answer in no window whole, so learned as none"
     )
     assert found.unread == [0, 1]  # the one cut, the other without its answer

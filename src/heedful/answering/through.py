@@ -28,7 +28,7 @@ from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.shares import among
 from heedful.tasks.task import Answer
 from heedful.training.ranks import joined, own_device
-from heedful.training.sources import columns_of
+from heedful.training.sources import columns_of, prefix_of
 from heedful.values import to_json
 
 SAYS = (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja")  # the files of a folder that make its answers
@@ -95,7 +95,7 @@ def predict(
         if chosen.get("logprobs") and not as_json:
             raise HeedfulError("logprobs are only told in JSON; give --json, or write a .jsonl file")
         pipe.task.answer(pipe.model, [], **chosen)  # which raises where options are wrong
-        read = partial(inputs, source, pipe.task.input_columns, columns, remembered=columns_of(pipe.card))
+        read = partial(inputs, source, pipe.task.input_columns, columns, **_remembered(pipe.card))
         noted = None if quiet else log.warning
         total, digest = (None, secrets.token_hex()) if source == STDIN else _survey(read(say=noted))
         with ExitStack() as stack:
@@ -144,6 +144,11 @@ def predict(
             progress.note(f"{many(place - done, 'input')} answered in {seconds:,.1f} s: {out}")
     told = {"task": pipe.task.name, "model": str(model), "in": source, "out": out}
     return {**told, "inputs": place, "before": done, "seconds": seconds}
+
+
+def _remembered(card: Mapping[str, Any]) -> dict[str, Any]:
+    """How the training data was read, as far as inputs are read alike."""
+    return {"remembered": columns_of(card), "strip_prefix": prefix_of(card)}
 
 
 def _unseen(line: str) -> None:

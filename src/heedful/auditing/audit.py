@@ -15,6 +15,7 @@ from heedful.auditing.labels import balance, unlearned
 from heedful.auditing.near import near
 from heedful.auditing.rows import copied, keys_of, leaked, repeated, skipped
 from heedful.auditing.tokens import lengths, looked_at, shown, unread
+from heedful.auditing.words import bound, prefixed
 from heedful.checkpoints.fitting import blank
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
@@ -129,7 +130,9 @@ def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
     yield from repeated(rows, keys, columns)
     yield from copied(rows, columns)
     yield from leaked(rows, keys, held, others)
+    yield from prefixed(rows, columns)
     yield from balance(rows, columns)
+    yield from bound(rows, columns)
     yield from odd_characters([*rows, *held], columns)
 
 

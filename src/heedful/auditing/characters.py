@@ -20,8 +20,12 @@ ODD: dict[str, tuple[re.Pattern[str], str]] = {
         re.compile("[ÃÂ][\u0080-\u00bf]|â(?:€|\u0080)[\u0080-\u00bf™œ˜\u201c\u201d\u2013\u2014\u0153]"),
         "with what looks like UTF-8 read as another encoding (é for é); decode the original as UTF-8",
     ),
+    "windows": (
+        re.compile("(?<![ÃÂâ€])[\u0080-\u009f]"),
+        "with U+0080 to U+009F, as Windows-1252 read as Latin-1 gives them (U+0092 for ’); decode the original anew",
+    ),
     "controls": (
-        re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"),
+        re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"),
         "with control characters; take them out unless they are meant",
     ),
     "invisible": (
@@ -34,24 +38,6 @@ ODD: dict[str, tuple[re.Pattern[str], str]] = {
         "with HTML (&amp;, <br>); take it out unless it is to be learned",
     ),
 }
-
-BLANK = re.compile(r"\s")
-TOGETHER = 1 << 18  # characters of a text that are split into words at a time
-
-
-def blanks_as_one(text: str) -> str:
-    r"""Returns a text without blanks at its ends, and with one space in the place of each other run of blanks.
-
-    >>> blanks_as_one("  one\ttwo\n\nthree ")
-    'one two three'
-    """
-    parts, start = list[str](), 0
-    while start < len(text):
-        found = BLANK.search(text, start + TOGETHER)
-        end = found.start() if found else len(text)
-        parts.append(" ".join(text[start:end].split()))
-        start = end
-    return " ".join(filter(None, parts))
 
 
 def texts_of(row: Row, columns: dict[str, Kind]) -> Iterator[str]:

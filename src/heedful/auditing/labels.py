@@ -9,11 +9,13 @@ from statistics import fmean, pstdev
 from heedful.auditing.finding import Finding, place
 from heedful.data import Row, Rows
 from heedful.data.conll import line_of
+from heedful.data.numbers import as_number
 from heedful.data.rows import Kind
 from heedful.errors import many
 from heedful.visible import named
 
 FEW = 5  # of a label, so few examples hardly teach it
+NUMBERS = 20  # different numbers, above which labels are no names of classes
 SKEWED = 0.9  # the share from which one label drowns the others
 
 
@@ -33,6 +35,13 @@ def balance(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Findin
         shown = ", ".join(f"{named(label)} {100 * n / total:.1f} %" for label, n in counts.most_common(8))
         more = f" and {len(counts) - 8} more" if len(counts) > 8 else ""
         yield Finding("labels", "fact", len(counts), f"{many(len(counts), 'label')}: {shown}{more}")
+        if columns[name] == "label" and len(counts) > NUMBERS and all(as_number(label) is not None for label in counts):
+            text = (
+                f"numbers: {len(counts):,} distinct values as labels, and each is learned as a class of its own; "
+                "--data.label-kind number learns them as numbers"
+            )
+            yield Finding("numbers", "warning", len(counts), text, [at for places in where.values() for at in places])
+            continue  # that few rows have the same number is no typing error
         rare = [label for label, n in counts.items() if n < FEW]
         if rare:
             text = (
@@ -52,7 +61,7 @@ def balance(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Findin
 def _numbers(rows: Sequence[Row], name: str) -> Finding:
     """The range of labels that are numbers."""
     values = [row.values[name] for row in rows]
-    text = f"numbers from {min(values):g} to {max(values):g}, {fmean(values):.4g} on average (deviation "
+    text = f"learned as numbers, from {min(values):g} to {max(values):g}, {fmean(values):.4g} on average (deviation "
     return Finding("labels", "fact", len(values), f"{text}{pstdev(values):.4g})")
 
 

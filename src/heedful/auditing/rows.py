@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from heedful.auditing.characters import blanks_as_one
 from heedful.auditing.finding import Finding, place
-from heedful.data import Picture, Row, Rows
+from heedful.data import Row, Rows
 from heedful.data.rows import Kind
+from heedful.data.split import content
 from heedful.errors import many
 
 # the shares from which what is said again, or copied, is more than a fact; texts are often said again, and rightly so
@@ -27,7 +27,7 @@ COPIES = {
 
 
 class Key(NamedTuple):
-    """What makes two rows equal, in a few bytes: letters in whichever case, blanks as one; of images the pixels."""
+    """What makes two rows equal, in a few bytes: see ``heedful.data.split.content``."""
 
     whole: bytes  # of all columns
     asked: bytes  # of those that a model is asked with
@@ -38,9 +38,9 @@ def keys_of(rows: Sequence[Row], columns: Iterable[str], asks: Collection[str]) 
     wanted = list(columns)
     found = []
     for row in rows:
-        whole = {name: _digest(row.values[name]) for name in wanted if name in row.values}
+        whole = {name: content(row.values[name]) for name in wanted if name in row.values}
         asked = {
-            name: whole[name] if value is row.values[name] else _digest(value)
+            name: whole[name] if value is row.values[name] else content(value)
             for name, value in asked_of(row, asks).items()
         }
         found.append(Key(_joined(whole), _joined(asked or whole)))
@@ -63,20 +63,6 @@ def asked_of(row: Row, asks: Collection[str]) -> dict[str, Any]:
     messages = row.values["messages"]
     last = max((place for place, one in enumerate(messages) if one["role"] == "assistant"), default=0)
     return {"messages": messages[:last]} if last else {}
-
-
-def _digest(value: Any) -> bytes:
-    content = value.digest_bytes() if isinstance(value, Picture) else _plain(value).encode("utf-8", "surrogatepass")
-    return blake2b(content, digest_size=16).digest()
-
-
-def _plain(value: Any) -> str:
-    """Texts with letters in whichever case and blanks as one; words, spans and numbers by what they show."""
-    if isinstance(value, str):
-        return blanks_as_one(value).casefold()
-    if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
-        return repr([sorted((name, _plain(each)) for name, each in message.items()) for message in value])
-    return repr(value)
 
 
 def _joined(parts: Mapping[str, bytes]) -> bytes:

@@ -77,7 +77,10 @@ def looked_at(task: Task, encoded: Encoded, most: int = READ) -> Iterator[Findin
 
 
 def _place(encoded: Encoded, number: int) -> str:
-    """Where an example stands, if examples are rows."""
+    """Where an example stands, if it is a row or tells which row it is a window of."""
+    own = getattr(encoded.examples[number], "row", None)
+    if isinstance(own, int):
+        return place(encoded.rows[own])
     return place(encoded.rows[number]) if len(encoded.rows) == len(encoded.examples) else f"example {number + 1}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -86,6 +87,34 @@ def read_rows(
         how = f"write an object a line: {OBJECT}" if extension(sources[-1]) in LISTS else HOW
         raise HeedfulError(f"no sentences in {shown(', '.join(sources))}; {how}")
     return rows
+
+
+def without_prefix(words: Sequence[str], prefix: str) -> tuple[str, ...]:
+    """The words, without the prefix where they begin with it; a word that is nothing else stays.
+
+    >>> without_prefix(["en:In", "en:Paris", "en:", "now"], "en:")
+    ('In', 'Paris', 'en:', 'now')
+    """
+    return tuple(word.removeprefix(prefix) or word for word in words)
+
+
+def stripped(rows: Rows, prefix: str | None) -> Rows:
+    """The rows with `without_prefix` of their words; the same ones where there is no prefix, or a row has no words."""
+    if not prefix:
+        return rows
+    found = Rows(
+        [
+            replace(row, values={**row.values, "words": without_prefix(row.values["words"], prefix)})
+            if "words" in row.values
+            else row
+            for row in rows
+        ],
+        rows.skipped,
+        rows.columns,
+    )
+    found.blank = rows.blank
+    found.read_as(rows)
+    return found
 
 
 def line_of(row: Row, place: int) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 from heedful.data import builtin, image_folder, image_table, images
-from heedful.data.conll import sentences_of
+from heedful.data.conll import sentences_of, without_prefix
 from heedful.data.files import STDIN, extension, shown, text_stream
 from heedful.data.formats import EXTENSIONS, format_of
 from heedful.data.pictures import Picture
@@ -44,6 +44,7 @@ def inputs(
     *,
     remembered: Mapping[str, str] | None = None,
     say: Callable[[str], None] | None = None,
+    strip_prefix: str | None = None,
 ) -> Iterator[Given]:
     """Each input of ``source``, in order, blank ones too.
 
@@ -59,8 +60,8 @@ def inputs(
     - ``builtin:NAME``: the test part of a built-in set.
     - Any other file, and ``-``, standard input: text, a line an input.
 
-    Every file may be compressed (``.gz``, ``.xz``, ``.zst``). Raises ``HeedfulError`` with file and line for a file
-    that is not as described, when it comes to it.
+    Every file may be compressed (``.gz``, ``.xz``, ``.zst``). Lists of words lose ``strip_prefix`` where they begin
+    with it. Raises ``HeedfulError`` with file and line for a file that is not as described, when it comes to it.
     """
     columns, names = named(columns, names)
     if names is not None and len(names) not in (len(columns), len(required(columns))):
@@ -68,7 +69,15 @@ def inputs(
             f"{len(names)} names ({','.join(names)}) for what is asked with {', '.join(columns)}; --columns takes one "
             "for each, in that order"
         )
-    return _flagged(_chosen(source, columns, names, remembered or {}, say or _unheard))
+    made = _flagged(_chosen(source, columns, names, remembered or {}, say or _unheard))
+    return made if not strip_prefix else (_stripped(one, strip_prefix) for one in made)
+
+
+def _stripped(given: Given, prefix: str) -> Given:
+    words = given.input
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        return given
+    return given._replace(input=list(without_prefix(words, prefix)))
 
 
 def _unheard(note: str) -> None:

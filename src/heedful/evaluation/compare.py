@@ -11,6 +11,7 @@ import numpy as np
 
 from heedful.data import Rows, read
 from heedful.data.builtin import SPLITS
+from heedful.data.conll import stripped
 from heedful.data.inputs import by_columns
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.intervals import doubts
@@ -20,7 +21,7 @@ from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.task import Encoded, Measured, short
 from heedful.tasks.translation import Translation
-from heedful.training.sources import columns_of
+from heedful.training.sources import columns_of, prefix_of
 
 ANY_TOKENS = "bits_per_byte"  # tells models apart whose tokens differ; a loss a token does not
 MOST = 300  # characters of an input that are shown
@@ -78,6 +79,7 @@ def compare(
             separator=separator,
             remembered=columns_of(pipes[0].card) or columns_of(pipes[1].card),
         )
+    rows = stripped(rows, prefix_of(pipes[0].card))
     for note in rows.notes:
         say(note.replace("--data.columns", "--columns"))
     encoded = _encoded(pipes, rows, say)

@@ -15,6 +15,7 @@ from heedful.evaluation.scored import Figures, Sums, overall
 
 # scripts that put no space between words, by the first word of their letters' Unicode names
 UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"})
+SPACED = 6  # letters of these scripts to a space, below which their words are divided all the same
 ORDERS, BETA = 6, 2  # chrF's characters in a row, and how much more its recall counts
 
 
@@ -147,6 +148,13 @@ def warnings_of(outputs: Sequence[str], references: Sequence[str]) -> list[str]:
 
 
 def unspaced(texts: Sequence[str]) -> bool:
-    """Whether most letters are of scripts that put no space between words: Chinese, Japanese, Thai, ..."""
+    """Whether most letters are of scripts that put no space between words (Chinese, Japanese, Thai, ...), and whether
+    the texts do not put one all the same, as those do that were divided into words beforehand.
+
+    >>> unspaced(["我喜欢猫 和狗也很好"]), unspaced(["我 喜欢 猫 和 狗"]), unspaced(["I like cats"])
+    (True, False, False)
+    """
     scripts = [unicodedata.name(letter, "?").partition(" ")[0] for text in texts for letter in text if letter.isalpha()]
-    return 2 * sum(script in UNSPACED for script in scripts) > len(scripts)
+    own = sum(script in UNSPACED for script in scripts)
+    spaces = sum(text.strip().count(" ") for text in texts)
+    return 2 * own > len(scripts) and SPACED * spaces <= own

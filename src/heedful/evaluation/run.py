@@ -9,6 +9,7 @@ from typing import Any
 
 from heedful.data import Rows, hub_sets, read
 from heedful.data.builtin import PREFIX, SPLITS
+from heedful.data.conll import stripped
 from heedful.data.files import STDIN
 from heedful.data.inputs import by_columns
 from heedful.errors import HeedfulError, many, nearest
@@ -20,7 +21,7 @@ from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.shares import among
 from heedful.tasks.task import Measured
 from heedful.training.ranks import joined, own_device
-from heedful.training.sources import columns_of, divided
+from heedful.training.sources import columns_of, divided, prefix_of
 
 
 def evaluate(
@@ -83,6 +84,7 @@ def evaluate(
                 separator=separator,
                 remembered=columns_of(pipe.card),
             )
+        rows = stripped(rows, prefix_of(pipe.card))
         encoded = pipe.task.encode(rows)
         for line in _told(rows, encoded.note):
             say(line)
@@ -162,9 +164,10 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
         data = None if settings is None else settings.data
         names, separator = (columns, None) if data is None else (data.columns or columns, data.label_separator)
         remembered = columns_of(pipe.card)
-        return read(
+        rows = read(
             list(files), pipe.task.columns, names=names, split="train", separator=separator, remembered=remembered
         )
+        return stripped(rows, prefix_of(pipe.card))
     remedy = "name files to learn from: --baseline-train FILE"
     if settings is None:
         raise HeedfulError(f"the model's folder does not say what it was trained on; {remedy}")

@@ -18,6 +18,7 @@ from heedful.data.files import extension
 from heedful.data.formats import EXTENSIONS
 from heedful.data.labels import brief
 from heedful.data.plausible import MOST, no_names
+from heedful.data.split import content
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.labelled import Labelled
 from heedful.evaluation.scored import overall
@@ -130,12 +131,13 @@ def teachable(train: Rows, held: Rows, by: str) -> tuple[Rows, Rows]:
     alike in column ``by``: held out, it could teach nothing and score nothing.
     """
     known = {label for row in train for label in labels_of(row)}
-    lone = {row.values[by] for row in held if not known.issuperset(labels_of(row))}
-    moved = [row for row in held if row.values[by] in lone]
+    keys = [content(row.values[by]) for row in held]
+    lone = {key for row, key in zip(held, keys, strict=True) if not known.issuperset(labels_of(row))}
+    moved = [row for row, key in zip(held, keys, strict=True) if key in lone]
     if len(moved) == len(held):
         where = f"{moved[0].file}: " if moved else ""
         raise HeedfulError(f"{where}{_too_few([*train, *held], train.columns)}")
-    kept = (row for row in held if row.values[by] not in lone)
+    kept = (row for row, key in zip(held, keys, strict=True) if key not in lone)
     return Rows([*train, *moved], train.skipped, train.columns), Rows(kept, 0, held.columns)
 
 

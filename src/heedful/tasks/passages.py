@@ -128,7 +128,7 @@ def windows_of(
         unread += [row] if short or nowhere else []
         found += made
     told = (
-        (split, f"{many(split, 'text')} read in windows of {most} tokens that share {shared}"),
+        (split, f"{many(split, 'question')} on texts read in windows of {most} tokens that share {shared}"),
         (cut, f"{many(cut, 'question')} cut to {room // 2} tokens"),
         (lost, f"{many(lost, 'answer')} in no window whole, so learned as none"),
     )

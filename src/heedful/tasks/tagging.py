@@ -8,6 +8,7 @@ from typing import Any
 
 from heedful.data import Row, Rows
 from heedful.data.conll import line_of
+from heedful.data.split import content
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.entities import OUTSIDE, PARTS, Scheme, entities, parted
 
@@ -110,14 +111,15 @@ def teachable(train: Rows, held: Rows) -> tuple[Rows, Rows]:
     same words: held out, it could teach nothing and score nothing.
     """
     known = {kind for row in train for kind in _kinds(row)}
-    lone = {row.values["words"] for row in held if not known.issuperset(_kinds(row))}
-    moved = [row for row in held if row.values["words"] in lone]
+    keys = [content(row.values["words"]) for row in held]
+    lone = {key for row, key in zip(held, keys, strict=True) if not known.issuperset(_kinds(row))}
+    moved = [row for row, key in zip(held, keys, strict=True) if key in lone]
     if len(moved) == len(held):
         where = f"{moved[0].file}: " if moved else ""
         raise HeedfulError(
             f"{where}every kind of tag has too few sentences to hold some back; give validation data: --valid"
         )
-    kept = (row for row in held if row.values["words"] not in lone)
+    kept = (row for row, key in zip(held, keys, strict=True) if key not in lone)
     return Rows([*train, *moved], train.skipped, train.columns), Rows(kept, 0, held.columns)
 
 

@@ -27,7 +27,8 @@ R = TypeVar("R")
 Batch = Mapping[str, Tensor]
 # Settings ("section" or "section.name") that only some tasks hear; each says which in ``uses``.
 SOME = frozenset(
-    {"data.label_kind", "data.label_separator", "data.stride", "data.prefix", "data.separate", "data.max_length"}
+    {"data.label_kind", "data.label_separator", "data.stride", "data.prefix", "data.separate", "data.strip_prefix"}
+    | {"data.max_length"}
     | {"tokenizer", "tokenizer.shared", "tokenizer.dropout", "image", "masking", "pooling", "training.batch_tokens"}
     | {"model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size", "model.class_token"}
     | {"model.r_drop"}

@@ -80,7 +80,7 @@ class TokenClassification(Task):
     columns: Mapping[str, Kind] = MappingProxyType({"words": "words", "tags": "tags"})
     unit = "words"
     decides: str = "f1"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"data.stride"}
+    uses: ClassVar[frozenset[str]] = TEXTS | {"data.stride", "data.strip_prefix"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "stride"})
 
     def __init__(self, tokenizer: Tokenizer, labels: Sequence[str], stride: int | None = None) -> None:

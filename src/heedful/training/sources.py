@@ -9,6 +9,7 @@ from typing import Any
 
 from heedful.checkpoints import read_card
 from heedful.data import Rows, parts, read
+from heedful.data.conll import stripped
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.tasks.task import Task
@@ -38,14 +39,32 @@ def divided(kind: type[Task], settings: RunSettings, settled: bool = False) -> t
     take = partial(read, names=data.columns, separator=data.label_separator)
     remembered = remembered_by(settings.start_from)
     rows = take(list(settings.train), kind.columns, split="train", limit=data.limit, remembered=remembered)
+    if data.strip_prefix is not None:
+        _check_prefix(rows, data.strip_prefix)
+        rows = stripped(rows, data.strip_prefix)
     if not settled:
         kind = kind.for_rows(rows, settings)
         rows = kind.converted(rows)
     if settings.valid or "valid" in parts(settings.train):
         if data.valid_fraction is not None:
             raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
-        return rows, take(list(settings.valid or settings.train), kind.columns, split="valid", remembered=rows.mapping)
+        held = take(list(settings.valid or settings.train), kind.columns, split="valid", remembered=rows.mapping)
+        return rows, stripped(held, data.strip_prefix)
     learned, held = kind.divide(rows, data.valid_fraction, settings.seed or 0)
     learned.blank = rows.blank
     learned.read_as(rows)
     return learned, held
+
+
+def prefix_of(card: Mapping[str, Any]) -> str | None:
+    """What is taken off every word of the data, as ``heedful.json`` tells it."""
+    settings = card.get("settings")
+    data = settings.get("data") if isinstance(settings, Mapping) else None
+    prefix = data.get("strip_prefix") if isinstance(data, Mapping) else None
+    return prefix if isinstance(prefix, str) else None
+
+
+def _check_prefix(rows: Rows, prefix: str) -> None:
+    if not prefix or not any(word.startswith(prefix) for row in rows for word in row.values.get("words", ())):
+        first = f"{rows[0].file}:{rows[0].line}: " if rows else ""
+        raise HeedfulError(f"{first}no word begins with {prefix!r} (--data.strip-prefix); correct it, or leave it out")
