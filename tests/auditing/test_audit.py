@@ -617,7 +617,7 @@ def test_labels_that_are_numbers_are_told(tmp_path: Path) -> None:
     found = audited("text-classification", file)  # recognised: it is said what they are learned as
     assert not named(found, "numbers")
     assert not named(found, "rare")
-    assert "learned as numbers" in named(found, "labels")[0].text
+    assert "numbers from 0 to" in named(found, "labels")[0].text
     few = table(tmp_path, [(f"text {i}", str(i % 5)) for i in range(60)], "few.tsv")
     assert not named(audited("text-classification", few, data=DataSettings(label_kind="class")), "numbers")
 

@@ -61,7 +61,7 @@ def balance(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Findin
 def _numbers(rows: Sequence[Row], name: str) -> Finding:
     """The range of labels that are numbers."""
     values = [row.values[name] for row in rows]
-    text = f"learned as numbers, from {min(values):g} to {max(values):g}, {fmean(values):.4g} on average (deviation "
+    text = f"numbers from {min(values):g} to {max(values):g}, {fmean(values):.4g} on average (deviation "
     return Finding("labels", "fact", len(values), f"{text}{pstdev(values):.4g})")
 
 
