@@ -94,6 +94,26 @@ def test_few_steps_take_a_smaller_batch() -> None:
     assert least.settings.training.batch_tokens == 1024, "a quarter at least"
 
 
+def test_far_too_slow_a_machine_tries_the_smallest_model_alone() -> None:
+    """Measuring costs time as well, there most of all."""
+    tried: list[int | None] = []
+
+    def seconds(settings: RunSettings) -> float:
+        tried.append(settings.model.dim)
+        return 4.0 if settings.model.dim is None else 0.5
+
+    assert plan(seconds).settings.model.dim == 64
+    assert tried == [None, 64]
+
+
+def test_time_that_is_over_before_the_first_step_is_told() -> None:
+    made = plan(lambda settings: 1.0, left=-10.0)
+    assert made.steps == 1
+    (warning,) = [line for line in made.lines() if line.startswith("!")]
+    for word in ("reading the data", "minutes", "--data.limit"):
+        assert word in warning
+
+
 def test_a_smaller_model_that_is_hardly_quicker_is_not_taken() -> None:
     assert plan(lambda settings: 0.5).settings.model == ModelSettings()
 

@@ -74,6 +74,7 @@ WORTHWHILE = 2**20  # bytes of a checkpoint above which weights that the folder 
 FEWEST = 8  # validation examples of an evaluation, however little time is left
 WRITTEN, BYTES_A_SECOND = 3, 1e8  # copies of the weights that are written at the end of a run, and how fast
 TRIAL_STEPS = 30  # steps at most by which a run's speed is measured
+TOO_LONG = 3  # times the seconds for measuring that the first step may take before it is the only one
 TRIAL_EXAMPLES = (1, 8, 64)  # validation examples by which the speed of an evaluation is measured, as time allows
 Draw = Callable[[Path, Measured, Rows], object]
 
@@ -462,11 +463,12 @@ class _Trial:
         )
 
     def steps(self, seconds: float) -> Speed:
-        """Speed of the optimisation steps; the first, which is slower, counts only where it takes all the time."""
+        """Speed of the optimisation steps; the first, which is slower, counts only where it takes far too long."""
         with self._apart():
             outcome = self._stepped(Limits(max_steps=1))
-            if outcome.seconds < seconds:
-                outcome = self._stepped(Limits(max_steps=TRIAL_STEPS, max_minutes=(seconds - outcome.seconds) / 60))
+            left = max(seconds / 4, seconds - outcome.seconds, 1e-3)
+            if outcome.seconds < TOO_LONG * seconds:
+                outcome = self._stepped(Limits(max_steps=TRIAL_STEPS, max_minutes=left / 60))
         loader = self.loop.loader
         assert isinstance(loader, Loader)
         batches = loader.steps_per_epoch * loader.accumulate

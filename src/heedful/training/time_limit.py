@@ -26,11 +26,13 @@ LONGEST = 5.0  # seconds for either at most
 LEAST_STEPS, MANY_STEPS = 300, 1000  # a smaller model is taken below the first, or below one pass up to the second
 FEW_STEPS = 150  # a smaller batch is taken below
 QUICKER = 0.8  # share of the seconds of a step that a smaller model may take at most
+FAR = 4  # times too few steps from which on the smallest model alone is tried
 WARMUP = 0.1  # share of the steps at most
 EVALUATIONS = 3, 10  # fewest where there is time, and most
 EXAMPLES, FEWEST_EXAMPLES = 200, 16  # of an evaluation: wanted, and at least
 ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
 NARROWEST = 32  # width of a model
+LATE = 0.3  # share of the limit below which what came before is to blame for few steps
 
 
 class Speed(NamedTuple):
@@ -67,6 +69,7 @@ class Plan:
         evaluations: their number.
         examples: validation examples of each.
         warmup: steps of warm-up.
+        left: seconds that were left for steps and evaluations.
         notes: what differs from the suggested settings.
     """
 
@@ -76,6 +79,7 @@ class Plan:
     evaluations: int
     examples: int
     warmup: int
+    left: float
     notes: tuple[str, ...] = ()
 
     @property
@@ -98,7 +102,13 @@ class Plan:
         ]
         if self.notes:
             lines.append(f"           fitted to the time: {', '.join(self.notes)}")
-        if self.steps <= self.warmup:
+        if self.left < LATE * 60 * minutes and self.passes < 1:
+            before = minutes - max(0.0, self.left) / 60
+            lines.append(
+                f"! reading the data and measuring took {before:.1f} of {minutes:g} minutes, and {self.steps:,} steps "
+                f"are left; give {self._minutes(self.speed.steps_per_epoch)} minutes, or fewer rows (--data.limit)"
+            )
+        elif 1 < self.steps <= self.warmup:
             lines.append(
                 f"! {minutes:g} minutes end inside the warm-up: {self.steps:,} of {self.warmup:,} steps "
                 f"(--training.warmup); lower it, give {self._minutes(10 * self.warmup)} minutes, or take a smaller "
@@ -113,8 +123,9 @@ class Plan:
         return lines
 
     def _minutes(self, steps: int) -> int:
-        seconds = steps * self.speed.step + self.evaluations * self.evaluation_seconds
-        return max(math.ceil(self.settings.max_minutes or 0) + 1, math.ceil(seconds / MARGIN / 60))
+        limit = self.settings.max_minutes or 0.0
+        seconds = (steps * self.speed.step + self.evaluations * self.evaluation_seconds) / MARGIN
+        return max(math.ceil(limit) + 1, math.ceil((60 * limit - self.left + seconds) / 60))
 
 
 def fitted(
@@ -136,26 +147,32 @@ def fitted(
         held: number of validation examples.
     """
     each = min(LONGEST, MEASURING * 60 * (asked.max_minutes or 0.0))
-    chosen: tuple[RunSettings, tuple[str, ...], Trial, Speed] | None = None
-    for settings, notes in candidates:
-        tried = trial(settings)
-        speed = tried.steps(each)
-        if chosen is None or speed.step <= QUICKER * chosen[3].step:
-            chosen = settings, notes, tried, speed
-        wanted = min(_wanted(settings, chosen[3]), max(LEAST_STEPS, min(speed.steps_per_epoch, MANY_STEPS)))
-        if _steps(seconds(), chosen[3]) >= wanted:
-            break
-    assert chosen is not None, "there is a candidate"
-    settings, notes, tried, speed = chosen
+    first, *others = candidates
+    settings, notes = first
+    tried = trial(settings)
+    speed = tried.steps(each)
+    while others and (few := _lacking(settings, speed, seconds())) > 1:
+        smaller, changes = others.pop(-1 if few >= FAR else 0)
+        if few >= FAR:
+            others = []
+        other = trial(smaller)
+        found = other.steps(each)
+        if found.step <= QUICKER * speed.step:
+            settings, notes, tried, speed = smaller, changes, other, found
     while _steps(seconds(), speed) < min(_wanted(settings, speed), FEW_STEPS):
-        smaller = smaller_batch(settings)
-        if smaller is None:
+        halved = smaller_batch(settings)
+        if halved is None:
             break
-        settings, tried = smaller, trial(smaller)
-        speed = tried.steps(each)
-        notes = (*(note for note in notes if not note.startswith("batch")), "batch")
+        settings, speed = halved, Speed(speed.step / 2, 2 * speed.steps_per_epoch)
+        notes = (*(note for note in notes if note != "batch"), "batch")
     speed = Speed(speed.step, speed.steps_per_epoch, *tried.evaluation(each))
     return planned(settings, asked, speed, seconds(), held, notes)
+
+
+def _lacking(settings: RunSettings, speed: Speed, seconds: float) -> float:
+    """How many times as many steps a run should have as fit into the time."""
+    wanted = min(_wanted(settings, speed), max(LEAST_STEPS, min(speed.steps_per_epoch, MANY_STEPS)))
+    return wanted / max(1.0, _steps(seconds, speed))
 
 
 def planned(
@@ -176,6 +193,7 @@ def planned(
             evaluations=count,
             examples=examples,
             warmup=training.warmup or 0,
+            left=seconds,
             notes=notes,
         )
     budget = EVALUATING * usable
@@ -205,6 +223,7 @@ def planned(
         evaluations=count,
         examples=examples,
         warmup=warmup,
+        left=seconds,
         notes=notes,
     )
 
