@@ -131,15 +131,15 @@ def test_still_improving_is_told_beside_the_kind() -> None:
 def test_the_remedy_names_what_to_do() -> None:
     settings = RunSettings(task="text-classification", train=("my labels.tsv",), out="out", max_minutes=2.0)
     below = verdict(first(120), "accuracy", baseline=SIMPLE)
-    told = remedy(below, settings)
+    told = remedy(below, settings, "max_minutes")
     assert told is not None
     assert "--from" in told
     assert "heedful audit text-classification --train 'my labels.tsv'" in told
     late = verdict(first(120), "accuracy", baseline=SIMPLE, improving=True)
-    told = remedy(late, settings)
+    told = remedy(late, settings, "max_minutes")
     assert told is not None
     assert "--resume --max-minutes 6" in told
-    assert remedy(verdict(first(180), "accuracy", baseline=SIMPLE), settings) is None
+    assert remedy(verdict(first(180), "accuracy", baseline=SIMPLE), settings, "max_steps") is None
 
 
 def test_n_grams_by_hand() -> None:

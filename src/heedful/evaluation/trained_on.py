@@ -151,7 +151,7 @@ def overlap_line(found: Overlap, metric: str, metrics: Mapping[str, Any], others
     """One line for people about rows that were trained on."""
     beside = {} if others is None else overall(others)
     about = "about " if found.estimated else ""
-    line = f"! {about}{found.trained:,} of {many(found.rows)} were trained on"
+    line = f"! the model was trained on {about}{found.trained:,} of {many(found.rows)}"
     if metric in beside and metric in metrics:
         name = metric.replace("_", " ")
         return f"{line}: {name} is {metrics[metric]:.4g} on all, {beside[metric]:.4g} on the others"

@@ -185,8 +185,9 @@ def uniform(outputs: Sequence[Any], expected: Sequence[Any], classes: bool) -> t
     if not any(part.strip() for part in given):
         if not any(part.strip() for part in wanted):
             return None
-        what = "finds nothing: it gives no label to any" if classes else "writes nothing: its answer to"
-        return "writes nothing", f"{what} {f'of {number}' if classes else f'{number} is empty'}"
+        if classes:
+            return "writes nothing", f"finds nothing: it gives no label to any of {len(outputs):,} examples"
+        return "writes nothing", f"writes nothing: its answer to {number} is empty"
     if len(given) > 1 or len(wanted) < 2:
         return None
     (said,) = given

@@ -326,14 +326,14 @@ class FeatureExtraction(Task):
         return Baseline("cosine of TF-IDF vectors", figures, scored)
 
     def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
-        """Similarities drawn at random."""
-        random = np.random.default_rng(0)
+        """The same similarity for all pairs; where pairs are searched for, ranks drawn at random."""
         if "score" in rows[0].values:
             scores = [row.values["score"] for row in rows]
-            scored: Scored = ranking.Correlations(random.random(len(rows)), scores, self.temperature)
-        else:
-            scored = ranking.retrieval(random.integers(1, len(rows) + 1, len(rows)), np.zeros(len(rows)))
-        return Baseline("similarities drawn at random", overall(scored), scored)
+            alike: Scored = ranking.Correlations(np.zeros(len(rows)), scores, self.temperature)
+            return Baseline("the same similarity for all pairs", overall(alike), alike)
+        ranks = np.random.default_rng(0).integers(1, len(rows) + 1, len(rows))
+        scored = ranking.retrieval(ranks, np.zeros(len(rows)))
+        return Baseline("ranks drawn at random", overall(scored), scored)
 
     @torch.no_grad()
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:

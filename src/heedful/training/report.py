@@ -116,7 +116,7 @@ def judged(
         classes=labelled,
         improving=still,
     )
-    told = {"verdict": {**found.as_dict(), "remedy": remedy(found, settings)}}
+    told = {"verdict": {**found.as_dict(), "remedy": remedy(found, settings, outcome.met)}}
     write(out / CARD, to_json({**read_card(out), **told}))
     return told
 
@@ -173,14 +173,16 @@ def _losses(log: Path) -> list[tuple[int, float]]:
     return found
 
 
-def remedy(found: Verdict, settings: RunSettings) -> str | None:
-    """What to do about a model that is not better than the baseline; None where it is, or where that is unknown."""
+def remedy(found: Verdict, settings: RunSettings, met: str) -> str | None:
+    """What to do about a model that is not better than the baseline; None where it is, or where that is unknown.
+
+    ``met`` is the limit that ended the run.
+    """
     if found.kind in ("better", "cannot tell"):
         return None
-    if found.improving:
-        limit = next((name for name in ("max_minutes", "max_epochs", "max_steps") if getattr(settings, name)), None)
-        if limit is not None:
-            return f"give it more time: the same command with --resume {_flag(limit)} {3 * getattr(settings, limit):g}"
+    limit = getattr(settings, met, None)
+    if found.improving and limit is not None:
+        return f"give it more time: the same command with --resume {_flag(met)} {3 * limit:g}"
     start = "" if settings.start_from else "start from a pretrained model (--from MODEL), or "
     files = shlex.join(settings.train)
     return f"{start}look at the examples, and give more: heedful audit {settings.task} --train {files}"
