@@ -115,6 +115,11 @@ def test_what_is_unclear_names_the_columns_that_may_be_meant(write: Write) -> No
         read(none, CLASSES)
 
 
+def test_a_header_alone_is_no_example(write: Write) -> None:
+    with pytest.raises(HeedfulError, match=r"no column 'text' among 'review', 'mood', in .*a\.csv:1"):
+        read(write("a.csv", "review,mood\n"), CLASSES)
+
+
 def test_remembered_columns_come_first(write: Write) -> None:
     path = write("a.csv", table(TEXTS, TEXTS[::-1], MOODS, header="text,back,label"))
     rows = read(path, CLASSES, remembered={"text": "back", "label": "label"})
@@ -206,7 +211,9 @@ def test_a_folder_says_how_its_files_are_used(write: Write, tmp_path: Path) -> N
         read(str(tmp_path), CLASSES, split="train")
     (tmp_path / "docs" / "test").mkdir(parents=True)
     (tmp_path / "docs" / "test" / "a.txt").write_text("a text")
-    with pytest.raises(HeedfulError, match=r"no part 'train' in .*docs; it has test alone: .*evaluate MODEL --data"):
+    with pytest.raises(
+        HeedfulError, match=r"no part 'train' in .*docs; it has test alone: .*evaluate MODEL --data .*docs --split t"
+    ):
         read(str(tmp_path / "docs"), {"text": "document"}, split="train")
 
 

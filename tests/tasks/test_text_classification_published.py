@@ -165,6 +165,12 @@ def test_a_model_of_one_output_gives_its_number(name: str, problem: str | None, 
     assert [answer["output"] for answer in number(TEXTS)] == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_model_of_several_numbers_is_refused(tmp_path: Path) -> None:
+    published("Bert", tmp_path, problem_type="regression")
+    with pytest.raises(HeedfulError, match="gives 2 numbers, and one is wanted"):
+        heedful.pipeline("text-classification", tmp_path)
+
+
 def test_a_model_without_a_classifier_is_refused(shared_data: Any, tmp_path: Path) -> None:
     published("GPT2", tmp_path / "gpt2", "LMHeadModel")
     for folder, kind in ((shared_data("weights/minilm-l6"), "no-head"), (tmp_path / "gpt2", "language-model")):

@@ -322,7 +322,9 @@ def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int 
     """
     cells = [cell.strip() for cell in first]
     filled = [cell for cell in cells if cell]
-    if len(set(filled)) < len(filled) or len(cells) - len(filled) > 1 or not others:
+    if not others:
+        return usual
+    if len(set(filled)) < len(filled) or len(cells) - len(filled) > 1:
         return False
     if any(as_number(cell) is not None or len(cell) > SHORT for cell in filled):
         return False

@@ -108,7 +108,7 @@ def _held_out(folder: str) -> list[str]:
 def _chosen(folder: str, split: str | None) -> Iterator[str]:
     folders = _part_folders(folder)
     if split == "train" and not folders and (others := _held_out(folder)):
-        raise HeedfulError(f"no part 'train' in {folder}; it has {' and '.join(others)}{use_of(others, split)}")
+        raise HeedfulError(f"no part 'train' in {folder}; it has {' and '.join(others)}{use_of(others, split, folder)}")
     if folders and split and split not in folders:
         raise HeedfulError(f"no part {split!r} in {folder}; it has {' and '.join(folders)}")
     return below(folders[split or "train"] if folders else folder)

@@ -30,10 +30,10 @@ def parts(folder: str) -> dict[str, str]:
     return {part: found[part] for part in ("train", "valid", "test") if part in found}
 
 
-def use_of(parts: Sequence[str], split: str) -> str:
-    """How to use a data set of ``parts``, none of which is the ``split`` that is wanted."""
+def use_of(parts: Sequence[str], split: str, source: str) -> str:
+    """How to use the data set ``source`` of ``parts``, none of which is the ``split`` that is wanted."""
     if split == "train":
-        return " alone: train on others, and score with heedful evaluate MODEL --data"
+        return f" alone: train on others, and score with heedful evaluate MODEL --data {source} --split {parts[-1]}"
     return f" alone: --split {parts[0]}" if split == "test" and len(parts) == 1 else ""
 
 

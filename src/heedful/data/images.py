@@ -138,7 +138,7 @@ def _part(sources: Sequence[str], split: str | None) -> str | None:
     there = parts(sources)
     if split is not None and there and split not in there:
         raise HeedfulError(
-            f"no part {split!r} in {sources[0]}; it has {' and '.join(there)}{image_folder.use_of(there, split)}"
+            f"no part {split!r} in {sources[0]}; it has {' and '.join(there)}{image_folder.use_of(there, split, sources[0])}"
         )
     return (split or there[0]) if there else None
 

@@ -154,6 +154,9 @@ class TextRegression(TextClassification):
 
     def check(self, model: Model) -> None:
         """A model of text with one output and a row for every token."""
+        head = model.config.head
+        if isinstance(head, SequenceHead) and head.labels != 1:
+            raise HeedfulError(f"the model gives {head.labels} numbers, and one is wanted; take a model of one output")
         check_classifier(self.name, model, self.labels, SequenceHead)
         self._check_texts(model)
 
