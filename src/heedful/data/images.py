@@ -137,9 +137,8 @@ def _part(sources: Sequence[str], split: str | None) -> str | None:
     """Which part to read; None where there are none."""
     there = parts(sources)
     if split is not None and there and split not in there:
-        raise HeedfulError(
-            f"no part {split!r} in {sources[0]}; it has {' and '.join(there)}{image_folder.use_of(there, split, sources[0])}"
-        )
+        use = image_folder.use_of(there, split, sources[0])
+        raise HeedfulError(f"no part {split!r} in {sources[0]}; it has {' and '.join(there)}{use}")
     return (split or there[0]) if there else None
 
 
