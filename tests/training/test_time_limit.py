@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from safetensors.torch import load_file
 
+import heedful
 from heedful import cli, presets
 from heedful.data import Row, Rows
 from heedful.settings import ModelSettings, RunSettings, TrainingSettings, read_toml
@@ -353,6 +354,12 @@ def test_the_verdict_is_of_the_rows_that_were_evaluated(
     monkeypatch.setattr(running, "judged", judged)
     assert train(data, tmp_path / "out", "--preset=transformer-tiny", "--max-steps=2") == 0
     assert seen == [(3, 3)]
+
+
+def test_a_busy_machine_keeps_more_time_for_the_end() -> None:
+    model = heedful.create("vit-micro", seed=0)
+    quiet, busy, busiest = (running._ending(SUGGESTED, model, slowdown) for slowdown in (0.5, 3.0, 1000.0))
+    assert 3 < quiet < busy < busiest <= 0.15 * 180
 
 
 def test_evaluations_are_of_the_same_part_of_the_validation_rows() -> None:

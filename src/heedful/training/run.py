@@ -72,6 +72,7 @@ from heedful.training.watch import Watch
 
 WORTHWHILE = 2**20  # bytes of a checkpoint above which weights that the folder stores are left out of it
 FEWEST = 8  # validation examples of an evaluation, however little time is left
+CLOSING, MOST_SLOWDOWN = 3.0, 10.0  # seconds of work at the end of a run, and how often as long it may take
 WRITTEN, BYTES_A_SECOND = 3, 1e8  # copies of the weights that are written at the end of a run, and how fast
 TRIAL_STEPS = 30  # steps at most by which a run's speed is measured
 TOO_LONG = 3  # times the seconds for measuring that the first step may take before it is the only one
@@ -133,6 +134,7 @@ class _Begun(NamedTuple):
     watch: Watch | None
     card: dict[str, Any]
     began: float = 0.0  # on the clock that --max-minutes counts
+    ending: float = 0.0  # seconds of it reserved for what follows the last evaluation
     plan: Plan | None = None  # of a new run with --max-minutes
 
 
@@ -144,7 +146,7 @@ def _begun(
     began: float,
 ) -> _Begun:
     """Read, made and written as far as the first step: the same on each rank, but that the first alone writes."""
-    out = Path(settings.out)
+    out, computed = Path(settings.out), time.process_time()
     check_overwrite(settings)
     if settings.resume:
         settings = taken_up(settings, say, tidy=ranks.first)
@@ -176,9 +178,10 @@ def _begun(
     task.ready(model, settings)
     pack(model.to(device))
     learned, held = (task.encode(source, settings.data.max_length) for source in (rows, valid))
+    ending = _ending(settings, model, (time.monotonic() - began) / max(0.1, time.process_time() - computed))
     plan = None
     if not settings.resume and settings.max_minutes and _plannable(settings):
-        begun_so_far = _Begun(settings, task, model, learned, held, None, {"data": {"sha256": ""}}, began)
+        begun_so_far = _Begun(settings, task, model, learned, held, None, {"data": {"sha256": ""}}, began, ending)
         plan = _planned(begun_so_far, asked, lambda other: suggested_for(kind, rows, other), device, ranks)
     if plan is not None:
         if plan.settings.model != settings.model:
@@ -203,7 +206,7 @@ def _begun(
         watch.begin(fresh=not settings.resume)
     if not settings.resume:
         begun(out, settings)
-    return _Begun(settings, task, model, learned, held, watch, card, began, plan)
+    return _Begun(settings, task, model, learned, held, watch, card, began, ending, plan)
 
 
 def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool, draw: Draw | None) -> dict[str, Any]:
@@ -416,7 +419,7 @@ def _planned(
 ) -> Plan:
     """What fits into --max-minutes (:mod:`heedful.training.time_limit`)."""
     settings, task = run.settings, run.task
-    ends = run.began + 60 * _chosen(settings.max_minutes) - _ending(settings, run.model)
+    ends = run.began + 60 * _chosen(settings.max_minutes) - run.ending
 
     def candidates() -> Iterator[tuple[RunSettings, tuple[str, ...]]]:
         yield settings, ()
@@ -509,10 +512,14 @@ def _fresh(task: Task, settings: RunSettings, device: torch.device) -> Model:
     return model
 
 
-def _ending(settings: RunSettings, model: Model) -> float:
-    """Seconds of --max-minutes reserved for what follows the last evaluation: writing weights and reports."""
+def _ending(settings: RunSettings, model: Model, slowdown: float) -> float:
+    """Seconds of --max-minutes reserved for what follows the last evaluation: writing weights, the verdict, pictures.
+
+    ``slowdown`` is the time of reading the data by that which the processor worked on it: other programs had the rest.
+    """
     limit = 60 * (settings.max_minutes or 0.0)
-    return min(0.15 * limit, 2 + 0.02 * limit + WRITTEN * 4 * model.count() / BYTES_A_SECOND)
+    work = CLOSING * min(MOST_SLOWDOWN, max(1.0, slowdown))
+    return min(0.15 * limit, work + 0.02 * limit + WRITTEN * 4 * model.count() / BYTES_A_SECOND)
 
 
 def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Loop:
@@ -600,7 +607,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         log_every=_chosen(training.log_every),
         spent=time.monotonic() - run.began,
         evaluating=run.plan.evaluation_seconds if run.plan is not None else 0.0,
-        ending=_ending(settings, model),
+        ending=run.ending,
         ceiling=ceiling,
     )
     return loop
