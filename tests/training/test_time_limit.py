@@ -153,6 +153,9 @@ def test_data_that_is_not_seen_once_is_told_with_the_remedy() -> None:
     assert "%" in warning
     for remedy in ("minutes", "--preset", "--data.limit"):
         assert remedy in warning
+    tuned = replace(made, settings=replace(made.settings, preset=None, start_from="folder"))
+    assert "--from" in tuned.lines()[-1]
+    assert "--preset" not in tuned.lines()[-1]
 
 
 def test_steps_that_were_asked_for_are_a_limit_of_the_plan() -> None:

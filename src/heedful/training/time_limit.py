@@ -102,6 +102,7 @@ class Plan:
         ]
         if self.notes:
             lines.append(f"           fitted to the time: {', '.join(self.notes)}")
+        smaller = "a smaller model for --from" if self.settings.start_from else "a smaller --preset"
         if self.left < LATE * 60 * minutes and self.passes < 1:
             before = minutes - max(0.0, self.left) / 60
             lines.append(
@@ -111,13 +112,12 @@ class Plan:
         elif 1 < self.steps <= self.warmup:
             lines.append(
                 f"! {minutes:g} minutes end inside the warm-up: {self.steps:,} of {self.warmup:,} steps "
-                f"(--training.warmup); lower it, give {self._minutes(10 * self.warmup)} minutes, or take a smaller "
-                "--preset"
+                f"(--training.warmup); lower it, give {self._minutes(10 * self.warmup)} minutes, or take {smaller}"
             )
         elif self.passes < 1:
             lines.append(
                 f"! {minutes:g} minutes see {100 * self.passes:.0f} % of the training data once; for all of it give "
-                f"{self._minutes(self.speed.steps_per_epoch)} minutes, a smaller --preset, or fewer rows "
+                f"{self._minutes(self.speed.steps_per_epoch)} minutes, {smaller}, or fewer rows "
                 "(--data.limit)"
             )
         return lines
