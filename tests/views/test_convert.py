@@ -130,6 +130,22 @@ def test_what_no_font_has_is_told_in_the_picture():
     assert any("No font of this machine has U+10FFFD" in text for text in read(convert.pdf(svg)))
 
 
+def test_the_font_to_install_is_named_by_script(monkeypatch):
+    monkeypatch.setattr(fonts, "_has", lambda code: code < 0x2FF)
+    svg = picture(("one", " نعم", " 你好", " हाँ", " 😀", " שלום"))
+    line = next(text for text in read(convert.pdf(svg)) if text.startswith("No font"))
+    for script, family in (
+        ("Arabic", "Noto Sans Arabic"),
+        ("Chinese", "Noto Sans CJK SC"),
+        ("Devanagari", "Noto Sans Devanagari"),
+        ("emoji", "Noto Color Emoji"),
+        ("Hebrew", "Noto Sans Hebrew"),
+    ):
+        assert script in line
+        assert family in line
+        assert f"'{family}'" in svg  # a browser takes it where the machine has it
+
+
 def test_text_from_right_to_left_is_a_picture_in_a_pdf():
     if fonts.missing("שלום"):
         pytest.skip("no font of this machine has Hebrew letters")

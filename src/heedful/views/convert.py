@@ -64,7 +64,9 @@ def _complete(svg: str) -> ET.Element:
         return root
     wide, high = (float(root.get(side, "0")) for side in ("width", "height"))
     codes = ", ".join(f"U+{ord(one):04X}" for one in gone[:8]) + (f" and {len(gone) - 8} more" if len(gone) > 8 else "")
-    told = f"No font of this machine has {codes}: an empty box stands for each."
+    fonts_to_install = fonts.to_install(gone)
+    remedy = "; install " + ", ".join(f"{family} ({script})" for script, family in fonts_to_install.items())
+    told = f"No font of this machine has {codes}: an empty box stands for each{remedy if fonts_to_install else ''}."
     root.set("width", f"{max(wide, width(told, 11) + 48):.0f}")
     root.set("height", f"{high + 22:.0f}")
     root.set("viewBox", f"0 0 {root.get('width')} {root.get('height')}")

@@ -72,7 +72,7 @@ function paintPictures(all) {
   heat.fillRect(0, 0, wide, high);
   for (let i = 0; all && i < R * C; i++) {
     const [x, y, w, h] = box(i), s = share(i);
-    veil.fillStyle = ink("ground", 0.9 * (1 - s));
+    veil.fillStyle = `rgb(28 28 32 / ${0.72 * (1 - s)})`;      // dim, in light and dark: the image stays to be seen
     veil.fillRect(x, y, w, h);
     heat.fillStyle = shade(s);
     heat.fillRect(x, y, w, h);

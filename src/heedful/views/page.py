@@ -7,6 +7,7 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
+from heedful.views.fonts import SCRIPT_FAMILIES
 from heedful.views.text import escaped
 
 
@@ -18,7 +19,7 @@ def page(
     ``images`` lets images be shown that lie in the page itself (``data:`` addresses); ``fetches`` lets its script ask
     the server that it came from, and no other.
     """
-    style = asset("page.css") + style
+    style = asset("page.css").replace("@SCRIPTS@", SCRIPT_FAMILIES) + style
     policy = f"default-src 'none'; style-src {_digest(style)}" + (f"; script-src {_digest(script)}" if script else "")
     policy += "; img-src data:" if images else ""
     policy += "; connect-src 'self'" if fetches else ""
