@@ -127,7 +127,7 @@ def inked(page: Any) -> dict[str, int]:
         copy.drawImage(canvas, 0, 0);
         const data = copy.getImageData(0, 0, canvas.width, canvas.height).data;
         for (const run of runs.values()) {
-          const hex = style.getPropertyValue(`--run${run.id % 8}`).trim().slice(1);
+          const hex = style.getPropertyValue(`--run${run.id % COLOURS}`).trim().slice(1);
           const rgb = [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
           found[run.name] = 0;
           for (let i = 0; i < data.length; i += 4)
@@ -217,3 +217,54 @@ def test_it_says_when_nobody_answers_and_goes_on(
     until(page, "document.querySelector('.fresh').textContent === ''")
     assert names(page) == ["one"]
     page.close()
+
+
+def test_seventeen_runs_are_told_apart_and_nothing_is_clipped(tmp_path: Path, open_runs: Callable[..., Any]) -> None:
+    for i in range(17):
+        folder = begun(
+            tmp_path / f"text-classification-bert-small-seed{i}", [line(step) for step in range(10, 300, 10)]
+        )
+        for name in ("curve.svg", "mistakes.html", "watch.html"):
+            (folder / name).write_text("", encoding="utf-8")
+    page = open_runs(width=1280)
+    page.locator("td.name").first.wait_for()
+    looks = page.evaluate(
+        """() => [...runs.values()].map((run) => {
+          const style = getComputedStyle(document.documentElement).getPropertyValue(`--run${run.id % COLOURS}`).trim();
+          return [style, shape(run)].join();
+        })"""
+    )
+    assert len({look.split(",")[0] for look in looks}) == 17  # colours
+    assert len(set(looks)) == 17
+    assert page.locator(".legend button svg").count() == 17
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280
+    assert (
+        page.evaluate(
+            "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('.scroll'))"
+        )
+        == 0
+    )
+
+
+def test_every_number_of_the_log_can_be_shown_over_steps_or_time(tmp_path: Path, open_runs: Callable[..., Any]) -> None:
+    begun(tmp_path / "one", [line(step, valid_bleu=float(step), gradient_norm=2.0) for step in range(10, 100, 10)])
+    begun(tmp_path / "two", [line(10)])
+    page = open_runs()
+    page.locator("td.name").first.wait_for()
+    names = page.locator(".metric option").evaluate_all("options => options.map((option) => option.value)")
+    assert names == ["loss", "gradient_norm", "tokens_per_second", "valid_bleu"]
+    page.locator(".metric").select_option("valid_bleu")
+    read = "frames.get('loss').lines.map(({ run, points }) => [run.name, points.map(([x, y]) => [x, y])])"
+    assert page.evaluate(read) == [["one", [[step, step] for step in range(10, 100, 10)]]]
+    page.locator(".over").select_option("time")
+    [[_, points]] = page.evaluate(read)
+    assert points == [[pytest.approx(step / 2 / 60), step] for step in range(10, 100, 10)]  # seconds are half the steps
+    assert "metric=valid_bleu" in page.url
+    assert "over=time" in page.url
+    again = open_runs("#" + page.url.partition("#")[2])
+    again.locator("td.name").first.wait_for()
+    assert again.locator(".metric").input_value() == "valid_bleu"
+    assert again.evaluate(read) == [["one", points]]
+    again.locator(".loss canvas").focus()
+    again.keyboard.press("ArrowRight")
+    assert again.locator(".told").inner_text().startswith("minute 0.08")

@@ -3,8 +3,10 @@
 const runs = new Map();            // number → what is told of the run, with its curves
 const rows = new Map();            // number → {row, cells}
 const chosen = new Set(asked().has("runs") ? list(asked().get("runs")) : []);     // by name: numbers are the server's own
-const state = { log: asked().get("scale"), step: null, only: "" };
-const LEGEND = 12, COLOURS = 8;
+const state = { log: asked().get("scale"), metric: asked().get("metric") ?? "loss", over: asked().get("over") === "time" ? "time" : "step", step: null, only: "" };
+const LEGEND = 24, COLOURS = 18;
+const MARKS = 5;                   // 18 colours and 5 marks: neighbours differ in both, and 90 runs in one of them
+const NAMES = { loss: "loss", rate: "learning rate", lr: "learning rate" };
 let known = "", late = null;
 
 function list(text) {              // of names, from an address
@@ -55,6 +57,10 @@ const COLUMNS = {
 // ---- which runs ----
 
 const colour = (run) => `var(--run${run.id % COLOURS})`;
+const shape = (run) => run.id % MARKS;
+const SHAPES = [                   // corners of a mark around (0, 0); the first is a circle
+  null, [[-1, -1], [1, -1], [1, 1], [-1, 1]], [[0, -1.3], [1.2, 1], [-1.2, 1]], [[0, -1.4], [1.4, 0], [0, 1.4], [-1.4, 0]], [[0, 1.3], [1.2, -1], [-1.2, -1]],
+];
 const matches = (run) => [run.name, run.task ?? "", run.model ?? ""].some((text) => text.toLowerCase().includes(state.only));
 const shown = () => [...runs.values()].filter(matches).sort((a, b) => b.began - a.began || a.name.localeCompare(b.name));
 const bright = (run) => chosen.size === 0 || chosen.has(run.name);
@@ -66,16 +72,27 @@ function choose(name) {
 }
 
 function keep() {
-  remember({ runs: chosen.size ? JSON.stringify([...chosen]) : null, scale: state.log });
+  remember({
+    runs: chosen.size ? JSON.stringify([...chosen]) : null, scale: state.log,
+    metric: state.metric === "loss" ? null : state.metric, over: state.over === "step" ? null : state.over,
+  });
 }
 
 function pick(run) {               // the button that chooses a run
-  const button = make("button", "pick"), swatch = make("i");
+  const button = make("button", "pick");
   button.type = "button";
-  swatch.style.background = colour(run);
-  button.append(swatch, make("bdi", "", run.name));
+  button.append(sample(run), make("bdi", "", run.name));
   button.addEventListener("click", () => choose(run.name));
   return button;
+}
+
+function sample(run) {             // a piece of its line with its mark
+  const corners = SHAPES[shape(run)], whole = make("span");
+  const mark = corners ? `<polygon points="${corners.map(([x, y]) => `${17.5 + 4 * x},${6 + 4 * y}`).join(" ")}"/>` : '<circle cx="17.5" cy="6" r="4"/>';
+  whole.className = "sample";
+  whole.innerHTML = `<svg viewBox="0 0 35 12" aria-hidden="true"><line x1="0" x2="35" y1="6" y2="6" stroke-width="2.5"/>${mark}</svg>`;
+  whole.firstChild.style.stroke = whole.firstChild.style.fill = colour(run);
+  return whole;
 }
 
 // ---- the table ----
@@ -147,9 +164,40 @@ function logTicks(low, high) {
 
 const frames = new Map();          // by chart: how steps and values lie on its canvas
 
+function metrics() {               // what some run has a curve of
+  const found = new Set(["loss"]);
+  for (const run of runs.values()) for (const [name, points] of Object.entries(run.curves ?? {})) if (points.length && !["training", "validation", "rate", "seconds"].includes(name)) found.add(name);
+  return ["loss", ...[...found].filter((name) => name !== "loss").sort()];
+}
+
+function paintMetrics() {
+  const select = find(".metric"), wanted = metrics();
+  if (!wanted.includes(state.metric)) wanted.push(state.metric);       // of the address: its run may be found yet
+  if ([...select.options].map((option) => option.value).join("\n") !== wanted.join("\n")) {
+    select.replaceChildren(...wanted.map((name) => { const option = make("option", "", NAMES[name] ?? name.replaceAll("_", " ")); option.value = name; return option; }));
+  }
+  select.value = state.metric;
+  find(".over").value = state.over;
+  find(".key").hidden = state.metric !== "loss";
+}
+
+function moved(run, points) {      // the points of a curve by the axis that is chosen: steps, or hours since the run began
+  if (state.over === "step") return points;
+  const times = run.curves?.seconds ?? [], found = [];
+  let i = 0;
+  for (const [step, value] of points) {
+    while (i + 1 < times.length && times[i + 1][0] <= step) i++;
+    if (!times.length) continue;
+    const [a, b] = [times[i], times[i + 1] ?? times[i]];
+    const share = b[0] > a[0] ? between(0, (step - a[0]) / (b[0] - a[0]), 1) : 0;
+    found.push([(a[1] + share * (b[1] - a[1])) / 60, value, step]);
+  }
+  return found;
+}
+
 function paintChart(name, all, kinds, height) {   // kinds: {curve: dash}
   const canvas = find(`.${name} canvas`), width = find(`.${name}`).clientWidth, pen = sharp(canvas, width, height);
-  const lines = all.flatMap((run) => Object.keys(kinds).map((kind) => ({ run, kind, points: run.curves?.[kind] ?? [] }))).filter(({ points }) => points.length);
+  const lines = all.flatMap((run) => Object.keys(kinds).map((kind) => ({ run, kind, points: moved(run, run.curves?.[kind] ?? []) }))).filter(({ points }) => points.length);
   frames.delete(name);
   find(`.${name}`).classList.toggle("bare", !lines.length);
   if (!lines.length) {
@@ -174,6 +222,8 @@ function paintChart(name, all, kinds, height) {   // kinds: {curve: dash}
   }
   pen.textAlign = "center"; pen.textBaseline = "alphabetic";
   for (const tick of ticks(0, most, width > 600 ? 6 : 3).filter((tick) => tick <= most)) pen.fillText(number(tick), between(left, x(tick), right - 12), height - 6);
+  pen.textAlign = "right";
+  pen.fillText(state.over === "time" ? "minutes" : "steps", right, floor - 6);
   const style = getComputedStyle(document.documentElement), some = anyChosen(all);
   const drawn = some ? [...lines.filter(({ run }) => !chosen.has(run.name)), ...lines.filter(({ run }) => chosen.has(run.name))] : lines;
   pen.lineJoin = "round";
@@ -186,14 +236,21 @@ function paintChart(name, all, kinds, height) {   // kinds: {curve: dash}
     points.forEach(([step, value], i) => (i ? pen.lineTo(x(step), y(value)) : pen.moveTo(x(step), y(value))));
     pen.stroke();
     pen.setLineDash([]);
-    if (points.length > 1 && kind !== "validation") continue;
-    for (const [step, value] of points.slice(-40)) { pen.beginPath(); pen.arc(x(step), y(value), 3, 0, 7); pen.fill(); }
+    const every = Math.max(1, Math.ceil(points.length / (kind === "validation" ? 20 : 6))), first = (run.id * 3) % every;      // marks of neighbours do not hide each other
+    points.forEach(([step, value], i) => { if (i % every === first || points.length === 1) drawMark(pen, shape(run), x(step), y(value)); });
   }
   pen.globalAlpha = 1;
   frames.set(name, { x, y, left, right, most, lines });
   if (state.step === null || name !== "loss") return;
   pen.strokeStyle = ink("text"); pen.lineWidth = 1;
   pen.beginPath(); pen.moveTo(x(state.step), ceiling); pen.lineTo(x(state.step), floor); pen.stroke();
+}
+
+function drawMark(pen, kind, x, y) {
+  pen.beginPath();
+  if (SHAPES[kind]) SHAPES[kind].forEach(([dx, dy], i) => (i ? pen.lineTo(x + 3 * dx, y + 3 * dy) : pen.moveTo(x + 3 * dx, y + 3 * dy)));
+  else pen.arc(x, y, 3, 0, 7);
+  pen.fill();
 }
 
 function at(points, step) {        // the value of a curve nearest to a step, null beyond its ends
@@ -205,19 +262,20 @@ function paintTold(all) {
   const told = find(".told"), some = all.filter((run) => bright(run)).slice(0, 5);
   if (state.step === null || !some.length) { told.textContent = ""; return; }
   const each = some.map((run) => {
-    const [training, validation] = [run.curves.training, run.curves.validation].map((points) => at(points, state.step));
+    const kinds = state.metric === "loss" ? ["training", "validation"] : [state.metric];
+    const [training, validation = null] = kinds.map((kind) => at(moved(run, run.curves[kind] ?? []), state.step));
     return training === null ? null : `\u2068${run.name}\u2069 ${number(training)}` + (validation === null ? "" : ` (validation ${number(validation)})`);
   }).filter((one) => one !== null);
-  told.textContent = `step ${rounded(state.step)}: ${each.join(", ") || "no value"}`;
+  told.textContent = `${state.over === "time" ? `minute ${number(state.step)}` : `step ${rounded(state.step)}`}: ${each.join(", ") || "no value"}`;
 }
 
 function nearest(event) {          // the point of a curve that is pointed at
   const frame = frames.get("loss"), box = find(".loss canvas").getBoundingClientRect();
   if (!frame) return null;
   let found = null, least = 24 ** 2;
-  for (const { run, kind, points } of frame.lines) for (const [step, value] of points) {
+  for (const { run, kind, points } of frame.lines) for (const [step, value, of = step] of points) {
     const far = (frame.x(step) - event.clientX + box.left) ** 2 + (frame.y(value) - event.clientY + box.top) ** 2;
-    if (far < least) [found, least] = [{ run, kind, step, value }, far];
+    if (far < least) [found, least] = [{ run, kind, step: of, value }, far];
   }
   return found;
 }
@@ -234,8 +292,8 @@ function paint() {
   document.title = running ? `${running} running: Runs` : "Runs";
   find(".clear").disabled = !chosen.size;
   if (!runs.size) return;
-  paintTable(all); paintLegend(all); paintTold(all);
-  paintChart("loss", all, { training: [], validation: [7, 4] }, 320);
+  paintTable(all); paintLegend(all); paintMetrics(); paintTold(all);
+  paintChart("loss", all, state.metric === "loss" ? { training: [], validation: [7, 4] } : { [state.metric]: [] }, 320);
   paintChart("rate", all, { rate: [] }, 110);
 }
 
@@ -265,11 +323,13 @@ async function look() {
 find(".runs thead tr").append(...Object.keys(COLUMNS).map((name) => make("th", "", name)));
 find(".scale").addEventListener("click", () => { state.log = find(".scale").getAttribute("aria-pressed") === "true" ? "linear" : "log"; keep(); paint(); });
 find(".clear").addEventListener("click", () => { chosen.clear(); keep(); paint(); });
+find(".metric").addEventListener("change", (event) => { state.metric = event.target.value; state.step = null; keep(); paint(); });
+find(".over").addEventListener("change", (event) => { state.over = event.target.value; state.step = null; keep(); paint(); });
 find(".only").addEventListener("input", (event) => { state.only = event.target.value.trim().toLowerCase(); paint(); });
 const canvas = find(".loss canvas");
 canvas.addEventListener("pointermove", (event) => {
   const point = nearest(event);
-  showTip(event, point ? `${point.run.name}: ${point.kind} ${number(point.value)} at step ${rounded(point.step)}` : "");
+  showTip(event, point ? `${point.run.name}: ${point.kind.replaceAll("_", " ")} ${number(point.value)} at step ${rounded(point.step)}` : "");
 });
 canvas.addEventListener("pointerleave", (event) => showTip(event, ""));
 canvas.addEventListener("click", (event) => { const point = nearest(event); if (point) choose(point.run.name); });
@@ -297,6 +357,8 @@ window.addEventListener("hashchange", () => {
   chosen.clear();
   for (const name of asked().has("runs") ? list(asked().get("runs")) : []) chosen.add(name);
   state.log = asked().get("scale");
+  state.metric = asked().get("metric") ?? "loss";
+  state.over = asked().get("over") === "time" ? "time" : "step";
   paint();
 });
 window.addEventListener("resize", paint);

@@ -15,7 +15,7 @@ def runs_page(folders: Sequence[str], every: float = EVERY) -> str:
     """A page (HTML) that asks the server that it came from for ``/runs.json``, again and again, and shows what it says.
 
     It is never loaded anew: rows, curves and what is chosen stay where they are. The address keeps what is chosen:
-    ``#runs=["en-fr"]&scale=log``.
+    ``#runs=["en-fr"]&scale=log&metric=valid_bleu&over=time``. Each run has a colour and a mark of its own.
 
     Args:
         folders: where the runs are looked for; named where there are none.
@@ -31,12 +31,15 @@ first line. For example: <code>heedful train translation --train train.en train.
 <div class="tools">
 <label>only <input type="text" class="only" placeholder="part of a name, a task"
 aria-label="only runs whose name or task holds"></label>
+<label>show <select class="metric"><option value="loss">loss</option></select></label>
+<label>over <select class="over"><option value="step">steps</option><option value="time">time</option></select></label>
 <button type="button" class="scale" aria-pressed="false">log scale</button>
 <button type="button" class="clear" disabled>choose none</button>
 </div>
-<section class="chart loss"><h2>loss
+<section class="chart loss"><h2>
 <span class="key"><i class="line"></i>training<i class="line dashed"></i>validation</span></h2>
-<canvas tabindex="0" role="img" aria-label="Loss against steps, a line a run; arrow keys go along the steps, and the
+<canvas tabindex="0" role="img" aria-label="The chosen number against steps or time, a line a run; arrow keys go
+along the steps, and the
 line below tells the values."></canvas></section>
 <p class="told" role="status"></p>
 <ul class="legend" aria-label="runs of the curves"></ul>

@@ -27,6 +27,7 @@ HIGHEST = 1e100  # numbers of a log are below it
 ALL = "the folder"
 GONE = (FileNotFoundError, NotADirectoryError)
 FOLDERS = 20_000  # that are looked into for runs
+NO_CURVES = ("step", "seconds", "epoch")  # what a curve is drawn over
 PAGES = (".html", ".svg", ".png")  # of a run's files, what a browser shows
 QUIET = 60.0  # seconds without a line after which a run counts as stopped, unless its lines are further apart
 # The metric that says which weights are kept, by task; of several the first that a run tells.
@@ -88,12 +89,14 @@ def _together(one: tuple[float, float, int], other: tuple[float, float, int]) ->
 class _Told:
     """What the lines of a log say so far."""
 
-    CURVES: Mapping[str, str] = {"loss": "training", "valid_loss": "validation", "lr": "rate"}
+    CURVES: Mapping[str, str] = {"loss": "training", "valid_loss": "validation", "lr": "rate"}  # others by their names
+    CURVE_LIMIT = 40  # curves of one run at most
 
     def __init__(self, metrics: Sequence[str]) -> None:
         self.metrics = metrics  # of the task, of which the first that is told decides
         self.latest: dict[str, Any] = {}  # by name, the value told last
         self.curves = {name: Curve() for name in self.CURVES.values()}
+        self.times = Curve()  # seconds by step
         self.best: dict[str, tuple[float, int]] = {}  # by metric: value and step
         self.between: deque[float] = deque(maxlen=5)  # seconds between two lines
 
@@ -102,6 +105,7 @@ class _Told:
         other = _Told(self.metrics)
         other.latest, other.best, other.between = dict(self.latest), dict(self.best), self.between.copy()
         other.curves = {name: curve.copy() for name, curve in self.curves.items()}
+        other.times = self.times.copy()
         if line is not None:
             other.add(line)
         return other
@@ -113,9 +117,13 @@ class _Told:
         if "seconds" in numbers and "seconds" in self.latest:
             self.between.append(max(0.0, numbers["seconds"] - self.latest["seconds"]))
         self.latest.update(numbers)
-        for key, name in self.CURVES.items():
-            if key in numbers:
-                self.curves[name].add(step, numbers[key])
+        if "seconds" in numbers:
+            self.times.add(step, numbers["seconds"])
+        for key, value in numbers.items():
+            name = self.CURVES.get(key, key)
+            if name not in self.curves and (key in NO_CURVES or len(self.curves) >= self.CURVE_LIMIT):
+                continue
+            self.curves.setdefault(name, Curve()).add(step, value)
         for metric in self.metrics:
             if (value := numbers.get(f"valid_{metric}")) is not None:
                 sign = -1 if metric in LOWER_IS_BETTER else 1
@@ -266,10 +274,14 @@ class Run:
         }
 
     def curves(self) -> dict[str, list[list[float]]]:
-        """The points of its curves, (step, value): training, validation, rate."""
+        """The points of its curves, (step, value): training, validation, rate, every other number of its log by its
+        name, and "seconds", the time by which a step was done.
+        """
         told = self._told.and_(self._line)
+        curves = told.curves | ({"seconds": told.times} if told.times.groups else {})
         return {
-            name: [[round(x, 1), float(f"{y:.5g}")] for x, y in curve.points()] for name, curve in told.curves.items()
+            visible(name): [[round(x, 1), float(f"{y:.5g}")] for x, y in curve.points()]
+            for name, curve in curves.items()
         }
 
     def pages(self) -> list[str]:
