@@ -285,3 +285,14 @@ def test_a_model_without_class_token_opens_at_the_mean_over_patches(open_page):
         "the image alone",
     ]
     assert page.locator(".says").is_hidden()
+
+
+def test_the_view_stands_in_the_middle_of_the_page(open_page):
+    page = open_page(image_page(image(layers=2, heads=2), title="In the middle"), width=1280)
+    left, right = page.evaluate(
+        """() => {
+          const table = document.querySelector(".sheet table").getBoundingClientRect();
+          return [table.left, document.documentElement.clientWidth - table.right];
+        }"""
+    )
+    assert abs(left - right) < 2
