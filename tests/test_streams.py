@@ -110,3 +110,13 @@ def test_an_ignored_ctrl_c_stays_ignored(data: Path) -> None:
     command = [sys.executable, "-c", code, "cyclopts", "tasks"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_little_is_imported_before_ctrl_c_is_handled() -> None:
+    code = "import sys; before = {*sys.modules}; import heedful.cli.entry; print(*({*sys.modules} - before))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    others = {
+        name for name in done.stdout.split() if name.partition(".")[0] not in ("__future__", "importlib", "warnings")
+    }
+    assert others == {"heedful", "heedful.cli", "heedful.cli.entry"}

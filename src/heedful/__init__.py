@@ -7,11 +7,14 @@ imports torch.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as in typing, whose import would take half of the time in which Ctrl-C is not yet handled
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from heedful.checkpoints import load as from_pretrained
     from heedful.errors import HeedfulError
     from heedful.inspection.record import record

@@ -23,11 +23,14 @@ The work is done in other rooms, which a command imports once its options are ch
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from heedful.cli.entry import command
 
+TYPE_CHECKING = False  # as in typing, which is not imported before Ctrl-C is handled
+
 if TYPE_CHECKING:
+    from typing import Any
+
     from heedful.cli.commands import app
     from heedful.cli.run import main
 

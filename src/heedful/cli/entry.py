@@ -1,16 +1,18 @@
 """The process ``heedful``: its standard streams, Ctrl-C from its first moment on, its end.
 
-Nothing is imported here that takes time: what does is imported where Ctrl-C is already heard.
+Before Ctrl-C is handled, nothing is imported that the interpreter has not loaded at its own start.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-from contextlib import suppress
-from typing import NoReturn
+
+TYPE_CHECKING = False  # as in typing
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 STOPPED = 130  # exit status, as shells report SIGINT
 
@@ -21,6 +23,10 @@ def command() -> NoReturn:
     One of several processes ends at once, when all is written: the others may not answer any more, and the threads that
     speak with them could abort it on its way out, or crash it after a run that went well.
     """
+    try:
+        import signal
+    except KeyboardInterrupt:
+        os._exit(STOPPED)
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored, as ``nohup`` has it
     if heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process at once, and quietly
@@ -94,7 +100,9 @@ def _flush() -> None:
                 continue
         except OSError:
             pass
-        with suppress(OSError, ValueError):
+        try:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, stream.fileno())
             os.close(null)
+        except (OSError, ValueError):
+            pass
