@@ -49,7 +49,7 @@ KINDS = {"folders": (3000, 160), "data": (2500, 140), "commands": (500, 40), "en
 FAULTS = {"faults": (12, 12)}  # wrong on purpose
 # libraries that the package imports when it needs them: imported once, before cases are forked
 LIBRARIES = ("safetensors.torch", "tokenizers", "pyarrow.parquet", "zstandard", "PIL.Image", "jinja2.sandbox", "numpy")
-LIBRARIES += ("sacrebleu", "sklearn.linear_model", "sentencepiece", "babel.dates", "rich.progress", "tomli_w")
+LIBRARIES += ("sacrebleu", "sklearn.linear_model", "sentencepiece", "babel.dates", "rich.progress")
 
 
 def imported() -> None:
