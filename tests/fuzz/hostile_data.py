@@ -38,7 +38,8 @@ PACKING: dict[str, Callable[[bytes], bytes]] = {
     ".zst": lambda whole: zstandard.ZstdCompressor(1).compress(whole),
 }
 LABELS = ["fruit", "tool", "other"]
-TABLES = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet", ".txt", ".tab", ".json", "")
+RIGHT = (".tsv", ".csv", ".jsonl", ".parquet")
+TABLES = (*RIGHT * 3, ".ndjson", ".txt", ".tab", ".json", "")
 NEWLINES = ["\n", "\r\n", "\r", "\n\n", "\u2028", "\x0b", ""]
 ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1", "cp1252", "utf-7", "shift_jis"]
 TASKS = tuple(tasks.TASKS)
@@ -110,7 +111,7 @@ def _table(random: Random, task: str, place: Path) -> tuple[list[str], str]:
     """A table in one of the formats: values changed, keys changed, bytes changed, encoded or packed otherwise."""
     rows = _rows(random, task, random.choice([1, 2, 5, 12, 30]))
     said = []
-    for _ in range(random.choice([0, 1, 1, 2, 4])):
+    for _ in range(random.choice([0, 0, 1, 1, 1, 2, 4])):
         said.append(_row_changed(random, rows))
     if random.random() < 0.1:
         keys = sorted(rows[0]) if rows else []
@@ -118,7 +119,7 @@ def _table(random: Random, task: str, place: Path) -> tuple[list[str], str]:
         said.append("a column named otherwise")
     ending = random.choice(TABLES)
     content = _written(random, rows, ending)
-    if random.random() < 0.35 and content:
+    if random.random() < 0.25 and content:
         how, content = damaged(random, content)
         said.append(how)
     return _put(random, place / f"set{ending}", content, said)
@@ -165,14 +166,16 @@ def _written(random: Random, rows: list[dict[str, Any]], ending: str) -> bytes:
     stream = io.StringIO()
     names = list(dict.fromkeys(key for row in rows for key in row))
     cells = [[_cell(row.get(name, "")) for name in names] for row in rows]
-    header = [names] if random.random() < 0.7 else []
-    newline = random.choice(NEWLINES)
+    header = [names] if random.random() < 0.8 else []
+    newline = random.choice(NEWLINES) if random.random() < 0.2 else "\n"
     if ending == ".csv":
-        writer = csv.writer(stream, delimiter=random.choice(",,,;|\t"), lineterminator=newline, escapechar="\\")
+        writer = csv.writer(stream, delimiter=random.choice(",,,,,,;|\t"), lineterminator=newline, escapechar="\\")
         writer.writerows(header + cells)
     else:
-        stream.write(newline.join(random.choice(["\t", "\t", " ", ","]).join(line) for line in header + cells))
-    encoding = random.choice(ENCODINGS) if random.random() < 0.25 else "utf-8"
+        stream.write(
+            newline.join(random.choice(["\t", "\t", "\t", "\t", "\t", " ", ","]).join(line) for line in header + cells)
+        )
+    encoding = random.choice(ENCODINGS) if random.random() < 0.1 else "utf-8"
     errors = "surrogatepass" if encoding.startswith("utf") and encoding != "utf-7" else "replace"
     return stream.getvalue().encode(encoding, errors)
 
@@ -267,7 +270,18 @@ def _odd(random: Random, task: str, place: Path) -> tuple[list[str], str]:
         path = place / f"set{random.choice(TABLES)}{random.choice(['', '', '.gz', '.zst'])}"
         how = make_special(random, path)
         return [str(path)], f"{path.name}: {how}"
-    given = ["", " ", "-", ".", "/dev/zero", "/dev/null", "/proc/self/mem", "/proc/kmsg", "builtin:", "builtin:x:y:z"]
+    given = [
+        "",
+        " ",
+        "-",
+        ".",
+        "/dev/zero",
+        "/dev/null",
+        "/proc/self/mem",
+        "/proc/self/maps",
+        "builtin:",
+        "builtin:x:y:z",
+    ]
     given += ["builtin:digits:x", "builtin:cldr-dates/xx-yy", "builtin:../x", "hub:", "hub:a/b", "hub:a/b@\0", "\0"]
     given += ["builtin:cldr-dates", "builtin:numbers", "http://x/y.tsv", "~", "~nobody/x", "a" * 5000, "\udcff", "//"]
     chosen = random.sample(given, random.choice([1, 1, 1, 2, 3]))
@@ -478,13 +492,14 @@ def _use(random: Random, task: str, sources: list[str], root: Path, out: Path) -
     if chance < 0.80:
         return "audit", lambda: _audit(task, sources)
     if chance < 0.88:
-        return "evaluate", lambda: _evaluated(str(root / task), sources, out)
+        beside = random.random() < 0.3
+        return "evaluate", lambda: _evaluated(str(root / task), sources, beside)
     return "train", lambda: _trained(task, sources, out)
 
 
 def _options(random: Random) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if random.random() < 0.25:
+    if random.random() < 0.12:
         names: list[Any] = [
             ["text"],
             ["1", "2"],
@@ -510,7 +525,7 @@ def _options(random: Random) -> dict[str, Any]:
             [],
         ]
         options["names"] = random.choice(names)
-    if random.random() < 0.1:
+    if random.random() < 0.05:
         options["separator"] = random.choice([",", "", " ", "\n", "\ud800", "a" * 999])
     if random.random() < 0.1:
         options["limit"] = random.choice([1, 2, 10**9])
@@ -551,8 +566,8 @@ def _audit(task: str, sources: list[str]) -> str:
     return "audited"
 
 
-def _evaluated(model: str, sources: list[str], out: Path) -> str:
-    result = evaluate(model, sources, device="cpu", say=lambda line: None, baseline=True)
+def _evaluated(model: str, sources: list[str], beside: bool) -> str:
+    result = evaluate(model, sources, device="cpu", say=lambda line: None, baseline=beside)
     json.dumps(result)
     return "evaluated"
 

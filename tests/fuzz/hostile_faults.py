@@ -52,7 +52,7 @@ def case(random: Random, root: Path, folder: Path) -> Case:
             case "waits":
                 time.sleep(3600)
             case "memory":
-                time.sleep(0.2 * float(np.ones(300 << 20, np.uint8)[-1]))
+                time.sleep(0.2 * float(np.ones(120 << 20, np.uint8)[-1]))
             case "written":
                 (root.parent / "elsewhere").write_text("x")
             case "executed":

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).with_name("fuzz.py")
+SEEDS = {"folders": 1, "data": 1, "commands": 1, "environments": 1}
 FOUND = {"waits": "hang", "code": "executed"}  # the sorts that are told under another name
 
 
@@ -23,8 +24,17 @@ def fuzz(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the fuzzer forks a process a case and reads /proc")
+@pytest.mark.parametrize("kind", SEEDS)
+def test_hostile_inputs_are_accepted_or_refused_in_a_line(kind: str) -> None:
+    done = fuzz(kind, "--short", f"--seed={SEEDS[kind]}", "--workers=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{kind}, seed {SEEDS[kind]}: " in done.stdout
+    assert "accepted" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the fuzzer forks a process a case and reads /proc")
 def test_every_sort_of_fault_is_found() -> None:
-    done = fuzz("faults", "--json", "--workers=1", "--busy=1", "--waiting=8", "--memory=200")
+    done = fuzz("faults", "--json", "--workers=1", "--busy=1", "--waiting=10", "--memory=64")
     assert done.returncode == 1, done.stderr
     outcomes: list[Mapping[str, str]] = [json.loads(line) for line in done.stdout.splitlines()]
     assert {one["what"]: one["kind"] for one in outcomes} == {
