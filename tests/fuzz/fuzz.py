@@ -84,7 +84,7 @@ def _prepared(prepare: Callable[[Path], object], root: Path) -> None:
     """Calls ``prepare`` in a process of its own: training a tokenizer leaves threads, which are not to be forked."""
     child = os.fork()
     if not child:
-        os.dup2(2, 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # outcomes go there, and nothing else
         try:
             prepare(root)
             os._exit(0)

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from hostile_commands import SMALL, judged
+from hostile_commands import prepare as _prepare
 from sandbox import GIB, Case, Fault
 
 PYTHON = [sys.executable, "-m", "heedful"]
@@ -79,6 +80,11 @@ STREAMS = [
 ]
 STREAMS += ["< /dev/zero", "<.", ">/dev/full 2>&1", "< /proc/self/mem"]
 ENDS = {signal.SIGINT: (130,), signal.SIGTERM: (-signal.SIGTERM, 143), signal.SIGHUP: (-signal.SIGHUP, 129)}
+
+
+def prepare(root: Path) -> None:
+    """Makes what the command lines name."""
+    _prepare(root)
 
 
 def case(random: Random, root: Path, folder: Path) -> Case:
