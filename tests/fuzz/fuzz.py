@@ -95,7 +95,7 @@ def _prepared(prepare: Callable[[Path], object], root: Path) -> None:
         raise RuntimeError("the right folders and files cannot be made")
 
 
-def gathered(kind: str, seed: int, numbers: list[int], workers: int, limits: Limits) -> list[dict[str, Any]]:
+def gathered(kind: str, seed: int, numbers: list[int], workers: int, limits: Limits, say: bool) -> list[dict[str, Any]]:
     """The outcomes of all, in order, from several processes."""
     found: list[dict[str, Any]] = []
     command = [sys.executable, __file__, kind, "--worker", "--seed", str(seed)]
@@ -108,9 +108,9 @@ def gathered(kind: str, seed: int, numbers: list[int], workers: int, limits: Lim
             process.stdin.write(" ".join(map(str, part)))
             process.stdin.close()
             for line in process.stdout:
-                found.append(one := json.loads(line))
-                if one["kind"] not in GOOD and sys.stderr.isatty():
-                    print(f"{kind} case {one['case']}: {one['kind']}: {one['detail'][:100]}", file=sys.stderr)
+                found.append(json.loads(line))
+                if say:
+                    print(line, end="", flush=True)
 
     threads = [Thread(target=run, args=(numbers[i::workers],)) for i in range(workers)]
     for thread in threads:
@@ -157,7 +157,9 @@ def main() -> int:
     parser.add_argument("--busy", type=float, default=10.0, help="seconds of processor time after which a case hangs")
     parser.add_argument("--waiting", type=float, default=60.0, help="seconds of any kind after which it does")
     parser.add_argument("--memory", type=int, default=2048, help="MiB that a case may take")
-    parser.add_argument("--json", action="store_true", help="print each outcome as JSON, and nothing else")
+    parser.add_argument(
+        "--json", action="store_true", help="print each outcome as JSON when it is there, and nothing else"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     kinds = asked.kinds or list(KINDS)
@@ -172,9 +174,7 @@ def main() -> int:
     for kind in kinds:
         count = asked.cases or sizes[kind][asked.short]
         numbers = list(range(count)) if asked.case is None else [asked.case]
-        found = gathered(kind, asked.seed, numbers, min(asked.workers, len(numbers)), limits)
-        for one in found if asked.json else []:
-            print(json.dumps(one))
+        found = gathered(kind, asked.seed, numbers, min(asked.workers, len(numbers)), limits, asked.json)
         for one in found if asked.show else []:
             print(f"{one['case']:5} {one['seconds']:6.2f} s {one['memory'] / 2**20:6.0f} MiB", end="  ")
             print(f"{one['kind']}: {one['detail']}\n      <- {one['what']}")
