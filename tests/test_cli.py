@@ -363,6 +363,19 @@ def test_the_traceback_is_there_for_who_asks(calls: Calls, folder: Path, monkeyp
         cli.main(["train", "translatio", *TRAIN[2:]])
 
 
+def test_a_current_folder_that_was_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert cli.main(["tasks"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("heedful: the current folder was removed; ")
+    assert "cd" in error
+    assert error.count("\n") == 1
+
+
 def test_stopped_by_hand(calls: Calls, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     calls.on_train = fail_with(KeyboardInterrupt())
     assert cli.main(TRAIN) == 130

@@ -114,7 +114,7 @@ def _table(random: Random, task: str, place: Path) -> tuple[list[str], str]:
     for _ in range(random.choice([0, 0, 1, 1, 1, 2, 4])):
         said.append(_row_changed(random, rows))
     if random.random() < 0.1:
-        keys = sorted(rows[0]) if rows else []
+        keys = sorted(rows[0], key=str) or [""]
         rows = [{f"x{key}" if key == keys[0] else key: value for key, value in row.items()} for row in rows]
         said.append("a column named otherwise")
     ending = random.choice(TABLES)
@@ -292,6 +292,8 @@ def _bomb(random: Random, task: str, place: Path) -> tuple[list[str], str]:
     """A small file that holds very much."""
     megabytes, ending = random.choice([50, 300]), random.choice(sorted(PACKING))
     unit = random.choice([b"\0", b"a", b"a\n", b"a\tb\n", b"[", b'"'])
+    if b"\n" in unit:
+        megabytes = 2  # rows are work, and to be done
     content = PACKING[ending](unit * (megabytes * 2**20 // len(unit)))
     if random.random() < 0.2:
         content = PACKING[ending](content)

@@ -70,6 +70,14 @@ def _lacks_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or of_cpu
 
 
+def _check_current_folder() -> None:
+    """Raises ``HeedfulError`` where the current folder was removed: libraries look for their own files from it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise HeedfulError("the current folder was removed; change to one that exists: cd ~") from None
+
+
 def _meant(error: UnknownOptionError) -> str | None:
     return likely(error.token.keyword or "", [argument.name for argument in error.argument_collection])
 
@@ -83,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
     try:
+        _check_current_folder()
         check_shared(tokens)
         status = app(tokens, exit_on_error=False, print_error=False)
         sys.stdout.flush()
