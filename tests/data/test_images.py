@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from heedful.data import Rows
+from heedful.data import Rows, documents
 from heedful.data.images import parts, read_rows
 from heedful.data.rows import Kind
 from heedful.errors import HeedfulError
@@ -94,6 +94,14 @@ def test_a_folder_of_labels(tmp_path: Path) -> None:
     assert rows.columns == ("image", "label")
     assert parts([folder]) == ()
     assert labels(read_rows([folder], COLUMNS, split="test")) == labels(rows)
+
+
+def test_links_in_a_loop_are_no_folders(tmp_path: Path) -> None:
+    folder = fill(tmp_path, TREE)
+    (tmp_path / "loop").symlink_to("loop")
+    assert parts([folder]) == ()
+    assert labels(read_rows([folder], COLUMNS)) == ["cat", "cat", "dog", "dog", "dog"]
+    assert documents.parts(folder) == ()
 
 
 def test_with_a_limit_labels_take_turns(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import zstandard
 
 from heedful.data import Kind, Row, Rows, read
+from heedful.data.files import LONGEST_ROW, raw_lines
 from heedful.data.inputs import inputs
 from heedful.errors import HeedfulError
 
@@ -34,6 +35,17 @@ def write(tmp_path: Path) -> Write:
         return str(path)
 
     return write
+
+
+@pytest.mark.parametrize("name", ["long.tsv", "long.csv", "long.jsonl", "long.txt"])
+def test_a_line_longer_than_any_example(name: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LONGEST_ROW >= 1 << 24
+    monkeypatch.setattr(raw_lines, "__defaults__", (1000,))
+    path = write(name, "text\n" * (not name.endswith("jsonl")) + json.dumps({"text": "a" * 990}) + "\n")
+    message = said(path, ["text"])
+    assert "a line of 1,003 bytes" in message
+    assert name in message
+    assert "divide" in message
 
 
 def values(rows: Rows) -> list[tuple[str, ...]]:

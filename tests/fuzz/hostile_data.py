@@ -268,7 +268,7 @@ def _odd(random: Random, task: str, place: Path) -> tuple[list[str], str]:
     """What is no file, or no source at all."""
     if random.random() < 0.5:
         path = place / f"set{random.choice(TABLES)}{random.choice(['', '', '.gz', '.zst'])}"
-        how = make_special(random, path)
+        how = make_special(random, path, pipes=False)  # a pipe that is named as data is waited for, as <(zcat x) is
         return [str(path)], f"{path.name}: {how}"
     given = [
         "",
@@ -376,7 +376,7 @@ def _image(random: Random) -> tuple[str, bytes]:
         case "damaged":
             return damaged(random, _picture(random.choice(["PNG", "JPEG", "GIF", "BMP"])))
         case "mode":
-            form, mode = random.choice([("PNG", "1"), ("PNG", "P"), ("PNG", "RGBA"), ("PNG", "I"), ("PNG", "LA")])
+            form, mode = random.choice([("PNG", "1"), ("PNG", "P"), ("PNG", "RGBA"), ("PNG", "I;16"), ("PNG", "LA")])
             return f"mode {mode}", _picture(form, mode=mode)
         case "claims":
             side = random.choice(

@@ -78,7 +78,7 @@ STREAMS = [
     "| head -c 1 >/dev/null",
     "| true",
 ]
-STREAMS += ["< /dev/zero", "<.", ">/dev/full 2>&1", "< /proc/self/mem"]
+STREAMS += ["< /dev/zero", ">/dev/full 2>&1", "< /proc/self/mem"]
 ENDS = {signal.SIGINT: (130,), signal.SIGTERM: (-signal.SIGTERM, 143), signal.SIGHUP: (-signal.SIGHUP, 129)}
 
 
@@ -205,6 +205,8 @@ def _judged(
     sent: tuple[signal.Signals, float] | None,
 ) -> str:
     errors = said.read_text(errors="replace")
+    if limit is not None and limit[0] == resource.RLIMIT_FSIZE and status == 2:
+        return "refused"  # the line of why may have found no room
     if sent is not None and status in ENDS[sent[0]] and "Traceback" not in errors:
         return "ended by the signal"
     if streams.startswith("|") and status == 141 and "Traceback" not in errors:

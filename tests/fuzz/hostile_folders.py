@@ -350,9 +350,10 @@ def _special(random: Random, model: Path) -> str:
     return f"{path.name}: {how}"
 
 
-def make_special(random: Random, path: Path) -> str:
+def make_special(random: Random, path: Path, pipes: bool = True) -> str:
     """A pipe, socket, device, folder, loop or an endless or absent file in the place of ``path``."""
-    how = random.choice(["FIFO", "socket", "folder", "loop", "zeros", "full", "nothing", "broken link", "sparse", "no"])
+    ways = ["socket", "folder", "loop", "zeros", "full", "nothing", "broken link", "sparse", "no"]
+    how = random.choice(["FIFO", *ways] if pipes else ways)
     match how:
         case "FIFO":
             os.mkfifo(path)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from heedful.data.builtin import PREFIX
-from heedful.data.files import STDIN, NoText, below, extension, shown, whole_text
+from heedful.data.files import STDIN, NoText, below, extension, shown, subfolders, whole_text
 from heedful.data.formats import EXTENSIONS
 from heedful.data.image_folder import PARTS, use_of
 from heedful.data.pieces import are_large, can_stay, pieces
@@ -91,7 +91,7 @@ def parts(folder: str) -> tuple[str, ...]:
 
 
 def _part_folders(folder: str) -> dict[str, str]:
-    inner = [entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
+    inner = subfolders(folder)
     if not all(name.lower() in PARTS for name in inner):
         return {}
     found = {PARTS[name.lower()]: os.path.join(folder, name) for name in inner}
@@ -101,7 +101,7 @@ def _part_folders(folder: str) -> dict[str, str]:
 def _held_out(folder: str) -> list[str]:
     """The parts that a folder's sub-folders are called, where it holds nothing else and training is none of them."""
     entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
-    found = {PARTS.get(entry.name.lower(), "") if entry.is_dir() else "" for entry in entries}
+    found = {PARTS.get(entry.name.lower(), "") if os.path.isdir(entry.path) else "" for entry in entries}
     return [] if {"", "train"} & found else sorted(found)
 
 

@@ -35,6 +35,7 @@ CHUNK = 1 << 14  # bytes of a buffer
 PACKED = 1 << 9  # bytes of a .zst file that are decompressed at a time: they become 16 MiB at most
 # A decompression bomb has so many bytes and more, and so many times those of its file. Measured ratios: English text 2
 # to 4, logs of packages 9 to 15, a line a second that says the same 26 (.gz) and 267 (.xz), zeros 1,000 to 30,000.
+LONGEST_ROW = 1 << 24  # bytes of a line that is one example; tokenizers take some hundred bytes for each
 BOMB_BYTES, BOMB_RATIO = 1 << 28, 500
 
 
@@ -58,16 +59,21 @@ def text_stream(path: str) -> Iterator[tuple[int, str]]:
 
     Lines end at ``\n`` or ``\r\n`` and nowhere else (a form feed or U+2028 is text); a byte order mark is dropped;
     ``-`` is standard input. Raises `HeedfulError`, naming file and line, for a file that is missing, a folder,
-    unreadable, broken, binary or not UTF-8.
+    unreadable, broken, binary or not UTF-8, and for a line of more than 16,777,216 bytes.
     """
     for number, line in raw_lines(path):
         yield number, line.removesuffix("\n").removesuffix("\r")
 
 
-def raw_lines(path: str) -> Iterator[tuple[int, str]]:
-    """As `text_stream`, the line ends kept: a CSV field may hold them."""
+def raw_lines(path: str, longest: int | None = LONGEST_ROW) -> Iterator[tuple[int, str]]:
+    """As `text_stream`, the line ends kept: a CSV field may hold them. No line is too long where `longest` is None."""
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):
+            if longest is not None and len(line) > longest:
+                raise HeedfulError(
+                    f"a line of {len(line):,} bytes, in {shown(path)}:{number}; one example has at most {longest:,}, "
+                    "so divide it"
+                )
             yield number, decoded(line, path, number)
 
 
@@ -103,7 +109,7 @@ def _converted(path: str) -> str:
 
 def whole_text(path: str) -> str:
     r"""All of a UTF-8 file, every line end being ``\n``; as `text_stream` else."""
-    text = "".join(line for _, line in raw_lines(path))
+    text = "".join(line for _, line in raw_lines(path, longest=None))
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -115,6 +121,16 @@ def below(folder: str, without: Container[str] = ()) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in without)
         paths = (os.path.join(here, name) for name in sorted(files) if not name.startswith("."))
         yield from (path for path in paths if os.path.isfile(path))  # no pipe or socket, no link to nowhere
+
+
+def subfolders(folder: str) -> list[str]:
+    """Returns the names of the folders in a folder, in their order, but for hidden ones."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        _unreadable(error)
+        raise
+    return [name for name in names if not name.startswith(".") and os.path.isdir(os.path.join(folder, name))]
 
 
 def _unreadable(error: OSError) -> None:

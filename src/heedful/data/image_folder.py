@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
+from heedful.data.files import subfolders
 from heedful.errors import HeedfulError
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -22,7 +23,7 @@ def parts(folder: str) -> dict[str, str]:
     """
     if not os.path.isdir(folder):
         return {}
-    inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    inner = subfolders(folder)
     filled = [name for name in inner if next(_images(os.path.join(folder, name)), None)]
     if not all(name.lower() in PARTS for name in filled):
         return {}
@@ -71,7 +72,7 @@ def bare(folder: str) -> list[str]:
     """The sub-folders of a folder that would be labels, and in which no image lies, in the order of their names."""
     if not os.path.isdir(folder):
         return []
-    inner = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    inner = [os.path.join(folder, name) for name in subfolders(folder)]
     return [path for path in inner if next(_images(path), None) is None]
 
 

@@ -255,7 +255,7 @@ def _files_in(folder: str, split: str | None, most: int) -> str:
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         words = re.split(r"[^a-z]+", entry.name.lower())
         part = next((part for name, part in (("dev", "valid"), *PARTS.items()) if name in words), None)
-        if part is not None and entry.is_file():
+        if part is not None and os.path.isfile(entry.path):
             found.setdefault(part, []).append(shlex.quote(entry.path))
     files = {part: " ".join(found[part][:most]) for part in found}
     if split == "train" and "train" in files:
