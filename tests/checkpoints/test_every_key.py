@@ -11,7 +11,7 @@ import torch
 from tiny_models import CASES, reference
 
 from heedful import HeedfulError
-from heedful.checkpoints import load
+from heedful.checkpoints import load, save
 
 OF_NO_MATTER = ("architectures", "model_type", "transformers_version", "dtype")
 # keys that their configurations take from a file without naming them
@@ -91,3 +91,47 @@ def test_every_key_is_followed_or_refused(name: str, tmp_path: Path) -> None:
             assert torch.allclose(ours, theirs, atol=1e-5), f"{key} = {instead!r} is passed over"
             compared += 1
     assert compared > 10
+
+
+UNKNOWN = {"task_specific_params": {"a": {"prefix": "b: "}}, "my_key": [1, {"two": None}]}
+REWRITTEN = ("transformers_version", "dtype")
+OTHERWISE = ("n_inner", "max_window_layers")  # null as the number it stands for, and of no window 0 for 28
+ELSEWHERE = ("id2label", "label2id", "forced_eos_token_id")  # of a head with labels; in generation_config.json
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_every_key_that_comes_in_goes_out(name: str, tmp_path: Path) -> None:
+    """Those of their own files, and keys that nobody knows; what we write means the same model to both programs."""
+    reference(name).float().save_pretrained(tmp_path / "in")
+    path = tmp_path / "in" / "config.json"
+    told = json.loads(path.read_text()) | UNKNOWN
+    if name == "marian":
+        told["max_position_embeddings"] = 512
+    path.write_text(json.dumps(told))
+    model = load(tmp_path / "in")
+    save(model, tmp_path / "out")
+    back = json.loads((tmp_path / "out" / "config.json").read_text())
+    made = CASES[name][0].config_class
+    defaults = made().to_dict()
+    for key, value in told.items():
+        if key not in (*REWRITTEN, *OTHERWISE, *ELSEWHERE):
+            assert back.get(key, defaults.get(key)) == value, key
+    again = load(tmp_path / "out")
+    given = inputs(reference(name).config)
+    assert torch.equal(again(*given), model(*given))
+    save(again, tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "config.json").read_text()) == back
+    if (tmp_path / "in" / "generation_config.json").exists():
+        says = [json.loads((tmp_path / where / "generation_config.json").read_text()) for where in ("in", "out")]
+        assert {k: v for k, v in says[0].items() if k not in ("_from_model_config", "transformers_version")} == says[1]
+
+
+def test_keys_that_another_head_contradicts_stay_behind(tmp_path: Path) -> None:
+    reference("bert masked").float().save_pretrained(tmp_path / "in")
+    model = load(tmp_path / "in", head="sequence", num_labels=3)
+    save(model, tmp_path / "out")
+    back = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert back["architectures"] == ["BertForSequenceClassification"]
+    assert len(back["id2label"]) == 3
+    assert load(tmp_path / "out").config == model.config

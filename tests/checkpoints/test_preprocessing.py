@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,27 @@ def test_transformers_reads_it_and_we_what_it_writes(how: Preprocessing, tmp_pat
     assert processor(image, return_tensors="np")["pixel_values"].shape == (1, *how.shape)
     processor.save_pretrained(tmp_path / "theirs")
     assert read_preprocessing(tmp_path / "theirs") == how
+
+
+@pytest.mark.parametrize("said", [VIT, DEIT, {"size": 32, "do_center_crop": False, "crop_size": {"height": 8}}])
+def test_a_folder_that_is_read_and_written_keeps_its_keys(said: dict[str, Any], tmp_path: Path) -> None:
+    unknown = {"my_key": [1, {"two": None}], "processor_class": "ViTProcessor", "do_pad": False, "size_divisor": None}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said | unknown))
+    how = read_preprocessing(tmp_path)
+    write_preprocessing(how, tmp_path / "out")
+    back = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
+    rewritten = ("feature_extractor_type", "size", "crop_size") if how.crop else ("size",)
+    for key, value in (said | unknown).items():
+        if key not in rewritten:
+            assert back[key] == value, key
+    assert read_preprocessing(tmp_path / "out") == how
+
+
+def test_keys_that_say_another_preprocessing_stay_behind() -> None:
+    """Those of a middle that is cut out, where it no longer is."""
+    how = replace(Preprocessing.from_dict(DEIT | {"my_key": 1}), crop=None)
+    assert "my_key" not in how.to_dict()
+    assert Preprocessing.from_dict(how.to_dict()) == how
 
 
 def test_published_files() -> None:

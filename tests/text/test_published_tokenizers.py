@@ -171,6 +171,22 @@ def test_a_tokenizer_json_beside_which_no_name_is_told(folder: Make, tmp_path: P
     assert Tokenizer.load(tmp_path / "new").start is None  # the vocabulary has no <|endoftext|>
 
 
+def test_a_folder_that_is_read_and_written_keeps_its_keys(folder: Make, tmp_path: Path) -> None:
+    """Roles without a token, an endless length, unknown keys; a length that is set since replaces the endless one."""
+    Tokenizer.load(folder(byte_level(*NAMES) | {"config.json": {"model_type": "roberta"}})).save(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    told = json.loads(path.read_text()) | {"pad_token": None, "model_max_length": int(1e30), "my_key": [1, None]}
+    path.write_text(json.dumps(told | {"padding_side": "left", "strip_accents": None}))
+    ours = Tokenizer.load(tmp_path)
+    assert ours.pad is None
+    ours.save(tmp_path / "out")
+    back = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert back == json.loads(path.read_text())
+    ours.config["model_max_length"] = 8
+    ours.save(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 8
+
+
 def test_where_files_lie(folder: Make, tmp_path: Path) -> None:
     made = folder(word_pieces(True))
     assert Tokenizer.lies_in(made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ FILE = "preprocessor_config.json"
 Resample = Literal["nearest", "lanczos", "bilinear", "bicubic"]
 RESAMPLES: tuple[Resample, ...] = ("nearest", "lanczos", "bilinear", "bicubic")  # by Pillow's numbers, 0 to 3
 REFUSED = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_reduce_labels")  # steps of other processors, never taken
+NOT_KEPT = ("feature_extractor_type", "auto_map", "default_to_square")  # of another class, or said anew by the size
 FACTOR = 1 / 255
 HIGHEST = 1e6  # of the values that a model is given
 
@@ -64,6 +65,7 @@ class Preprocessing:
     factor: float = FACTOR
     mean: tuple[float, ...]  # a channel each, one or three
     std: tuple[float, ...]
+    source: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # the settings it was read from
 
     @property
     def channels(self) -> Literal[1, 3]:
@@ -108,7 +110,18 @@ class Preprocessing:
         return normalise(batch, self.mean, self.std, self.factor)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings of a ``ViTImageProcessor``, which takes grey images too."""
+        """Returns the settings of a ``ViTImageProcessor``, which takes grey images too.
+
+        Entries of ``source`` that we do not write are kept where they say the same preprocessing.
+        """
+        ours = self._settings()
+        merged = {key: value for key, value in self.source.items() if key not in NOT_KEPT} | ours
+        try:
+            return merged if Preprocessing.from_dict(merged) == self else ours
+        except HeedfulError:
+            return ours
+
+    def _settings(self) -> dict[str, Any]:
         rgb = {"do_convert_rgb": True} if len(self.mean) == 3 else {}
         crop = {} if self.crop is None else {"do_center_crop": True, "crop_size": _square(self.crop)}
         return {
@@ -130,7 +143,7 @@ class Preprocessing:
         """Of a processor's settings, absent ones as that processor has them; where none is named, as that of a
         ``model_type`` has them, ViT's by default. Raises ``HeedfulError`` for what we do not do.
         """
-        given = {key: value for key, value in said.items() if value is not None}
+        source, given = dict(said), {key: value for key, value in said.items() if value is not None}
         said = {**PROCESSORS[_processor(given, model_type)], **given}
         for key in said:
             if key.startswith("do_") and not isinstance(said[key], bool):
@@ -161,7 +174,16 @@ class Preprocessing:
                 f"image_mean {list(mean)}, image_std {list(std)} and the rescale factor {factor} make values up to "
                 f"{highest:.3g} of pixels; give those of the model's training"
             )
-        return cls(size=size, sides=sides, crop=crop, resample=RESAMPLES[resample], factor=factor, mean=mean, std=std)
+        return cls(
+            size=size,
+            sides=sides,
+            crop=crop,
+            resample=RESAMPLES[resample],
+            factor=factor,
+            mean=mean,
+            std=std,
+            source=source,
+        )
 
 
 def read_preprocessing(folder: str | Path) -> Preprocessing:

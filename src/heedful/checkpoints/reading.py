@@ -139,6 +139,7 @@ def _opened(
     model.labels = label_names(theirs) if asked == config.head else []
     model.multi_label = multi_label(theirs)
     model.regression = isinstance(model.config.head, SequenceHead) and regression(theirs)
+    model.kept = dict(theirs)
     adaptable(model)
     return model
 

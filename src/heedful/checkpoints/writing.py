@@ -13,10 +13,12 @@ from safetensors.torch import save_file
 
 from heedful import __version__
 from heedful.checkpoints.card import card_text, is_ours
-from heedful.checkpoints.facts import Stored, label_tables
+from heedful.checkpoints.configuration import GENERATES, IDS
+from heedful.checkpoints.facts import Always, Stored, label_tables
 from heedful.checkpoints.families import OWN, OWN_CASE, express
-from heedful.checkpoints.family import Case
+from heedful.checkpoints.family import Case, Family
 from heedful.checkpoints.fitting import places
+from heedful.checkpoints.flat import flat
 from heedful.checkpoints.folder import (
     ADAPTER_CONFIG,
     CARD,
@@ -40,6 +42,13 @@ from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, To
 from heedful.errors import HeedfulError
 from heedful.models import Model
 
+# keys of a config.json that are of the file or of its program, that labels and heads decide, or that tell of generating
+NOT_KEPT = {
+    *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "auto_map"),
+    *("id2label", "label2id", "num_labels", "problem_type", "heedful", "quantization_config", "_num_labels"),
+    *("rope_theta", "rope_scaling"),  # said anew in rope_parameters
+    *GENERATES,
+}
 FORMAT = {"format": "pt"}  # as readers of several frameworks want it told
 STALE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json|adapter_(model|config)\..*")
 
@@ -83,7 +92,7 @@ def save(
         OWN_CASE,
         {"model_type": OWN.name, **model.config.to_dict()},
     )
-    theirs |= _labels(model, extra)
+    theirs = _with_kept(model, family, case, theirs) | _labels(model, extra)
     theirs["dtype"] = str(model.dtype).removeprefix("torch.")
     most = size_of(max_shard_size)
     head, pools, unused = model.config.head, {}, {}
@@ -122,6 +131,28 @@ def save(
     return family.name
 
 
+def _with_kept(model: Model, family: Family, case: Case, theirs: dict[str, Any]) -> dict[str, Any]:
+    """``config.json`` with the keys that came in and that we do not write; without them where another model would be
+    read, or where the layout is another.
+
+    A key that is only written for other programs (``max_position_embeddings`` of Marian) keeps the value that came in.
+    """
+    if family.name != model.layout or family is OWN or not model.kept:
+        return theirs
+    free = {fact.theirs for fact in family.facts if isinstance(fact, Always)} - {*GENERATES, "is_encoder_decoder"}
+    kept = {key: value for key, value in model.kept.items() if key in free or key not in {*theirs, *NOT_KEPT}}
+    stored = {
+        fact.theirs: fact.foretold(flat(model.config))
+        for fact in (*family.facts, *case.facts)
+        if isinstance(fact, Stored)
+    }
+    try:
+        same = family.read(theirs | kept, case, stored) == family.read(theirs, case, stored)
+    except HeedfulError:
+        same = False
+    return theirs | kept if same else theirs
+
+
 def _once(model: Model) -> Tensors:
     """The model's tensors by our names, those with several places under the first."""
     state = stored(model)
@@ -153,5 +184,6 @@ def _generation(model: Model) -> dict[str, Any]:
     special = config.special
     start = "bos_token_id" if config.kind == "decoder" else "decoder_start_token_id"
     end = list(special.end) if len(special.end) > 1 else next(iter(special.end), None)
-    ids = {start: special.start, "eos_token_id": end, "pad_token_id": special.pad}
+    ids = {key: model.kept.get(key) for key in IDS} if model.kept else {}
+    ids |= {start: special.start, "eos_token_id": end, "pad_token_id": special.pad}
     return {key: value for key, value in ids.items() if value is not None} | dict(model.generation)

@@ -22,12 +22,15 @@ class Facts:
     - ``config``: ``tokenizer_config.json`` with the special names of ``special_tokens_map.json``; none is ``None``
     - ``told``: the word that decides the family (a tokenizer's class, else a model's type), or None
     - ``none``: the roles that the files say no token has
+    - ``silent``: entries of ``tokenizer_config.json`` that set nothing (roles without a token, an endless
+      ``model_max_length``) and that ``config`` lacks
     - ``added``: (id, token as `tokenizers.AddedToken` takes it) of every token added to the vocabulary
     """
 
     config: dict[str, Any]
     told: str | None
     none: frozenset[str]
+    silent: dict[str, Any]
     added: list[tuple[int, dict[str, Any]]]
 
     @property
@@ -82,7 +85,8 @@ def read(folder: Path) -> Facts:
     words = (config.get("tokenizer_class"), model.get("tokenizer_class"), model.get("model_type"))
     classes = [word.removesuffix("Fast") for word in words if isinstance(word, str)]
     told = next((word for word in classes if word not in ANY), None)
-    return Facts(both, told, none, _added(folder, config))
+    silent = {key: config[key] for key in (*ROLES, "model_max_length") if key in config and key not in both}
+    return Facts(both, told, none, silent, _added(folder, config))
 
 
 def find(folder: Path, facts: Facts, target: bool = False) -> tuple[str, ...] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -52,12 +52,14 @@ class Tokenizer:
     >>> tokenizer.decode(tokenizer.encode(["a text"]))
     ['a text']
 
-    `backend` is the library's own object; `config` holds what stands in ``tokenizer_config.json``.
+    `backend` is the library's own object; `config` holds what stands in ``tokenizer_config.json``, but for the entries
+    that set nothing, which `silent` holds: `save` writes both.
     """
 
-    def __init__(self, backend: Backend, config: dict[str, Any]) -> None:
+    def __init__(self, backend: Backend, config: dict[str, Any], silent: Mapping[str, Any] | None = None) -> None:
         self.backend = backend
         self.config = config
+        self.silent = dict(silent or {})
         backend.no_padding()  # some published files pad and cut to a fixed length by themselves
         backend.no_truncation()
         whole = config.get("split_special_tokens")
@@ -153,13 +155,13 @@ class Tokenizer:
                 raise HeedfulError(f"no {path.name} in {folder}; give a model folder that holds one")
             from heedful.text import published
 
-            return cls(*published.load(folder, told, files, name == TARGET))
+            return cls(*published.load(folder, told, files, name == TARGET), told.silent)
         try:
             backend = Backend.from_file(str(path))
         except BaseException as error:
             raise HeedfulError(f"{path} is no tokenizer ({facts.said(error)}); save or download it again") from error
         config = told.named(told.family, lambda special: backend.token_to_id(special) is not None)
-        return cls(backend, facts.plain(config))
+        return cls(backend, facts.plain(config), told.silent)
 
     @staticmethod
     def lies_in(folder: str | Path, name: str = "tokenizer") -> bool:
@@ -180,7 +182,8 @@ class Tokenizer:
         folder = Path(folder)
         write(folder / f"{name}.json", self.backend.to_str(pretty=True))
         if name == "tokenizer":
-            write(folder / "tokenizer_config.json", json.dumps(self.config, indent=2, ensure_ascii=False))
+            config = self.silent | self.config
+            write(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False))
 
     @property
     def vocab_size(self) -> int:
