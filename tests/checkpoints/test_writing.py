@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,21 +118,21 @@ def test_a_crash_leaves_the_old_weights_or_the_new(
         save(old, folder, max_shard_size=sizes[0])
         left = [step]
 
-        def dies(name: str, left: list[int] = left, folder: Path = folder) -> Any:
-            does = getattr(Path, name)
+        def dies(module: Any, name: str, left: list[int] = left, folder: Path = folder) -> Any:
+            does = getattr(module, name)
 
-            def change(self: Path, *arguments: Any, **options: Any) -> Any:
-                if folder in (self.parent, *(Path(a).parent for a in arguments)):
+            def change(*paths: Any, **options: Any) -> Any:
+                if folder in (Path(path).parent for path in paths):
                     left[0] -= 1
                     if left[0] < 0:
                         raise Crash
-                return does(self, *arguments, **options)
+                return does(*paths, **options)
 
             return change
 
         with monkeypatch.context() as patch:
-            for name in ("rename", "replace", "unlink"):
-                patch.setattr(Path, name, dies(name))
+            for module, name in ((os, "replace"), (Path, "unlink")):
+                patch.setattr(module, name, dies(module, name))
             try:
                 save(new, folder, max_shard_size=sizes[1])
             except Crash:
@@ -159,7 +160,7 @@ def test_a_cut_off_write_that_cannot_be_ended(tmp_path: Path, monkeypatch: pytes
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", refused)
+        patch.setattr(os, "replace", refused)
         with pytest.raises(
             heedful.HeedfulError, match=r"was cut off and cannot be ended here \(Permission denied\); op"
         ):
