@@ -215,6 +215,8 @@ def test_damaged_exif_does_not_matter() -> None:
 
 def test_what_is_no_image(tmp_path: Path) -> None:
     assert f"{tmp_path} is a folder and a file is wanted" in said(tmp_path)
+    assert "empty" in said("")
+    assert "' '" in said(" ")
     assert "int 3 where an image is wanted" in said(3).replace("'", "")
     for shape in ((3,), (2, 2, 5), (1, 2, 2, 3), (0, 4), (3, 0, 3)):
         assert f"an array of shape {shape} is no image, in x:1;" in said(np.zeros(shape, np.uint8), "x:1")

@@ -148,12 +148,14 @@ def opened(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
     if path == STDIN:
         yield sys.stdin.buffer
         return
+    if not path:
+        raise HeedfulError("an empty name is given and a file is wanted; name a file")
     file = Path(path)
     try:
         if file.is_dir():
             raise HeedfulError(f"{path} is a folder and a file is wanted; give a file in it")
         if not file.exists():
-            name = path if path.isprintable() else repr(path)
+            name = path if path.isprintable() and path.strip() else repr(path)
             if file.is_symlink():
                 raise HeedfulError(f"{name} is a broken link, to {os.readlink(file)!r}; mend it or take it away")
             raise HeedfulError(f"no such file: {name}; {_like(file)}")
