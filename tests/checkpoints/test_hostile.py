@@ -325,6 +325,13 @@ def test_a_task_that_is_no_name(task: Any, gpt: Path) -> None:
         heedful.pipeline(None, gpt)
 
 
+@pytest.mark.parametrize("columns", [0.5, -1e308, "text", ["text"], True, {"text": 3}])
+def test_columns_that_are_no_names(columns: Any, gpt: Path) -> None:
+    (gpt / "heedful.json").write_text(json.dumps({"task": "text-generation", "columns": columns}))
+    with pytest.raises(heedful.HeedfulError, match=r"heedful.json: columns is .*it must be an object"):
+        heedful.pipeline(None, gpt)
+
+
 def test_our_own_layout_is_held_to_its_weights_too(tmp_path: Path) -> None:
     save(heedful.create(replace(GPT, decoder=replace(STACK, norm="rms")), seed=0), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

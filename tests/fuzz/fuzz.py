@@ -45,7 +45,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from sandbox import GOOD, Limits, tried  # noqa: E402 (beside this file)
 
 # kind: cases in all, and in the short form
-KINDS = {"folders": (3000, 160), "data": (2500, 140), "commands": (500, 40), "environments": (200, 4)}
+KINDS = {"folders": (3000, 80), "data": (2500, 50), "commands": (500, 25), "environments": (200, 3)}
 FAULTS = {"faults": (12, 12)}  # wrong on purpose
 # libraries that the package imports when it needs them: imported once, before cases are forked
 LIBRARIES = ("safetensors.torch", "tokenizers", "pyarrow.parquet", "zstandard", "PIL.Image", "jinja2.sandbox", "numpy")

@@ -278,7 +278,7 @@ def _odd(random: Random, task: str, place: Path) -> tuple[list[str], str]:
         "/dev/zero",
         "/dev/null",
         "/proc/self/mem",
-        "/proc/self/maps",
+        "/proc/version",
         "builtin:",
         "builtin:x:y:z",
     ]

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
@@ -237,3 +238,9 @@ def test_a_forked_child_encodes_without_a_warning() -> None:
     )
     assert done.stdout.split() == ["100", "false"], done.stderr
     assert "fork" not in done.stderr
+
+
+def test_a_vocabulary_without_the_unknown_token() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="b"))
+    with pytest.raises(HeedfulError, match=r"tokenizer.json does not fit the text .*take the model's own"):
+        Tokenizer(backend, {}).encode(["c"])

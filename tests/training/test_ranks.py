@@ -360,6 +360,19 @@ def test_a_number_of_processes_that_is_none_is_said(
     assert capsys.readouterr().err == said
     monkeypatch.setenv(name, "")
     assert cli.main(["tasks"]) == 0
+    monkeypatch.setenv(name, "٣")  # three, in digits that torchrun never writes
+    capsys.readouterr()
+    assert cli.main(["tasks"]) == 2
+    assert f"{name} in the environment is" in capsys.readouterr().err
+
+
+def test_a_process_that_is_alone_speaks_whatever_its_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("RANK", "1")
+    assert cli.main(["predict", "/nowhere/at/all", "a text"]) == 2
+    assert capsys.readouterr().err.startswith("heedful: ")
 
 
 @pytest.mark.parametrize(

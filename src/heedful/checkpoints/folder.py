@@ -68,7 +68,11 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_card(folder: str | Path) -> dict[str, Any]:
     """What ``heedful.json`` in the folder says (task, labels, metrics, ...); {} where there is none."""
     path = Path(folder) / CARD
-    return read_json(path) if path.exists() else {}
+    card = read_json(path) if path.exists() else {}
+    columns = card.get("columns")
+    if not isinstance(columns, Mapping | None) or not all(isinstance(kind, str) for kind in (columns or {}).values()):
+        raise HeedfulError(f"{path}: columns is {columns!r}; it must be an object of names, or absent")
+    return card
 
 
 def multi_label(theirs: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ BUSY = 0.75  # cores that others use, from which on a machine is busy
 
 def rank() -> int:
     """This process's number among them: 0 speaks. Alone it is 0."""
-    return _told("RANK", 0)
+    return _told("RANK", 0) if several() else 0
 
 
 def several() -> bool:
@@ -31,13 +31,17 @@ def several() -> bool:
 def _told(name: str, default: int) -> int:
     """A number in the environment; the default where that is none, of which ``check_shared`` has spoken."""
     text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else default
+    return int(text) if _is_number(text) else default
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def check_shared(tokens: Sequence[str]) -> None:
     """Several processes are told who they are, and may only run a command that shares its work among them."""
     for name in ("RANK", "WORLD_SIZE"):
-        if (text := os.environ.get(name, "0")) and not text.isdecimal():
+        if (text := os.environ.get(name, "0")) and not _is_number(text):
             raise HeedfulError(f"{name} in the environment is {text!r}, no number; unset it, or start with torchrun")
     if several() and (not os.environ.get("RANK") or rank() >= _told("WORLD_SIZE", 1)):
         said = f"RANK={os.environ['RANK']}" if os.environ.get("RANK") else "no RANK"

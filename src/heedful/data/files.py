@@ -68,11 +68,12 @@ def text_stream(path: str) -> Iterator[tuple[int, str]]:
 def raw_lines(path: str, longest: int | None = LONGEST_ROW) -> Iterator[tuple[int, str]]:
     """As `text_stream`, the line ends kept: a CSV field may hold them. No line is too long where `longest` is None."""
     with opened(path) as stream:
-        for number, line in enumerate(stream, 1):
+        most = -1 if longest is None else longest + 1
+        for number, line in enumerate(iter(lambda: stream.readline(most), b""), 1):
             if longest is not None and len(line) > longest:
                 raise HeedfulError(
-                    f"a line of {len(line):,} bytes, in {shown(path)}:{number}; one example has at most {longest:,}, "
-                    "so divide it"
+                    f"a line of more than {longest:,} bytes, in {shown(path)}:{number}; no example is as long, so "
+                    "divide it"
                 )
             yield number, decoded(line, path, number)
 

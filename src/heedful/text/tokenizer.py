@@ -393,3 +393,7 @@ def _of_characters(texts: Iterable[str]) -> Iterator[None]:
             if any("\ud800" <= letter <= "\udfff" for letter in text):
                 raise HeedfulError(f"{text[:40]!r} holds half of a surrogate pair; give whole characters") from None
         raise
+    except Exception as error:
+        if type(error) is not Exception:  # the library has no type of its own
+            raise
+        raise HeedfulError(f"tokenizer.json does not fit the text ({error}); take the model's own") from None
