@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import heedful
 from heedful.checkpoints import load, save
+from heedful.checkpoints.folder import to_json
 from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, PatchConfig, StackConfig, VisionConfig
 
 STACK = StackConfig(
@@ -330,6 +331,12 @@ def test_columns_that_are_no_names(columns: Any, gpt: Path) -> None:
     (gpt / "heedful.json").write_text(json.dumps({"task": "text-generation", "columns": columns}))
     with pytest.raises(heedful.HeedfulError, match=r"heedful.json: columns is .*it must be an object"):
         heedful.pipeline(None, gpt)
+
+
+def test_half_of_a_surrogate_pair_goes_out_as_it_came_in() -> None:
+    said = {"temperature": {"\ud800": "é \udfff"}}
+    assert json.loads(to_json(said)) == said
+    assert "é".encode() in to_json(said)
 
 
 def test_our_own_layout_is_held_to_its_weights_too(tmp_path: Path) -> None:

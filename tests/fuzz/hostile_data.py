@@ -292,14 +292,13 @@ def _bomb(random: Random, task: str, place: Path) -> tuple[list[str], str]:
     """A small file that holds very much."""
     megabytes, ending = random.choice([50, 300]), random.choice(sorted(PACKING))
     unit = random.choice([b"\0", b"a", b"a\n", b"a\tb\n", b"[", b'"'])
-    if b"\n" in unit:
-        megabytes = 2  # rows are work, and to be done
-    content = PACKING[ending](unit * (megabytes * 2**20 // len(unit)))
+    count = 9000 if b"\n" in unit else megabytes * 2**20 // len(unit)  # rows are work, which is done
+    content = PACKING[ending](unit * count)
     if random.random() < 0.2:
         content = PACKING[ending](content)
     path = place / f"set{random.choice(TABLES[:5])}{ending}"
     path.write_bytes(content)
-    return [str(path)], f"{path.name}: {megabytes} MiB of {unit!r} in {len(content):,} bytes"
+    return [str(path)], f"{path.name}: {count:,} x {unit!r} in {len(content):,} bytes"
 
 
 # ------------------------------------------------------------------------------------------------------------ questions

@@ -90,8 +90,9 @@ def regression(theirs: Mapping[str, Any]) -> bool:
 
 
 def to_json(data: Any) -> bytes:
-    """JSON for people: indented, keys in order, text as it is."""
-    return (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
+    """JSON for people: indented, keys in order, text as it is but for halves of surrogate pairs, which are escaped."""
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
 
 
 @contextmanager
