@@ -385,6 +385,7 @@ def test_killed_and_gone_on(echo: Echo) -> None:
         ),
         ("x.jsonl", b'{"source": "a"}\n{"id": 1, "source": "b"}\n', r"'id' is here and not in line 1, in x.jsonl:2"),
         ("x.jsonl", b'{"source": "\\ud800"}\n', r"half of a surrogate pair, in x.jsonl:1"),
+        ("x.jsonl", b'{"id": "\\ud800", "source": "a"}\n', r"'id' holds half of a surrogate pair, in x.jsonl:1"),
         ("x.tsv", b"source\tb\na\n", r"1 column where line 1 has 2, in x.tsv:2"),
         ("x.csv", b"id\n7\n", r"no column 'source' .*x.csv:1; .*--columns SOURCE"),
         ("x.txt.gz", gzip.compress(b"a\nb\n", mtime=0)[:-6], r"x.txt.gz is cut off"),

@@ -754,3 +754,29 @@ def test_a_whole_run_from_files(tmp_path: Path) -> None:
     train(again, say=lambda line: None, quiet=True)
     answer = heedful.pipeline("question-answering", drawn)
     assert answer({"question": "Where is Ann ?", "context": "Ann is in Rome ."}, null_threshold=1e9)["output"]["answer"]
+
+
+def test_half_a_surrogate_pair_in_what_the_model_does_not_read(tmp_path: Path) -> None:
+    """JSON can write it in a title, an id and an unknown key, and UTF-8 cannot write it anywhere."""
+    from heedful.evaluation.run import evaluate
+    from heedful.training.run import train
+    from heedful.views.draw import draw_report
+
+    documents: list[dict[str, Any]] = []
+    for i, each in enumerate(SETS["all"]):
+        answers = [{"text": text, "answer_start": start} for text, start in each.values["answers"]]
+        asked = {"question": each.values["question"], "id": f"{i}\ud800", "answers": answers, "\udfff": "\ud800"}
+        paragraph = {"context": each.values["context"], "qas": [asked]}
+        documents.append({"title": f"{i % 5}\ud800", "paragraphs": [paragraph]})
+    data, out = tmp_path / "set.json", tmp_path / "run"
+    data.write_text(json.dumps({"version": "\ud800", "data": documents}), encoding="utf-8")
+    assert "\\ud800" in data.read_text(encoding="utf-8")
+    fresh: dict[str, Any] = {"preset": "bert-tiny", "model": SMALL, "tokenizer": TokenizerSettings(size=200)}
+    asked_for = RunSettings(
+        task="question-answering", train=(str(data),), valid=(str(data),), out=str(out), max_steps=1, **fresh
+    )
+    train(asked_for, say=lambda line: None, quiet=True, draw=draw_report)
+    assert (out / "mistakes.html").read_text(encoding="utf-8")
+    for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        json.loads(line)
+    assert evaluate(str(out), [str(data)], say=lambda line: None)["examples"] == len(SETS["all"])

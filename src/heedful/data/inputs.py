@@ -11,6 +11,7 @@ from heedful.data import builtin, image_folder, image_table, images
 from heedful.data.conll import sentences_of, without_prefix
 from heedful.data.files import STDIN, extension, shown, text_stream
 from heedful.data.formats import EXTENSIONS, format_of
+from heedful.data.labels import whole
 from heedful.data.pictures import Picture
 from heedful.data.readers import read
 from heedful.data.records import BLANK, MISSING, Parquet, from_json, look_up
@@ -193,6 +194,8 @@ def _also(path: str, columns: Mapping[str, Kind]) -> list[str] | None:
 
 def _given(values: dict[str, Any], where: str) -> Given:
     number = values.pop(ID, None)
+    if isinstance(number, str):
+        whole(number, ID, where)
     blank = not any(value.strip() if isinstance(value, str) else value for value in values.values())
     return Given(values if len(values) > 1 else next(iter(values.values())), where, number, blank)
 
