@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 
 from heedful import cli
+from heedful.adapters import LoraConfig, add_adapter
+from heedful.checkpoints import load, save
+from heedful.checkpoints.preprocessing import read_preprocessing
 from heedful.data.files import text_stream
 from heedful.errors import HeedfulError
+from heedful.text import Tokenizer, chat
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 SMALL = ("--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60")
@@ -73,6 +77,60 @@ def test_files_of_a_model(run: Path, tmp_path: Path, name: str, kind: str, capsy
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert name in lines[0] or "model" in lines[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"])
+def test_files_beside_a_tokenizer(run: Path, tmp_path: Path, name: str, kind: str) -> None:
+    """They may be missing, and what stands in their place is not taken for that."""
+    shutil.copy(run / "tokenizer.json", tmp_path)
+    KINDS[kind](tmp_path / name)
+    with pytest.raises(HeedfulError, match=rf"{name} is no regular file; .*(again|anew)"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.txt"])
+def test_files_of_a_published_tokenizer(tmp_path: Path, name: str, kind: str) -> None:
+    KINDS[kind](tmp_path / name)
+    with pytest.raises(HeedfulError, match=rf"{name} is no regular file; .*(again|anew)"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_files_of_two_languages(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    (tmp_path / "vocab.json").write_text("{}")
+    KINDS[kind](tmp_path / "source.spm")
+    with pytest.raises(HeedfulError, match=r"source\.spm is no regular file"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chat_template(tmp_path: Path, kind: str) -> None:
+    KINDS[kind](tmp_path / chat.FILE)
+    with pytest.raises(HeedfulError, match=rf"{chat.FILE} is no regular file"):
+        chat.read(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_preprocessing_of_images(tmp_path: Path, kind: str) -> None:
+    KINDS[kind](tmp_path / "preprocessor_config.json")
+    with pytest.raises(HeedfulError, match=r"preprocessor_config\.json is no regular file"):
+        read_preprocessing(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_files_of_an_adapter(run: Path, tmp_path: Path, name: str, kind: str) -> None:
+    model = load(run)
+    add_adapter(model, LoraConfig(rank=2))
+    save(model, tmp_path / "adapter")
+    load(tmp_path / "adapter")
+    (tmp_path / "adapter" / name).unlink()
+    KINDS[kind](tmp_path / "adapter" / name)
+    with pytest.raises(HeedfulError, match=rf"{name} is no regular file; .*(again|anew)"):
+        load(tmp_path / "adapter")
 
 
 @pytest.mark.parametrize("kind", KINDS)

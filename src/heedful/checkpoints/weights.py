@@ -15,7 +15,7 @@ import torch
 from heedful.checkpoints.folder import INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, read_json, reason
 from heedful.checkpoints.rules import Tensors
 from heedful.errors import HeedfulError
-from heedful.files import WINDOWS
+from heedful.files import WINDOWS, check_regular
 
 FLOATS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # masks and ids of older files
@@ -24,6 +24,7 @@ WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.in
 def read_tensors(folder: Path) -> Tensors:
     """All tensors of a model's folder, by their stored names, on the CPU; numbers of other kinds are an error."""
     for name, read in _READERS.items():
+        check_regular(folder / name, "copy or download it again")
         if (folder / name).is_file():
             tensors = read(folder / name)
             break

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import HeedfulError
+from heedful.files import read_bytes
 from heedful.text.families import ROLES
 from heedful.text.tokenizer import Tokenizer
 
@@ -48,11 +50,11 @@ def is_conversation(one: Any) -> bool:
 def read(folder: Path) -> str | None:
     """The template in a folder's ``chat_template.jinja``, or None; transformers, too, prefers it to the older place."""
     path = folder / FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
     try:
-        return path.read_text("utf-8")
-    except (OSError, ValueError) as error:
+        return read_bytes(path, "save or download it again").decode()
+    except UnicodeDecodeError as error:
         raise HeedfulError(f"cannot read {path} ({error}); save or download it again") from None
 
 

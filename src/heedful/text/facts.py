@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heedful.errors import HeedfulError
+from heedful.files import check_regular
 from heedful.files import read_json as read_value
 from heedful.text.families import ALONE, ANY, CLASSES, FAMILIES, ROLES, Family
 
@@ -92,13 +94,15 @@ def read(folder: Path) -> Facts:
 def find(folder: Path, facts: Facts, target: bool = False) -> tuple[str, ...] | None:
     """The names of the older files of which a tokenizer is made, those of the family told first; None: there are none.
 
-    Raises `HeedfulError` where a part of them is there alone.
+    Raises `HeedfulError` where a part of them is there alone, or is no regular file.
     """
     families = [facts.family, *FAMILIES.values()] if facts.family else [*FAMILIES.values()]
     if target:
         both = all((folder / name).is_file() for name in ("source.spm", "target.spm"))
         families = [FAMILIES["marian"]] if both else []
     known = [files for family in families for files in family.files]
+    for name in dict.fromkeys(name for files in known for name in files):
+        check_regular(folder / name, "download it again")
     whole = [files for files in known if all((folder / name).is_file() for name in files)]
     for files in known if not whole else ():
         here = [name for name in files if (folder / name).is_file()]
@@ -122,7 +126,7 @@ def content(name: Any) -> str:
 
 def read_json(path: Path, missing: bool = True) -> dict[str, Any]:
     """The object in a JSON file; none where there is no such file, and it may be ``missing``."""
-    if missing and not path.is_file():
+    if missing and not os.path.lexists(path):
         return {}
     found = read_value(path, "save or download it again")
     if not isinstance(found, dict):
