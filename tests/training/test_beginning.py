@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 from heedful import cli
+from heedful.checkpoints import read_card
+from heedful.data.split import as_written
 from heedful.errors import HeedfulError
+from heedful.evaluation.run import training_rows
 from heedful.locks import LOCK, locked
 from heedful.settings import RunSettings, TokenizerSettings, TrainingSettings, read_toml, to_toml
+from heedful.tasks.pipeline import pipeline
+from heedful.training import run
 from heedful.training.beginning import BEGINNING, BEGUN, begin, begun, left, taken_up
 from heedful.training.run import train
 
@@ -208,3 +213,25 @@ def test_a_run_killed_before_a_change_of_its_folder_ends_with_the_same_bits(tmp_
     assert [end[2] for end in ends] == ["the same"] * len(at), done.stdout + done.stderr
     assert [end[0] for end in ends] == at, "all of them were killed"
     assert "the best model" in dict(zip(at, [end[1] for end in ends], strict=True))[".ready/model.safetensors"]
+
+
+def test_a_run_that_divided_its_rows_as_written_is_resumed_with_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Folders of before name no rule in heedful.json; their rows differ by case as well."""
+    rows = [(text, "ab"[i % 2]) for i in range(40) for text in (f"word{i} one", f"Word{i}  one")]
+    data, out = tmp_path / "set.tsv", tmp_path / "run"
+    data.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows), encoding="utf-8")
+    command = ["train", "text-classification", "--train", str(data), "--out", str(out)]
+    command += [*SMALL, "--data.valid-fraction=0.2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "content", as_written)
+        assert cli.main([*command, "--max-steps=1"]) == 0, capsys.readouterr().err
+    assert "same" not in read_card(out / "last")["data"]
+    for steps in (2, 3):
+        assert cli.main([*command, f"--max-steps={steps}", "--resume"]) == 0, capsys.readouterr().err
+    examples = read_card(out)["data"]["examples"]
+    pipe = pipeline(None, out)
+    assert len(training_rows(pipe)) == examples
+    pipe.card["data"]["same"] = "content"
+    assert [row.line for row in training_rows(pipe)] != [row.line for row in training_rows(pipeline(None, out))]

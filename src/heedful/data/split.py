@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -16,13 +16,15 @@ from heedful.errors import HeedfulError, many
 FRACTION, MOST = 0.05, 2000  # auto: enough to measure by, never much of a large file
 BLANK = re.compile(r"\s")
 TOGETHER = 1 << 18  # characters of a text that are split into words at a time
+Same = Callable[[Any], bytes]  # a key that equal values share
 
 
 def split(
-    rows: Sequence[Row], valid: float | int | None = None, seed: int = 0, by: str = "source"
+    rows: Sequence[Row], valid: float | int | None = None, seed: int = 0, by: str = "source", same: Same | None = None
 ) -> tuple[list[Row], list[Row]]:
-    """(train, valid): rows with the same value in column `by`, as `content` has it, stay together, so that none of them
-    is trained on and validated with. The value may be a text, a `Picture`, or a tuple of texts or messages.
+    """(train, valid): rows with the same value in column `by`, as `same` has it (`content` by default), stay together,
+    so that none of them is trained on and validated with. The value may be a text, a `Picture`, or a tuple of texts or
+    messages.
 
     `valid` is a number of rows (an int, from 1) or a fraction of them (a float between 0 and 1); None is 5 %, at least
     1 and at most 2,000. Groups of equal value are drawn in the order of a hash of (seed, value) as long as they fit,
@@ -31,12 +33,12 @@ def split(
     Raises `HeedfulError` when `valid` is out of range or the rows hold fewer than two different values.
     """
     size = _size(valid, len(rows))
-    keys = [content(row.values[by]) for row in rows]
+    keys = list(map(same or content, (row.values[by] for row in rows)))
     groups: dict[bytes, int] = defaultdict(int)
     written: dict[bytes, bytes] = {}
     for key, row in zip(keys, rows, strict=True):
         groups[key] += 1
-        exact = _as_written(row.values[by])
+        exact = as_written(row.values[by])
         written[key] = min(exact, written.get(key, exact))
     if len(groups) < 2:
         where = f"{rows[0].file}: " if rows else ""
@@ -119,8 +121,8 @@ def blanks_as_one(text: str) -> str:
     return " ".join(filter(None, parts))
 
 
-def _as_written(value: Any) -> bytes:
-    """A value as the file has it, short for one that may be long."""
+def as_written(value: Any) -> bytes:
+    """A value as the file has it, short for one that may be long. Validation data was once held back by it."""
     if isinstance(value, Picture):
         return blake2b(value.digest_bytes(), digest_size=32).digest()
     if not isinstance(value, str):

@@ -21,7 +21,7 @@ from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.shares import among
 from heedful.tasks.task import Measured
 from heedful.training.ranks import joined, own_device
-from heedful.training.sources import columns_of, divided, prefix_of
+from heedful.training.sources import columns_of, divided, prefix_of, rule_of
 
 
 def evaluate(
@@ -174,4 +174,4 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
     for file in settings.train:
         if not file.startswith((PREFIX, hub_sets.PREFIX)) and not Path(file).exists():
             raise HeedfulError(f"the model was trained on {file}, which is not here (any more); {remedy}")
-    return divided(type(pipe.task), settings, settled=True)[0]
+    return divided(type(pipe.task), settings, settled=True, same=rule_of(pipe.card))[0]

@@ -18,7 +18,7 @@ from heedful.data.files import extension
 from heedful.data.formats import EXTENSIONS
 from heedful.data.labels import brief
 from heedful.data.plausible import MOST, no_names
-from heedful.data.split import content
+from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.labelled import Labelled
 from heedful.evaluation.scored import overall
@@ -126,12 +126,12 @@ def likeliest(p: Tensor, labels: Sequence[str], k: int) -> list[list[dict[str, A
     ]
 
 
-def teachable(train: Rows, held: Rows, by: str) -> tuple[Rows, Rows]:
+def teachable(train: Rows, held: Rows, by: str, same: Same = content) -> tuple[Rows, Rows]:
     """The two parts, but what has a label that no training row would have goes to training, with all rows that are
     alike in column ``by``: held out, it could teach nothing and score nothing.
     """
     known = {label for row in train for label in labels_of(row)}
-    keys = [content(row.values[by]) for row in held]
+    keys = [same(row.values[by]) for row in held]
     lone = {key for row, key in zip(held, keys, strict=True) if not known.issuperset(labels_of(row))}
     moved = [row for row, key in zip(held, keys, strict=True) if key in lone]
     if len(moved) == len(held):

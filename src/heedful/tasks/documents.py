@@ -11,7 +11,7 @@ import numpy as np
 
 from heedful.data import Row, Rows, pieces
 from heedful.data.pieces import continues, identity, on_disk, size
-from heedful.data.split import divide_text, split
+from heedful.data.split import Same, content, divide_text, split
 from heedful.data.tokens import stored
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
@@ -23,14 +23,14 @@ FEW = 20  # below so many documents a part of each is held back, from there on s
 VALID = 0.1  # the share of each
 
 
-def divided(rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+def divided(rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
     """Training and validation rows: of many documents some are held back, of few the last part of each that has lines,
     cut at a line's end.
     """
     if on_disk(rows):
         return _last(rows, valid)
     if len(rows) >= FEW:
-        whole, kept = split(rows, valid, seed, by="text")
+        whole, kept = split(rows, valid, seed, by="text", same=same)
         return Rows(whole, rows.skipped, rows.columns), Rows(kept, 0, rows.columns)
     train, held = Rows([], rows.skipped, rows.columns), Rows([], 0, rows.columns)
     for row in rows:

@@ -20,6 +20,7 @@ from heedful.checkpoints.pooling import Reading, pooled_head, read_reading, repo
 from heedful.config import DecoderConfig, EncoderConfig, ModelConfig, PooledHead
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.batching import ordered
+from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.evaluation import ranking
 from heedful.evaluation.baselines import word_vectors
@@ -95,11 +96,11 @@ class FeatureExtraction(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Rows that share a text, on whichever side, stay together, and so do all that these share one with."""
         groups = [Row({"group": group}, rows[0].file, i) for i, group in enumerate(groups_of(rows))]
         try:
-            parts = split(groups, valid, seed, by="group")
+            parts = split(groups, valid, seed, by="group", same=same)
         except HeedfulError:
             if len({row.values["group"] for row in groups}) > 1:
                 raise

@@ -21,6 +21,7 @@ from heedful.config import EncoderConfig, MaskedHead, ModelConfig
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_of
+from heedful.data.split import Same, content
 from heedful.data.windows import Window
 from heedful.errors import HeedfulError
 from heedful.evaluation.pseudo import pseudo_log_likelihoods
@@ -102,9 +103,9 @@ class FillMask(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
-        return divided(rows, valid, seed)
+        return divided(rows, valid, seed, same)
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:

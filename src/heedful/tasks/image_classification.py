@@ -23,6 +23,7 @@ from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
 from heedful.data.arrays import moments
 from heedful.data.augment import erase, flip, mixup, pad_crop, rand_augment
+from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import linear_images, svm
 from heedful.evaluation.classification import Mistakes, among_top
@@ -94,9 +95,9 @@ class ImageClassification(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """As every task does, but an image whose label no training row would have goes to training."""
-        return teachable(*super().divide(rows, valid, seed), by="image")
+        return teachable(*super().divide(rows, valid, seed, same), by="image", same=same)
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:

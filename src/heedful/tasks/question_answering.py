@@ -20,6 +20,7 @@ from heedful.checkpoints.configuration import config_of
 from heedful.config import EncoderConfig, ModelConfig, SpanHead
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.rows import Span
+from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.classification import Mistakes
 from heedful.evaluation.sentences import likest_sentences
@@ -95,13 +96,13 @@ class QuestionAnswering(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """The questions of one article stay together where all rows name theirs (``title``) and there are several, else
         those of one context.
         """
         titles = {row.values.get("title") for row in rows}
         by = "title" if None not in titles and len(titles) > 1 else "context"
-        train, held = split(rows, valid, seed, by=by)
+        train, held = split(rows, valid, seed, by=by, same=same)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod

@@ -22,6 +22,7 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.corruption import LENGTH, Corruption
 from heedful.data.masking import SHARE
+from heedful.data.split import Same, content
 from heedful.data.windows import Window
 from heedful.errors import HeedfulError, many
 from heedful.evaluation.scored import Sums, overall
@@ -109,9 +110,9 @@ class SpanCorruption(EncoderDecoderTask):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
-        return divided(rows, valid, seed)
+        return divided(rows, valid, seed, same)
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:

@@ -8,7 +8,7 @@ from typing import Any
 
 from heedful.data import Row, Rows
 from heedful.data.conll import line_of
-from heedful.data.split import content
+from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.entities import OUTSIDE, PARTS, Scheme, entities, parted
 
@@ -106,12 +106,12 @@ def _kept(rows: Sequence[Row]) -> str:
     return "IOB1" if not needless else f"BIO ({stray:,} begin with I-)"
 
 
-def teachable(train: Rows, held: Rows) -> tuple[Rows, Rows]:
+def teachable(train: Rows, held: Rows, same: Same = content) -> tuple[Rows, Rows]:
     """The two parts, but what has a kind of tag that no training row would have goes to training, with all rows of the
     same words: held out, it could teach nothing and score nothing.
     """
     known = {kind for row in train for kind in _kinds(row)}
-    keys = [content(row.values["words"]) for row in held]
+    keys = [same(row.values["words"]) for row in held]
     lone = {key for row, key in zip(held, keys, strict=True) if not known.issuperset(_kinds(row))}
     moved = [row for row, key in zip(held, keys, strict=True) if key in lone]
     if len(moved) == len(held):

@@ -16,6 +16,7 @@ from heedful.checkpoints import load
 from heedful.config import ModelConfig
 from heedful.data import Kind, Picture, Row, Rows, Span, split
 from heedful.data.batching import ordered
+from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
 from heedful.evaluation.scored import Scored
 from heedful.models import Model
@@ -112,9 +113,11 @@ class Task(ABC):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
-        """Training and validation rows of one set: by default rows with the same first column stay together."""
-        train, held = split(rows, valid, seed, by=next(iter(cls.columns)))
+    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+        """Training and validation rows of one set: by default rows with the same first column (``same``: a
+        key that equal values share) stay together.
+        """
+        train, held = split(rows, valid, seed, by=next(iter(cls.columns)), same=same)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod

@@ -26,6 +26,7 @@ from heedful.config import (
 )
 from heedful.data import Kind, Row, Rows
 from heedful.data.numbers import are_quantities, as_number
+from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import linear_text, svm
 from heedful.evaluation.classification import Mistakes
@@ -154,9 +155,9 @@ class TextClassification(Task):
         return TextRegression if isinstance(config.head, SequenceHead) and regression(theirs) else cls
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """As every task does, but a text whose label no training row would have goes to training."""
-        return teachable(*super().divide(rows, valid, seed), by="text")
+        return teachable(*super().divide(rows, valid, seed, same), by="text", same=same)
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:

@@ -23,7 +23,7 @@ from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelCo
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.pieces import continues
-from heedful.data.split import split
+from heedful.data.split import Same, content, split
 from heedful.data.windows import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import NGrams, packed
@@ -148,13 +148,13 @@ class TextGeneration(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end. Of
         instructions those with the same prompt stay together.
         """
         if not rows or not are_talks(rows):
-            return divided(rows, valid, seed)
-        train, held = split(rows, valid, seed, by="prompt" if "prompt" in rows[0].values else "messages")
+            return divided(rows, valid, seed, same)
+        train, held = split(rows, valid, seed, by="prompt" if "prompt" in rows[0].values else "messages", same=same)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod

@@ -22,6 +22,7 @@ from heedful.checkpoints.scaled import scale_output
 from heedful.config import SequenceHead
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.numbers import as_number
+from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.evaluation.baselines import ridge_text
 from heedful.evaluation.regression import Regression
@@ -92,9 +93,9 @@ class TextRegression(TextClassification):
         return made
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Rows with the same text stay together."""
-        train, held = split(rows, valid, seed, by="text")
+        train, held = split(rows, valid, seed, by="text", same=same)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod

@@ -18,6 +18,7 @@ from heedful.checkpoints import read_card
 from heedful.checkpoints.configuration import config_of, told
 from heedful.config import EncoderConfig, ModelConfig, TokenHead
 from heedful.data import Kind, Row, Rows
+from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.evaluation.classification import Mistakes
 from heedful.evaluation.entities import OUTSIDE, Entity, EntityScores, Scheme, entities
@@ -92,14 +93,14 @@ class TokenClassification(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int) -> tuple[Rows, Rows]:
+    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """As every task does, but a sentence with a kind of tag that no training row would have goes to training."""
         if len(rows) == 1:
             raise HeedfulError(
                 f"{rows[0].file}:{rows[0].line}: all {len(rows[0].values['words']):,} words are one sentence, and some "
                 "are held back to validate on; put a blank line between sentences, or name validation data: --valid"
             )
-        return tagging.teachable(*super().divide(rows, valid, seed))
+        return tagging.teachable(*super().divide(rows, valid, seed, same), same)
 
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:

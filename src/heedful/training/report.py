@@ -19,6 +19,7 @@ from heedful.checkpoints import read_card
 from heedful.checkpoints.folder import CARD, find, to_json
 from heedful.data import Picture, Row, Rows
 from heedful.data.pieces import on_disk, size
+from heedful.data.split import Same, content
 from heedful.errors import many
 from heedful.evaluation.trained_on import TrainedOn
 from heedful.evaluation.verdict import MOST, Rival, Verdict, chosen, improving, verdict
@@ -27,6 +28,7 @@ from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop import Outcome
+from heedful.training.sources import BY_CONTENT
 
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 ROWS, CHARACTERS = 20_000, 2_000_000  # of training that the simple method of a verdict learns from at most
@@ -197,14 +199,19 @@ def trained_parameters(model: Model) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def card_of(task: Task, rows: Rows, settings: RunSettings, mapping: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What ``heedful.json`` says of the model; ``mapping`` is what the training data called the task's columns."""
+def card_of(
+    task: Task, rows: Rows, settings: RunSettings, mapping: Mapping[str, str] | None = None, same: Same = content
+) -> dict[str, Any]:
+    """What ``heedful.json`` says of the model; ``mapping`` is what the training data called the task's columns,
+    ``same`` the rule by which validation rows were held back.
+    """
     return {
         "task": task.name,
         "columns": dict(task.columns),
         "data": {
             "train": list(settings.train),
             **({"columns": dict(mapping)} if mapping else {}),
+            **({"same": BY_CONTENT} if same is content else {}),
             "examples": len(rows),
             "sha256": digest(rows),
         },

@@ -26,6 +26,7 @@ from heedful.auditing.audit import warnings
 from heedful.checkpoints import load, read_card, save
 from heedful.checkpoints.fitting import pack
 from heedful.data import Rows
+from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
 from heedful.evaluation.intervals import standard_error
 from heedful.inference.linear import emulated
@@ -66,7 +67,7 @@ from heedful.training.ranks import Ranks, joined, own_device
 from heedful.training.report import card_of, described, digest, ended, judged, trained_parameters, write_trained_on
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.schedule import Limits, schedule
-from heedful.training.sources import divided
+from heedful.training.sources import divided, rule_of
 from heedful.training.time_limit import ANSWERED, Plan, Speed, fitted, half_batch, part, sizes, units
 from heedful.training.watch import Watch
 
@@ -156,9 +157,10 @@ def _begun(
     kind = tasks.chosen(settings)
     check_reports(settings.training.report or ())
     settings = spread(asked_for(kind, settings), ranks, say)
+    same: Same = content
     if settings.resume:
-        kind = kind.for_folder(out / "last")
-    rows, valid = divided(kind, settings, settled=settings.resume)
+        kind, same = kind.for_folder(out / "last"), rule_of(read_card(out / "last"))
+    rows, valid = divided(kind, settings, settled=settings.resume, same=same)
     kind = kind if settings.resume else kind.for_rows(rows, settings)
     device = device_of(own_device(settings.device))
     asked = settings
@@ -196,7 +198,7 @@ def _begun(
 
     inputs = settings.training.watch
     watch = Watch(task, model, inputs, out, watched) if inputs and ranks.first else None
-    card = card_of(task, learned.rows, settings, rows.mapping)
+    card = card_of(task, learned.rows, settings, rows.mapping, same)
     if not settings.resume:
         begin(out, settings)
         # a resumed run begins with it, whatever it was made from

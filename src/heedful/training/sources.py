@@ -10,9 +10,12 @@ from typing import Any
 from heedful.checkpoints import read_card
 from heedful.data import Rows, parts, read
 from heedful.data.conll import stripped
+from heedful.data.split import Same, as_written, content
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.tasks.task import Task
+
+BY_CONTENT = "content"  # in heedful.json, under data.same
 
 
 def remembered_by(model: str | None) -> dict[str, str]:
@@ -29,9 +32,17 @@ def columns_of(card: Mapping[str, Any]) -> dict[str, str]:
     return {name: called for name, called in found.items() if isinstance(name, str) and isinstance(called, str)}
 
 
-def divided(kind: type[Task], settings: RunSettings, settled: bool = False) -> tuple[Rows, Rows]:
+def rule_of(card: Mapping[str, Any]) -> Same:
+    """Which rows counted as the same when a run held some back: by content, or, of a run whose ``heedful.json`` does
+    not say it, as written.
+    """
+    data = card.get("data")
+    return content if isinstance(data, Mapping) and data.get("same") == BY_CONTENT else as_written
+
+
+def divided(kind: type[Task], settings: RunSettings, settled: bool = False, same: Same = content) -> tuple[Rows, Rows]:
     """Training and validation rows, the same ones whenever the settings are, of the class that ``kind.for_rows`` tells,
-    or, where that is ``settled``, of ``kind``.
+    or, where that is ``settled``, of ``kind``. Rows whose first column is the ``same`` are not divided.
 
     Raises ``HeedfulError`` for what cannot be read, and for ``--data.valid-fraction`` beside validation data.
     """
@@ -50,7 +61,7 @@ def divided(kind: type[Task], settings: RunSettings, settled: bool = False) -> t
             raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
         held = take(list(settings.valid or settings.train), kind.columns, split="valid", remembered=rows.mapping)
         return rows, stripped(held, data.strip_prefix)
-    learned, held = kind.divide(rows, data.valid_fraction, settings.seed or 0)
+    learned, held = kind.divide(rows, data.valid_fraction, settings.seed or 0, same)
     learned.blank = rows.blank
     learned.read_as(rows)
     return learned, held
