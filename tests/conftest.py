@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: the suite's own processes make the machine busy
+
 import torch
 
 torch.set_num_threads(1)  # on tensors this small two wait for each other: tests take several times as long

@@ -94,7 +94,7 @@ def test_windows_locks_a_byte_behind_the_owner_s_name(tmp_path: Path, monkeypatc
         held[descriptor] = os.lseek(descriptor, 0, os.SEEK_CUR)
 
     monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(LK_NBLCK=2, locking=locking))
-    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(heedful.locks, "WINDOWS", True)
     monkeypatch.setattr(heedful.locks, "LOCK_SECONDS", 0.0)
     with locked(tmp_path / "run"):
         assert list(held.values()) == [heedful.locks.LOCKED_BYTE]

@@ -71,7 +71,7 @@ def _to_train(name: str) -> ModelConfig:
 
 def place(folder: Path, model: str, form: str) -> Path:
     """Where a form of a model lies."""
-    return folder / (model if form == "folder" else f"{model}.{form}")
+    return folder / (model if form == "folder" else f"{model}-{form}")
 
 
 def make(folder: Path, model: str, form: str) -> None:

@@ -435,11 +435,6 @@ class EncoderDecoderConfig(Config):
         _looks(self.encoder, "encoder", cross=False)
         _looks(self.decoder, "decoder", cross=True, causal=True)
         _stands(self.head, self.kind, not_on=(ImageHead,))
-        rows = (self.target or self.source).vocab_size
-        if self.special.start is not None and self.special.start >= rows:
-            raise HeedfulError(
-                f"special.start is {self.special.start}, but there are {rows} tokens; give one of theirs"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -266,9 +266,7 @@ class TrainingSettings(Settings):
     )
     planned_steps: int | None = _option("steps that fit into --max-minutes; measured by default", least=1)
     save_every: int | None = _option("steps between checkpoints", least=1)
-    keep: int | None = _option(
-        "checkpoints to keep; 0: none after the end; by default 1, and none after a run that patience ended", least=0
-    )
+    keep: int | None = _option("checkpoints to keep; 0: none at the end; 1 by default, 0 if patience ended it", least=0)
     log_every: int | None = _option("steps between lines of the log", least=1)
     threads: int | None = _option(
         "CPU threads of an operation, which decide its bits; torch's choice by default", least=1

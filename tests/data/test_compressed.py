@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-import heedful.auditing.characters as characters
 import heedful.data.files as files
+import heedful.data.split
 import heedful.text.pipelines as pipelines
-from heedful.auditing.characters import blanks_as_one
 from heedful.data.files import opened, text_stream
+from heedful.data.split import blanks_as_one
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.text.cuts import WORD_CUT, cuts
@@ -135,7 +135,7 @@ def test_a_vocabulary_is_learned_from_a_long_text_in_bounded_memory() -> None:
 
 def test_blanks_of_a_long_text_become_one_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     text = " \n".join(f"word{n} \t\u00a0 {'x' * (n % 9)}" for n in range(500)) + "\n\n"
-    monkeypatch.setattr(characters, "TOGETHER", 7)
+    monkeypatch.setattr(heedful.data.split, "TOGETHER", 7)
     assert blanks_as_one(text) == " ".join(text.split())
     assert blanks_as_one(" \n" * 20) == blanks_as_one("") == ""
 

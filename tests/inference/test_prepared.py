@@ -380,7 +380,7 @@ def test_mkl_multiplies_the_rows_that_it_is_fastest_for(intel: bool, monkeypatch
 def test_an_intel_processor_is_one_with_mkl(
     vendor: str, mkl: bool, listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(path: Path) -> str:
+    def read(path: Path, encoding: str) -> str:
         if not listed:
             raise FileNotFoundError(path)
         return f"processor : 0\nvendor_id : {vendor}\n"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import get_args
 
 from torch import nn
 
+from heedful.evaluation.verdict import Kind
 from heedful.settings import RunSettings, keys
 from heedful.training.averages import Exponential, Polynomial
 from heedful.training.schedule import SCHEDULES, schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
+VERDICTS = {kind for kind in get_args(Kind) if " " not in kind}
 
 
 def test_every_option_and_file_is_there() -> None:
@@ -22,7 +25,7 @@ def test_every_option_and_file_is_there() -> None:
     assert set(re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", PAGE)) <= known
     for file in re.findall(r"`(\w+/\w+\.py)`", PAGE):
         assert (ROOT / "src" / "heedful" / file).is_file(), file
-    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M)) == set(SCHEDULES)
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M)) == {*SCHEDULES} | VERDICTS
 
 
 def test_its_formulae_are_the_codes() -> None:

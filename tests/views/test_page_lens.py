@@ -166,6 +166,8 @@ def test_keys_walk_through_the_table_and_the_address_keeps_the_cell(open_page):
     page = open_page(lens_page(given, title="A lens"), "#layer=block 3&position=2")
     assert page.locator("tbody td.chosen").count() == 1
     page.keyboard.press("Tab")
+    if page.evaluate("() => document.activeElement === document.body"):  # where some versions of Chromium begin
+        page.keyboard.press("Tab")
     assert address(page).endswith("#layer=block+3&position=2")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowUp")

@@ -9,7 +9,7 @@ from typing import Any
 from heedful.checkpoints.facts import Fact, Inexpressible, Key, LayerTypes, Only, Stored, only
 from heedful.checkpoints.flat import Flat, flat, nested
 from heedful.checkpoints.rules import Rule, Tensors
-from heedful.config import Config, ModelConfig
+from heedful.config import Config, EncoderDecoderConfig, ModelConfig
 from heedful.errors import HeedfulError, nearest
 
 # fields that tell how a model is born and trained, not what it computes: where a family has no word for one, its
@@ -87,7 +87,9 @@ class Family:
         unsaid = theirs.get("heedful")
         ours.update({k: v for k, v in unsaid.items() if k.endswith(FREE)} if isinstance(unsaid, Mapping) else {})
         try:
-            return Config.from_dict(nested(ours))  # type: ignore[return-value]  # the family's kind is a model's
+            config: ModelConfig = Config.from_dict(nested(ours))  # type: ignore[assignment]  # the kind is a model's
+            _check_start(config)
+            return config
         except HeedfulError as error:
             key = self._key(case, str(error).partition(" ")[0])
             raise HeedfulError(f"{key}: {error}" if key else str(error)) from None
@@ -161,3 +163,12 @@ class Family:
     def known(self, name: str) -> bool:
         """Whether any class of the family has a tensor of this name."""
         return any(rule.claims(name) for case in self.cases for rule in (*case.rules, *case.body, *self.rules))
+
+
+def _check_start(config: ModelConfig) -> None:
+    """Raises ``HeedfulError`` for a start token that a decoder's vocabulary does not have."""
+    if not isinstance(config, EncoderDecoderConfig) or config.special.start is None:
+        return
+    start, tokens = config.special.start, (config.target or config.source).vocab_size
+    if start >= tokens:
+        raise HeedfulError(f"special.start is {start}, but there are {tokens} tokens; give one of theirs")
