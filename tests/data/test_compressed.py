@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import heedful.data.files as files
-import heedful.data.split
 import heedful.text.pipelines as pipelines
 from heedful.data.files import opened, text_stream
 from heedful.data.split import blanks_as_one
@@ -135,7 +134,7 @@ def test_a_vocabulary_is_learned_from_a_long_text_in_bounded_memory() -> None:
 
 def test_blanks_of_a_long_text_become_one_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     text = " \n".join(f"word{n} \t\u00a0 {'x' * (n % 9)}" for n in range(500)) + "\n\n"
-    monkeypatch.setattr(heedful.data.split, "TOGETHER", 7)
+    monkeypatch.setattr(sys.modules["heedful.data.split"], "TOGETHER", 7)
     assert blanks_as_one(text) == " ".join(text.split())
     assert blanks_as_one(" \n" * 20) == blanks_as_one("") == ""
 
