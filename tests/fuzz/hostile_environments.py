@@ -209,6 +209,8 @@ def _judged(
         return "refused"  # the line of why may have found no room
     if sent is not None and status in ENDS[sent[0]] and "Traceback" not in errors:
         return "ended by the signal"
+    if sent is not None and sent[0] is signal.SIGINT and "KeyboardInterrupt" in errors and "/heedful/" not in errors:
+        return "interrupted while Python itself began"
     if streams.startswith("|") and status == 141 and "Traceback" not in errors:
         return "nobody listens"
     if "2>&-" in streams or "2>/dev/full" in streams or "2>&1" in streams:
