@@ -18,7 +18,7 @@ import pytest
 
 from heedful import tasks
 from heedful.errors import HeedfulError
-from heedful.settings import RunSettings, to_toml
+from heedful.settings import RunSettings, TrainingSettings, to_toml
 from heedful.tasks import TASKS
 from heedful.training.log import Log
 from heedful.watching import runs as reading
@@ -192,6 +192,11 @@ def test_where_a_run_stands(tmp_path: Path) -> None:
         ({"max_steps": 10}, {"step": 5}, 0.5),
         ({"max_steps": 10, "max_epochs": 10}, {"step": 2, "epoch": 9.0}, 0.9),
         ({"max_steps": None, "max_minutes": 2.0}, {"step": 2, "seconds": 30.0}, 0.25),
+        (
+            {"max_steps": None, "max_minutes": 2.0, "training": TrainingSettings(planned_steps=8)},
+            {"step": 2, "seconds": 60.0},
+            0.25,
+        ),
         ({"max_steps": None}, {"step": 5}, None),
     ],
 )

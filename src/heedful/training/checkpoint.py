@@ -131,7 +131,7 @@ class Checkpoints:
         beside = self.path.with_name(self.path.name + ".part")
         with writing(self.path):
             self._fill(beside.open("wb+"), beside, state)
-            os.replace(beside, self.path)
+            move(beside, self.path)
 
     def _fill(self, file: BinaryIO, beside: Path, state: Mapping[str, Any]) -> None:
         """Write ``state`` into ``file``, which lies ``beside``, to the last byte."""

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from heedful.config import ModelConfig
 from heedful.data.pieces import size
 from heedful.data.rows import Row, Rows
+from heedful.errors import many
 from heedful.settings import RunSettings
 from heedful.tasks.shared import stacks_of
 from heedful.tasks.task import Encoded, Task
@@ -98,7 +99,7 @@ class Plan:
         batch = f"{t.batch_tokens:,} tokens" if t.batch_tokens else f"{t.batch_size or 0:,} examples"
         lines = [
             f"time       {minutes:g} min: {self.steps:,} steps of {batch} ({self.passes:.2g} passes), warm-up "
-            f"{self.warmup:,}, {self.evaluations} evaluations of {self.examples:,} examples"
+            f"{self.warmup:,}, {many(self.evaluations, 'evaluation')} of {many(self.examples)}"
         ]
         if self.notes:
             lines.append(f"           fitted to the time: {', '.join(self.notes)}")

@@ -312,10 +312,12 @@ def _share(settings: RunSettings | None, latest: Mapping[str, Any]) -> float | N
     """How much of the way to its nearest limit a run has gone; over 1 where it was given a later one since."""
     if settings is None:
         return None
+    planned = settings.training.planned_steps
     done = (
         (latest.get("step", 0), settings.max_steps),
+        (latest.get("step", 0), planned),
         (latest.get("epoch", 0), settings.max_epochs),
-        (latest.get("seconds", 0) / 60, settings.max_minutes),
+        (latest.get("seconds", 0) / 60, None if planned else settings.max_minutes),
     )
     return max((value / limit for value, limit in done if limit), default=None)
 
