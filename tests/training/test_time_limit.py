@@ -16,6 +16,7 @@ from heedful import cli, presets
 from heedful.data import Row, Rows
 from heedful.settings import ModelSettings, RunSettings, TrainingSettings, read_toml
 from heedful.training import run as running
+from heedful.training.report import ended
 from heedful.training.schedule import Limits
 from heedful.training.time_limit import Speed, fitted, half_batch, planned, sizes
 
@@ -244,6 +245,9 @@ def test_planned_steps_end_a_run_before_its_time(toy: Any, clock: Clock) -> None
     loop, _ = timed(toy, clock, 1, 1, limits=Limits(max_minutes=1, planned_steps=12))
     outcome = loop.fit()
     assert (outcome.steps, outcome.stopped_because) == (12, "max_minutes")
+    assert ended(outcome, 12).startswith("all planned steps are done after 12 steps")
+    assert ended(outcome, 13) == ended(outcome)
+    assert ended(outcome).startswith("the time is over")
 
 
 # ----------------------------------------------------------------------------------------------------------- whole runs

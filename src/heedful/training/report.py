@@ -70,12 +70,13 @@ def described(
     ]
 
 
-def ended(outcome: Outcome) -> str:
-    """Why and when a run came to its end."""
+def ended(outcome: Outcome, planned_steps: int | None = None) -> str:
+    """Why and when a run came to its end; ``planned_steps`` are those that --max-minutes was to have time for."""
+    planned = planned_steps is not None and outcome.steps >= planned_steps
     reasons = {
         "max_steps": "all steps are done",
         "max_epochs": "all epochs are done",
-        "max_minutes": "the time is over",
+        "max_minutes": "all planned steps are done" if planned else "the time is over",
         "patience": "no gain any more",
         "already done": f"this run was done already, by {_flag(outcome.met)},",
     }

@@ -236,7 +236,8 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
         draw(out, validation.best, validation.best_part.rows)
 
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
-    say(f"{ended(outcome)}; the best weights are those of step {best['step']:,}{_chance(outcome, task)}")
+    why = ended(outcome, settings.training.planned_steps)
+    say(f"{why}; the best weights are those of step {best['step']:,}{_chance(outcome, task)}")
     for line in _kept(loop, settings, outcome) if ranks.first else ():
         say(line)
     judgement = (
