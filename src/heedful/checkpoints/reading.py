@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from heedful.checkpoints.configuration import told
+from heedful.checkpoints.configuration import IDS, told
 from heedful.checkpoints.facts import label_names
 from heedful.checkpoints.families import family_of
 from heedful.checkpoints.family import Family
 from heedful.checkpoints.fitting import belongs, blank, fill, fresh_head, matched, not_finite
-from heedful.checkpoints.folder import CONFIG, find, multi_label, read_card, regression
+from heedful.checkpoints.folder import CONFIG, GENERATION, find, multi_label, read_card, read_json, regression
 from heedful.checkpoints.peft import is_adapter, open_adapter
 from heedful.checkpoints.peft_names import adaptable
 from heedful.checkpoints.pooling import pooled_head
@@ -140,6 +140,8 @@ def _opened(
     model.multi_label = multi_label(theirs)
     model.regression = isinstance(model.config.head, SequenceHead) and regression(theirs)
     model.kept = dict(theirs)
+    if (folder / GENERATION).exists():
+        model.kept_ids = {key: value for key, value in read_json(folder / GENERATION).items() if key in IDS}
     adaptable(model)
     return model
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from heedful import __version__
 from heedful.checkpoints.card import card_text, is_ours
-from heedful.checkpoints.configuration import GENERATES, IDS
+from heedful.checkpoints.configuration import GENERATES
 from heedful.checkpoints.facts import Always, Stored, label_tables
 from heedful.checkpoints.families import OWN, OWN_CASE, express
 from heedful.checkpoints.family import Case, Family
@@ -184,6 +184,6 @@ def _generation(model: Model) -> dict[str, Any]:
     special = config.special
     start = "bos_token_id" if config.kind == "decoder" else "decoder_start_token_id"
     end = list(special.end) if len(special.end) > 1 else next(iter(special.end), None)
-    ids = {key: model.kept.get(key) for key in IDS} if model.kept else {}
+    ids = dict(model.kept_ids)
     ids |= {start: special.start, "eos_token_id": end, "pad_token_id": special.pad}
     return {key: value for key, value in ids.items() if value is not None} | dict(model.generation)
