@@ -2,7 +2,7 @@
 
     make package
 
-Two cores: about a minute, most of it the installation of torch. Needs the package index for the requirements.
+Two cores: one to two minutes, most of it the installation of torch. Needs the package index for the requirements.
 """
 
 from __future__ import annotations

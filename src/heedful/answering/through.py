@@ -147,7 +147,7 @@ def predict(
 
 
 def _remembered(card: Mapping[str, Any]) -> dict[str, Any]:
-    """How the training data was read, as far as inputs are read alike."""
+    """Reading settings of the training data that also apply to inputs."""
     return {"remembered": columns_of(card), "strip_prefix": prefix_of(card)}
 
 

@@ -137,7 +137,7 @@ def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
 
 
 def _notes(rows: Rows, held: Rows) -> list[tuple[Rows, Literal["train", "valid"], str]]:
-    """How the files were read, where a person should know."""
+    """Notes for people on how the files were read."""
     others = [note for note in held.notes if note not in rows.notes]
     return [*((rows, "train", note) for note in rows.notes), *((held, "valid", note) for note in others)]
 

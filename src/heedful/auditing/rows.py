@@ -27,7 +27,7 @@ COPIES = {
 
 
 class Key(NamedTuple):
-    """What makes two rows equal, in a few bytes: see ``heedful.data.split.content``."""
+    """Digest that equal rows share (``heedful.data.split.content``)."""
 
     whole: bytes  # of all columns
     asked: bytes  # of those that a model is asked with

@@ -1,4 +1,4 @@
-"""What words with tags tell: a prefix that nearly all words share, and labels that stand on one word alone."""
+"""Findings on tagged words: a prefix that nearly all words share, labels that stand on one word alone."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Undecided(Exception):
 
 @dataclass(frozen=True)
 class Profile:
-    """What a column holds, by a sample of its values.
+    """Profile of a column, from a sample of its values.
 
     Attributes:
         values: those that are not blank.
