@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,11 @@ from safetensors.torch import load_file
 
 import heedful
 from heedful import cli, presets
+from heedful.cli import processes
 from heedful.data import Row, Rows
 from heedful.settings import ModelSettings, RunSettings, TrainingSettings, read_toml
 from heedful.training import run as running
-from heedful.training.report import ended
+from heedful.training.report import ended, too_short
 from heedful.training.schedule import Limits
 from heedful.training.time_limit import Speed, fitted, half_batch, planned, sizes
 
@@ -250,6 +252,28 @@ def test_planned_steps_end_a_run_before_its_time(toy: Any, clock: Clock) -> None
     assert ended(outcome).startswith("the time is over")
 
 
+@pytest.mark.parametrize(
+    ("planned", "warmup", "said"),
+    [
+        (12, 20, None),
+        (13, 5, None),
+        (40, 5, "30%"),
+        (40, 12, "warm-up of 12"),
+        (None, 12, "warm-up of 12"),
+        (None, 5, None),
+    ],
+)
+def test_a_run_that_its_time_ends_early_says_so(
+    toy: Any, clock: Clock, planned: int | None, warmup: int, said: str | None
+) -> None:
+    loop, _ = timed(toy, clock, 1, 1, limits=Limits(max_minutes=1, planned_steps=12))
+    training = TrainingSettings(planned_steps=planned, warmup=warmup)
+    settings = RunSettings(task="translation", train=("a",), out="a", max_minutes=1, training=training)
+    found = too_short(loop.fit(), settings)
+    assert (found is None) == (said is None)
+    assert said is None or (said in str(found) and "--max-minutes" in str(found))
+
+
 # ----------------------------------------------------------------------------------------------------------- whole runs
 
 
@@ -314,6 +338,17 @@ def test_a_whole_run_is_fitted_saved_and_resumed_with_the_same_bits(
     assert slow == [], "nor on resuming"
     first, second = (load_file(folder / "last" / "model.safetensors") for folder in (once, again))
     assert all(bool((first[name] == second[name]).all()) for name in first)
+
+
+def test_the_start_of_the_program_counts(
+    data: Path, tmp_path: Path, slow: list[RunSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = []
+    for seconds in (0.0, 30.0):
+        monkeypatch.setattr(processes, "started", time.monotonic() - seconds)
+        assert train(data, tmp_path / str(seconds), "--max-minutes=1", "--max-steps=2") == 0
+        planned.append(read_toml(tmp_path / str(seconds) / "run.toml").training.planned_steps or 0)
+    assert planned[1] < 0.7 * planned[0]
 
 
 def test_a_resumed_run_with_more_minutes_has_more_planned_steps(

@@ -25,14 +25,17 @@ def command() -> NoReturn:
     """
     try:
         import signal
+        import time
     except KeyboardInterrupt:
         os._exit(STOPPED)
+    started = time.monotonic()
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored, as ``nohup`` has it
     if heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process at once, and quietly
     _open_streams()
     from heedful.cli import processes, run
 
+    processes.started = started
     try:
         if heard:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,6 +16,7 @@ COMPUTING = ("train", "predict", "evaluate", "compare", "nearest", "verify", "in
 # each of these says how threads work, and is left as it is
 CHOSEN = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "OMP_DYNAMIC", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_NUM_THREADS")
 BUSY = 0.75  # cores that others use, from which on a machine is busy
+started: float | None = None  # clock (time.monotonic) at the start of this process; None where Python calls the command
 
 
 def rank() -> int:

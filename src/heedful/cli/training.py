@@ -9,6 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from heedful.cli import processes
 from heedful.cli.options import check_file, check_model, check_out
 from heedful.cli.parser import Flattened, Json
 from heedful.cli.processes import rank
@@ -50,7 +51,14 @@ def train(
         print(to_json(found) if json else "\n".join(people))
         return
     try:
-        result = run(settings, say=say_to(json), quiet=json, draw=draw_report, watched=draw_watch)
+        result = run(
+            settings,
+            say=say_to(json),
+            quiet=json,
+            draw=draw_report,
+            watched=draw_watch,
+            began=processes.started,
+        )
     except KeyboardInterrupt:
         saved = contents(Path(settings.out))
         raise KeyboardInterrupt(*([settings.out] if saved else [])) from None

@@ -31,6 +31,7 @@ from heedful.training.loop import Outcome
 from heedful.training.sources import BY_CONTENT
 
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
+SHORT = 0.7  # share of the planned steps below which a run that its time ended says so
 ROWS, CHARACTERS = 20_000, 2_000_000  # of training that the simple method of a verdict learns from at most
 
 
@@ -81,6 +82,19 @@ def ended(outcome: Outcome, planned_steps: int | None = None) -> str:
         "already done": f"this run was done already, by {_flag(outcome.met)},",
     }
     return f"{reasons[outcome.stopped_because]} after {many(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"
+
+
+def too_short(outcome: Outcome, settings: RunSettings) -> str | None:
+    """A warning where the clock ended a run long before its planned steps, or inside its warm-up; else None."""
+    steps, planned = outcome.steps, settings.training.planned_steps or 0
+    warmup = settings.training.warmup or 0
+    if outcome.stopped_because != "max_minutes" or (planned and steps >= planned):  # the plan has said so before
+        return None
+    if steps >= max(SHORT * planned, warmup + 1):
+        return None
+    where = f"inside the warm-up of {warmup:,} steps" if steps <= warmup else f"after {steps / planned:.0%} of its plan"
+    why = "the machine became slower than it was measured; " if planned > steps else ""
+    return f"! the time ended {where}: {why}go on with --resume and more --max-minutes"
 
 
 def judged(

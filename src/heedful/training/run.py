@@ -64,7 +64,16 @@ from heedful.training.optimisation import adamw
 from heedful.training.quicken import quicken
 from heedful.training.range_test import range_test
 from heedful.training.ranks import Ranks, joined, own_device
-from heedful.training.report import card_of, described, digest, ended, judged, trained_parameters, write_trained_on
+from heedful.training.report import (
+    card_of,
+    described,
+    digest,
+    ended,
+    judged,
+    too_short,
+    trained_parameters,
+    write_trained_on,
+)
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.schedule import Limits, schedule
 from heedful.training.sources import divided, rule_of
@@ -87,6 +96,7 @@ def train(
     quiet: bool = False,
     draw: Draw | None = None,
     watched: Callable[[Path], object] | None = None,
+    began: float | None = None,
 ) -> dict[str, Any]:
     """Train a model for ``settings.task`` and write its folder.
 
@@ -99,6 +109,7 @@ def train(
         quiet: show no progress.
         draw: given the folder, the best evaluation and the rows it was made on, when all is done.
         watched: given the folder whenever the maps of ``--training.watch`` were kept in it.
+        began: the clock (``time.monotonic``) from which ``--max-minutes`` counts; now where it is None.
 
     Returns:
         ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "trained",
@@ -109,7 +120,7 @@ def train(
         HeedfulError: for anything in the data or settings that cannot be right, before anything is written; for a
             folder in which another process trains, or that holds a run which is neither resumed nor overwritten.
     """
-    began = time.monotonic()
+    began = time.monotonic() if began is None else began
     with joined() as ranks, threads_restored(), ExitStack() as stack:
         if not ranks.first:
             say, quiet, draw, watched = _nothing, True, None, None
@@ -238,6 +249,8 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
     why = ended(outcome, settings.training.planned_steps)
     say(f"{why}; the best weights are those of step {best['step']:,}{_chance(outcome, task)}")
+    if (warning := too_short(outcome, settings)) is not None:
+        say(warning)
     for line in _kept(loop, settings, outcome) if ranks.first else ():
         say(line)
     judgement = (

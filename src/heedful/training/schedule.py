@@ -27,7 +27,7 @@ class Limits:
 
     max_steps: int | None = None
     max_epochs: float | None = None
-    max_minutes: float | None = None  # from reading the data to the last evaluation and writing
+    max_minutes: float | None = None  # from the start of the program to the last evaluation and writing
     planned_steps: int | None = None  # steps that fit into max_minutes
 
     def __post_init__(self) -> None:
