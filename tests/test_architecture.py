@@ -27,12 +27,7 @@ PACKAGE = ROOT / "src" / "heedful"
 # a room may import rooms of a lower number, and of its own; text and data are leaves, used from the upper rooms only
 ROOMS = {
     "errors": 0,
-    "values": 0,
-    "visible": 0,
-    "files": 0,
-    "locks": 0,
-    "machine": 0,
-    "hub": 0,
+    "util": 0,
     "config": 1,
     "presets": 1,
     "recipes": 1,
@@ -60,7 +55,6 @@ ROOMS = {
     "doctor": 8,
     "looking": 8,
     "watching": 8,
-    "terminal": 8,
     "cli": 9,
     "__main__": 9,
 }
@@ -163,7 +157,7 @@ def may_import(importer: str, imported: str) -> bool:
     if importer == imported:
         return True
     if importer in LEAVES:
-        return imported in ("errors", "files", "hub")
+        return imported in ("errors", "util")
     if imported in LEAVES:
         return ROOMS[importer] > ROOMS["models"]
     return ROOMS[importer] >= ROOMS[imported]

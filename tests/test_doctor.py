@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful import __version__, doctor, machine
+from heedful import __version__, doctor
 from heedful.cli import main
+from heedful.util import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.files import parse_json, parse_toml, read_json, read_toml, write
+from heedful.util.files import parse_json, parse_toml, read_json, read_toml, write
 
 
 def test_writing_makes_the_folder_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_what_is_no_file_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ):
         with pytest.raises(HeedfulError, match=said):
             read_json(tmp_path / name, "mend it")
-    monkeypatch.setattr("heedful.files.LARGEST", 1)
+    monkeypatch.setattr("heedful.util.files.LARGEST", 1)
     with pytest.raises(HeedfulError, match="large has 2 bytes, more than 1; mend it"):
         read_json(tmp_path / "large", "mend it")
 

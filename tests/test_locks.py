@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-import heedful.locks
+import heedful.util.locks
 from heedful.errors import HeedfulError
-from heedful.locks import LOCK, check_unlocked, contents, locked
+from heedful.util.locks import LOCK, check_unlocked, contents, locked
 
 HOLDER = """
 import sys, pathlib
-from heedful.locks import locked
+from heedful.util.locks import locked
 with locked(pathlib.Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()
@@ -72,7 +72,7 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
     def without(descriptor: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(heedful.locks, "_lock", without)
+    monkeypatch.setattr(heedful.util.locks, "_lock", without)
     with locked(tmp_path / "run") as has_locks:
         assert not has_locks
         check_unlocked(tmp_path / "run")
@@ -94,10 +94,10 @@ def test_windows_locks_a_byte_behind_the_owner_s_name(tmp_path: Path, monkeypatc
         held[descriptor] = os.lseek(descriptor, 0, os.SEEK_CUR)
 
     monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(LK_NBLCK=2, locking=locking))
-    monkeypatch.setattr(heedful.locks, "WINDOWS", True)
-    monkeypatch.setattr(heedful.locks, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(heedful.util.locks, "WINDOWS", True)
+    monkeypatch.setattr(heedful.util.locks, "LOCK_SECONDS", 0.0)
     with locked(tmp_path / "run"):
-        assert list(held.values()) == [heedful.locks.LOCKED_BYTE]
+        assert list(held.values()) == [heedful.util.locks.LOCKED_BYTE]
         assert (tmp_path / "run" / LOCK).read_text(encoding="utf-8").startswith(f"{os.getpid()} ")
         with pytest.raises(HeedfulError, match=f"process {os.getpid()} "):
             check_unlocked(tmp_path / "run")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from heedful import files, machine
 from heedful.errors import HeedfulError
+from heedful.util import files, machine
 from heedful.verification import kills
 
 SOURCES = sorted(Path(files.__file__).parent.rglob("*.py"))
@@ -73,9 +73,9 @@ for name in ("replace", "rename", "unlink", "remove"):
     setattr(os, name, refusing(getattr(os, name)))
 sys.modules["posix"] = None
 
-import heedful.files
-heedful.files.WINDOWS = True
-heedful.files.PATIENCE = 0.2
+import heedful.util.files
+heedful.util.files.WINDOWS = True
+heedful.util.files.PATIENCE = 0.2
 """
 
 TRAINED = """

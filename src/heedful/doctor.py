@@ -17,7 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from heedful import __version__, machine
+from heedful import __version__
+from heedful.util import machine
 
 REQUIRED = {  # by the lowest version, as pyproject.toml has them
     "torch": "2.11",

@@ -15,9 +15,9 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_type_hints
 
-from heedful import files
 from heedful.errors import HeedfulError, nearest
-from heedful.values import describe, fits
+from heedful.util import files
+from heedful.util.values import describe, fits
 
 _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "above": (operator.gt, "above"),

@@ -21,13 +21,14 @@ import numpy as np
 import pytest
 
 import heedful
-from heedful.answering import blocks, progress, through
+from heedful.answering import blocks, through
 from heedful.answering.through import predict
 from heedful.answering.unfinished import Unfinished
 from heedful.data.inputs import inputs
 from heedful.errors import HeedfulError
 from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import Answer
+from heedful.util import progress
 
 log = logging.getLogger("heedful")
 

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from heedful import cli, hub
+from heedful import cli
 from heedful.data import hub_sets, parts, read
 from heedful.data import pieces as cut
 from heedful.data.pieces import on_disk
 from heedful.errors import HeedfulError
+from heedful.util import hub
 
 Asked = list[tuple[str, Any, Any]]
 

@@ -12,9 +12,9 @@ import pytest
 from torch import nn
 
 from heedful.errors import HeedfulError
-from heedful.tasks.shares import among, each
 from heedful.training.engine import Replicated
-from heedful.training.ranks import Ranks
+from heedful.util.ranks import Ranks
+from heedful.util.shares import among, each
 
 
 class Thread(Ranks):

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from heedful import cli
-from heedful.training.ranks import joined
+from heedful.util.ranks import joined
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -33,8 +33,8 @@ from heedful.training import Limits, Loop, adamw
 from heedful.training.averages import Polynomial
 from heedful.training.engine import Alone, Replicated, Sharded, forgetful
 from heedful.training.muon import muon
-from heedful.training.ranks import Ranks, joined
 from heedful.training.schedule import constant
+from heedful.util.ranks import Ranks, joined
 
 ROWS = torch.randint(3, 20, (8, 6), generator=torch.Generator().manual_seed(3))
 ROWS[::3, 4:] = 0  # padding: micro-batches hold unlike numbers of tokens

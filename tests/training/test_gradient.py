@@ -8,7 +8,7 @@ from torch import nn
 
 from heedful.training.engine import Alone
 from heedful.training.gradient import Gradient, draws_from
-from heedful.training.ranks import Ranks, own_device
+from heedful.util.ranks import Ranks, own_device
 
 BATCHES = [{"x": torch.full((rows, 3), 0.5 + rows, dtype=torch.float64)} for rows in (4, 1, 3, 2)]
 

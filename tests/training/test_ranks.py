@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from heedful import cli
 from heedful.settings import read_toml
 from heedful.training import Checkpoints
-from heedful.training.ranks import gone, is_loss
+from heedful.util.ranks import gone, is_loss
 
 SCRIPT = Path(__file__).with_name("ranks_script.py")
 TINY = ("--preset", "transformer-tiny", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--model.ff-dim=16")

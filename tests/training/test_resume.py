@@ -16,7 +16,7 @@ import torch
 from heedful.errors import HeedfulError
 from heedful.training import Checkpoints, Limits, Loader, Log
 from heedful.training.engine import Alone
-from heedful.training.ranks import Ranks
+from heedful.util.ranks import Ranks
 
 
 def everything(loop):

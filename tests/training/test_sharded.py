@@ -10,8 +10,8 @@ import torch
 from heedful.errors import HeedfulError
 from heedful.training import sharded
 from heedful.training.checkpoint import Checkpoints, Damaged
-from heedful.training.ranks import Ranks
 from heedful.training.sharded import ShardedCheckpoints
+from heedful.util.ranks import Ranks
 
 
 def state(step, fill):

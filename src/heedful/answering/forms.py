@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import HeedfulError
-from heedful.values import to_json
+from heedful.util.values import to_json
 
 OBJECTS = (".jsonl", ".ndjson")
 OTHERS = (".json", ".csv", ".tsv", ".parquet", ".gz", ".xz", ".zst", ".zip", ".html", ".part")  # that are never written

@@ -15,7 +15,6 @@ from typing import Any
 from heedful import __version__
 from heedful.answering.blocks import FIRST, Seeds, blocks, size_of
 from heedful.answering.forms import form_of, outlined
-from heedful.answering.progress import Progress
 from heedful.answering.told import Told
 from heedful.answering.unfinished import Unfinished
 from heedful.checkpoints.configuration import home
@@ -25,11 +24,12 @@ from heedful.data.inputs import Given, described, inputs
 from heedful.errors import HeedfulError, many
 from heedful.generation.options import NAMES, part, resolve
 from heedful.tasks.pipeline import Pipeline, pipeline
-from heedful.tasks.shares import among
 from heedful.tasks.task import Answer
-from heedful.training.ranks import joined, own_device
 from heedful.training.sources import columns_of, prefix_of
-from heedful.values import to_json
+from heedful.util.progress import Progress
+from heedful.util.ranks import joined, own_device
+from heedful.util.shares import among
+from heedful.util.values import to_json
 
 SAYS = (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja")  # the files of a folder that make its answers
 log = logging.getLogger("heedful")

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from heedful.errors import HeedfulError
-from heedful.files import WINDOWS, move, read_json, write
+from heedful.util.files import WINDOWS, move, read_json, write
 
 
 class Unfinished:

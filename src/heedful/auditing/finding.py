@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from heedful.data import Row
-from heedful.visible import named
+from heedful.util.escaping import named
 
 PLACES = 3  # shown of each finding; all are in the JSON, up to ``KEPT``
 KEPT = 1000

@@ -11,7 +11,7 @@ from heedful.config import VisionConfig
 from heedful.data import Row, image_folder
 from heedful.errors import many
 from heedful.tasks.task import Encoded
-from heedful.visible import named
+from heedful.util.escaping import named
 
 LONG = 4  # times as long as wide, from which a square shows little of an image
 

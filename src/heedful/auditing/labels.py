@@ -12,7 +12,7 @@ from heedful.data.conll import line_of
 from heedful.data.numbers import as_number
 from heedful.data.rows import Kind
 from heedful.errors import many
-from heedful.visible import named
+from heedful.util.escaping import named
 
 FEW = 5  # of a label, so few examples hardly teach it
 NUMBERS = 20  # different numbers, above which labels are no names of classes

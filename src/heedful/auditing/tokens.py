@@ -12,7 +12,7 @@ from heedful.data import Row
 from heedful.errors import many
 from heedful.tasks.seen import seen
 from heedful.tasks.task import Encoded, Task
-from heedful.visible import named
+from heedful.util.escaping import named
 
 READ = 5_000  # examples whose tokens are looked at
 

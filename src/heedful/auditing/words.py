@@ -11,7 +11,7 @@ from heedful.data import Row
 from heedful.data.conll import line_of
 from heedful.data.rows import Kind
 from heedful.errors import many
-from heedful.visible import named
+from heedful.util.escaping import named
 
 MARKED = re.compile(r"\w{0,12}[^\w\s]")  # how a prefix begins: few letters, and a sign
 SHARED = 0.95  # of the words, from which on their prefix is none of their own

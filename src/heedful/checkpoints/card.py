@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from heedful.checkpoints.folder import CONFIG, README, read_card, read_json
-from heedful.files import write
+from heedful.util.files import write
 
 MARK = "<!-- written by heedful, and again with every save; without this line the file is yours and stays -->"
 PLACES = ("train", "valid", "out")  # settings that are files and folders

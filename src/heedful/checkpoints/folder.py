@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from heedful import files
 from heedful.checkpoints.hub import fetch
 from heedful.errors import HeedfulError
+from heedful.util import files
 
 CONFIG, CARD, GENERATION, WEIGHTS = "config.json", "heedful.json", "generation_config.json", "model.safetensors"
 INDEX, README = "model.safetensors.index.json", "README.md"

@@ -1,6 +1,6 @@
 """Models of the Hugging Face Hub: a folder brought here once, a folder sent there. No torch here.
 
-Its own settings are heard: ``heedful.hub``.
+Its own settings are heard: ``heedful.util.hub``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from heedful import __version__
 from heedful.errors import HeedfulError
-from heedful.hub import Refused, fetched
+from heedful.util.hub import Refused, fetched
 
 SHARDS = "-?????-of-?????"
 SAFE = ("model.safetensors", f"model{SHARDS}.safetensors", "adapter_model.safetensors")

@@ -9,7 +9,7 @@ from typing import Any
 from heedful.adapters import Adapter
 from heedful.checkpoints.folder import ADAPTER_CONFIG, find, read_json
 from heedful.errors import HeedfulError
-from heedful.values import describe, fits
+from heedful.util.values import describe, fits
 
 ADAPTER_WEIGHTS, ADAPTER_PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 HEADS = {  # the head under which a task's adapter was trained

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heedful import files
 from heedful.checkpoints.folder import read_json, to_json
 from heedful.config import PooledHead, Pooling
 from heedful.errors import HeedfulError
-from heedful.files import write
 from heedful.heads import head_of
 from heedful.models import Model
+from heedful.util import files
+from heedful.util.files import write
 
 MODULES = "modules.json"
 KNOWN = ("Transformer", "Pooling", "Normalize")  # in this order, the last one or not

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from heedful.checkpoints.configuration import home
 from heedful.checkpoints.folder import CONFIG, read_json, to_json
 from heedful.errors import HeedfulError, nearest
-from heedful.files import write
+from heedful.util.files import write
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,7 @@ import torch
 from heedful.checkpoints.folder import INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, read_json, reason
 from heedful.checkpoints.rules import Tensors
 from heedful.errors import HeedfulError
-from heedful.files import WINDOWS, check_regular
+from heedful.util.files import WINDOWS, check_regular
 
 FLOATS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # masks and ids of older files

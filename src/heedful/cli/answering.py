@@ -14,7 +14,7 @@ from heedful.cli.parser import Answering, Decoding, Device, Dtype, Json
 from heedful.cli.processes import rank, several
 from heedful.errors import HeedfulError
 from heedful.settings import AnsweringSettings, DataSettings, DecodingSettings
-from heedful.terminal import lines, to_json
+from heedful.util.terminal import lines, to_json
 
 
 def predict(
@@ -138,7 +138,7 @@ def nearest(
 
     import heedful
     from heedful.answering.neighbours import Index, texts_among
-    from heedful.answering.progress import Progress
+    from heedful.util.progress import Progress
 
     pipe = heedful.pipeline("feature-extraction", model, device=device, dtype=dtype)
     if among is None:

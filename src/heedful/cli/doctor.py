@@ -22,7 +22,7 @@ def doctor(
     The exit status is 1 where something is found that keeps heedful from working.
     """
     from heedful.doctor import lines, report
-    from heedful.values import to_json
+    from heedful.util.values import to_json
 
     facts = report(out)
     print(to_json(facts) if json else "\n".join(lines(facts)))

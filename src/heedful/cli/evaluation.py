@@ -13,7 +13,7 @@ from heedful.cli.parser import Answering, Decoding, Device, Dtype, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
 from heedful.settings import AnsweringSettings, DataSettings, DecodingSettings
-from heedful.terminal import print_comparison, print_result, say_to
+from heedful.util.terminal import print_comparison, print_result, say_to
 
 
 def evaluate(

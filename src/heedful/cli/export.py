@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from heedful.cli.options import check_model
 from heedful.cli.parser import Json
-from heedful.terminal import to_json
+from heedful.util.terminal import to_json
 
 
 def export(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heedful.cli.parser import Json
-from heedful.terminal import print_list
+from heedful.util.terminal import print_list
 
 
 def list_presets(*, json: Json = False) -> None:

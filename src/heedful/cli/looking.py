@@ -12,7 +12,7 @@ from heedful.cli.options import check_model
 from heedful.cli.parser import Device, Json
 from heedful.errors import HeedfulError, nearest
 from heedful.settings import DecodingSettings
-from heedful.terminal import to_json
+from heedful.util.terminal import to_json
 
 
 def summary(

@@ -17,9 +17,9 @@ from cyclopts import App, ArgumentCollection, Token
 
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError, nearest
-from heedful.files import parse_toml, read_bytes
-from heedful.locks import check_unlocked, contents
 from heedful.settings import AnsweringSettings, DecodingSettings, RunSettings, keys, read_toml
+from heedful.util.files import parse_toml, read_bytes
+from heedful.util.locks import check_unlocked, contents
 
 TAIL = 2**16  # bytes at the end of a run's log, in which its last line stands
 

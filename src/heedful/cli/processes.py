@@ -1,5 +1,5 @@
 """Processes and threads, before torch is imported: who speaks of those that ``torchrun`` started, what they may share,
-and how threads wait on a busy machine. The work itself is shared out by ``heedful.training.ranks``.
+and how threads wait on a busy machine. The work itself is shared out by ``heedful.util.ranks``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from heedful.cli.options import check_file, check_model, check_out
 from heedful.cli.parser import Flattened, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
-from heedful.locks import contents
 from heedful.settings import (
     DataSettings,
     ImageSettings,
@@ -23,7 +22,8 @@ from heedful.settings import (
     RunSettings,
     TokenizerSettings,
 )
-from heedful.terminal import print_result, program, say_to, to_json
+from heedful.util.locks import contents
+from heedful.util.terminal import print_result, program, say_to, to_json
 
 
 def train(

@@ -11,7 +11,7 @@ from heedful.cli.options import check_model
 from heedful.cli.parser import Json, app
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
-from heedful.terminal import say_to, to_json
+from heedful.util.terminal import say_to, to_json
 
 proofs = App(
     name="verify",

@@ -3,7 +3,7 @@
 Here live `read` and `parts` (readers.py, over files.py, tables.py, documents.py, images.py, hub_sets.py), what is read
 when it is asked for (`Picture`, pictures.py; texts, pieces.py and shelves.py), `split` (split.py), the built-in sets
 (builtin.py, over a file for each), what is drawn anew in each epoch (augment.py) and the plan of batches (batching.py).
-A leaf: it may import `heedful.errors`, `heedful.hub`, the standard library, and, when they are needed, `numpy`, `PIL`,
+A leaf: it may import `heedful.errors`, `heedful.util`, the standard library, and, when they are needed, `numpy`, `PIL`,
 `babel`, `pyarrow`, `zstandard` and `sklearn`; it knows nothing of tokenizers, models or tasks.
 """
 

@@ -7,9 +7,9 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from urllib.parse import unquote
 
-from heedful import hub
 from heedful.data.files import COMPRESSED, below, extension
 from heedful.errors import HeedfulError
+from heedful.util import hub
 
 PREFIX = "hub:"
 FORM = re.compile(r"hub:(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.%-]+))?(/(?P<path>[^:]*))?(:(?P<split>\w+))?")

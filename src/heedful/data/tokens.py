@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.files import move
+from heedful.util.files import move
 
 
 def stored(

@@ -10,13 +10,13 @@ import torch
 from heedful.data import Row, Rows
 from heedful.demos.show import Demo, Told
 from heedful.evaluation.metrics import exact_match
-from heedful.files import write
 from heedful.inspection.record import record
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.task import Measured
 from heedful.tasks.translation import Translation
+from heedful.util.files import write
 from heedful.views.attention import attention_page, attention_svg
 from heedful.views.maps import Maps
 from heedful.views.weights import merge_words

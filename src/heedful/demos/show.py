@@ -14,12 +14,12 @@ from typing import Any
 from heedful import tasks
 from heedful.data import Rows, read
 from heedful.errors import HeedfulError, many
-from heedful.locks import contents
 from heedful.settings import RunSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.task import Measured
-from heedful.terminal import program
 from heedful.training.run import train
+from heedful.util.locks import contents
+from heedful.util.terminal import program
 from heedful.views.draw import draw_report, draw_run
 
 

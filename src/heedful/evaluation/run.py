@@ -18,10 +18,10 @@ from heedful.evaluation.scored import overall
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.settings import RunSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
-from heedful.tasks.shares import among
 from heedful.tasks.task import Measured
-from heedful.training.ranks import joined, own_device
 from heedful.training.sources import columns_of, divided, prefix_of, rule_of
+from heedful.util.ranks import joined, own_device
+from heedful.util.shares import among
 
 
 def evaluate(

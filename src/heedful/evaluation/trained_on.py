@@ -25,8 +25,8 @@ from heedful.data.pieces import continues
 from heedful.errors import HeedfulError, many
 from heedful.evaluation.scored import Scored, overall
 from heedful.evaluation.verdict import chosen
-from heedful.files import write
 from heedful.tasks.task import Measured, Task
+from heedful.util.files import write
 
 FILE = "trained_on.bin"
 LIMIT = 5_000_000  # hashes that are kept; more rows are sampled

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from heedful.checkpoints.configuration import home
 from heedful.errors import HeedfulError
-from heedful.files import move
+from heedful.util.files import move
 
 # what tells a tokenizer or a preprocessor apart from weights, configurations and a run's own files
 BESIDE = (

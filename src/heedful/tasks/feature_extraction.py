@@ -28,7 +28,6 @@ from heedful.evaluation.classification import Mistakes
 from heedful.evaluation.scored import LOWER_IS_BETTER, Scored, overall
 from heedful.models import Model
 from heedful.settings import PoolingSettings, RunSettings
-from heedful.tasks import shares
 from heedful.tasks.contrast import contrastive, cosent, embedded, wrong
 from heedful.tasks.encoders import LONGEST, beginning, encoder_config, encoder_in, limit, longest_of, tuning
 from heedful.tasks.pairs import fitted
@@ -36,6 +35,7 @@ from heedful.tasks.related import SIDES, check_rows, groups_of, search, texts_of
 from heedful.tasks.shared import check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
 from heedful.text import Tokenizer
+from heedful.util import shares
 
 log = logging.getLogger("heedful")
 

@@ -28,7 +28,6 @@ from heedful.evaluation.pseudo import pseudo_log_likelihoods
 from heedful.evaluation.scored import Sums, overall
 from heedful.models import Encoder, Model
 from heedful.settings import DataSettings, RunSettings
-from heedful.tasks import shares
 from heedful.tasks.blanks import blanks
 from heedful.tasks.documents import divided, sampled
 from heedful.tasks.encoders import LONGEST, encoder_config, encoder_in, limit, longest_of, tuning
@@ -52,6 +51,7 @@ from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch
 from heedful.text import Tokenizer
 from heedful.text.filling import check_masked, filled, mask_of
 from heedful.text.words import joints
+from heedful.util import shares
 
 IN_TURN = 2000  # tokens masked one at a time, of a file that has more
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from heedful.tasks.shared import IGNORED
 from heedful.tasks.task import Task
 from heedful.text import Tokenizer
-from heedful.visible import named, pictured
+from heedful.util.escaping import named, pictured
 
 
 class Side(NamedTuple):

@@ -29,7 +29,6 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
-from heedful.tasks import shares
 from heedful.tasks.encoder_decoders import EncoderDecoderTask, Pair
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.shared import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
@@ -37,6 +36,7 @@ from heedful.tasks.specific import encoder_decoder_of, prefix_of, specific
 from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
 from heedful.text import Tokenizer
 from heedful.text.merge_dropout import MergeDropout
+from heedful.util import shares
 
 log = logging.getLogger("heedful")
 

@@ -30,7 +30,6 @@ from heedful.generation import decode
 from heedful.generation.options import part
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
-from heedful.tasks import shares
 from heedful.tasks.documents import divided, sampled
 from heedful.tasks.encoder_decoders import EncoderDecoderTask
 from heedful.tasks.encoders import LONGEST
@@ -51,6 +50,7 @@ from heedful.tasks.specific import encoder_decoder_of
 from heedful.tasks.task import EVALUATED, Answer, Baseline, Batch, Encoded, Measured, Said, short
 from heedful.text import Tokenizer
 from heedful.text.sentinels import check_holes, restored, sentinels_of, spans_of, written
+from heedful.util import shares
 
 SENTINELS = 100  # of a vocabulary that is trained here, as T5's own have
 A_HOLE = 16  # tokens of an answer for each hole at most, where neither a person nor the folder says

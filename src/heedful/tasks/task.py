@@ -21,8 +21,8 @@ from heedful.errors import HeedfulError
 from heedful.evaluation.scored import Scored
 from heedful.models import Model
 from heedful.settings import RunSettings
-from heedful.tasks import shares
-from heedful.visible import pictured
+from heedful.util import shares
+from heedful.util.escaping import pictured
 
 R = TypeVar("R")
 Batch = Mapping[str, Tensor]

@@ -61,7 +61,7 @@ from heedful.tasks.shared import (
 )
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
-from heedful.visible import named
+from heedful.util.escaping import named
 
 log = logging.getLogger("heedful")
 

@@ -41,7 +41,6 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
-from heedful.tasks import shares
 from heedful.tasks.conversations import (
     LONGEST,
     Talk,
@@ -84,6 +83,7 @@ from heedful.tasks.task import (
     short,
 )
 from heedful.text import Tokenizer, chat
+from heedful.util import shares
 
 log = logging.getLogger("heedful")
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import HeedfulError
-from heedful.files import read_bytes
 from heedful.text.families import ROLES
 from heedful.text.tokenizer import Tokenizer
+from heedful.util.files import read_bytes
 
 if TYPE_CHECKING:
     from jinja2 import Template

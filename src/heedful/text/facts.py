@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import HeedfulError
-from heedful.files import check_regular
-from heedful.files import read_json as read_value
 from heedful.text.families import ALONE, ANY, CLASSES, FAMILIES, ROLES, Family
+from heedful.util.files import check_regular
+from heedful.util.files import read_json as read_value
 
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 ENDLESS = 10**9  # a `model_max_length` beyond it says that there is no limit

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from heedful.errors import HeedfulError, nearest
-from heedful.files import write
 from heedful.text import facts
 from heedful.text.around import Around, around
 from heedful.text.readable import readable
+from heedful.util.files import write
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend

@@ -18,10 +18,10 @@ from pathlib import Path
 from heedful.checkpoints import read_card
 from heedful.checkpoints.folder import settle
 from heedful.errors import HeedfulError
-from heedful.files import write
-from heedful.locks import contents
 from heedful.settings import RunSettings, read_toml, resolve, to_toml
 from heedful.training.choices import changed, check_same
+from heedful.util.files import write
+from heedful.util.locks import contents
 
 BEGUN, BEGINNING = "run.toml", "run.toml.part"
 OWN = (BEGUN, BEGINNING, "heedful.json")  # either tells a folder that a run wrote

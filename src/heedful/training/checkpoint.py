@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import torch
 
 from heedful.errors import HeedfulError
-from heedful.files import check_regular, move
+from heedful.util.files import check_regular, move
 
 log = logging.getLogger("heedful")
 

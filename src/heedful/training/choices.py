@@ -16,8 +16,8 @@ from heedful.errors import HeedfulError
 from heedful.inference.linear import emulated
 from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, resolve
 from heedful.tasks.task import SOME, Task
-from heedful.training.ranks import Ranks
 from heedful.training.schedule import schedule
+from heedful.util.ranks import Ranks
 
 # Times that of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base on
 # MNLI (github.com/microsoft/LoRA, examples/NLU/roberta_base_mnli.sh).

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from heedful.stack import Block
-from heedful.tasks.shares import among
-from heedful.training.ranks import Ranks
+from heedful.util.ranks import Ranks
+from heedful.util.shares import among
 
 Batch = Mapping[str, Tensor]
 Objective = Callable[[Any, Batch], Tensor]

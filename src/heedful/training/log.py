@@ -13,9 +13,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from heedful.data.labels import brief
 from heedful.errors import HeedfulError
-from heedful.files import check_regular, move, parse_json
 from heedful.training.checkpoint import writing
 from heedful.training.reporters import Reporter
+from heedful.util.files import check_regular, move, parse_json
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from heedful.errors import HeedfulError, nearest
 from heedful.evaluation.scored import LOWER_IS_BETTER
 from heedful.inference.memory import Spare
-from heedful.tasks.shares import followed
 from heedful.training.averages import Average
 from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, Interrupts, completed, without
@@ -24,8 +23,9 @@ from heedful.training.engine import Alone
 from heedful.training.gradient import Batch, Gradient
 from heedful.training.guard import excess, longest
 from heedful.training.log import Log
-from heedful.training.ranks import gone, is_loss
 from heedful.training.schedule import Limits, Schedule
+from heedful.util.ranks import gone, is_loss
+from heedful.util.shares import followed
 
 FORMAT, REDUCED = 3, 4  # of the checkpoint: whole, and without the weights that the run's folder stores
 OVERRUN = 1.25  # times the time left that an evaluation may be expected to take before it is cut

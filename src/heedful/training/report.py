@@ -23,12 +23,12 @@ from heedful.data.split import Same, content
 from heedful.errors import many
 from heedful.evaluation.trained_on import TrainedOn
 from heedful.evaluation.verdict import MOST, Rival, Verdict, chosen, improving, verdict
-from heedful.files import write
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop import Outcome
 from heedful.training.sources import BY_CONTENT
+from heedful.util.files import write
 
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 SHORT = 0.7  # share of the planned steps below which a run that its time ended says so

@@ -31,7 +31,6 @@ from heedful.errors import HeedfulError
 from heedful.evaluation.intervals import standard_error
 from heedful.inference.linear import emulated
 from heedful.layers.norm import BatchNorm
-from heedful.locks import locked
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
@@ -63,7 +62,6 @@ from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
 from heedful.training.quicken import quicken
 from heedful.training.range_test import range_test
-from heedful.training.ranks import Ranks, joined, own_device
 from heedful.training.report import (
     card_of,
     described,
@@ -79,6 +77,8 @@ from heedful.training.schedule import Limits, schedule
 from heedful.training.sources import divided, rule_of
 from heedful.training.time_limit import ANSWERED, Plan, Speed, fitted, half_batch, part, sizes, units
 from heedful.training.watch import Watch
+from heedful.util.locks import locked
+from heedful.util.ranks import Ranks, joined, own_device
 
 WORTHWHILE = 2**20  # bytes of a checkpoint above which weights that the folder stores are left out of it
 FEWEST = 8  # validation examples of an evaluation, however little time is left

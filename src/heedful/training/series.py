@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.files import check_regular, parse_json, write
+from heedful.util.files import check_regular, parse_json, write
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FILE = "watch.jsonl"

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from heedful.errors import HeedfulError
 from heedful.training.beginning import SHARDS
 from heedful.training.checkpoint import Checkpoints, Damaged, copied, writing
-from heedful.training.ranks import Ranks
+from heedful.util.ranks import Ranks
 
 DIGESTS = "digests"  # of the files of shares, by name
 REMEDY = "start the run anew, or put a whole copy there"

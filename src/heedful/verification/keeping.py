@@ -11,7 +11,7 @@ from heedful import __version__
 from heedful.checkpoints.card import describe
 from heedful.checkpoints.folder import CARD, read_card, to_json
 from heedful.errors import HeedfulError
-from heedful.files import write
+from heedful.util.files import write
 from heedful.verification.report import Report
 
 

@@ -13,9 +13,9 @@ import torch
 from heedful.checkpoints import load, save
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
-from heedful.machine import total_memory
 from heedful.models import Model
 from heedful.text import Tokenizer
+from heedful.util.machine import total_memory
 from heedful.verification.report import Skipped
 
 TEXTS = ("Once upon a time", "How are you?", "The committee, after much debate, approved 3 of the 12 plans.")

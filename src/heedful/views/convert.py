@@ -7,8 +7,8 @@ import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from heedful import files
 from heedful.errors import HeedfulError
+from heedful.util import files
 from heedful.views import fonts
 from heedful.views.lowered import NAME, lowered
 from heedful.views.text import width

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import HeedfulError
-from heedful.files import parse_json, write
+from heedful.util.files import parse_json, write
 from heedful.views.confusion import confusion_svg
 from heedful.views.curve import loss_curve
 from heedful.views.mistakes import Mistake, mistakes_html, mistakes_svg

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import unicodedata
 
-from heedful.visible import visible as visible
+from heedful.util.escaping import visible
 
 
 def escaped(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.files import parse_json, write
+from heedful.util.files import parse_json, write
 from heedful.views import raster
 from heedful.views.curve import METRICS
 from heedful.views.maps import Array, Maps

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 from heedful.errors import HeedfulError
 from heedful.evaluation.scored import LOWER_IS_BETTER
-from heedful.files import parse_json
 from heedful.settings import RunSettings, read_toml
+from heedful.util.files import parse_json
 from heedful.views.curve import METRICS
 from heedful.views.text import visible
 

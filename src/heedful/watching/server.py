@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from heedful.errors import HeedfulError
-from heedful.values import to_json
+from heedful.util.values import to_json
 from heedful.views.runs import runs_page
 from heedful.watching.runs import Runs
 

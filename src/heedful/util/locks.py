@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import HeedfulError
-from heedful.files import WINDOWS
+from heedful.util.files import WINDOWS
 
 LOCK = ".lock"  # in a run's folder while a process writes there; a killed process leaves the file, but not the lock
 LOCK_SECONDS = 0.5  # for which a held lock is tried again: ``check_unlocked`` of another process holds it for a moment

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from heedful.errors import HeedfulError, many
-from heedful.values import to_json
+from heedful.util.values import to_json
 
 STDIN_BATCH = 64  # lines answered together: enough to fill a batch, few enough to be seen coming
 

@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Peers(Protocol):
-    """The processes; :class:`heedful.training.ranks.Ranks` are such."""
+    """The processes; :class:`heedful.util.ranks.Ranks` are such."""
 
     @property
     def rank(self) -> int:
