@@ -18,14 +18,14 @@ from heedful import tasks
 from heedful.checkpoints import save
 from heedful.data import Picture, Row, Rows, read
 from heedful.errors import HeedfulError
-from heedful.evaluation.baselines import linear_images, linear_text, packed
-from heedful.evaluation.metrics import translation_metrics
 from heedful.evaluation.run import evaluate, training_rows
+from heedful.metrics.translation import translation_metrics
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
+from heedful.tasks.baselines import linear_images, linear_text, packed
 from heedful.tasks.pipeline import pipeline
+from heedful.tasks.sources import divided
 from heedful.tasks.text_generation import TextGeneration
 from heedful.training.report import card_of
-from heedful.training.sources import divided
 from heedful.views.draw import draw_report
 
 FRUIT = ["apple", "pear", "plum", "quince", "fig", "grape"]
@@ -78,7 +78,7 @@ def test_pixels_tell_labels_apart() -> None:
 
 
 def test_large_and_many_images_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.evaluation.baselines.IMAGES", 20)
+    monkeypatch.setattr("heedful.tasks.baselines.IMAGES", 20)
     draw = np.random.default_rng(0)
     made = [draw.integers(100, size=(40, 60, 3)) + 150 * (i % 2) for i in range(50)]
     rows = Rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heedful.evaluation.classification import Mistakes, among_top, classified
+from heedful.metrics.classification import Mistakes, among_top, classified
 
 scores_of = pytest.importorskip("sklearn.metrics")
 

@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 
 from heedful.errors import HeedfulError
-from heedful.evaluation.entities import Entity, EntityScores, Scheme, entities, parted
+from heedful.metrics.entities import Entity, EntityScores, Scheme, entities, parted
 
 # seqeval's README and tests/test_metrics.py
 MISC = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful.evaluation.intervals import doubts, draws, intervals, resampled, standard_error
-from heedful.evaluation.labelled import Labelled
-from heedful.evaluation.metrics import translation_scores
-from heedful.evaluation.scored import Figures, Places, Sums, each, overall
+from heedful.metrics.intervals import doubts, draws, intervals, resampled, standard_error
+from heedful.metrics.labelled import Labelled
+from heedful.metrics.scored import Figures, Places, Sums, each, overall
+from heedful.metrics.translation import translation_scores
 
 
 def rate(right: Any) -> Sums:
@@ -63,7 +63,7 @@ def test_the_same_draws_again_for_every_model_and_however_many_at_a_time(monkeyp
     one, other = resampled([rate(right), rate(~right)])
     assert np.allclose(one["accuracy"] + other["accuracy"], 100)
     whole = np.concatenate(list(draws(50, 1000, 0)))
-    monkeypatch.setattr("heedful.evaluation.intervals.HELD", 70)
+    monkeypatch.setattr("heedful.metrics.intervals.HELD", 70)
     parts = list(draws(50, 1000, 0))
     assert len(parts) == 1000
     assert (np.concatenate(parts) == whole).all()

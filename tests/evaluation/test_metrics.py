@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
 
-from heedful.evaluation.metrics import (
+from heedful.metrics.scored import overall
+from heedful.metrics.translation import (
     exact_match,
     signatures,
     translation_metrics,
@@ -21,7 +22,6 @@ from heedful.evaluation.metrics import (
     unspaced,
     warnings_of,
 )
-from heedful.evaluation.scored import overall
 
 OUTPUTS = ["the cat sat on the mat .", "a dog ran", "Bonjour à tous !"]
 REFERENCES = ["the cat sat on a mat .", "the dog ran away", "Bonjour à tous !"]

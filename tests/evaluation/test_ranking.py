@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.evaluation import ranking
-from heedful.evaluation.scored import overall
+from heedful.metrics import ranking
+from heedful.metrics.scored import overall
 from heedful.tasks import contrast
 
 ODD = [

@@ -10,8 +10,8 @@ import string
 import numpy as np
 import pytest
 
-from heedful.evaluation.sentences import likest_sentences, sentences
-from heedful.evaluation.squad import (
+from heedful.metrics.sentences import likest_sentences, sentences
+from heedful.metrics.squad import (
     Score,
     best_threshold,
     best_thresholds,

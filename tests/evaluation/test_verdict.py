@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from heedful import cli
-from heedful.evaluation.baselines import NGrams, linear_text, svm
-from heedful.evaluation.labelled import Labelled
-from heedful.evaluation.scored import Sums
-from heedful.evaluation.verdict import MOST, Rival, improving, uniform, verdict
+from heedful.metrics.labelled import Labelled
+from heedful.metrics.scored import Sums
+from heedful.metrics.verdict import MOST, Rival, improving, uniform, verdict
 from heedful.settings import RunSettings
+from heedful.tasks.baselines import NGrams, linear_text, svm
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.report import remedy
 

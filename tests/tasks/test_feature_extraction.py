@@ -20,7 +20,7 @@ from heedful.checkpoints import load, save
 from heedful.config import PooledHead, RotaryPosition
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, many
-from heedful.evaluation.scored import overall
+from heedful.metrics.scored import overall
 from heedful.models import Model
 from heedful.settings import ModelSettings, PoolingSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.contrast import contrastive

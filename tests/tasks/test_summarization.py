@@ -19,11 +19,11 @@ from heedful.checkpoints import load, read_card
 from heedful.cli import main
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
-from heedful.evaluation.rouge import rouge
-from heedful.evaluation.scored import overall
 from heedful.looking.ask import Ask
 from heedful.looking.reading import read_source
 from heedful.looking.subject import opened
+from heedful.metrics.rouge import rouge
+from heedful.metrics.scored import overall
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.pipeline import Pipeline

@@ -17,11 +17,10 @@ from heedful.checkpoints import load, read_card, save
 from heedful.cli import main
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
-from heedful.evaluation.baselines import ridge_text
 from heedful.evaluation.compare import compare
-from heedful.evaluation.intervals import intervals
-from heedful.evaluation.regression import Regression
 from heedful.evaluation.run import evaluate
+from heedful.metrics.intervals import intervals
+from heedful.metrics.regression import Regression
 from heedful.settings import (
     DataSettings,
     LoraSettings,
@@ -31,6 +30,7 @@ from heedful.settings import (
     TrainingSettings,
     resolve,
 )
+from heedful.tasks.baselines import ridge_text
 from heedful.tasks.text_classification import TextClassification
 from heedful.tasks.text_regression import TextRegression
 from heedful.training.run import train

@@ -9,7 +9,7 @@ from typing import get_args
 
 from torch import nn
 
-from heedful.evaluation.verdict import Kind
+from heedful.metrics.verdict import Kind
 from heedful.settings import RunSettings, keys
 from heedful.training.averages import Exponential, Polynomial
 from heedful.training.schedule import SCHEDULES, schedule

@@ -23,7 +23,7 @@ import heedful
 from heedful import cli
 from heedful.checkpoints import read_card
 from heedful.data import read
-from heedful.evaluation.scored import Sums
+from heedful.metrics.scored import Sums
 from heedful.settings import read_toml
 from heedful.tasks.task import Measured
 from heedful.tasks.translation import Translation

@@ -14,7 +14,7 @@ from PIL import Image
 
 from heedful.data import Picture, Row
 from heedful.errors import HeedfulError
-from heedful.evaluation.classification import Mistakes
+from heedful.metrics.classification import Mistakes
 from heedful.views import mistakes_html, mistakes_svg
 from heedful.views.draw import draw_report
 from heedful.views.mistakes import Mistake

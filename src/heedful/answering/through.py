@@ -24,8 +24,8 @@ from heedful.data.inputs import Given, described, inputs
 from heedful.errors import HeedfulError, many
 from heedful.generation.options import NAMES, part, resolve
 from heedful.tasks.pipeline import Pipeline, pipeline
+from heedful.tasks.sources import columns_of, prefix_of
 from heedful.tasks.task import Answer
-from heedful.training.sources import columns_of, prefix_of
 from heedful.util.progress import Progress
 from heedful.util.ranks import joined, own_device
 from heedful.util.shares import among

@@ -24,9 +24,9 @@ from heedful.errors import many
 from heedful.models.base import device_of
 from heedful.settings import RunSettings, resolve
 from heedful.tasks.documents import sampled
+from heedful.tasks.sources import divided
 from heedful.tasks.task import Encoded, Task
 from heedful.training.choices import asked_for, settled, suggested_for
-from heedful.training.sources import divided
 
 FEW = 200  # examples whose tokens the short form looks at
 

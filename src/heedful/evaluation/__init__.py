@@ -1,1 +1,3 @@
-"""How good it is: metrics as the field computes them, and a whole evaluation of a model folder."""
+"""Evaluation: ``heedful evaluate`` (``run``), ``heedful compare`` (``compare``), and the rows that a model was trained on
+(``trained_on``). The metrics themselves are in ``heedful.metrics``.
+"""

@@ -14,14 +14,14 @@ from heedful.data.builtin import SPLITS
 from heedful.data.conll import stripped
 from heedful.data.inputs import by_columns
 from heedful.errors import HeedfulError, many, nearest
-from heedful.evaluation.intervals import doubts
-from heedful.evaluation.paired import Difference, differences, verdict
-from heedful.evaluation.scored import each
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
+from heedful.metrics.intervals import doubts
+from heedful.metrics.paired import Difference, differences, verdict
+from heedful.metrics.scored import each
 from heedful.tasks.pipeline import Pipeline, pipeline
+from heedful.tasks.sources import columns_of, prefix_of
 from heedful.tasks.task import Encoded, Measured, short
 from heedful.tasks.translation import Translation
-from heedful.training.sources import columns_of, prefix_of
 
 ANY_TOKENS = "bits_per_byte"  # tells models apart whose tokens differ; a loss a token does not
 MOST = 300  # characters of an input that are shown

@@ -13,13 +13,13 @@ from heedful.data.conll import stripped
 from heedful.data.files import STDIN
 from heedful.data.inputs import by_columns
 from heedful.errors import HeedfulError, many, nearest
-from heedful.evaluation.intervals import doubts, intervals
-from heedful.evaluation.scored import overall
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
+from heedful.metrics.intervals import doubts, intervals
+from heedful.metrics.scored import overall
 from heedful.settings import RunSettings
 from heedful.tasks.pipeline import Pipeline, pipeline
+from heedful.tasks.sources import columns_of, divided, prefix_of, rule_of
 from heedful.tasks.task import Measured
-from heedful.training.sources import columns_of, divided, prefix_of, rule_of
 from heedful.util.ranks import joined, own_device
 from heedful.util.shares import among
 
@@ -57,7 +57,7 @@ def evaluate(
 
     Returns:
         ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``: ``intervals`` holds
-        [low, high] of the metrics (``heedful.evaluation.intervals``). With ``baseline`` also ``"baseline"``, its
+        [low, high] of the metrics (``heedful.metrics.intervals``). With ``baseline`` also ``"baseline"``, its
         ``"name"`` and ``"metrics"``, and always what the task tells besides: ``"by_class"`` and ``"confusion"`` of a
         classifier, ``"by_format"`` where the rows of a translation name theirs. Where the folder tells what the model
         was trained on, also ``"trained_on"``, how many of the examples were, and where some were and others not

@@ -23,8 +23,8 @@ from heedful.auditing.rows import keys_of
 from heedful.data import Row
 from heedful.data.pieces import continues
 from heedful.errors import HeedfulError, many
-from heedful.evaluation.scored import Scored, overall
-from heedful.evaluation.verdict import chosen
+from heedful.metrics.scored import Scored, overall
+from heedful.metrics.verdict import chosen
 from heedful.tasks.task import Measured, Task
 from heedful.util.files import write
 

@@ -20,8 +20,8 @@ from heedful.data.labels import brief
 from heedful.data.plausible import MOST, no_names
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many, nearest
-from heedful.evaluation.labelled import Labelled
-from heedful.evaluation.scored import overall
+from heedful.metrics.labelled import Labelled
+from heedful.metrics.scored import overall
 from heedful.models import Model
 from heedful.stack import initialise
 from heedful.tasks.task import Baseline

@@ -16,8 +16,8 @@ from heedful.checkpoints.configuration import home
 from heedful.checkpoints.folder import find
 from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
 from heedful.errors import HeedfulError
-from heedful.evaluation.scored import Figures, Sums
 from heedful.generation.options import NAMES
+from heedful.metrics.scored import Figures, Sums
 from heedful.models import EncoderDecoder, Model
 from heedful.settings import RunSettings
 from heedful.tasks.output_loss import output_loss

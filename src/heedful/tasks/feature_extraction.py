@@ -22,12 +22,12 @@ from heedful.data import Kind, Row, Rows, split
 from heedful.data.batching import ordered
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
-from heedful.evaluation import ranking
-from heedful.evaluation.baselines import word_vectors
-from heedful.evaluation.classification import Mistakes
-from heedful.evaluation.scored import LOWER_IS_BETTER, Scored, overall
+from heedful.metrics import ranking
+from heedful.metrics.classification import Mistakes
+from heedful.metrics.scored import LOWER_IS_BETTER, Scored, overall
 from heedful.models import Model
 from heedful.settings import PoolingSettings, RunSettings
+from heedful.tasks.baselines import word_vectors
 from heedful.tasks.contrast import contrastive, cosent, embedded, wrong
 from heedful.tasks.encoders import LONGEST, beginning, encoder_config, encoder_in, limit, longest_of, tuning
 from heedful.tasks.pairs import fitted

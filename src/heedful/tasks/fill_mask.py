@@ -24,8 +24,7 @@ from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_of
 from heedful.data.split import Same, content
 from heedful.data.windows import Window
 from heedful.errors import HeedfulError
-from heedful.evaluation.pseudo import pseudo_log_likelihoods
-from heedful.evaluation.scored import Sums, overall
+from heedful.metrics.scored import Sums, overall
 from heedful.models import Encoder, Model
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks.blanks import blanks
@@ -46,6 +45,7 @@ from heedful.tasks.hidden import (
     window_of,
 )
 from heedful.tasks.output_loss import output_loss
+from heedful.tasks.pseudo import pseudo_log_likelihoods
 from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Said, Task, short
 from heedful.text import Tokenizer

@@ -25,14 +25,14 @@ from heedful.data.arrays import moments
 from heedful.data.augment import erase, flip, mixup, pad_crop, rand_augment
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
-from heedful.evaluation.baselines import linear_images, svm
-from heedful.evaluation.classification import Mistakes, among_top
-from heedful.evaluation.labelled import Labelled
-from heedful.evaluation.scored import overall
 from heedful.heads import head_of
+from heedful.metrics.classification import Mistakes, among_top
+from heedful.metrics.labelled import Labelled
+from heedful.metrics.scored import overall
 from heedful.models import Model
 from heedful.settings import AveragingSettings, ImageSettings, ModelSettings, RunSettings, TrainingSettings
 from heedful.stack import initialise
+from heedful.tasks.baselines import linear_images, svm
 from heedful.tasks.classes import (
     check_classifier,
     checked_top,
@@ -328,7 +328,7 @@ class ImageClassification(Task):
         return [one | {"input": short(Path(row.values["image"].name).name, LINE)} for row, one in told]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Logistic regression on the pixels: ``heedful.evaluation.baselines.linear_images``."""
+        """Logistic regression on the pixels: ``heedful.tasks.baselines.linear_images``."""
         name, said = linear_images(learned(), rows, self.preprocessing.channels, self.preprocessing.size)
         truth = [labels_of(row) for row in rows]
         scored = Labelled.of(self.labels, truth, [(label,) for label in said])

@@ -22,9 +22,9 @@ from heedful.data import Kind, Row, Rows, split
 from heedful.data.rows import Span
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many, nearest
-from heedful.evaluation.classification import Mistakes
-from heedful.evaluation.sentences import likest_sentences
-from heedful.evaluation.squad import best_thresholds, by_kind, score, squad_sums
+from heedful.metrics.classification import Mistakes
+from heedful.metrics.sentences import likest_sentences
+from heedful.metrics.squad import best_thresholds, by_kind, score, squad_sums
 from heedful.models import Model
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks.encoders import beginning, encoder_config, encoder_in, limit, longest_of, tuning

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heedful.data import Row
 from heedful.errors import HeedfulError, many
-from heedful.evaluation import ranking
+from heedful.metrics import ranking
 from heedful.settings import RunSettings
 
 SIDES = ("text", "text_pair", "negative")

@@ -25,9 +25,9 @@ from heedful.data.masking import SHARE
 from heedful.data.split import Same, content
 from heedful.data.windows import Window
 from heedful.errors import HeedfulError, many
-from heedful.evaluation.scored import Sums, overall
 from heedful.generation import decode
 from heedful.generation.options import part
+from heedful.metrics.scored import Sums, overall
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.documents import divided, sampled

@@ -11,8 +11,8 @@ import numpy as np
 
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError
-from heedful.evaluation.rouge import Rouge
 from heedful.generation.options import part
+from heedful.metrics.rouge import Rouge
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks.encoder_decoders import Pair, with_loss

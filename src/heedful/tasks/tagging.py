@@ -10,7 +10,7 @@ from heedful.data import Row, Rows
 from heedful.data.conll import line_of
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many, nearest
-from heedful.evaluation.entities import OUTSIDE, PARTS, Scheme, entities, parted
+from heedful.metrics.entities import OUTSIDE, PARTS, Scheme, entities, parted
 
 ORDER = {part: place for place, part in enumerate("BIES")}
 

@@ -18,7 +18,7 @@ from heedful.data import Kind, Picture, Row, Rows, Span, split
 from heedful.data.batching import ordered
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
-from heedful.evaluation.scored import Scored
+from heedful.metrics.scored import Scored
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.util import shares

@@ -28,12 +28,12 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.numbers import are_quantities, as_number
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
-from heedful.evaluation.baselines import linear_text, svm
-from heedful.evaluation.classification import Mistakes
-from heedful.evaluation.labelled import Labelled
-from heedful.evaluation.scored import overall
+from heedful.metrics.classification import Mistakes
+from heedful.metrics.labelled import Labelled
+from heedful.metrics.scored import overall
 from heedful.models import Model
 from heedful.settings import RunSettings
+from heedful.tasks.baselines import linear_text, svm
 from heedful.tasks.classes import (
     check_classifier,
     checked_top,
@@ -383,7 +383,7 @@ class TextClassification(Task):
         return Measured(overall(each), each.details() | mistakes.details(), each, each.outputs())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """TF-IDF and logistic regression: ``heedful.evaluation.baselines.linear_text``."""
+        """TF-IDF and logistic regression: ``heedful.tasks.baselines.linear_text``."""
         known = learned()
         texts, asked = ([" ".join(self._texts(row)) for row in part] for part in (known, rows))
         said = linear_text(texts, list(map(labels_of, known)), asked, self.multi_label)

@@ -26,12 +26,11 @@ from heedful.data.pieces import continues
 from heedful.data.split import Same, content, split
 from heedful.data.windows import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
-from heedful.evaluation.baselines import NGrams, packed
-from heedful.evaluation.scored import Figures, Sums, overall
 from heedful.generation import decode, stream
 from heedful.generation.options import NAMES, part, resolve
 from heedful.generation.pieces import pieces
 from heedful.generation.stopping import cut, until
+from heedful.metrics.scored import Figures, Sums, overall
 from heedful.models import Decoder, Model
 from heedful.settings import (
     AveragingSettings,
@@ -41,6 +40,7 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
+from heedful.tasks.baselines import NGrams, packed
 from heedful.tasks.conversations import (
     LONGEST,
     Talk,
@@ -401,7 +401,7 @@ class TextGeneration(Task):
             yield np.searchsorted(stream.starts, index, side="right") - 1, (index - 1) // stream.context, nats[real]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """xz, which has read what the model learned from: ``heedful.evaluation.baselines.packed``."""
+        """xz, which has read what the model learned from: ``heedful.tasks.baselines.packed``."""
         if are_talks(rows):
             raise HeedfulError("no simple method answers prompts or messages; leave --baseline out")
         before, texts = ([row.values["text"] for row in part] for part in (learned(), rows))
@@ -409,7 +409,7 @@ class TextGeneration(Task):
         return Baseline(name, {"bits_per_byte": packed(before, texts)})
 
     def quick_baseline(self, examples: Sequence[Window | Talk], rows: Rows, learned: Rows) -> Baseline | None:
-        """Trigrams of the model's own tokens: ``heedful.evaluation.baselines.NGrams``."""
+        """Trigrams of the model's own tokens: ``heedful.tasks.baselines.NGrams``."""
         return self._counted(examples, learned, 3)
 
     def guess(self, examples: Sequence[Window | Talk], rows: Rows, learned: Rows) -> Baseline | None:

@@ -24,11 +24,11 @@ from heedful.data import Kind, Row, Rows, split
 from heedful.data.numbers import as_number
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
-from heedful.evaluation.baselines import ridge_text
-from heedful.evaluation.regression import Regression
-from heedful.evaluation.scored import LOWER_IS_BETTER, overall
+from heedful.metrics.regression import Regression
+from heedful.metrics.scored import LOWER_IS_BETTER, overall
 from heedful.models import Model
 from heedful.settings import RunSettings
+from heedful.tasks.baselines import ridge_text
 from heedful.tasks.classes import check_classifier, classifier_in
 from heedful.tasks.pairs import Example, examples_of, sides_of
 from heedful.tasks.shared import reads, tokenizer_of
@@ -193,7 +193,7 @@ class TextRegression(TextClassification):
         return Measured(overall(scored), each=scored, outputs=found.tolist())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """TF-IDF and ridge regression: ``heedful.evaluation.baselines.ridge_text``."""
+        """TF-IDF and ridge regression: ``heedful.tasks.baselines.ridge_text``."""
         known = learned()
         texts, asked = ([" ".join(self._texts(row)) for row in part] for part in (known, rows))
         found = ridge_text(texts, [row.values["label"] for row in known], asked)

@@ -20,8 +20,8 @@ from heedful.config import EncoderConfig, ModelConfig, TokenHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
-from heedful.evaluation.classification import Mistakes
-from heedful.evaluation.entities import OUTSIDE, Entity, EntityScores, Scheme, entities
+from heedful.metrics.classification import Mistakes
+from heedful.metrics.entities import OUTSIDE, Entity, EntityScores, Scheme, entities
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks import tagging

@@ -15,8 +15,8 @@ import numpy as np
 from heedful.checkpoints.folder import find, read_card
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError, nearest
-from heedful.evaluation.metrics import exact_match, signatures, translation_scores, warnings_of
-from heedful.evaluation.scored import overall
+from heedful.metrics.scored import overall
+from heedful.metrics.translation import exact_match, signatures, translation_scores, warnings_of
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks.encoder_decoders import Pair, with_loss

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
-from heedful.evaluation.scored import LOWER_IS_BETTER
 from heedful.inference.memory import Spare
+from heedful.metrics.scored import LOWER_IS_BETTER
 from heedful.training.averages import Average
 from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, Interrupts, completed, without

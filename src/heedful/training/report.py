@@ -22,12 +22,12 @@ from heedful.data.pieces import on_disk, size
 from heedful.data.split import Same, content
 from heedful.errors import many
 from heedful.evaluation.trained_on import TrainedOn
-from heedful.evaluation.verdict import MOST, Rival, Verdict, chosen, improving, verdict
+from heedful.metrics.verdict import MOST, Rival, Verdict, chosen, improving, verdict
 from heedful.models import Model
 from heedful.settings import RunSettings
+from heedful.tasks.sources import BY_CONTENT
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop import Outcome
-from heedful.training.sources import BY_CONTENT
 from heedful.util.files import write
 
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
@@ -106,7 +106,7 @@ def judged(
     given without it.
 
     Returns:
-        ``{"verdict": ...}`` as :class:`heedful.evaluation.verdict.Verdict` has it, with ``"remedy"``: what to do where
+        ``{"verdict": ...}`` as :class:`heedful.metrics.verdict.Verdict` has it, with ``"remedy"``: what to do where
         the model is not better than the baseline, else None. Empty where nothing was measured.
     """
     scored = None if measured is None else measured.blocks or measured.each

@@ -28,13 +28,14 @@ from heedful.checkpoints.fitting import pack
 from heedful.data import Rows
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
-from heedful.evaluation.intervals import standard_error
 from heedful.inference.linear import emulated
 from heedful.layers.norm import BatchNorm
+from heedful.metrics.intervals import standard_error
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
 from heedful.settings import RunSettings, resolve
+from heedful.tasks.sources import divided, rule_of
 from heedful.tasks.task import Encoded, Measured, Said, Task
 from heedful.training.averages import average_of
 from heedful.training.beginning import (
@@ -74,7 +75,6 @@ from heedful.training.report import (
 )
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.schedule import Limits, schedule
-from heedful.training.sources import divided, rule_of
 from heedful.training.time_limit import ANSWERED, Plan, Speed, fitted, half_batch, part, sizes, units
 from heedful.training.watch import Watch
 from heedful.util.locks import locked

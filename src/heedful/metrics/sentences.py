@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from heedful.evaluation.rouge import SPACELESS
+from heedful.metrics.rouge import SPACELESS
 
 _ENDS = re.compile(r"(?<=[.!?])[\"')\]]*\s+|(?<=[。！？])\s*|\n\s*\n\s*")
 _WORDS = re.compile(rf"[{SPACELESS}]|[^\W{SPACELESS}]+")

@@ -3,7 +3,7 @@
 The metric that chose the weights is compared on the validation rows, example by example: the difference to a rival and
 its 95 % interval by the paired bootstrap. The model is better or worse where the interval excludes 0; of fewer than 30
 examples, whose interval is too narrow, approximate randomisation must exclude chance, too
-(:func:`heedful.evaluation.paired.differences`).
+(:func:`heedful.metrics.paired.differences`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from heedful.data import Span
-from heedful.evaluation.intervals import FEW
-from heedful.evaluation.paired import Difference, differences
-from heedful.evaluation.scored import LOWER_IS_BETTER, Joins, Places, Scored, Sums
+from heedful.metrics.intervals import FEW
+from heedful.metrics.paired import Difference, differences
+from heedful.metrics.scored import LOWER_IS_BETTER, Joins, Places, Scored, Sums
 
 Kind = Literal["better", "cannot tell", "chance", "one class", "writes nothing", "below"]
 USELESS: tuple[Kind, ...] = ("chance", "one class", "writes nothing")

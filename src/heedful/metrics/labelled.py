@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from heedful.evaluation.classification import by_class, classified, several_classified
-from heedful.evaluation.scored import Figures, Places
+from heedful.metrics.classification import by_class, classified, several_classified
+from heedful.metrics.scored import Figures, Places
 
 Ids = NDArray[np.int64]
 
