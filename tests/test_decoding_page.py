@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from heedful.generation.options import Options
-from heedful.inference import KINDS
+from heedful.kernels import KINDS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
 

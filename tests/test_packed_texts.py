@@ -26,7 +26,7 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.errors import HeedfulError
-from heedful.inference.unpadded import unpad
+from heedful.kernels.unpadded import unpad
 from heedful.models import build
 
 SCHEMES = [

@@ -152,7 +152,7 @@ def of_answers() -> Iterator[str]:
     """How answers are measured."""
     yield (
         "Generations are greedy, and none may end early. `plain` is a model as training leaves it, without "
-        "`heedful.inference.prepare`. Every answer is compared. Our plain float32 model reads the tokens that each "
+        "`heedful.kernels.optimize`. Every answer is compared. Our plain float32 model reads the tokens that each "
         f"program chose: in float32 none may lie more than {TOLERANCE['float32']} standard deviations below its best, "
         "in lower precisions no more than rounding explains; beams are compared by log-probability, states and logits "
         "by their largest difference. A time with another answer is struck out. x-transformers is measured with "

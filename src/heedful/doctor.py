@@ -185,7 +185,7 @@ def _device() -> dict[str, Any]:
 def _kernels() -> dict[str, Any]:
     import torch
 
-    from heedful.inference.linear import emulated
+    from heedful.kernels.prepacked_linear import emulated
 
     mkldnn, cpu = torch.backends.mkldnn.is_available(), torch.device("cpu")
     half = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False) if mkldnn else lambda: False

@@ -18,7 +18,7 @@ import heedful
 from heedful import presets
 from heedful.generation import decode
 from heedful.generation.sampling import draws
-from heedful.inference import prepare
+from heedful.kernels import optimize as prepare
 
 PROMPTS, STEPS, VOCAB, SEED, BORDER = 200, 5, 1000, 11, 1e-5
 CONFIGS = {

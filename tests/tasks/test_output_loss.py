@@ -15,12 +15,12 @@ import heedful
 from heedful import presets
 from heedful.config import LanguageHead, MaskedHead
 from heedful.heads import head_of
-from heedful.inference.memory import alike
+from heedful.kernels.allocator import alike
+from heedful.kernels.training_linear import learn_directly
 from heedful.tasks import output_loss as module
 from heedful.tasks.output_loss import InChunks, output_loss
 from heedful.tasks.r_drop import beside
 from heedful.tasks.shared import IGNORED
-from heedful.training.products import learn_directly
 
 ROWS, WIDTH, WORDS = 23, 16, 301
 
@@ -105,8 +105,8 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
 
 @pytest.mark.parametrize("direct", [False, True], ids=["as it is", "by oneDNN"])
 def test_float32_stays_float32(direct: bool, chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.training.products.LARGE", 0)
-    monkeypatch.setattr("heedful.inference.linear.intel", lambda: not direct)
+    monkeypatch.setattr("heedful.kernels.training_linear.LARGE", 0)
+    monkeypatch.setattr("heedful.kernels.prepacked_linear.intel", lambda: not direct)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=True)
     hidden.requires_grad_()

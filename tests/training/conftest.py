@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful.training.dropout import Bits
+from heedful.kernels.dropout import Bits
 
 
 @pytest.fixture(scope="session")

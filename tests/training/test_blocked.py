@@ -10,10 +10,10 @@ from torch import Tensor
 
 import heedful
 from heedful import presets
+from heedful.kernels import blocked_attention as module
+from heedful.kernels.blocked_attention import attend_in_blocks, blocked_attention, parts
+from heedful.kernels.dropout import Bits
 from heedful.layers.attention import attention_weights, explicit_attention, fused_attention
-from heedful.training import blocked as module
-from heedful.training.blocked import attend_in_blocks, blocked_attention, parts
-from heedful.training.dropout import Bits
 
 RATE = 0.4
 SOME = torch.rand(4, 1, 9, 12, generator=torch.Generator().manual_seed(3)) > 0.5

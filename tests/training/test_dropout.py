@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import heedful
 from heedful import presets
-from heedful.training.blocked import attend_in_blocks
-from heedful.training.dropout import Bits, Dropper, drop_quickly
+from heedful.kernels.blocked_attention import attend_in_blocks
+from heedful.kernels.dropout import Bits, Dropper, drop_quickly
 from heedful.training.engine import forgetful
 
 RATE = 0.4

@@ -22,14 +22,15 @@ from heedful.config import (
     SpecialTokens,
     StackConfig,
 )
-from heedful.inference.linear import direct
-from heedful.inference.memory import alike
-from heedful.training import packed, products
-from heedful.training.blocked import blocked_attention
+from heedful.kernels import training_linear as products
+from heedful.kernels import unpadded_training as packed
+from heedful.kernels.allocator import alike
+from heedful.kernels.blocked_attention import blocked_attention
+from heedful.kernels.prepacked_linear import direct
+from heedful.kernels.training import quicken
+from heedful.kernels.training_linear import Learning, learn_directly
+from heedful.kernels.unpadded_training import Packed, Row, leave_padding_out
 from heedful.training.optimisation import adamw
-from heedful.training.packed import Packed, Row, leave_padding_out
-from heedful.training.products import Learning, learn_directly
-from heedful.training.quicken import quicken
 
 REAL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 1, 1]]).bool()
 IDS = torch.randint(3, 50, REAL.shape, generator=torch.Generator().manual_seed(0)).masked_fill(~REAL, 0)
@@ -163,7 +164,7 @@ def test_rows_are_made_only_where_something_learns_and_is_padded(monkeypatch: py
 @pytest.fixture
 def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor on which MKL is not at its best."""
-    monkeypatch.setattr("heedful.inference.linear.intel", lambda: False)
+    monkeypatch.setattr("heedful.kernels.prepacked_linear.intel", lambda: False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
 
 
@@ -195,7 +196,7 @@ def test_products_by_onednn_are_the_same_to_rounding() -> None:
 def test_small_maps_stay_as_they_are_and_all_where_mkl_is_at_its_best(
     intel: bool, widest: str, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heedful.inference.linear.intel", lambda: intel)
+    monkeypatch.setattr("heedful.kernels.prepacked_linear.intel", lambda: intel)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: widest)
     model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 64))

@@ -18,10 +18,10 @@ from benchmarks.speed.steps import BETAS, CLIP, DECAY, EPS, RATE, Losses, bare, 
 from benchmarks.speed.works import Work
 from heedful import tasks
 from heedful.checkpoints.fitting import pack
-from heedful.inference import prepare
+from heedful.kernels import optimize as prepare
+from heedful.kernels.training import quicken
 from heedful.models import Model
 from heedful.training import Limits, Loader, Loop, adamw
-from heedful.training.quicken import quicken
 from heedful.training.schedule import constant
 
 TASKS = {

@@ -25,7 +25,7 @@ from heedful.checkpoints.rules import Tensors
 from heedful.checkpoints.weights import FLOATS, read_tensors, refuse_not_finite
 from heedful.config import Head, ModelConfig, PooledHead, SequenceHead
 from heedful.errors import HeedfulError, nearest
-from heedful.inference.prepare import LOW, prepare, stored_as
+from heedful.kernels.optimize import LOW, prepare, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import head_config
@@ -60,7 +60,7 @@ def load(
         revision: a branch, tag or commit of the Hub's folder; refused for one that is here.
         dtype: "float32", "bfloat16", "float16", "float64" or torch's; None is the stored one, but float32 for float16
             on a CPU, which computes it hundreds of times more slowly. "int8" and "int4", on a CPU, make a model for
-            answering alone (``heedful.inference.prepare``).
+            answering alone (``heedful.kernels.optimize``).
         device: where the weights go; None is the CPU.
         num_labels: classes of the head; another number than the stored one makes the head's output fresh.
         positions: how many the model is to have, more or fewer; stored rows are kept, further ones are fresh.
@@ -183,6 +183,6 @@ def _dtype(asked: str | torch.dtype | None, tensors: Tensors, device: torch.devi
     if asked is not None:
         raise HeedfulError(
             "float16 is hundreds of times slower on a CPU; use dtype='bfloat16' or 'float32', or for answering alone "
-            "heedful.inference.prepare(model, 'float16')"
+            "heedful.kernels.optimize(model, 'float16')"
         )
     return torch.float32

@@ -47,7 +47,7 @@ class Model(nn.Module):
     fused: Sequence[Sequence[str]] = ()  # paths of linear maps that the layout stores as one
     classifier: Sequence[str] = ()  # parameters of a head of classes or spans: an adapter trains and stores them whole
     watchers: Sequence[Any] = ()  # who is told of each step of a generation: see heedful.inspection.record
-    prepared: str = ""  # how ``heedful.inference.prepare`` packed the weights for answering alone: "int8", ...
+    prepared: str = ""  # how ``heedful.kernels.optimize`` packed the weights for answering alone: "int8", ...
     packed: int = 0  # so many parameters went into that, and are none any more
     adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from heedful.heads import LanguageModel, MaskedLanguageModel
-from heedful.inference.linear import Direct, best_by_onednn, made_for_rows, pointwise
-from heedful.inference.memory import alike
-from heedful.inference.unpadded import watched
+from heedful.kernels.allocator import alike
+from heedful.kernels.prepacked_linear import Direct, best_by_onednn, made_for_rows, pointwise
+from heedful.kernels.unpadded import watched
 from heedful.tasks.r_drop import divergence
 from heedful.tasks.shared import IGNORED
 

@@ -23,7 +23,7 @@ from heedful.config import (
     TokenHead,
     VisionConfig,
 )
-from heedful.inference.linear import emulated, onednn, pointwise
+from heedful.kernels.prepacked_linear import emulated, onednn, pointwise
 from heedful.tasks.shared import IGNORED
 
 Batch = Mapping[str, Tensor]

@@ -13,7 +13,7 @@ from heedful.checkpoints.folder import find
 from heedful.checkpoints.peft import is_adapter
 from heedful.data import Rows
 from heedful.errors import HeedfulError
-from heedful.inference.linear import emulated
+from heedful.kernels.prepacked_linear import emulated
 from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, resolve
 from heedful.tasks.task import SOME, Task
 from heedful.training.schedule import schedule

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
-from heedful.inference.memory import Spare
+from heedful.kernels.allocator import Spare
 from heedful.metrics.scored import LOWER_IS_BETTER
 from heedful.training.averages import Average
 from heedful.training.ceiling import Ceiling

@@ -28,7 +28,8 @@ from heedful.checkpoints.fitting import pack
 from heedful.data import Rows
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
-from heedful.inference.linear import emulated
+from heedful.kernels.prepacked_linear import emulated
+from heedful.kernels.training import quicken
 from heedful.layers.norm import BatchNorm
 from heedful.metrics.intervals import standard_error
 from heedful.models import Model
@@ -61,7 +62,6 @@ from heedful.training.loop import Loop, Optimiser, Outcome
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
-from heedful.training.quicken import quicken
 from heedful.training.range_test import range_test
 from heedful.training.report import (
     card_of,

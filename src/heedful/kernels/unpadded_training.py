@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from heedful.cache import NoCache, counted
-from heedful.inference.linear import made_for_rows
-from heedful.inference.memory import alike
-from heedful.inference.unpadded import watched
+from heedful.kernels.allocator import alike
+from heedful.kernels.prepacked_linear import made_for_rows
+from heedful.kernels.unpadded import watched
 from heedful.layers.attention import Attend, Attention
 from heedful.layers.mask import Mask, padding_mask
 from heedful.stack import NO_CACHE, Block, Stack

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.inference import prepare
-from heedful.inference.memory import CAPACITIES, KERNELS, keep_few_kernels
-from heedful.training.quicken import quicken
+from heedful.kernels import optimize as prepare
+from heedful.kernels.allocator import CAPACITIES, KERNELS, keep_few_kernels
+from heedful.kernels.training import quicken
 
 PROGRAM = """
 import resource, sys, torch
-from heedful.inference.memory import keep_memory
+from heedful.kernels.allocator import keep_memory
 if not keep_memory(any_size=sys.argv[1] == "any"):
     sys.exit(3)
 size = int(sys.argv[2]) * 2**18
@@ -29,7 +29,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 GAPS = """
 import resource, sys, torch
-from heedful.inference.memory import Spare, keep_memory
+from heedful.kernels.allocator import Spare, keep_memory
 if not keep_memory(any_size=True):
     sys.exit(3)
 def held():
@@ -71,8 +71,8 @@ def test_a_tensor_takes_the_pages_of_the_one_before(kind: str, mebibytes: int) -
 
 SHAPES = """
 import resource, sys, torch
-from heedful.inference.linear import onednn, pointwise
-from heedful.inference.memory import keep_few_kernels
+from heedful.kernels.prepacked_linear import onednn, pointwise
+from heedful.kernels.allocator import keep_few_kernels
 if sys.argv[1] == "few":
     keep_few_kernels(16)
 if not onednn(torch.float32):

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from heedful.adapters import merge
 from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError, nearest
-from heedful.inference.attention import FusedAttention, linear
-from heedful.inference.last_block import read_only
-from heedful.inference.linear import (
+from heedful.kernels.allocator import keep_few_kernels, keep_memory
+from heedful.kernels.fused_projections import FusedAttention, linear
+from heedful.kernels.last_block import read_only
+from heedful.kernels.prepacked_linear import (
     Activation,
     HalfLinear,
     Int4Linear,
@@ -23,9 +24,8 @@ from heedful.inference.linear import (
     WholeLinear,
     onednn,
 )
-from heedful.inference.memory import keep_few_kernels, keep_memory
-from heedful.inference.residual import lean
-from heedful.inference.unpadded import unpad
+from heedful.kernels.residual import lean
+from heedful.kernels.unpadded import unpad
 from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
 from heedful.models.base import Model
@@ -49,12 +49,13 @@ LOW = ("int8", "int4")  # what only a CPU has
 def prepare(model: M, dtype: str | torch.dtype | None = None) -> M:
     """Make a model ready for answering, in place and for good: the same outputs, sooner.
 
-    On a CPU the weights of its linear maps are packed (``heedful.inference.linear``), which leaves them no parameters;
-    anywhere the projections of self-attention become one product. No work is done on padding, whose rows of the stream
-    are zeros (``unpadded``), nor in the last block on tokens that the head does not read (``last_block``). An adapter
-    is merged first. Such a model generates, answers and is recorded as before; while it is recorded, padding and all
-    tokens are computed, and outputs are equal to rounding. It can no longer be trained, saved or taken apart: open it
-    anew for that. The process keeps freed memory for what comes next (``memory``).
+    On a CPU the weights of its linear maps are packed (``heedful.kernels.prepacked_linear``), which leaves them no
+    parameters; anywhere the projections of self-attention become one product. No work is done on padding, whose
+    rows of the stream are zeros (``unpadded``), nor in the last block on tokens that the head does not read
+    (``last_block``). An adapter is merged first. Such a model generates, answers and is recorded as before; while
+    it is recorded, padding and all tokens are computed, and outputs are equal to rounding. It can no longer be
+    trained, saved or taken apart: open it anew for that. The process keeps freed memory for what comes next
+    (``memory``).
 
     Args:
         model: any; it is returned, in evaluation mode.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.cache import NoCache
 from heedful.heads import ImageClassifier, Pooled, SequenceClassifier
-from heedful.inference.unpadded import Ragged, Row, Unpadded, unpad, watched
+from heedful.kernels.unpadded import Ragged, Row, Unpadded, unpad, watched
 from heedful.models import Decoder, Encoder, Model, VisionTransformer
 from heedful.stack import Block, Stack
 

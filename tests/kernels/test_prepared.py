@@ -16,11 +16,12 @@ from torch import Tensor, nn
 import heedful
 from heedful.adapters import LoraConfig, add_adapter, merge
 from heedful.config import SequenceHead, SpecialTokens
-from heedful.inference import KINDS, direct, prepare
-from heedful.inference import linear as linear_maps
-from heedful.inference.attention import FusedAttention
-from heedful.inference.linear import FEW, Int4Linear, Int8Linear, PackedLinear, WholeLinear
 from heedful.inspection.pruning import prune
+from heedful.kernels import KINDS, direct
+from heedful.kernels import optimize as prepare
+from heedful.kernels import prepacked_linear as linear_maps
+from heedful.kernels.fused_projections import FusedAttention
+from heedful.kernels.prepacked_linear import FEW, Int4Linear, Int8Linear, PackedLinear, WholeLinear
 from heedful.layers.attention import Attention
 from heedful.models import Model
 
@@ -339,7 +340,7 @@ def test_a_copy_is_prepared_like_its_original() -> None:
 @pytest.fixture(params=[False, True], ids=["another's", "Intel's"])
 def intel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whose processor this is taken for."""
-    monkeypatch.setattr("heedful.inference.linear.intel", lambda: request.param)
+    monkeypatch.setattr("heedful.kernels.prepacked_linear.intel", lambda: request.param)
     return bool(request.param)
 
 

@@ -32,8 +32,8 @@ from heedful.config import (
     TokenHead,
     VisionConfig,
 )
-from heedful.inference import prepare
-from heedful.inference.last_block import read_only
+from heedful.kernels import optimize as prepare
+from heedful.kernels.last_block import read_only
 from heedful.models import Model, build
 
 STACK = StackConfig(dim=16, depth=2, heads=4, position=LearnedPosition(length=16))

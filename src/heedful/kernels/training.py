@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from heedful.inference.memory import keep_few_kernels, keep_memory
-from heedful.training.blocked import attend_in_blocks
-from heedful.training.dropout import drop_quickly
-from heedful.training.packed import leave_padding_out
-from heedful.training.products import learn_directly
+from heedful.kernels.allocator import keep_few_kernels, keep_memory
+from heedful.kernels.blocked_attention import attend_in_blocks
+from heedful.kernels.dropout import drop_quickly
+from heedful.kernels.training_linear import learn_directly
+from heedful.kernels.unpadded_training import leave_padding_out
 
 
 def quicken(model: nn.Module, rows_alike: bool = True, whole: bool = True) -> None:

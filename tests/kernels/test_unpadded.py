@@ -26,9 +26,9 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.errors import HeedfulError
-from heedful.inference import prepare
-from heedful.inference.unpadded import Unpadded, unpad, watched
 from heedful.inspection import intervene
+from heedful.kernels import optimize as prepare
+from heedful.kernels.unpadded import Unpadded, unpad, watched
 from heedful.models import build
 from heedful.stack import Stack
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from heedful.inference.linear import FEW, Direct, best_by_onednn, pointwise
+from heedful.kernels.prepacked_linear import FEW, Direct, best_by_onednn, pointwise
 
 LARGE = 2**17  # numbers of a weight from which on oneDNN saves more than another operation in Python costs
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from heedful.kernels.dropout import Bits
 from heedful.layers.attention import Attention, fused_attention
 from heedful.layers.mask import Mask, tensor_mask
-from heedful.training.dropout import Bits
 
 QUERIES = 128  # of a block
 VECTOR = 32  # numbers of bfloat16 that are taken at a time
