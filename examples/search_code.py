@@ -19,8 +19,8 @@ import sys
 from pathlib import Path
 
 import heedful
-from heedful.answering.neighbours import Index
 from heedful.data import read
+from heedful.inference.neighbours import Index
 
 QUESTIONS = ("which lines of a program were executed?", "compile C to object files", "talk to a host over telnet")
 OUT = Path("functions")

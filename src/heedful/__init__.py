@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from heedful.checkpoints import load as from_pretrained
     from heedful.errors import HeedfulError
+    from heedful.inference.pipeline import pipeline
     from heedful.inspection.record import record
     from heedful.inspection.summary import summary
     from heedful.looking.inspect import inspect
     from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
     from heedful.models.create import create
     from heedful.stack import Block, Stack
-    from heedful.tasks.pipeline import pipeline
 
 __all__ = [
     "Block",
@@ -53,7 +53,7 @@ _HOMES = {
     "create": "heedful.models.create",
     "from_pretrained": "heedful.checkpoints:load",
     "inspect": "heedful.looking.inspect",
-    "pipeline": "heedful.tasks.pipeline",
+    "pipeline": "heedful.inference.pipeline",
     "record": "heedful.inspection.record",
     "summary": "heedful.inspection.summary",
 }

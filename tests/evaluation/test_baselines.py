@@ -19,10 +19,10 @@ from heedful.checkpoints import save
 from heedful.data import Picture, Row, Rows, read
 from heedful.errors import HeedfulError
 from heedful.evaluation.run import evaluate, training_rows
+from heedful.inference.pipeline import pipeline
 from heedful.metrics.translation import translation_metrics
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.baselines import linear_images, linear_text, packed
-from heedful.tasks.pipeline import pipeline
 from heedful.tasks.sources import divided
 from heedful.tasks.text_generation import TextGeneration
 from heedful.training.report import card_of

@@ -20,13 +20,13 @@ from heedful.data import read
 from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
 from heedful.evaluation.run import evaluate
+from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.intervals import draws
 from heedful.metrics.labelled import Labelled
 from heedful.metrics.paired import Difference, differences, randomised, verdict
 from heedful.metrics.scored import Sums, overall
 from heedful.metrics.translation import translation_scores
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
-from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.training.report import card_of
 from heedful.views.scores import compared
 

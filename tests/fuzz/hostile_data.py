@@ -25,10 +25,10 @@ from PIL import Image
 from sandbox import Case
 
 from heedful import tasks
-from heedful.answering.through import predict
 from heedful.auditing.audit import audit
 from heedful.data import parts, read
 from heedful.evaluation.run import evaluate
+from heedful.inference.files import predict
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.training.run import train
 

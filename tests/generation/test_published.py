@@ -15,7 +15,7 @@ import torch
 import heedful
 from heedful.cli import main
 from heedful.generation import decode
-from heedful.tasks.pipeline import Pipeline
+from heedful.inference.pipeline import Pipeline
 
 WEIGHTS = Path(__file__).parents[2].parent / "shared" / "data" / "weights"
 TITLER = Path(os.environ.get("HEEDFUL_TITLER", WEIGHTS / "flan-t5-small-titler"))  # 308 MB, made by a script beside

@@ -14,9 +14,9 @@ import torch
 
 from answering_folders import made
 from heedful.errors import HeedfulError
+from heedful.inference.pipeline import Pipeline
 from heedful.models import Model
 from heedful.tasks import TASKS
-from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import Task
 
 NO_TEXTS: dict[str, Any] = {

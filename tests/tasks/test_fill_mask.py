@@ -22,6 +22,7 @@ from heedful.data import Row, Rows
 from heedful.data.masking import Masking
 from heedful.data.windows import Stream, Windows
 from heedful.errors import HeedfulError
+from heedful.inference.pipeline import Pipeline
 from heedful.models import Encoder
 from heedful.settings import (
     DataSettings,
@@ -33,7 +34,6 @@ from heedful.settings import (
 )
 from heedful.tasks import hidden
 from heedful.tasks.fill_mask import FillMask
-from heedful.tasks.pipeline import Pipeline
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
 from heedful.training.run import train

@@ -10,7 +10,7 @@ import torch
 from answering_folders import made
 from heedful.errors import HeedfulError
 from heedful.generation import generate
-from heedful.tasks.pipeline import Pipeline
+from heedful.inference.pipeline import Pipeline
 
 TEXTS = ["the saw is a tool", "a", "the quince, the plum and the pear are", "the drill"]
 WAYS: list[dict[str, Any]] = [

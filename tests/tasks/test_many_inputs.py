@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import heedful
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
+from heedful.inference.pipeline import Pipeline
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
-from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import EVALUATED
 from heedful.tasks.text_classification import TextClassification
 from heedful.tasks.text_generation import TextGeneration

@@ -19,6 +19,7 @@ from heedful.checkpoints import load, read_card
 from heedful.cli import main
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
+from heedful.inference.pipeline import Pipeline
 from heedful.looking.ask import Ask
 from heedful.looking.reading import read_source
 from heedful.looking.subject import opened
@@ -26,7 +27,6 @@ from heedful.metrics.rouge import rouge
 from heedful.metrics.scored import overall
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
-from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.specific import prefix_of, specific
 from heedful.tasks.summarization import Summarization, lead, sentence
 from heedful.tasks.task import Answer

@@ -20,6 +20,7 @@ from heedful.checkpoints import load, save
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, SpecialTokens
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
+from heedful.inference.pipeline import Pipeline
 from heedful.models import Model
 from heedful.settings import (
     AveragingSettings,
@@ -29,7 +30,6 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
-from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import Streams
 from heedful.tasks.text_generation import TextGeneration
 from heedful.text import Tokenizer

@@ -14,8 +14,8 @@ import heedful
 from answering_folders import LABELS, WORDS, made, saved
 from heedful.errors import HeedfulError
 from heedful.evaluation.run import evaluate
+from heedful.inference.pipeline import Pipeline
 from heedful.tasks.classes import likeliest
-from heedful.tasks.pipeline import Pipeline
 
 TEXTS = [f"the {word}" for word in WORDS]
 

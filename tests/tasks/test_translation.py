@@ -15,10 +15,10 @@ from heedful.cli import main
 from heedful.config import EmbeddingConfig
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
+from heedful.inference.pipeline import Pipeline
 from heedful.models import Model
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks import check, get, names
-from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import Answer
 from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer

@@ -50,7 +50,7 @@ def predict(
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # what the shell passed was no UTF-8
             raise HeedfulError(f"text {number} of the command line is not UTF-8; convert it first")
     from heedful import tasks
-    from heedful.answering.forms import check_files, form_of
+    from heedful.inference.output_formats import check_files, form_of
 
     if task is not None:
         tasks.check(task)
@@ -70,7 +70,7 @@ def predict(
     if answering.logprobs and not form_of(out, json):
         raise HeedfulError("--logprobs are only told in JSON; give --json, or write a .jsonl file")
     if source is not None:
-        from heedful.answering.through import predict as run
+        from heedful.inference.files import predict as run
 
         result = run(
             model,
@@ -137,7 +137,7 @@ def nearest(
             raise HeedfulError(f"--index {index} is there already; leave --among out to look in it, or name a new one")
 
     import heedful
-    from heedful.answering.neighbours import Index, texts_among
+    from heedful.inference.neighbours import Index, texts_among
     from heedful.util.progress import Progress
 
     pipe = heedful.pipeline("feature-extraction", model, device=device, dtype=dtype)

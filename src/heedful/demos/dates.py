@@ -9,10 +9,10 @@ import torch
 
 from heedful.data import Row, Rows
 from heedful.demos.show import Demo, Told
+from heedful.inference.pipeline import Pipeline
 from heedful.inspection.record import record
 from heedful.metrics.translation import exact_match
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.task import Measured
 from heedful.tasks.translation import Translation

@@ -9,8 +9,8 @@ from PIL import Image
 
 from heedful.data import Rows
 from heedful.demos.show import Demo, Told
+from heedful.inference.pipeline import Pipeline
 from heedful.settings import RunSettings
-from heedful.tasks.pipeline import Pipeline
 from heedful.tasks.task import Measured
 
 INK = " ·░▒▓█"

@@ -14,8 +14,8 @@ from typing import Any
 from heedful import tasks
 from heedful.data import Rows, read
 from heedful.errors import HeedfulError, many
+from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.settings import RunSettings
-from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.task import Measured
 from heedful.training.run import train
 from heedful.util.locks import contents

@@ -14,10 +14,10 @@ from heedful.data.files import STDIN
 from heedful.data.inputs import by_columns
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
+from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.intervals import doubts, intervals
 from heedful.metrics.scored import overall
 from heedful.settings import RunSettings
-from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.tasks.sources import columns_of, divided, prefix_of, rule_of
 from heedful.tasks.task import Measured
 from heedful.util.ranks import joined, own_device

@@ -9,7 +9,7 @@ import torch
 
 from heedful.checkpoints import read_card
 from heedful.errors import HeedfulError
-from heedful.tasks.pipeline import pipeline
+from heedful.inference.pipeline import pipeline
 from heedful.verification.report import Outcome, Skipped
 from heedful.verification.subject import TEXTS, Subject
 

@@ -12,7 +12,7 @@ from heedful import tasks
 from heedful.checkpoints.folder import find
 from heedful.config import VisionConfig
 from heedful.errors import HeedfulError
-from heedful.tasks.pipeline import pipeline
+from heedful.inference.pipeline import pipeline
 from heedful.verification.checks import CHECKS, Check
 from heedful.verification.report import Finding, Outcome, Report, Skipped
 from heedful.verification.subject import Subject

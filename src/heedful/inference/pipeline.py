@@ -10,8 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from heedful import tasks
-from heedful.answering.blocks import BLOCK, FIRST, Seeds, blocks
-from heedful.answering.told import Told
 from heedful.checkpoints import load, read_card
 from heedful.checkpoints.configuration import config_of
 from heedful.checkpoints.folder import find
@@ -32,6 +30,8 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES, resolve
+from heedful.inference.blocks import BLOCK, FIRST, Seeds, blocks
+from heedful.inference.warnings import Told
 from heedful.kernels.optimize import prepare, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
@@ -88,7 +88,7 @@ class Pipeline:
 
     def answers(self, inputs: Sequence[Any], **options: Any) -> list[Answer]:
         """The answer to each input, in order; the options are the task's. Of many inputs no more are worked on at a
-        time than ``heedful.answering.blocks.BLOCK``, so that memory is needed for the answers alone.
+        time than ``heedful.inference.blocks.BLOCK``, so that memory is needed for the answers alone.
         """
         if len(inputs) > BLOCK:
             return list(self.each(inputs, first=BLOCK, **options))

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import heedful
-from heedful.answering import neighbours
-from heedful.answering.neighbours import Index, Near, nearest_vectors, similarity, texts_among
 from heedful.checkpoints import save
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
+from heedful.inference import neighbours
+from heedful.inference.neighbours import Index, Near, nearest_vectors, similarity, texts_among
+from heedful.inference.pipeline import Pipeline
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.feature_extraction import FeatureExtraction
-from heedful.tasks.pipeline import Pipeline
 
 ANIMALS, DOINGS = ("dog", "hen", "owl"), ("eats", "sleeps")
 TEXTS = [f"the {size} {one} {does}" for size in ("small", "old") for one in ANIMALS for does in DOINGS]

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from heedful import __version__
-from heedful.answering.blocks import FIRST, Seeds, blocks, size_of
-from heedful.answering.forms import form_of, outlined
-from heedful.answering.told import Told
-from heedful.answering.unfinished import Unfinished
 from heedful.checkpoints.configuration import home
 from heedful.checkpoints.folder import find
 from heedful.data.files import STDIN
 from heedful.data.inputs import Given, described, inputs
 from heedful.errors import HeedfulError, many
 from heedful.generation.options import NAMES, part, resolve
-from heedful.tasks.pipeline import Pipeline, pipeline
+from heedful.inference.blocks import FIRST, Seeds, blocks, size_of
+from heedful.inference.output_formats import form_of, outlined
+from heedful.inference.partial_file import Unfinished
+from heedful.inference.pipeline import Pipeline, pipeline
+from heedful.inference.warnings import Told
 from heedful.tasks.sources import columns_of, prefix_of
 from heedful.tasks.task import Answer
 from heedful.util.progress import Progress

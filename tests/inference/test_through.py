@@ -21,12 +21,13 @@ import numpy as np
 import pytest
 
 import heedful
-from heedful.answering import blocks, through
-from heedful.answering.through import predict
-from heedful.answering.unfinished import Unfinished
 from heedful.data.inputs import inputs
 from heedful.errors import HeedfulError
-from heedful.tasks.pipeline import Pipeline
+from heedful.inference import blocks
+from heedful.inference import files as through
+from heedful.inference.files import predict
+from heedful.inference.partial_file import Unfinished
+from heedful.inference.pipeline import Pipeline
 from heedful.tasks.task import Answer
 from heedful.util import progress
 
@@ -333,8 +334,8 @@ def test_standard_input_cannot_be_gone_on_with(echo: Echo, monkeypatch: pytest.M
 SLOWLY = """
 import sys, time, types
 from pathlib import Path
-from heedful.answering import blocks, through
-from heedful.tasks.pipeline import Pipeline
+from heedful.inference import blocks, through
+from heedful.inference.pipeline import Pipeline
 from heedful.tasks.task import Answer
 class Echo:
     name, options, input_columns = "translation", frozenset({"seed", "batch_tokens"}), {"source": "text"}

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from answering_folders import WORDS, made
-from heedful.answering import blocks
-from heedful.answering.blocks import Seeds, size_of
-from heedful.answering.told import Told
 from heedful.errors import HeedfulError
-from heedful.tasks.pipeline import Pipeline
+from heedful.inference import blocks
+from heedful.inference.blocks import Seeds, size_of
+from heedful.inference.pipeline import Pipeline
+from heedful.inference.warnings import Told
 
 TEXTS = [f"the {WORDS[n % 8]}{' and more' * (n % 5)}" for n in range(50)]
 DRAWN: dict[str, Any] = {"max_new_tokens": 5, "temperature": 3.0}
@@ -25,7 +25,7 @@ DRAWN: dict[str, Any] = {"max_new_tokens": 5, "temperature": 3.0}
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of at most 8 inputs."""
-    monkeypatch.setattr("heedful.tasks.pipeline.BLOCK", 8)
+    monkeypatch.setattr("heedful.inference.pipeline.BLOCK", 8)
     monkeypatch.setattr(blocks, "BLOCK", 8)
 
 
@@ -35,7 +35,7 @@ def test_blocks_draw_as_one_call_would(task: str, seed: Any, monkeypatch: pytest
     pipe = Pipeline(*made(task))
     whole = [one.output for one in pipe.answers(TEXTS, seed=seed, **DRAWN)]
     assert len(set(whole)) > 45  # the same texts draw anew
-    monkeypatch.setattr("heedful.tasks.pipeline.BLOCK", 8)
+    monkeypatch.setattr("heedful.inference.pipeline.BLOCK", 8)
     monkeypatch.setattr(blocks, "BLOCK", 8)
     assert [one.output for one in pipe.answers(TEXTS, seed=seed, **DRAWN)] == whole
     assert [one["output"] for one in pipe(iter(TEXTS), seed=seed, **DRAWN)] == whole

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from heedful.checkpoints.folder import read_json, reason, to_json, written
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, nearest
+from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.ranking import unit
 from heedful.tasks.feature_extraction import FeatureExtraction
-from heedful.tasks.pipeline import Pipeline, pipeline
 from heedful.util.files import parse_json
 
 Vectors = NDArray[np.float32]
