@@ -26,8 +26,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import heedful
-from heedful.checkpoints.preprocessing import read_preprocessing
 from heedful.inspection import class_token_overlay, intervene, record
+from heedful.pretrained.preprocessing import read_preprocessing
 from heedful.settings import ImageSettings, ModelSettings, RunSettings
 from heedful.training.run import train
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 import heedful
-from heedful.checkpoints.preprocessing import Preprocessing
-from heedful.checkpoints.writing import save
 from heedful.data import Row, Rows
 from heedful.data.rows import Span
 from heedful.models import Model
+from heedful.pretrained.preprocessing import Preprocessing
+from heedful.pretrained.writing import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, resolve
 from heedful.tasks import get
 from heedful.tasks.image_classification import ImageClassification

@@ -14,10 +14,10 @@ import pytest
 
 from heedful import cli
 from heedful.adapters import LoraConfig, add_adapter
-from heedful.checkpoints import load, save
-from heedful.checkpoints.preprocessing import read_preprocessing
 from heedful.data.files import text_stream
 from heedful.errors import HeedfulError
+from heedful.pretrained import load, save
+from heedful.pretrained.preprocessing import read_preprocessing
 from heedful.text import Tokenizer, chat
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

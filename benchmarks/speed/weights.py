@@ -103,7 +103,7 @@ def _model(name: str, out: Path) -> None:
     import torch
 
     import heedful
-    from heedful.checkpoints.preprocessing import Preprocessing, write_preprocessing
+    from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 
     config = config_of(name)
     model, random = heedful.create(config, seed=0), torch.Generator().manual_seed(0)

@@ -15,7 +15,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from typing import Any
 
-    from heedful.checkpoints import load as from_pretrained
     from heedful.errors import HeedfulError
     from heedful.inference.pipeline import pipeline
     from heedful.inspection.record import record
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from heedful.looking.inspect import inspect
     from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
     from heedful.models.create import create
+    from heedful.pretrained import load as from_pretrained
     from heedful.stack import Block, Stack
 
 __all__ = [
@@ -51,7 +51,7 @@ _HOMES = {
     "Stack": "heedful.stack",
     "VisionTransformer": "heedful.models",
     "create": "heedful.models.create",
-    "from_pretrained": "heedful.checkpoints:load",
+    "from_pretrained": "heedful.pretrained:load",
     "inspect": "heedful.looking.inspect",
     "pipeline": "heedful.inference.pipeline",
     "record": "heedful.inspection.record",

@@ -18,10 +18,10 @@ from safetensors.torch import load_file, save_file
 
 import heedful
 from heedful.adapters import LoraConfig, add_adapter, low_rank_parts, merge
-from heedful.checkpoints import save
 from heedful.cli import main
 from heedful.config import EmbeddingConfig, EncoderConfig, SequenceHead, StackConfig
 from heedful.errors import HeedfulError
+from heedful.pretrained import save
 from heedful.text import Tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT asks for it by its old name

@@ -15,12 +15,12 @@ import pytest
 
 import heedful
 from heedful import tasks
-from heedful.checkpoints import save
 from heedful.data import Picture, Row, Rows, read
 from heedful.errors import HeedfulError
 from heedful.evaluation.run import evaluate, training_rows
 from heedful.inference.pipeline import pipeline
 from heedful.metrics.translation import translation_metrics
+from heedful.pretrained import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.baselines import linear_images, linear_text, packed
 from heedful.tasks.sources import divided

@@ -15,7 +15,6 @@ from sacrebleu.significance import PairedTest
 
 import heedful
 from heedful import tasks
-from heedful.checkpoints import save
 from heedful.data import read
 from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
@@ -26,6 +25,7 @@ from heedful.metrics.labelled import Labelled
 from heedful.metrics.paired import Difference, differences, randomised, verdict
 from heedful.metrics.scored import Sums, overall
 from heedful.metrics.translation import translation_scores
+from heedful.pretrained import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.training.report import card_of
 from heedful.views.scores import compared

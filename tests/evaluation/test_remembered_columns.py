@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from heedful.checkpoints import read_card
 from heedful.cli import main
 from heedful.evaluation.compare import compare
 from heedful.evaluation.run import evaluate
 from heedful.inference.files import predict
+from heedful.pretrained import read_card
 
 SIZE = ["--preset", "bert-tiny", "--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--max-steps", "1"]
 ROWS = [(f"a {mood} film of the {place} kind", mood) for mood in ("good", "bad") for place in "abcdefghij"]

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from heedful import cli
-from heedful.checkpoints import save
 from heedful.config import (
     AlibiPosition,
     DecoderConfig,
@@ -35,6 +34,7 @@ from heedful.config import (
 from heedful.errors import HeedfulError
 from heedful.export import export
 from heedful.models import Model, build
+from heedful.pretrained import save
 from heedful.text import Tokenizer
 
 WORDS = EmbeddingConfig(vocab_size=60)
@@ -177,7 +177,7 @@ def test_names_are_optimums(tmp_path: Path) -> None:
 
 def test_an_adapted_model_and_what_travels_along(tmp_path: Path) -> None:
     from heedful.adapters import LoraConfig, add_adapter, low_rank_parts
-    from heedful.checkpoints import load
+    from heedful.pretrained import load
 
     save(randomised(CASES["decoder, learned"][0]), tmp_path / "base")
     model = add_adapter(load(tmp_path / "base"), LoraConfig(rank=2), seed=0)

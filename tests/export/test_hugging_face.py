@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 import heedful
 from heedful import cli, presets
 from heedful.adapters import LoraConfig, add_adapter, low_rank_parts
-from heedful.checkpoints import load, read_card, save
 from heedful.config import AlibiPosition, EncoderConfig, NoPosition
 from heedful.errors import HeedfulError
 from heedful.export import export
 from heedful.models import build
+from heedful.pretrained import load, read_card, save
 from heedful.text import Tokenizer
 
 TEXT = ["the cat sat on the mat", "a dog ran to the big red house"] * 5

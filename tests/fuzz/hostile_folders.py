@@ -24,9 +24,9 @@ from sandbox import CANARY, Case, Fault
 import heedful
 from answering_folders import saved
 from heedful import tasks
-from heedful.checkpoints import load, save
-from heedful.checkpoints.configuration import config_of
 from heedful.config import VisionConfig
+from heedful.pretrained import load, save
+from heedful.pretrained.configuration import config_of
 
 LABELS = {"id2label": {"0": "no", "1": "yes", "2": "what"}, "label2id": {"no": 0, "yes": 1, "what": 2}}
 IDS = {"vocab_size": 23, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -20,8 +20,8 @@ import transformers as hf
 from torch import Tensor
 from transformers.generation import utils
 
-from heedful.checkpoints import load
 from heedful.generation import decode
+from heedful.pretrained import load
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import heedful
-from heedful.checkpoints import load
 from heedful.errors import HeedfulError
 from heedful.generation import constraints as ours
 from heedful.generation import decode
 from heedful.generation.processors import LogitNormalization
+from heedful.pretrained import load
 
 PAD = 3
 SIDE = {"gpt2": "left", "marian": "right"}  # as transformers wants them

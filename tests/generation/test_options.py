@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import heedful
-from heedful.checkpoints.configuration import GENERATES, IDS
 from heedful.errors import HeedfulError
 from heedful.generation import generate
 from heedful.generation.options import NAMES, NEUTRAL, Options, resolve
+from heedful.pretrained.configuration import GENERATES, IDS
 
 
 @pytest.mark.parametrize(

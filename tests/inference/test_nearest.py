@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import heedful
-from heedful.checkpoints import save
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.inference import neighbours
 from heedful.inference.neighbours import Index, Near, nearest_vectors, similarity, texts_among
 from heedful.inference.pipeline import Pipeline
+from heedful.pretrained import save
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.feature_extraction import FeatureExtraction
 

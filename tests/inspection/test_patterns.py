@@ -16,7 +16,6 @@ import torch
 
 import heedful
 from heedful import presets
-from heedful.checkpoints import load
 from heedful.config import (
     AlibiPosition,
     DecoderConfig,
@@ -31,6 +30,7 @@ from heedful.config import (
 )
 from heedful.inspection import intervene, observe, record
 from heedful.models import build
+from heedful.pretrained import load
 
 sys.path.append(str(Path(__file__).parents[1] / "checkpoints"))
 from tiny_models import CASES, masks, our_output, reference, their_output

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful.checkpoints.preprocessing import Preprocessing, write_preprocessing
 from heedful.config import (
     DecoderConfig,
     EmbeddingConfig,
@@ -30,6 +29,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.models import build
+from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 from heedful.text import Tokenizer
 
 # the browser of the tests of pages: a conftest serves its own folder only

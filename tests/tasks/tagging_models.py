@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from heedful.checkpoints import save
 from heedful.data import Row, Rows
 from heedful.models import Model
+from heedful.pretrained import save
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.token_classification import TokenClassification
 

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 
 import heedful
-from heedful.checkpoints.preprocessing import Preprocessing
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.models import Model
+from heedful.pretrained.preprocessing import Preprocessing
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.image_classification import ImageClassification
 from heedful.tasks.task import EVALUATED

@@ -16,12 +16,12 @@ import torch
 
 import heedful
 from heedful import cli, presets
-from heedful.checkpoints import load, save
 from heedful.config import PooledHead, RotaryPosition
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, many
 from heedful.metrics.scored import overall
 from heedful.models import Model
+from heedful.pretrained import load, save
 from heedful.settings import ModelSettings, PoolingSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.contrast import contrastive
 from heedful.tasks.feature_extraction import FeatureExtraction

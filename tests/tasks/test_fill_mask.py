@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 
 import heedful
-from heedful.checkpoints import save
 from heedful.data import Row, Rows
 from heedful.data.masking import Masking
 from heedful.data.windows import Stream, Windows
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import Pipeline
 from heedful.models import Encoder
+from heedful.pretrained import save
 from heedful.settings import (
     DataSettings,
     MaskingSettings,

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import heedful
-from heedful.checkpoints import load
 from heedful.cli import main
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
+from heedful.pretrained import load
 from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer
 

@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 import heedful
-from heedful import checkpoints
-from heedful.checkpoints.preprocessing import Preprocessing
+from heedful import pretrained as checkpoints
 from heedful.config import ImageHead
 from heedful.data import Picture, Row, Rows
 from heedful.errors import HeedfulError
 from heedful.models import Model
+from heedful.pretrained.preprocessing import Preprocessing
 from heedful.settings import ImageSettings, ModelSettings, RunSettings, TrainingSettings, resolve
 from heedful.tasks.image_classification import ImageClassification
 from heedful.training.run import train

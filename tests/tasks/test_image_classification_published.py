@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 
 import heedful
-from heedful.checkpoints import load
-from heedful.checkpoints.preprocessing import read_preprocessing
 from heedful.config import ImageHead, VisionConfig
 from heedful.data import Row, Rows
 from heedful.data.pictures import Picture
 from heedful.errors import HeedfulError
+from heedful.pretrained import load
+from heedful.pretrained.preprocessing import read_preprocessing
 from heedful.settings import ImageSettings, RunSettings, TrainingSettings
 from heedful.tasks.image_classification import ImageClassification
 from heedful.training.run import train

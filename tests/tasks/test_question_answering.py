@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import heedful
-from heedful.checkpoints import load, save
-from heedful.checkpoints.card import describe
-from heedful.checkpoints.folder import read_card
 from heedful.data import Row, Rows, read
 from heedful.data.rows import Span
 from heedful.errors import HeedfulError
 from heedful.models import Model
+from heedful.pretrained import load, save
+from heedful.pretrained.card import describe
+from heedful.pretrained.folder import read_card
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.passages import NOWHERE, Passage, passages_of, windows_of
 from heedful.tasks.question_answering import QuestionAnswering

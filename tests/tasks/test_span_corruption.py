@@ -17,11 +17,11 @@ import torch
 import heedful
 from heedful import cli, tasks
 from heedful.auditing.audit import audit
-from heedful.checkpoints import load, save
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
 from heedful.models import EncoderDecoder
+from heedful.pretrained import load, save
 from heedful.settings import DataSettings, MaskingSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.fill_mask import FillMask
 from heedful.tasks.span_corruption import SpanCorruption

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import heedful
-from heedful.checkpoints import load, read_card
 from heedful.cli import main
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
@@ -26,6 +25,7 @@ from heedful.looking.subject import opened
 from heedful.metrics.rouge import rouge
 from heedful.metrics.scored import overall
 from heedful.models import Model
+from heedful.pretrained import load, read_card
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.specific import prefix_of, specific
 from heedful.tasks.summarization import Summarization, lead, sentence

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import heedful
-from heedful.checkpoints import load, save
 from heedful.config import EncoderConfig
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
+from heedful.pretrained import load, save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.classes import names_of, numbers_of
 from heedful.tasks.task import Answer

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import heedful
-from heedful.checkpoints import load
 from heedful.config import EncoderConfig, SequenceHead
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.evaluation.run import evaluate
+from heedful.pretrained import load
 from heedful.settings import RunSettings, TrainingSettings
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.run import train

@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import load_file
 
 import heedful
-from heedful.checkpoints import load, save
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, SpecialTokens
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import Pipeline
 from heedful.models import Model
+from heedful.pretrained import load, save
 from heedful.settings import (
     AveragingSettings,
     DataSettings,

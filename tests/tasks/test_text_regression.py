@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import heedful
-from heedful.checkpoints import load, read_card, save
 from heedful.cli import main
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
@@ -21,6 +20,7 @@ from heedful.evaluation.compare import compare
 from heedful.evaluation.run import evaluate
 from heedful.metrics.intervals import intervals
 from heedful.metrics.regression import Regression
+from heedful.pretrained import load, read_card, save
 from heedful.settings import (
     DataSettings,
     LoraSettings,

@@ -14,7 +14,6 @@ import torch
 from tagging_models import SENTENCES, SPEECH, rows, saved, settings
 
 import heedful
-from heedful.checkpoints import load, save
 from heedful.cli import main
 from heedful.config import EncoderConfig
 from heedful.data import Rows
@@ -22,6 +21,7 @@ from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
 from heedful.evaluation.run import evaluate
 from heedful.models import Model
+from heedful.pretrained import load, save
 from heedful.settings import AveragingSettings, DataSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks import tagging
 from heedful.tasks.token_classification import TokenClassification

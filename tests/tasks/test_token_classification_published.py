@@ -11,7 +11,7 @@ import torch
 from tagging_models import CONFIGS, KINDS, SENTENCES, published, rows, saved, settings
 
 import heedful
-from heedful.checkpoints import load
+from heedful.pretrained import load
 from heedful.tasks.token_classification import TokenClassification
 from heedful.tasks.words import of_texts, of_words
 from heedful.text import Tokenizer

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import heedful
-from heedful.checkpoints import save
 from heedful.cli import main
 from heedful.config import EmbeddingConfig
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import Pipeline
 from heedful.models import Model
+from heedful.pretrained import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks import check, get, names
 from heedful.tasks.task import Answer

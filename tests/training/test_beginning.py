@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from heedful import cli
-from heedful.checkpoints import read_card
 from heedful.data.split import as_written
 from heedful.errors import HeedfulError
 from heedful.evaluation.run import training_rows
 from heedful.inference.pipeline import pipeline
+from heedful.pretrained import read_card
 from heedful.settings import RunSettings, TokenizerSettings, TrainingSettings, read_toml, to_toml
 from heedful.training import run
 from heedful.training.beginning import BEGINNING, BEGUN, begin, begun, left, taken_up

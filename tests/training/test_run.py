@@ -21,9 +21,9 @@ from safetensors.torch import load_file, save_file
 
 import heedful
 from heedful import cli
-from heedful.checkpoints import read_card
 from heedful.data import read
 from heedful.metrics.scored import Sums
+from heedful.pretrained import read_card
 from heedful.settings import read_toml
 from heedful.tasks.task import Measured
 from heedful.tasks.translation import Translation

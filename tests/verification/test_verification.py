@@ -16,8 +16,6 @@ from torch import Tensor
 import heedful
 from heedful import cli
 from heedful.adapters import LoraConfig, add_adapter
-from heedful.checkpoints import families, load, read_card, save
-from heedful.checkpoints.preprocessing import Preprocessing, write_preprocessing
 from heedful.config import (
     AlibiPosition,
     DecoderConfig,
@@ -29,6 +27,9 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.models import build
+from heedful.pretrained import load, read_card, save
+from heedful.pretrained import model_types as families
+from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 from heedful.text import Tokenizer
 from heedful.verification import Report, greedy, subject, theirs, verify
 from heedful.verification.report import Finding, Outcome

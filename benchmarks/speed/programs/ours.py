@@ -17,10 +17,10 @@ from benchmarks.speed.programs import Call, Ready, Setting
 from benchmarks.speed.steps import BETAS, CLIP, DECAY, EPS, RATE, Losses, bare, tensors
 from benchmarks.speed.works import Work
 from heedful import tasks
-from heedful.checkpoints.fitting import pack
 from heedful.kernels import optimize as prepare
 from heedful.kernels.training import quicken
 from heedful.models import Model
+from heedful.pretrained.fitting import pack
 from heedful.training import Limits, Loader, Loop, adamw
 from heedful.training.schedule import constant
 

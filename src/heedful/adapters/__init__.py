@@ -3,7 +3,7 @@
     low_rank   the linear map with its adapter
     adapter    put on a model, merged, taken off
 
-Nothing here knows of files: ``heedful.checkpoints.peft`` reads and writes PEFT's.
+Nothing here knows of files: ``heedful.pretrained.peft`` reads and writes PEFT's.
 """
 
 from heedful.adapters.adapter import (

@@ -16,12 +16,12 @@ from heedful.auditing.near import near
 from heedful.auditing.rows import copied, keys_of, leaked, repeated, skipped
 from heedful.auditing.tokens import lengths, looked_at, shown, unread
 from heedful.auditing.words import bound, prefixed
-from heedful.checkpoints.fitting import blank
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
 from heedful.data.pieces import continues, on_disk
 from heedful.errors import many
 from heedful.models.base import device_of
+from heedful.pretrained.fitting import blank
 from heedful.settings import RunSettings, resolve
 from heedful.tasks.documents import sampled
 from heedful.tasks.sources import divided

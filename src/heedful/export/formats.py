@@ -102,8 +102,8 @@ def export(
     """
     given = check(to, out, overwrite, {"dtype": dtype, "quantization": quantization})
     writer = import_module(FORMATS[to].module)
-    from heedful.checkpoints.configuration import home
-    from heedful.checkpoints.folder import find
+    from heedful.pretrained.configuration import home
+    from heedful.pretrained.folder import find
 
     source, target = find(model), Path(out)
     if single(to, out):

@@ -20,12 +20,12 @@ import torch
 from torch.export import Dim
 
 from heedful.adapters import merge
-from heedful.checkpoints import load
-from heedful.checkpoints.folder import CARD, CONFIG, GENERATION
 from heedful.config import EncoderConfig, EncoderDecoderConfig, Head, ModelConfig, NoHead, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.export.target import copy_beside
 from heedful.export.traceable import Traceable, TraceableImages, TraceablePair, TraceableText, example, lengths
+from heedful.pretrained import load
+from heedful.pretrained.folder import CARD, CONFIG, GENERATION
 
 GRAPH = "model.onnx"
 OPSET = 20

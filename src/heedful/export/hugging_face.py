@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from heedful.adapters import merge
-from heedful.checkpoints import load, read_card, save
-from heedful.checkpoints.facts import Inexpressible, Stored
-from heedful.checkpoints.families import FAMILIES, express
-from heedful.checkpoints.family import FREE, Case, Family
-from heedful.checkpoints.flat import Flat, flat
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
 from heedful.export.target import copy_beside
 from heedful.models import Model
+from heedful.pretrained import load, read_card, save
+from heedful.pretrained.facts import Inexpressible, Stored
+from heedful.pretrained.flat import Flat, flat
+from heedful.pretrained.model_type import FREE, Case, Family
+from heedful.pretrained.model_types import FAMILIES, express
 
 SHOWN = 6  # fields in an error
 OWN = ("layout", "heedful", "verification")  # of the card: what ``save`` says itself, and figures of other weights

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from heedful.checkpoints.configuration import home
 from heedful.errors import HeedfulError
+from heedful.pretrained.configuration import home
 from heedful.util.files import move
 
 # what tells a tokenizer or a preprocessor apart from weights, configurations and a run's own files

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from heedful import __version__
-from heedful.checkpoints.configuration import home
-from heedful.checkpoints.folder import find
 from heedful.data.files import STDIN
 from heedful.data.inputs import Given, described, inputs
 from heedful.errors import HeedfulError, many
@@ -24,6 +22,8 @@ from heedful.inference.output_formats import form_of, outlined
 from heedful.inference.partial_file import Unfinished
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.inference.warnings import Told
+from heedful.pretrained.configuration import home
+from heedful.pretrained.folder import find
 from heedful.tasks.sources import columns_of, prefix_of
 from heedful.tasks.task import Answer
 from heedful.util.progress import Progress

@@ -15,11 +15,11 @@ from typing import Any, Literal, NamedTuple, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.checkpoints.folder import read_json, reason, to_json, written
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, nearest
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.ranking import unit
+from heedful.pretrained.folder import read_json, reason, to_json, written
 from heedful.tasks.feature_extraction import FeatureExtraction
 from heedful.util.files import parse_json
 

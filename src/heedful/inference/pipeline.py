@@ -10,10 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from heedful import tasks
-from heedful.checkpoints import load, read_card
-from heedful.checkpoints.configuration import config_of
-from heedful.checkpoints.folder import find
-from heedful.checkpoints.pooling import pooled_head
 from heedful.config import (
     Config,
     DecoderConfig,
@@ -35,6 +31,10 @@ from heedful.inference.warnings import Told
 from heedful.kernels.optimize import prepare, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
+from heedful.pretrained import load, read_card
+from heedful.pretrained.configuration import config_of
+from heedful.pretrained.folder import find
+from heedful.pretrained.pooling import pooled_head
 from heedful.tasks.specific import summarizes
 from heedful.tasks.task import Answer, Streams, Task
 from heedful.text.chat import is_conversation

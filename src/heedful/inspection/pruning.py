@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from heedful.checkpoints.fitting import blank, fill, places
-from heedful.checkpoints.peft_names import adaptable
 from heedful.config import StackConfig
 from heedful.errors import HeedfulError, nearest
 from heedful.inspection.kept import heads_kept, units_kept
@@ -22,6 +20,8 @@ from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.position import Alibi, Relative
 from heedful.models import Model
+from heedful.pretrained.fitting import blank, fill, places
+from heedful.pretrained.peft_names import adaptable
 from heedful.stack import Stack
 
 M = TypeVar("M", bound=Model)

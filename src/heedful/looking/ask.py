@@ -63,7 +63,7 @@ class Ask:
 
     def checked(self, folder: str | Path) -> Ask:
         """The same, known to suit the model in ``folder``; nothing but its configuration is read."""
-        from heedful.checkpoints.configuration import config_of
+        from heedful.pretrained.configuration import config_of
 
         return asked(config_of(Path(folder)), called(folder), self)
 

@@ -7,16 +7,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from heedful.checkpoints import load
-from heedful.checkpoints.configuration import config_of, home
-from heedful.checkpoints.folder import find, read_card
-from heedful.checkpoints.pooling import pooled_head
-from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from heedful.config import EncoderDecoderConfig, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.looking.ask import Ask, asked, called
 from heedful.models import Model
 from heedful.models.base import device_of
+from heedful.pretrained import load
+from heedful.pretrained.configuration import config_of, home
+from heedful.pretrained.folder import find, read_card
+from heedful.pretrained.pooling import pooled_head
+from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
 from heedful.tasks.shared import check_vocabulary, tokenizer_of
 from heedful.tasks.specific import prefix_of
 from heedful.text import Tokenizer

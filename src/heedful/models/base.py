@@ -89,17 +89,17 @@ class Model(nn.Module):
         return generate(self, ids, mask, defaults=self.generation, **options)
 
     def save_pretrained(self, folder: str | Path, *, max_shard_size: int | str = "5GB") -> None:
-        """Write the model as a folder, or of a model with an adapter that alone: see ``heedful.checkpoints.save``."""
-        from heedful.checkpoints import save
+        """Write the model as a folder, or of a model with an adapter that alone: see ``heedful.pretrained.save``."""
+        from heedful.pretrained import save
 
         save(self, folder, max_shard_size=max_shard_size)
 
     def push_to_hub(self, name: str, *, private: bool = False, revision: str | None = None) -> str:
-        """Send the model to the Hub and return its address there: see ``heedful.checkpoints.push``.
+        """Send the model to the Hub and return its address there: see ``heedful.pretrained.push``.
 
         The tokenizer is not part of a model: ``push`` sends a whole folder.
         """
-        from heedful.checkpoints import push
+        from heedful.pretrained import push
 
         with TemporaryDirectory() as made:
             folder = Path(made) / name.rpartition("/")[2]

@@ -70,8 +70,8 @@ def chosen(settings: RunSettings) -> type[Task]:
     if settings.task not in {name for name, _ in OTHERS}:
         return get(settings.task)
     from heedful import presets
-    from heedful.checkpoints.configuration import config_of
-    from heedful.checkpoints.folder import find
+    from heedful.pretrained.configuration import config_of
+    from heedful.pretrained.folder import find
 
     folder = Path(settings.out) / "last" if settings.resume else settings.start_from
     if folder is not None:

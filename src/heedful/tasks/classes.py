@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.checkpoints import load
-from heedful.checkpoints.facts import label_names
 from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
 from heedful.data.files import extension
@@ -23,6 +21,8 @@ from heedful.errors import HeedfulError, many, nearest
 from heedful.metrics.labelled import Labelled
 from heedful.metrics.scored import overall
 from heedful.models import Model
+from heedful.pretrained import load
+from heedful.pretrained.facts import label_names
 from heedful.stack import initialise
 from heedful.tasks.task import Baseline
 

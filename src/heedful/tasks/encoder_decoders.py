@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints.configuration import home
-from heedful.checkpoints.folder import find
 from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
 from heedful.errors import HeedfulError
 from heedful.generation.options import NAMES
 from heedful.metrics.scored import Figures, Sums
 from heedful.models import EncoderDecoder, Model
+from heedful.pretrained.configuration import home
+from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.r_drop import beside, twice

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from heedful.checkpoints.configuration import config_of
-from heedful.checkpoints.folder import find
 from heedful.config import DecoderConfig, EncoderConfig, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.errors import HeedfulError
+from heedful.pretrained.configuration import config_of
+from heedful.pretrained.folder import find
 from heedful.settings import (
     AveragingSettings,
     DataSettings,

@@ -14,9 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.checkpoints import load, read_card
-from heedful.checkpoints.configuration import config_of
-from heedful.checkpoints.pooling import Reading, pooled_head, read_reading, repool, write_reading
 from heedful.config import DecoderConfig, EncoderConfig, ModelConfig, PooledHead
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.batching import ordered
@@ -26,6 +23,9 @@ from heedful.metrics import ranking
 from heedful.metrics.classification import Mistakes
 from heedful.metrics.scored import LOWER_IS_BETTER, Scored, overall
 from heedful.models import Model
+from heedful.pretrained import load, read_card
+from heedful.pretrained.configuration import config_of
+from heedful.pretrained.pooling import Reading, pooled_head, read_reading, repool, write_reading
 from heedful.settings import PoolingSettings, RunSettings
 from heedful.tasks.baselines import word_vectors
 from heedful.tasks.contrast import contrastive, cosent, embedded, wrong

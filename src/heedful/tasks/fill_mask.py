@@ -14,9 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints import load
-from heedful.checkpoints.configuration import config_of
-from heedful.checkpoints.folder import find
 from heedful.config import EncoderConfig, MaskedHead, ModelConfig
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
@@ -26,6 +23,9 @@ from heedful.data.windows import Window
 from heedful.errors import HeedfulError
 from heedful.metrics.scored import Sums, overall
 from heedful.models import Encoder, Model
+from heedful.pretrained import load
+from heedful.pretrained.configuration import config_of
+from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks.blanks import blanks
 from heedful.tasks.documents import divided, sampled

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heedful.checkpoints import read_card
 from heedful.data import Rows
 from heedful.data.windows import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
+from heedful.pretrained import read_card
 from heedful.settings import (
     AveragingSettings,
     DataSettings,

@@ -15,10 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints import load
-from heedful.checkpoints.configuration import config_of, told
-from heedful.checkpoints.folder import find
-from heedful.checkpoints.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
 from heedful.data.arrays import moments
@@ -30,6 +26,10 @@ from heedful.metrics.classification import Mistakes, among_top
 from heedful.metrics.labelled import Labelled
 from heedful.metrics.scored import overall
 from heedful.models import Model
+from heedful.pretrained import load
+from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.folder import find
+from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
 from heedful.settings import AveragingSettings, ImageSettings, ModelSettings, RunSettings, TrainingSettings
 from heedful.stack import initialise
 from heedful.tasks.baselines import linear_images, svm

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.checkpoints import load, read_card
-from heedful.checkpoints.configuration import config_of
 from heedful.config import EncoderConfig, ModelConfig, SpanHead
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.rows import Span
@@ -26,6 +24,8 @@ from heedful.metrics.classification import Mistakes
 from heedful.metrics.sentences import likest_sentences
 from heedful.metrics.squad import best_thresholds, by_kind, score, squad_sums
 from heedful.models import Model
+from heedful.pretrained import load, read_card
+from heedful.pretrained.configuration import config_of
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks.encoders import beginning, encoder_config, encoder_in, limit, longest_of, tuning
 from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, windows_of

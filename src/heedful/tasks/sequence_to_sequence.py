@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from torch import Tensor
 
-from heedful.checkpoints.folder import find
 from heedful.config import EncoderDecoderConfig, SpecialTokens
 from heedful.data import Row, Rows
 from heedful.data.batching import ordered
@@ -21,6 +20,7 @@ from heedful.generation import decode
 from heedful.generation.options import part, resolve
 from heedful.generation.stopping import cut
 from heedful.models import Model
+from heedful.pretrained.folder import find
 from heedful.settings import (
     AveragingSettings,
     DataSettings,

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from heedful import presets
-from heedful.checkpoints.configuration import config_of, home
 from heedful.config import (
     Config,
     DecoderConfig,
@@ -29,6 +28,7 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.generation.decode import Generated
+from heedful.pretrained.configuration import config_of, home
 from heedful.settings import ModelSettings
 from heedful.text import Tokenizer
 

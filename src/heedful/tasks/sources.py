@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heedful.checkpoints import read_card
 from heedful.data import Rows, parts, read
 from heedful.data.conll import stripped
 from heedful.data.split import Same, as_written, content
 from heedful.errors import HeedfulError
+from heedful.pretrained import read_card
 from heedful.settings import RunSettings
 from heedful.tasks.task import Task
 

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints.folder import find
 from heedful.config import EncoderDecoderConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
@@ -29,6 +28,7 @@ from heedful.generation import decode
 from heedful.generation.options import part
 from heedful.metrics.scored import Sums, overall
 from heedful.models import Model
+from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.documents import divided, sampled
 from heedful.tasks.encoder_decoders import EncoderDecoderTask

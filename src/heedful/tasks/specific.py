@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heedful.checkpoints.configuration import config_of, told
-from heedful.checkpoints.folder import read_card
 from heedful.config import EncoderDecoderConfig
 from heedful.errors import HeedfulError
+from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.folder import read_card
 
 
 def specific(folder: Path, task: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.checkpoints import load
 from heedful.config import ModelConfig
 from heedful.data import Kind, Picture, Row, Rows, Span, split
 from heedful.data.batching import ordered
@@ -20,6 +19,7 @@ from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
 from heedful.metrics.scored import Scored
 from heedful.models import Model
+from heedful.pretrained import load
 from heedful.settings import RunSettings
 from heedful.util import shares
 from heedful.util.escaping import pictured

@@ -14,9 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints import read_card
-from heedful.checkpoints.configuration import config_of, told
-from heedful.checkpoints.folder import find, multi_label, regression
 from heedful.config import (
     EncoderConfig,
     EncoderDecoderConfig,
@@ -32,6 +29,9 @@ from heedful.metrics.classification import Mistakes
 from heedful.metrics.labelled import Labelled
 from heedful.metrics.scored import overall
 from heedful.models import Model
+from heedful.pretrained import read_card
+from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.folder import find, multi_label, regression
 from heedful.settings import RunSettings
 from heedful.tasks.baselines import linear_text, svm
 from heedful.tasks.classes import (

@@ -17,8 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints.configuration import config_of, home
-from heedful.checkpoints.folder import find, read_card
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
@@ -32,6 +30,8 @@ from heedful.generation.pieces import pieces
 from heedful.generation.stopping import cut, until
 from heedful.metrics.scored import Figures, Sums, overall
 from heedful.models import Decoder, Model
+from heedful.pretrained.configuration import config_of, home
+from heedful.pretrained.folder import find, read_card
 from heedful.settings import (
     AveragingSettings,
     DataSettings,

@@ -15,10 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints import read_card
-from heedful.checkpoints.configuration import config_of, told
-from heedful.checkpoints.folder import find, regression
-from heedful.checkpoints.scaled import scale_output
 from heedful.config import SequenceHead
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.numbers import as_number
@@ -27,6 +23,10 @@ from heedful.errors import HeedfulError, many
 from heedful.metrics.regression import Regression
 from heedful.metrics.scored import LOWER_IS_BETTER, overall
 from heedful.models import Model
+from heedful.pretrained import read_card
+from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.folder import find, regression
+from heedful.pretrained.scaled import scale_output
 from heedful.settings import RunSettings
 from heedful.tasks.baselines import ridge_text
 from heedful.tasks.classes import check_classifier, classifier_in

@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checkpoints import read_card
-from heedful.checkpoints.configuration import config_of, told
 from heedful.config import EncoderConfig, ModelConfig, TokenHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.split import Same, content
@@ -23,6 +21,8 @@ from heedful.errors import HeedfulError, many
 from heedful.metrics.classification import Mistakes
 from heedful.metrics.entities import OUTSIDE, Entity, EntityScores, Scheme, entities
 from heedful.models import Model
+from heedful.pretrained import read_card
+from heedful.pretrained.configuration import config_of, told
 from heedful.settings import RunSettings
 from heedful.tasks import tagging
 from heedful.tasks.classes import check_classifier, classifier_in, stored

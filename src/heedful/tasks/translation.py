@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from heedful.checkpoints.folder import find, read_card
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError, nearest
 from heedful.metrics.scored import overall
 from heedful.metrics.translation import exact_match, signatures, translation_scores, warnings_of
 from heedful.models import Model
+from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings
 from heedful.tasks.encoder_decoders import Pair, with_loss
 from heedful.tasks.sequence_to_sequence import SequenceToSequence, Size

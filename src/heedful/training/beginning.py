@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from heedful.checkpoints import read_card
-from heedful.checkpoints.folder import settle
 from heedful.errors import HeedfulError
+from heedful.pretrained import read_card
+from heedful.pretrained.folder import settle
 from heedful.settings import RunSettings, read_toml, resolve, to_toml
 from heedful.training.choices import changed, check_same
 from heedful.util.files import write

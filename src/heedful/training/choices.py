@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from heedful import recipes
-from heedful.checkpoints.folder import find
-from heedful.checkpoints.peft import is_adapter
 from heedful.data import Rows
 from heedful.errors import HeedfulError
 from heedful.kernels.prepacked_linear import emulated
+from heedful.pretrained.folder import find
+from heedful.pretrained.peft import is_adapter
 from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, resolve
 from heedful.tasks.task import SOME, Task
 from heedful.training.schedule import schedule

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 
 from heedful import __version__
-from heedful.checkpoints import read_card
-from heedful.checkpoints.folder import CARD, find, to_json
 from heedful.data import Picture, Row, Rows
 from heedful.data.pieces import on_disk, size
 from heedful.data.split import Same, content
@@ -24,6 +22,8 @@ from heedful.errors import many
 from heedful.evaluation.trained_on import TrainedOn
 from heedful.metrics.verdict import MOST, Rival, Verdict, chosen, improving, verdict
 from heedful.models import Model
+from heedful.pretrained import read_card
+from heedful.pretrained.folder import CARD, find, to_json
 from heedful.settings import RunSettings
 from heedful.tasks.sources import BY_CONTENT
 from heedful.tasks.task import Baseline, Encoded, Measured, Task

@@ -23,8 +23,6 @@ import torch
 from heedful import tasks
 from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
 from heedful.auditing.audit import warnings
-from heedful.checkpoints import load, read_card, save
-from heedful.checkpoints.fitting import pack
 from heedful.data import Rows
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
@@ -35,6 +33,8 @@ from heedful.metrics.intervals import standard_error
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
+from heedful.pretrained import load, read_card, save
+from heedful.pretrained.fitting import pack
 from heedful.settings import RunSettings, resolve
 from heedful.tasks.sources import divided, rule_of
 from heedful.tasks.task import Encoded, Measured, Said, Task

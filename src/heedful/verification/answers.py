@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from heedful.checkpoints import read_card
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
+from heedful.pretrained import read_card
 from heedful.verification.report import Outcome, Skipped
 from heedful.verification.subject import TEXTS, Subject
 

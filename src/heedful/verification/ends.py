@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from heedful.checkpoints.folder import CARD
+from heedful.pretrained.folder import CARD
 from heedful.training.beginning import MODELS, SHARDS
 from heedful.training.checkpoint import KEPT, Checkpoints
 from heedful.verification.kills import unfinished

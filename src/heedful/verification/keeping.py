@@ -8,9 +8,9 @@ from math import isfinite
 from pathlib import Path
 
 from heedful import __version__
-from heedful.checkpoints.card import describe
-from heedful.checkpoints.folder import CARD, read_card, to_json
 from heedful.errors import HeedfulError
+from heedful.pretrained.card import describe
+from heedful.pretrained.folder import CARD, read_card, to_json
 from heedful.util.files import write
 from heedful.verification.report import Report
 

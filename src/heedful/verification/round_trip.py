@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from heedful.checkpoints import load
-from heedful.checkpoints.configuration import told
-from heedful.checkpoints.families import family_of
-from heedful.checkpoints.flat import flat
-from heedful.checkpoints.rules import Drop, Tensors
-from heedful.checkpoints.weights import read_tensors
 from heedful.config import ImageHead, LanguageHead, SequenceHead, TokenHead
 from heedful.models import Model
+from heedful.pretrained import load
+from heedful.pretrained.configuration import told
+from heedful.pretrained.flat import flat
+from heedful.pretrained.model_types import family_of
+from heedful.pretrained.rules import Drop, Tensors
+from heedful.pretrained.weights import read_tensors
 from heedful.verification.report import Outcome, Skipped
 from heedful.verification.subject import Subject
 

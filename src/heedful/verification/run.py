@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from heedful import tasks
-from heedful.checkpoints.folder import find
 from heedful.config import VisionConfig
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
+from heedful.pretrained.folder import find
 from heedful.verification.checks import CHECKS, Check
 from heedful.verification.report import Finding, Outcome, Report, Skipped
 from heedful.verification.subject import Subject

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 import torch
 
-from heedful.checkpoints import load, save
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
+from heedful.pretrained import load, save
 from heedful.text import Tokenizer
 from heedful.util.machine import total_memory
 from heedful.verification.report import Skipped

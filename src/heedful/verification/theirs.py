@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from heedful.cache import counted
-from heedful.checkpoints.folder import CONFIG, read_json
 from heedful.config import AlibiPosition, ModelConfig, NoPosition, PooledHead, RelativePosition, VisionConfig
+from heedful.pretrained.folder import CONFIG, read_json
 from heedful.tasks.shared import stacks_of
 from heedful.verification.inputs import TOKENWISE, Call, Side
 from heedful.verification.report import Skipped

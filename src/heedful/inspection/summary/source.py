@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from heedful import presets
-from heedful.checkpoints import load
-from heedful.checkpoints.configuration import told
-from heedful.checkpoints.families import family_of
-from heedful.checkpoints.fitting import belongs, blank, matched
-from heedful.checkpoints.folder import ADAPTER_CONFIG, CONFIG, INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, find, read_json
-from heedful.checkpoints.resizing import resized
-from heedful.checkpoints.weights import weight_map
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
+from heedful.pretrained import load
+from heedful.pretrained.configuration import told
+from heedful.pretrained.fitting import belongs, blank, matched
+from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, find, read_json
+from heedful.pretrained.model_types import family_of
+from heedful.pretrained.resizing import resized
+from heedful.pretrained.weights import weight_map
 
 DTYPES = {
     "F64": torch.float64,

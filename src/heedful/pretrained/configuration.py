@@ -1,0 +1,65 @@
+"""What a folder's JSON files tell of its model: the configuration and the ways of generating.
+
+No tensor is read, but of an adapter that PEFT wrote: its folder says nothing of the model, its base and its head do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from heedful.config import ModelConfig
+from heedful.errors import HeedfulError
+from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, GENERATION, read_json
+from heedful.pretrained.model_types import family_of
+
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+ABOUT = ("_from_model_config", "transformers_version")  # what that file says of itself
+# where there is no generation_config.json, as in folders of before 2023, config.json has these
+GENERATES = (
+    *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "max_time", "stop_strings"),
+    *("do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+    *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty"),
+    *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+    *("bad_words_ids", "force_words_ids", "constraints", "suppress_tokens", "begin_suppress_tokens", "sequence_bias"),
+    *("forced_bos_token_id", "forced_eos_token_id", "renormalize_logits", "remove_invalid_values", "token_healing"),
+    *("exponential_decay_length_penalty", "penalty_alpha", "guidance_scale", "dola_layers", "watermarking_config"),
+)
+
+
+def told(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``config.json`` with the token ids that ``generation_config.json`` has instead, and the rest of that file."""
+    if home(folder, CONFIG) != folder:
+        from heedful.pretrained.peft import told_under
+
+        return told_under(folder)
+    theirs = read_json(folder / CONFIG)
+    if (folder / GENERATION).exists():
+        generation = read_json(folder / GENERATION)
+    else:
+        generation = {key: theirs[key] for key in GENERATES if theirs.get(key) is not None}
+        if theirs.get("force_bos_token_to_be_generated"):  # BART's older word for it
+            generation.setdefault("forced_bos_token_id", theirs.get("bos_token_id"))
+    for key in ABOUT:
+        generation.pop(key, None)
+    ids = {key: generation.pop(key, None) for key in IDS}
+    return theirs | {key: value for key, value in ids.items() if value is not None}, generation
+
+
+def home(folder: Path, *files: str) -> Path:
+    """Where to look for such files: in the folder, or in its base where it holds an adapter and none of them."""
+    if not (folder / ADAPTER_CONFIG).exists() or any((folder / name).exists() for name in files):
+        return folder
+    from heedful.pretrained.peft_config import find_base, read_config
+
+    return find_base(folder, read_config(folder))[1]
+
+
+def config_of(folder: Path) -> ModelConfig:
+    """The configuration of a folder's model, but for what only its tensors tell."""
+    theirs, _ = told(folder)
+    try:
+        family = family_of(theirs)
+        return family.read(theirs, family.case_of(theirs), {})
+    except HeedfulError as error:
+        raise HeedfulError(f"{folder / CONFIG}: {error}") from None

@@ -1,0 +1,104 @@
+"""BART (Lewis et al. 2020): post-norm encoder and decoder, a norm after the embedding, positions from row 2 on."""
+
+from __future__ import annotations
+
+from heedful.pretrained.facts import ACTIVATIONS, Id, Key, Labels, Stored, only
+from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.model_type_facts import Repeated
+from heedful.pretrained.model_types.marian import LAYERS
+from heedful.pretrained.rules import Drop, Rename, SqueezeUnlessZero, Tie
+
+BART = Family(
+    name="bart",
+    prefix="model.",
+    fixed={
+        "kind": "encoder-decoder",
+        "target": None,
+        "encoder.placement": "post",
+        "encoder.embedding_norm": True,
+        "encoder.position.kind": "learned",
+        "encoder.position.offset": 2,
+        "decoder.placement": "post",
+        "decoder.embedding_norm": True,
+        "decoder.position.kind": "learned",
+        "decoder.position.offset": 2,
+        "decoder.causal": True,
+        "decoder.cross": True,
+    },
+    facts=(
+        Key("vocab_size", "source.vocab_size", 50265),
+        Key("max_position_embeddings", ("encoder.position.length", "decoder.position.length"), 1024),
+        Key("d_model", ("encoder.dim", "decoder.dim"), 1024),
+        Key("encoder_layers", "encoder.depth", 12),
+        Key("encoder_attention_heads", "encoder.heads", 16),
+        Key("encoder_ffn_dim", "encoder.ff_dim", 4096),
+        Key("decoder_layers", "decoder.depth", 12),
+        Key("decoder_attention_heads", "decoder.heads", 16),
+        Key("decoder_ffn_dim", "decoder.ff_dim", 4096),
+        Key("activation_function", ("encoder.activation", "decoder.activation"), "gelu", ACTIVATIONS),
+        Key(
+            "dropout",
+            (
+                "encoder.dropout.embedding",
+                "encoder.dropout.residual",
+                "decoder.dropout.embedding",
+                "decoder.dropout.residual",
+            ),
+            0.1,
+        ),
+        Key("attention_dropout", ("encoder.dropout.attention", "decoder.dropout.attention"), 0.0),
+        Key("activation_dropout", ("encoder.dropout.hidden", "decoder.dropout.hidden"), 0.0),
+        Key("init_std", ("encoder.init_std", "decoder.init_std"), 0.02),
+        Key("scale_embedding", "source.scale", False, {True: "sqrt", False: "none"}),
+        Id("decoder_start_token_id", "special.start", 2, needed=True),
+        Id("eos_token_id", "special.end", 2, several=True),
+        Id("pad_token_id", "special.pad", 1),
+        Repeated("num_attention_heads", "encoder.heads"),
+        *only(
+            is_causal=True,
+            is_decoder=False,
+            is_encoder_decoder=True,
+            tie_word_embeddings=True,
+            normalize_before=False,  # mBART's and Pegasus' variants
+            normalize_embedding=True,
+            add_final_layer_norm=False,
+            static_position_embeddings=False,
+        ),
+    ),
+    rules=(
+        Tie(("shared.weight", "encoder.embed_tokens.weight"), "embedding.token.weight"),
+        Rename("decoder.embed_tokens.weight", "target_embedding.token.weight"),
+        Rename("encoder.embed_positions.weight", "encoder.position.table.weight"),
+        Rename("decoder.embed_positions.weight", "decoder.position.table.weight"),
+        Rename("encoder.layernorm_embedding.{p}", "encoder.embedding_norm.{p}"),
+        Rename("decoder.layernorm_embedding.{p}", "decoder.embedding_norm.{p}"),
+        *LAYERS,
+    ),
+    cases=(
+        Case(
+            name="BartForConditionalGeneration",
+            fixed={"head.kind": "language-model"},
+            facts=(Stored("final_logits_bias", "head.bias", False),),
+            rules=(
+                SqueezeUnlessZero("final_logits_bias", "head.output.bias"),
+                Rename("lm_head.weight", "head.output.weight"),
+            ),
+        ),
+        Case(name="BartModel", fixed={"head.kind": "no-head", "head.pooler": False}, prefix=""),
+        Case(
+            name="BartForSequenceClassification",
+            fixed={"head.kind": "sequence", "head.pooling": "last", "head.pooler": True, "head.bias": True},
+            facts=(Labels("id2label", "head.labels", 3), Key("classifier_dropout", "head.dropout", 0.0)),
+            rules=(
+                Drop("final_logits_bias"),  # of the pre-training class, in published files
+                Rename("classification_head.dense.{p}", "head.pooler.dense.{p}"),
+                Rename("classification_head.out_proj.{p}", "head.output.{p}"),
+            ),
+        ),
+        Case(
+            name="BartForQuestionAnswering",
+            fixed={"head.kind": "span"},
+            rules=(Drop("final_logits_bias"), Rename("qa_outputs.{p}", "head.output.{p}")),
+        ),
+    ),
+)

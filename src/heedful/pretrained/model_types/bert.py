@@ -1,0 +1,103 @@
+"""BERT (Devlin et al. 2019): post-norm, segments, a pooler, a masked language model tied to the embedding."""
+
+from __future__ import annotations
+
+from heedful.pretrained.facts import ACTIVATIONS, Fact, Id, Key, Labels, Stored, only
+from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.rules import Drop, Rename, RenameUnlessZero, Tie
+
+LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
+NO_POOLER = Drop("pooler.dense.{p}")  # older files keep one that the class does not use
+NO_NEXT_SENTENCE = Drop("cls.seq_relationship.{p}")
+MASKED = {"head.kind": "masked-language-model"}
+MASKED_FACTS: tuple[Fact, ...] = (
+    *only(tie_word_embeddings=True),  # untied, the class holds a bias that it does not use
+    Key("hidden_act", "head.activation", "gelu", ACTIVATIONS),
+    Key("layer_norm_eps", "head.norm_eps", 1e-12),
+)
+MASKED_RULES = (
+    NO_POOLER,
+    NO_NEXT_SENTENCE,
+    Rename("cls.predictions.transform.dense.{p}", "head.dense.{p}"),
+    Rename("cls.predictions.transform.LayerNorm.{p}", "head.norm.{p}"),
+    Rename("cls.predictions.decoder.weight", "head.output.weight"),
+    Tie(("cls.predictions.bias", "cls.predictions.decoder.bias"), "head.output.bias"),
+)
+LABEL_FACTS = (
+    Labels("id2label", "head.labels", 2),
+    Key("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout_prob"),
+)
+
+BERT = Family(
+    name="bert",
+    prefix="bert.",
+    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    fixed={
+        "kind": "encoder",
+        "encoder.placement": "post",
+        "encoder.embedding_norm": True,
+        "encoder.position.kind": "learned",
+    },
+    facts=(
+        Key("vocab_size", "embedding.vocab_size", 30522),
+        Key("type_vocab_size", "embedding.segments", 2),
+        Key("max_position_embeddings", "encoder.position.length", 512),
+        Key("hidden_size", "encoder.dim", 768),
+        Key("num_hidden_layers", "encoder.depth", 12),
+        Key("num_attention_heads", "encoder.heads", 12),
+        Key("intermediate_size", "encoder.ff_dim", 3072),
+        Key("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
+        Key("layer_norm_eps", "encoder.norm_eps", 1e-12),
+        Key("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
+        Key("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
+        Key("initializer_range", "encoder.init_std", 0.02),
+        Id("bos_token_id", "special.start", None),
+        Id("eos_token_id", "special.end", None, several=True),
+        Id("pad_token_id", "special.pad", 0),
+        *only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False),
+    ),
+    rules=(
+        Drop("embeddings.position_ids"),  # 0, 1, 2, ...
+        Drop("embeddings.token_type_ids"),
+        Rename("embeddings.word_embeddings.weight", "embedding.token.weight"),
+        Rename("embeddings.token_type_embeddings.weight", "embedding.segment.weight"),
+        Rename("embeddings.position_embeddings.weight", "encoder.position.table.weight"),
+        Rename("embeddings.LayerNorm.{p}", "encoder.embedding_norm.{p}"),
+        Rename(LAYER + ".attention.self.query.{p}", BLOCK + ".attention.query.{p}"),
+        Rename(LAYER + ".attention.self.key.{p}", BLOCK + ".attention.key.{p}"),
+        Rename(LAYER + ".attention.self.value.{p}", BLOCK + ".attention.value.{p}"),
+        Rename(LAYER + ".attention.output.dense.{p}", BLOCK + ".attention.out.{p}"),
+        Rename(LAYER + ".attention.output.LayerNorm.{p}", BLOCK + ".attention_residual.after.{p}"),
+        Rename(LAYER + ".intermediate.dense.{p}", BLOCK + ".feed_forward.up.{p}"),
+        Rename(LAYER + ".output.dense.{p}", BLOCK + ".feed_forward.down.{p}"),
+        Rename(LAYER + ".output.LayerNorm.{p}", BLOCK + ".feed_forward_residual.after.{p}"),
+        RenameUnlessZero("pooler.dense.{p}", "head.pooler.dense.{p}"),
+    ),
+    cases=(
+        Case(
+            name="BertModel",
+            fixed={"head.kind": "no-head"},
+            facts=(Stored("pooler.dense.weight", "head.pooler", False),),
+            prefix="",
+        ),
+        Case(name="BertForMaskedLM", fixed=MASKED, facts=MASKED_FACTS, rules=MASKED_RULES),
+        Case(name="BertForPreTraining", fixed=MASKED, facts=MASKED_FACTS, rules=MASKED_RULES),
+        Case(
+            name="BertForSequenceClassification",
+            fixed={"head.kind": "sequence", "head.pooling": "first", "head.pooler": True, "head.bias": True},
+            facts=LABEL_FACTS,
+            rules=(Rename("classifier.{p}", "head.output.{p}"),),
+        ),
+        Case(
+            name="BertForTokenClassification",
+            fixed={"head.kind": "token"},
+            facts=LABEL_FACTS,
+            rules=(NO_POOLER, Rename("classifier.{p}", "head.output.{p}")),
+        ),
+        Case(
+            name="BertForQuestionAnswering",
+            fixed={"head.kind": "span"},
+            rules=(NO_POOLER, Rename("qa_outputs.{p}", "head.output.{p}")),
+        ),
+    ),
+)

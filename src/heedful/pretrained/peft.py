@@ -1,0 +1,303 @@
+"""PEFT's adapter folders, both ways: ``adapter_config.json`` and ``adapter_model.safetensors``.
+
+Names are the family's, through its rules: ``base_model.model.<their module>.lora_A.weight`` is (r, in) and
+``lora_B.weight`` (out, r), whichever way the map itself is stored. Where the family stores several of our maps as one
+(GPT-2's ``c_attn``), its A is theirs together and its B is cut into theirs; it goes back as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.adapters import LoraConfig, attach, fresh_head, low_rank_parts
+from heedful.config import DecoderConfig, PooledHead, VisionConfig
+from heedful.errors import HeedfulError
+from heedful.models import Model
+from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.facts import label_names
+from heedful.pretrained.fitting import not_finite
+from heedful.pretrained.folder import (
+    ADAPTER_CONFIG,
+    CONFIG,
+    INDEX,
+    PICKLE,
+    PICKLE_INDEX,
+    WEIGHTS,
+    multi_label,
+    read_card,
+    read_json,
+    regression,
+)
+from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.model_types import OWN, family_of
+from heedful.pretrained.peft_config import HEADS, covers, find_base, read_config, write_config
+from heedful.pretrained.peft_names import (
+    CLASSIFIERS,
+    layout_of,
+    module_of,
+    modules,
+    renamed,
+    transposed,
+    without_prefix,
+)
+from heedful.pretrained.pooling import pooled_head, repool
+from heedful.pretrained.rules import Tensors
+from heedful.pretrained.scaled import stored
+from heedful.pretrained.weights import read_tensors, refuse_not_finite
+
+PREFIX, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+WHOLE_MODELS = (WEIGHTS, INDEX, PICKLE, PICKLE_INDEX)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter and no weights of its own."""
+    return (folder / ADAPTER_CONFIG).exists() and not any((folder / name).exists() for name in WHOLE_MODELS)
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def open_adapter(
+    folder: Path,
+    opened: Callable[..., Model],
+    *,
+    head: str | None,
+    num_labels: int | None,
+    dtype: str | torch.dtype | None,
+    sizes: Mapping[str, Any],
+    check_finite: bool,
+    **options: Any,
+) -> Model:
+    """The base that an adapter's folder names, with the adapter attached.
+
+    Args:
+        folder: the adapter's.
+        opened: opens the base's folder, with the arguments below.
+        head: another head than the adapter was trained under; what it stores of its own is then left out.
+        num_labels: another number of classes than it was trained for, likewise.
+        dtype: of everything; None leaves the base's to the base, and A and B have the wider of theirs and the base's.
+        sizes: that the base is to have; images are else of the size that the adapter was trained on.
+        check_finite: refuse NaN and infinity, in the base and in the adapter.
+        **options: for ``opened``.
+    """
+    config = read_config(folder)
+    stored = read_tensors(folder)
+    if check_finite:
+        refuse_not_finite(folder, not_finite(stored, None, str))
+    low, rest = _sorted(folder, stored)
+    base, place = find_base(folder, config)
+    if is_adapter(place):
+        raise HeedfulError(f"{folder} is an adapter of {base}, which is one itself; merge that first and save it whole")
+    kind, classes = _head(folder, config, place, rest)
+    same = head in (None, kind) and num_labels in (None, classes)
+    asked = {"head": head or kind, "num_labels": num_labels or (classes if same else None)}
+    wanted = _sizes(folder) | {name: size for name, size in sizes.items() if size is not None}
+    model = opened(place, dtype=dtype, sizes=wanted, check_finite=check_finite, **asked, **options)
+    model.source = base
+    family, case = layout_of(model)
+    try:
+        pairs = _pairs(model, family, case, config, low, exact=dtype is not None)
+        whole = _whole(model, family, case, rest) if same else {}
+    except HeedfulError as error:
+        raise HeedfulError(f"the adapter in {folder} does not fit its base {base}: {error}") from None
+    for name, tensor in whole.items():
+        path, _, last = name.rpartition(".")
+        setattr(model.get_submodule(path), last, nn.Parameter(tensor.to(model.device, model.dtype)))
+    model.fresh = [name for name in model.fresh if name not in whole]
+    _attach(model, config, pairs, (*model.classifier, *fresh_head(model), *whole))
+    if same:
+        _tell(model, folder)
+        if kind == PooledHead.kind and (own := pooled_head(folder)) is not None:
+            repool(model, own)
+    return model
+
+
+def told_under(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What ``configuration.told`` tells of an adapter's folder without a ``config.json``: what its base says, with the
+    head that the adapter was trained under and as many classes as it stores for it.
+    """
+    config = read_config(folder)
+    _, rest = _sorted(folder, read_tensors(folder))
+    _, place = find_base(folder, config)
+    kind, classes = _head(folder, config, place, rest)
+    theirs, generation = told(place)
+    family = family_of(theirs)
+    if family is not OWN and family.case_of(theirs).fixed["head.kind"] != kind:
+        case = next(case for case in family.cases if case.fixed["head.kind"] == kind)
+        theirs = {key: value for key, value in theirs.items() if key != "heedful"} | {"architectures": [case.name]}
+    if classes is not None and classes != len(label_names(theirs)):
+        theirs = {key: value for key, value in theirs.items() if key != "id2label"} | {"num_labels": classes}
+    return theirs, generation
+
+
+def _sizes(folder: Path) -> dict[str, Any]:
+    """The size of images in an adapter's own ``config.json``: the base may have been made for another one."""
+    config = config_of(folder) if (folder / CONFIG).exists() else None
+    return {"image_size": config.patches.image_size} if isinstance(config, VisionConfig) else {}
+
+
+def _sorted(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensors]:
+    """A and B of each module, and what else is stored, by names without PEFT's own prefix."""
+    known = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
+    wrong = [name for name in tensors if not name.startswith(PREFIX)]
+    low: dict[str, tuple[Tensor, Tensor]] = {}
+    for name in [name for name in known if name.endswith(A)]:
+        module = name.removesuffix(A)
+        if module + B in known:
+            low[module] = known.pop(name), known.pop(module + B)
+    wrong += [PREFIX + name for name in known if ".lora_" in name]  # without its partner, or of another kind
+    if wrong:
+        raise HeedfulError(
+            f"{folder} holds tensors that are no pair lora_A, lora_B of a linear map: {', '.join(wrong)}; "
+            "write the adapter anew with PEFT"
+        )
+    if not low:
+        raise HeedfulError(f"{folder} holds no pair lora_A, lora_B; write the adapter anew with PEFT")
+    return low, known
+
+
+def _head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tensors) -> tuple[str, int | None]:
+    """The head that the adapter was trained under, and how many classes it stores for it."""
+    place = folder if (folder / CONFIG).exists() else base
+    theirs = read_json(place / CONFIG)
+    try:
+        family = family_of(theirs)
+        case = family.case_of(theirs)
+        kind = case.fixed["head.kind"] if family is not OWN else theirs["head"]["kind"]
+        if place is base and config["task_type"] in HEADS:
+            kind = HEADS[config["task_type"]]
+            case = next((case for case in family.cases if case.fixed.get("head.kind") == kind), case)
+        if read_card(folder).get("head") == PooledHead.kind:  # which no class of theirs says
+            kind = PooledHead.kind
+        made = family.tensors_in(family.names(rest, case), case)
+    except (HeedfulError, KeyError, TypeError) as error:
+        raise HeedfulError(f"{place / CONFIG}: {error}") from None
+    output = made.get("head.output.weight", made.get("head.output.0.weight"))
+    return kind, len(output) if output is not None and kind in CLASSIFIERS else None
+
+
+def _pairs(
+    model: Model,
+    family: Family,
+    case: Case,
+    config: Mapping[str, Any],
+    low: Mapping[str, tuple[Tensor, Tensor]],
+    *,
+    exact: bool,
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """A and B for each of our maps that has an adapter, on the model's device; all misfits in one error."""
+    named = modules(model, family, case)
+    there = {without_prefix(name, family, case): parts for name, parts in named.items()}
+    stored = {renamed(without_prefix(name, family, case), family): (name, pair) for name, pair in low.items()}
+    unexpected = [name for short, (name, _) in stored.items() if short not in there]
+    missing = [n for n in named if without_prefix(n, family, case) not in stored and covers(config, n)]
+    misshaped: list[str] = []
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
+    for short, (name, (a, b)) in stored.items():
+        parts = there.get(short, ())
+        maps = [model.get_parameter(f"{path}.weight") for path in parts]
+        rank, wanted = config["r"], (sum(map(len, maps)), maps[0].size(1) if maps else 0)
+        if maps and (tuple(b.shape), tuple(a.shape)) != ((wanted[0], rank), (rank, wanted[1])):
+            misshaped.append(f"{name} has A {tuple(a.shape)} and B {tuple(b.shape)} for a map {wanted} and r {rank}")
+        elif maps:
+            dtype = model.dtype if exact else torch.promote_types(a.dtype, model.dtype)
+            a, b = (tensor.to(model.device, dtype, copy=True) for tensor in (a, b))
+            pairs |= {path: (a, part.clone()) for path, part in zip(parts, b.chunk(len(parts)), strict=True)}
+    lists = {"missing": missing, "unexpected": unexpected, "of another shape": misshaped}
+    wrong = [f"{what}: {', '.join(names)}" for what, names in lists.items() if names]
+    if wrong:
+        raise HeedfulError("; ".join(wrong))
+    return pairs
+
+
+def _whole(model: Model, family: Family, case: Case, rest: Tensors) -> Tensors:
+    """Our parameters of the head that are stored whole; anything else that is stored is an error."""
+    stored = family.names(rest, case)
+    made = family.tensors_in(stored, case)
+    names = [name for name, _ in model.named_parameters()]  # a tied one has its name in the embedding
+    wrong = [f"{name} is not of the head" for name in stored]
+    for name, tensor in made.items():
+        if not name.startswith("head.") or name not in names:
+            wrong.append(f"{family.their_name(name, case)} is not of the head alone")
+        elif tensor.shape != model.get_parameter(name).shape:
+            shape = tuple(model.get_parameter(name).shape)
+            wrong.append(f"{family.their_name(name, case)} is {tuple(tensor.shape)}, the head has {shape}")
+    if wrong:
+        raise HeedfulError(f"modules_to_save may only be those of the head, but {', '.join(wrong)}")
+    return made
+
+
+def _attach(
+    model: Model, config: Mapping[str, Any], pairs: Mapping[str, tuple[Tensor, Tensor]], whole: Sequence[str]
+) -> None:
+    asked = LoraConfig(
+        rank=config["r"],
+        alpha=config["lora_alpha"],
+        dropout=config["lora_dropout"],
+        targets=tuple(dict.fromkeys(path.rpartition(".")[2] for path in pairs)),
+        rslora=config["use_rslora"],
+    )
+    attach(model, asked, pairs, whole)
+
+
+def _tell(model: Model, folder: Path) -> None:
+    """What our own adapter folders say of the model besides: label names, and how to generate."""
+    if (folder / CONFIG).exists():
+        theirs, generation = told(folder)
+        model.labels, model.multi_label = label_names(theirs), multi_label(theirs)
+        model.regression = regression(theirs)
+        model.generation = generation or model.generation
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+
+
+def adapter_files(model: Model, family: Family, case: Case, folder: Path) -> tuple[dict[str, Any], Tensors]:
+    """``adapter_config.json`` and the tensors of a model with an adapter, by PEFT's names, for ``folder``."""
+    adapter = model.adapter
+    assert adapter is not None
+    if not model.source:
+        raise HeedfulError(
+            "the model was not read from a folder or the Hub, so its adapter has no base to name; "
+            "save the base and open it from there, or make one model of both: heedful.adapters.merge"
+        )
+    if any((folder / name).exists() for name in WHOLE_MODELS):
+        raise HeedfulError(f"{folder} holds a whole model, an adapter wants a folder of its own; choose another")
+    low = low_rank_parts(model)
+    adapted = {name: parts for name, parts in modules(model, family, case).items() if parts[0] in low}
+    tensors: Tensors = {}
+    for name, parts in adapted.items():
+        assert len({id(low[path].lora_a) for path in parts}) == 1, f"{parts} are one map, but have several A"
+        tensors[PREFIX + name + A] = low[parts[0]].lora_a
+        tensors[PREFIX + name + B] = torch.cat([low[path].lora_b for path in parts])
+    tensors_of = stored(model)
+    whole = family.tensors_out({name: tensors_of[name] for name in adapter.whole}, case)
+    others = {module_of(name, family, case) for name in model.state_dict() if ".lora_" not in name} - adapted.keys()
+    config = write_config(
+        adapter,
+        source=model.source,
+        task_type=_task_type(model),
+        targets=sorted({_ending(name, others) for name in adapted}),
+        saved=sorted({without_prefix(name.rpartition(".")[0], family, case).partition(".")[0] for name in whole}),
+        transposed=any(transposed(path, family, case) for path in low),
+    )
+    return config, tensors | {PREFIX + name: tensor for name, tensor in whole.items()}
+
+
+def _ending(name: str, others: set[str]) -> str:
+    """The shortest end of a module's name that no other module has."""
+    parts = name.split(".")
+    ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
+    return next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), name)
+
+
+def _task_type(model: Model) -> str | None:
+    kind = model.config.head.kind
+    if kind == "language-model":
+        return "CAUSAL_LM" if isinstance(model.config, DecoderConfig) else "SEQ_2_SEQ_LM"
+    return next((task for task, head in HEADS.items() if head == kind), None)

@@ -1,0 +1,122 @@
+"""PEFT's ``adapter_config.json``, both ways: what it says, what we refuse, and where its base is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heedful.adapters import Adapter
+from heedful.errors import HeedfulError
+from heedful.pretrained.folder import ADAPTER_CONFIG, find, read_json
+from heedful.util.values import describe, fits
+
+ADAPTER_WEIGHTS, ADAPTER_PICKLE = "adapter_model.safetensors", "adapter_model.bin"
+HEADS = {  # the head under which a task's adapter was trained
+    "SEQ_CLS": "sequence",
+    "TOKEN_CLS": "token",
+    "QUESTION_ANS": "span",
+    "CAUSAL_LM": "language-model",
+    "SEQ_2_SEQ_LM": "language-model",
+}
+KINDS: dict[str, Any] = {
+    "r": int,
+    "lora_alpha": float,
+    "lora_dropout": float,
+    "use_rslora": bool,
+    "base_model_name_or_path": str,
+    "task_type": str | None,
+    "revision": str | None,
+}
+DEFAULTS = {"r": 8, "lora_alpha": 8, "lora_dropout": 0.0, "use_rslora": False, "task_type": None, "revision": None}
+# keys that change nothing of what the stored tensors compute; any other must be null, false, empty or "none"
+SILENT = {
+    *KINDS,
+    *("peft_type", "peft_version", "auto_mapping", "inference_mode", "init_lora_weights", "eva_config"),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "modules_to_save"),
+    *("fan_in_fan_out", "megatron_core", "qalora_group_size", "runtime_config"),
+}
+STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # the other first values change the base's weights too
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The adapter's configuration with its defaults; what we do not speak is refused by name."""
+    path = folder / ADAPTER_CONFIG
+    config = DEFAULTS | read_json(path)
+    if config.get("peft_type") != "LORA":
+        raise HeedfulError(f"{path}: peft_type {config.get('peft_type')!r} is not supported; only LORA is")
+    odd = {k: v for k, v in config.items() if k not in SILENT and v not in (None, False, {}, [], "none")}
+    if config.get("init_lora_weights", True) not in STARTS:
+        odd["init_lora_weights"] = config["init_lora_weights"]
+    if odd:
+        raise HeedfulError(
+            f"{path}: {', '.join(f'{k}={v!r}' for k, v in odd.items())} is not supported; "
+            "merge the adapter into its base with PEFT (merge_and_unload) and open that"
+        )
+    for key, kind in KINDS.items():
+        if not fits(config.get(key), kind):
+            raise HeedfulError(f"{path}: {key} must be {describe(kind)}, not {config.get(key)!r}")
+    return config
+
+
+def find_base(folder: Path, config: Mapping[str, Any]) -> tuple[str, Path]:
+    """The base's folder, beside the adapter's, here or from the Hub, after its whole path or "org/name@revision"."""
+    name, revision = config["base_model_name_or_path"], config["revision"]
+    for place in (folder / Path(name).expanduser(), Path(name).expanduser()):  # the first is the second if absolute
+        if place.is_dir():
+            return str(place.resolve()), place.resolve()
+    try:
+        return f"{name}@{revision or ''}".removesuffix("@"), find(name, revision)
+    except HeedfulError as error:
+        remedy = f"put it back, or write its new place into {folder / ADAPTER_CONFIG} (base_model_name_or_path)"
+        said = f"no folder {name} here" if Path(name).is_absolute() else str(error).partition(";")[0]
+        raise HeedfulError(f"{folder} is an adapter of {name!r}: {said}; {remedy}") from None
+
+
+def covers(config: Mapping[str, Any], module: str) -> bool:
+    """Whether the configuration plainly says that a module has an adapter: a list of names, in every layer."""
+    targets = config.get("target_modules")
+    if not isinstance(targets, list) or config.get("layers_to_transform") or config.get("exclude_modules"):
+        return False
+    return any(module == name or module.endswith(f".{name}") for name in targets)
+
+
+def write_config(
+    adapter: Adapter,
+    *,
+    source: str,
+    task_type: str | None,
+    targets: Sequence[str],
+    saved: Sequence[str],
+    transposed: bool,
+) -> dict[str, Any]:
+    """``adapter_config.json`` as PEFT reads it.
+
+    Args:
+        adapter: ours.
+        source: where the base is: a folder's whole path, or "org/name@revision".
+        task_type: as PEFT has it.
+        targets: names, or ends of names, of the modules that have an adapter and of no others.
+        saved: names of the modules that are stored whole.
+        transposed: whether the base stores its maps as (in, out).
+    """
+    asked = adapter.config
+    name, _, revision = (source, "", "") if Path(source).is_absolute() else source.partition("@")
+    alpha = asked.alpha or 0.0
+    return {
+        "base_model_name_or_path": name,
+        "bias": "none",
+        "fan_in_fan_out": transposed,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
+        "lora_dropout": asked.dropout,
+        "modules_to_save": list(saved) or None,
+        "peft_type": "LORA",
+        "r": asked.rank,
+        "revision": revision or None,
+        "target_modules": list(targets),
+        "task_type": task_type,
+        "use_dora": False,
+        "use_rslora": asked.rslora,
+    }

@@ -1,0 +1,104 @@
+"""How a folder of ``sentence-transformers`` makes one vector of a text: ``modules.json`` and the files beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heedful.config import PooledHead, Pooling
+from heedful.errors import HeedfulError
+from heedful.heads import head_of
+from heedful.models import Model
+from heedful.pretrained.folder import read_json, to_json
+from heedful.util import files
+from heedful.util.files import write
+
+MODULES = "modules.json"
+KNOWN = ("Transformer", "Pooling", "Normalize")  # in this order, the last one or not
+MODES: dict[str, Pooling] = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
+OLDER = "pooling_mode_"  # a key a kind, each true or false, as "pooling_mode_mean_tokens"
+KEYS: dict[Pooling, str] = {"first": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
+SINCE = "last"  # older releases refuse its key: it is written only where it is true
+TYPE = "sentence_transformers.models."
+READING, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+
+
+class Reading(NamedTuple):
+    """How such a folder reads a text before its tokenizer does."""
+
+    longest: int | None = None  # tokens, special ones counted; None: as many as tokenizer and model allow
+    lowercase: bool = False
+    prompt: str = ""  # put before every text
+
+
+def pooled_head(folder: Path) -> PooledHead | None:
+    """The head that the folder tells of; None where it tells none.
+
+    Raises ``HeedfulError`` for modules other than the transformer, its pooling and a normalisation, and for a pooling
+    of several kinds joined, or of one that we have not.
+    """
+    path = folder / MODULES
+    if not path.exists():
+        return None
+    modules = _modules(path)
+    kinds = tuple(str(module.get("type", "")).rpartition(".")[2] for module in modules)
+    if kinds not in (KNOWN, KNOWN[:2]):
+        raise HeedfulError(f"{path} names {', '.join(kinds) or 'nothing'}; only {', '.join(KNOWN)} are supported")
+    inner = Path(str(modules[1].get("path", "")))
+    if inner.is_absolute() or ".." in inner.parts:
+        raise HeedfulError(f"{path} names the path {str(inner)!r}, which leaves the folder; download it again")
+    config = folder / inner / "config.json"
+    told = read_json(config)
+    on = [key.removeprefix(OLDER) for key, value in told.items() if key.startswith(OLDER) and value]
+    older = [name.removesuffix("_tokens").removesuffix("_token") for name in on]
+    mode = told.get("pooling_mode", older[0] if len(older) == 1 else older)
+    if not isinstance(mode, str) or mode not in MODES:
+        raise HeedfulError(f"{config} pools by {mode!r}; only one of {', '.join(MODES)} is supported")
+    return PooledHead(pooling=MODES[mode], normalise=len(kinds) == len(KNOWN))
+
+
+def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
+    """What ``pooled_head`` reads, for a head without a dense layer on a model of width ``dim``: JSON by path."""
+    kinds = KNOWN if head.normalise else KNOWN[:2]
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": TYPE + kind}
+        for i, kind in enumerate(kinds)
+    ]
+    modes = {OLDER + key: kind == head.pooling for kind, key in KEYS.items() if kind != SINCE or head.pooling == SINCE}
+    modes[OLDER + "mean_sqrt_len_tokens"] = False
+    return {MODULES: modules, "1_Pooling/config.json": {"word_embedding_dimension": dim, **modes}}
+
+
+def read_reading(folder: Path) -> Reading:
+    """What a folder says; raises ``HeedfulError`` for what cannot be so."""
+    told = read_json(folder / READING) if (folder / READING).exists() else {}
+    longest = told.get("max_seq_length")
+    if longest is not None and (not isinstance(longest, int) or longest < 1):
+        raise HeedfulError(f"{folder / READING}: max_seq_length is {longest!r}; write a whole number above 0")
+    asked = read_json(folder / PROMPTS) if (folder / PROMPTS).exists() else {}
+    name, prompts = asked.get("default_prompt_name"), asked.get("prompts") or {}
+    if name is not None and not isinstance(prompts.get(name), str):
+        raise HeedfulError(f"{folder / PROMPTS} names the prompt {name!r}, which it has not; add it to its prompts")
+    return Reading(longest, bool(told.get("do_lower_case")), "" if name is None else prompts[name])
+
+
+def write_reading(folder: Path, reading: Reading) -> None:
+    """Write what ``read_reading`` reads."""
+    told = {"max_seq_length": reading.longest, "do_lower_case": reading.lowercase}
+    write(folder / READING, to_json(told))
+    if reading.prompt:
+        write(folder / PROMPTS, to_json({"prompts": {"default": reading.prompt}, "default_prompt_name": "default"}))
+
+
+def repool(model: Model, head: PooledHead) -> None:
+    """Let a model that pools do it otherwise: there is no weight in it."""
+    model.config = replace(model.config, head=head)
+    model.head = head_of(head, model.main.dim)
+
+
+def _modules(path: Path) -> list[dict[str, Any]]:
+    modules = files.read_json(path, "download it again")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise HeedfulError(f"{path} is no list of modules; download it again")
+    return modules

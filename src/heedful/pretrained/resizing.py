@@ -1,0 +1,168 @@
+"""A stored model made to another size on request: more or fewer positions, images of another size, more tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.config import (
+    EmbeddingConfig,
+    LanguageHead,
+    LearnedPosition,
+    MaskedHead,
+    ModelConfig,
+    PatchConfig,
+    RotaryPosition,
+    StackConfig,
+    VisionConfig,
+)
+from heedful.errors import HeedfulError
+from heedful.pretrained.rules import Tensors
+
+EMBEDDINGS = ("embedding.token.weight", "target_embedding.token.weight")
+OUTPUTS = ("head.output.weight", "head.output.bias")
+
+
+def resized(
+    config: ModelConfig,
+    *,
+    positions: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    vocab_size: int | None = None,
+) -> ModelConfig:
+    """The configuration with the sizes that are asked for; what means nothing for it is an error."""
+    if image_size is not None:
+        if positions is not None:
+            raise HeedfulError("positions and image_size are both given, but an image's positions are its patches")
+        config = _with_images(config, image_size)
+    if positions is not None:
+        config = _with_positions(config, _whole("positions", positions))
+    if vocab_size is not None:
+        config = _with_tokens(config, _whole("vocab_size", vocab_size))
+    return config
+
+
+def resize(made: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
+    """Make the tensors of ``old`` those of ``new``, by our names; the names of what was drawn anew, with its rows.
+
+    Stored rows are kept. Rows of further positions are drawn as those of a new model, N(0, σ²) with the stack's
+    ``init_std``. Rows of further tokens are drawn around the mean of the stored ones with that deviation, so that no
+    new token is likelier than an average one (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language
+    Models"); so is a bias, without deviation. The positions of an image are interpolated on the grid of its patches,
+    bicubic, those of the prefix tokens kept (Dosovitskiy et al. 2021, section 3.2).
+    """
+    fresh = []
+    for name, stack in _parts(old, StackConfig).items():
+        before, after = stack.position, getattr(new, name).position
+        key = f"{name}.position.table.weight"
+        if before == after or not isinstance(before, LearnedPosition) or key not in made:
+            continue
+        _check(key, made[key], before.length + before.offset)
+        if isinstance(old, VisionConfig) and isinstance(new, VisionConfig):
+            made[key] = _interpolated(made[key], old.patches, new.patches)
+        else:
+            drawn = torch.randn(max(0, after.length - before.length), stack.dim) * stack.init_std
+            fresh += _lengthened(made, key, after.length + after.offset, drawn)
+    return fresh + _more_tokens(made, old, new)
+
+
+def _more_tokens(made: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
+    embeddings, wanted = _parts(old, EmbeddingConfig), _parts(new, EmbeddingConfig)
+    fresh: list[str] = []
+    if embeddings == wanted:
+        return fresh
+    main = next(iter(_parts(old, StackConfig).values()))
+    over_tokens = isinstance(new.head, LanguageHead | MaskedHead)
+    noise = torch.randn(max(each.vocab_size for each in wanted.values()), main.dim)  # one: tied tables remain equal
+    for key in (*EMBEDDINGS, *(OUTPUTS if over_tokens else ())):
+        if key not in made:
+            continue
+        side = "source" if key == EMBEDDINGS[0] and "source" in embeddings else list(embeddings)[-1]
+        before, rows = embeddings[side], wanted[side].vocab_size
+        _check(key, made[key], before.vocab_size)
+        mean = made[key].float().mean(0)
+        std = main.init_std if before.scale == "none" else 1 / math.sqrt(main.dim)
+        drawn = mean + noise[before.vocab_size : rows] * std if mean.dim() else mean.expand(rows - before.vocab_size)
+        fresh += _lengthened(made, key, rows, drawn)
+    return fresh
+
+
+def _parts(config: ModelConfig, kind: type[Any]) -> dict[str, Any]:
+    """The stacks, or the embeddings, of a model by their names."""
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {name: value for name, value in values.items() if isinstance(value, kind)}
+
+
+def _with_positions(config: ModelConfig, length: int) -> ModelConfig:
+    if isinstance(config, VisionConfig):
+        raise HeedfulError("positions means nothing for images; give image_size")
+    stacks = _parts(config, StackConfig)
+    for name, stack in stacks.items():
+        if not isinstance(stack.position, LearnedPosition | RotaryPosition):
+            kind = stack.position.kind
+            raise HeedfulError(f"positions is {length}, but {kind!r} positions are of any length; leave it out")
+        stacks[name] = replace(stack, position=replace(stack.position, length=length))
+    return replace(config, **stacks)
+
+
+def _with_images(config: ModelConfig, size: int | tuple[int, int]) -> ModelConfig:
+    if not isinstance(config, VisionConfig):
+        raise HeedfulError(f"image_size is {size}, but this model reads text; leave it out")
+    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    if len(sides) != 2:
+        raise HeedfulError(f"image_size is {size}; give one number, or height and width")
+    height, width = (_whole("image_size", side) for side in sides)
+    patches = replace(config.patches, image_size=(height, width))
+    position = config.encoder.position
+    if isinstance(position, LearnedPosition):
+        position = replace(position, length=patches.tokens)
+    return replace(config, patches=patches, encoder=replace(config.encoder, position=position))
+
+
+def _with_tokens(config: ModelConfig, size: int) -> ModelConfig:
+    embeddings = _parts(config, EmbeddingConfig)
+    if not embeddings:
+        raise HeedfulError(f"vocab_size is {size}, but this model has no vocabulary; leave it out")
+    most = max(embedding.vocab_size for embedding in embeddings.values())
+    if size < most:
+        raise HeedfulError(
+            f"vocab_size is {size}, but {most} tokens are stored; none is taken away: give {most} or more"
+        )
+    return replace(config, **{name: replace(each, vocab_size=size) for name, each in embeddings.items()})
+
+
+def _whole(name: str, value: object) -> int:
+    if type(value) is not int or not 1 <= value < 2**31:
+        raise HeedfulError(f"{name} is {value!r}; give a whole number of 1 or more")
+    return value
+
+
+def _check(key: str, tensor: Tensor, rows: int) -> None:
+    if tensor.dim() < 1 or len(tensor) != rows:
+        raise HeedfulError(f"{key} is {tuple(tensor.shape)}, but the configuration says {rows} rows; it is not resized")
+
+
+def _lengthened(made: Tensors, key: str, rows: int, drawn: Tensor) -> list[str]:
+    """Put ``rows`` rows into the place of those stored, further ones from ``drawn``; the name of these."""
+    stored = made[key]
+    made[key] = torch.cat((stored[:rows], drawn.to(stored)))
+    return [f"{key}[{len(stored)}:{rows}]"] if rows > len(stored) else []
+
+
+def _interpolated(table: Tensor, old: PatchConfig, new: PatchConfig) -> Tensor:
+    """Rows of positions (prefix + patches, D) on another grid."""
+    (height, width), (new_height, new_width) = (
+        (patches.image_size[0] // patches.patch_size, patches.image_size[1] // patches.patch_size)
+        for patches in (old, new)
+    )
+    prefix, rows = table[: old.prefix_tokens], table[old.prefix_tokens :]
+    if (height, width) == (new_height, new_width):
+        return table
+    grid = rows.float().unflatten(0, (height, width)).permute(2, 0, 1)[None]  # (1, D, H, W)
+    grid = F.interpolate(grid, (new_height, new_width), mode="bicubic", align_corners=False)
+    return torch.cat((prefix, grid[0].flatten(1).t().to(table)))

@@ -1,0 +1,189 @@
+"""Writing a model's folder: in the layout of the first family that can say the configuration, or else in our own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from heedful import __version__
+from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, TokenHead, VisionConfig
+from heedful.errors import HeedfulError
+from heedful.models import Model
+from heedful.pretrained.card import card_text, is_ours
+from heedful.pretrained.configuration import GENERATES
+from heedful.pretrained.facts import Always, Stored, label_tables
+from heedful.pretrained.fitting import places
+from heedful.pretrained.flat import flat
+from heedful.pretrained.folder import (
+    ADAPTER_CONFIG,
+    CARD,
+    CONFIG,
+    GENERATION,
+    INDEX,
+    MULTI_LABEL,
+    README,
+    REGRESSION,
+    WEIGHTS,
+    to_json,
+    written,
+)
+from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.model_types import OWN, OWN_CASE, express
+from heedful.pretrained.peft import adapter_files
+from heedful.pretrained.peft_config import ADAPTER_WEIGHTS
+from heedful.pretrained.pooling import module_files
+from heedful.pretrained.rules import Tensors
+from heedful.pretrained.scaled import stored
+from heedful.pretrained.shards import divided, index_of, size_of
+
+# keys of a config.json that are of the file or of its program, that labels and heads decide, or that tell of generating
+NOT_KEPT = {
+    *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "auto_map"),
+    *("id2label", "label2id", "num_labels", "problem_type", "heedful", "quantization_config", "_num_labels"),
+    *("rope_theta", "rope_scaling"),  # said anew in rope_parameters
+    *GENERATES,
+}
+FORMAT = {"format": "pt"}  # as readers of several frameworks want it told
+STALE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json|adapter_(model|config)\..*")
+
+
+def save(
+    model: Model,
+    folder: str | Path,
+    *,
+    extra: Mapping[str, Any] | None = None,
+    max_shard_size: int | str = "5GB",
+) -> str:
+    """Write a model: ``config.json``, ``model.safetensors``, ``generation_config.json`` where it generates.
+
+    Beside them go ``heedful.json`` and the model card, ``README.md``, but for one that a person wrote.
+
+    Tied weights are stored once. Files are written beside and renamed: whatever happens, the folder opens with the old
+    weights or with the new. Earlier weights go, be they one file or shards; other files in the folder stay.
+
+    Of a model with an adapter (``heedful.adapters``) the adapter alone is written, as PEFT does: a folder of its own
+    with ``adapter_config.json``, which names the base, ``adapter_model.safetensors``, and the rest as ever. For a whole
+    model call ``heedful.adapters.merge`` first.
+
+    A model that pools is written as its body, with the files by which ``sentence-transformers`` pools alike; a pooler
+    of the family's that it has no use for is written as zeros, so that nobody draws a random one.
+
+    Args:
+        model: of any family, on any device, in its own dtype.
+        folder: made where it does not exist.
+        extra: what ``heedful.json`` says besides the layout: task, labels, metrics, ...; ``labels``, a list of names,
+            goes into ``config.json`` too.
+        max_shard_size: of a weight file, in bytes or as "200MB", "5GB", "5GiB". More goes into several, with an index,
+            ``model.safetensors.index.json``, that tells which tensor is in which.
+
+    Returns:
+        The layout: "gpt2", "bert", ... open elsewhere as they are; "heedful" is our own, which only we open.
+    """
+    model.whole("save it")
+    extra = dict(extra or {})
+    family, case, theirs = express(model.config, model.layout) or (
+        OWN,
+        OWN_CASE,
+        {"model_type": OWN.name, **model.config.to_dict()},
+    )
+    theirs = _with_kept(model, family, case, theirs) | _labels(model, extra)
+    theirs["dtype"] = str(model.dtype).removeprefix("torch.")
+    most = size_of(max_shard_size)
+    head, pools, unused = model.config.head, {}, {}
+    if isinstance(head, PooledHead) and family is not OWN:
+        pools, unused = module_files(head, model.main.dim), _unused(case, model.main.dim)
+        extra["head"] = head.kind
+    settings: dict[str, Any] = {}
+    if model.adapter is None:
+        shards = divided(family.tensors_out(_once(model) | unused, case), most, WEIGHTS)
+    else:
+        settings, tensors = adapter_files(model, family, case, Path(folder).expanduser())
+        shards = {ADAPTER_WEIGHTS: tensors}
+    files = {CONFIG: theirs, CARD: {"layout": family.name, "heedful": __version__, "parameters": model.count()} | extra}
+    if settings:
+        files[ADAPTER_CONFIG] = settings
+    if len(shards) > 1:
+        files[INDEX] = index_of(shards)
+    if isinstance(model.config.head, LanguageHead):
+        files[GENERATION] = _generation(model)
+    out = Path(folder).expanduser().resolve()
+    try:
+        with written(out, STALE if model.adapter is None else None) as place:
+            for name, content in (files | pools).items():
+                (place / name).parent.mkdir(exist_ok=True)
+                (place / name).write_bytes(to_json(content))
+            if is_ours(out):
+                base = settings.get("base_model_name_or_path")
+                (place / README).write_text(
+                    card_text(out.name, files[CARD], theirs, base), encoding="utf-8", newline="\n"
+                )
+            for name, shard in shards.items():
+                save_file({n: t.detach().cpu().contiguous() for n, t in shard.items()}, place / name, FORMAT)
+                (place / name).chmod((place / CONFIG).stat().st_mode)  # it is written for the owner alone
+    except SafetensorError as error:
+        raise HeedfulError(f"cannot write {folder}: {error}; free some room or choose another folder") from None
+    return family.name
+
+
+def _with_kept(model: Model, family: Family, case: Case, theirs: dict[str, Any]) -> dict[str, Any]:
+    """``config.json`` with the keys that came in and that we do not write; without them where another model would be
+    read, or where the layout is another.
+
+    A key that is only written for other programs (``max_position_embeddings`` of Marian) keeps the value that came in.
+    """
+    if family.name != model.layout or family is OWN or not model.kept:
+        return theirs
+    free = {fact.theirs for fact in family.facts if isinstance(fact, Always)} - {*GENERATES, "is_encoder_decoder"}
+    kept = {key: value for key, value in model.kept.items() if key in free or key not in {*theirs, *NOT_KEPT}}
+    stored = {
+        fact.theirs: fact.foretold(flat(model.config))
+        for fact in (*family.facts, *case.facts)
+        if isinstance(fact, Stored)
+    }
+    try:
+        same = family.read(theirs | kept, case, stored) == family.read(theirs, case, stored)
+    except HeedfulError:
+        same = False
+    return theirs | kept if same else theirs
+
+
+def _once(model: Model) -> Tensors:
+    """The model's tensors by our names, those with several places under the first."""
+    state = stored(model)
+    return {first: state[first] for first in places(model)}
+
+
+def _unused(case: Case, dim: int) -> Tensors:
+    """The pooler that a class of the family has and a pooled model has not."""
+    has = any(isinstance(fact, Stored) and fact.ours == "head.pooler" for fact in case.facts)
+    sizes = {"weight": (dim, dim), "bias": (dim,)} if has else {}
+    return {f"head.pooler.dense.{name}": torch.zeros(size) for name, size in sizes.items()}
+
+
+def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
+    head = model.config.head
+    names = extra.get("labels") or model.labels
+    if not names or not isinstance(head, SequenceHead | TokenHead | ImageHead):
+        return {}
+    if len(names) != head.labels:
+        raise HeedfulError(f"{len(names)} label names for a head of {head.labels} labels")
+    several = MULTI_LABEL if model.multi_label else REGRESSION if model.regression else {}
+    return label_tables([str(name) for name in names]) | several
+
+
+def _generation(model: Model) -> dict[str, Any]:
+    """The token ids, and the settings that came with the model."""
+    config = model.config
+    assert not isinstance(config, VisionConfig)
+    special = config.special
+    start = "bos_token_id" if config.kind == "decoder" else "decoder_start_token_id"
+    end = list(special.end) if len(special.end) > 1 else next(iter(special.end), None)
+    ids = dict(model.kept_ids)
+    ids |= {start: special.start, "eos_token_id": end, "pad_token_id": special.pad}
+    return {key: value for key, value in ids.items() if value is not None} | dict(model.generation)

@@ -1,0 +1,185 @@
+"""Every family and head against tiny random ``transformers`` models, there and back."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file
+from tiny_models import BERT, CASES, IDS, MARIAN, distance, masks, our_output, reference, their_output
+
+import heedful
+from heedful import presets
+from heedful.pretrained import load, save
+from heedful.pretrained.model_types import FAMILIES, express
+
+
+@pytest.fixture
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    reference(request.param).float().save_pretrained(tmp_path / "theirs")
+    return tmp_path / "theirs"
+
+
+def every(test: Callable[..., None]) -> Callable[..., None]:
+    table = [pytest.param(case, case, id=case) for case in CASES]
+    return pytest.mark.parametrize(("case", "stored"), table, indirect=["stored"])(test)
+
+
+@every
+@torch.no_grad()
+def test_logits_equal_transformers(case: str, stored: Path) -> None:
+    for dtype, allowed in [(torch.float64, 1e-10), (torch.float32, 1e-5)]:
+        ours = load(stored, dtype=dtype)
+        for mask in masks(case).values():
+            theirs = their_output(reference(case), mask, dtype)
+            assert distance(our_output(ours, mask), theirs, mask) <= allowed
+
+
+@every
+@torch.no_grad()
+def test_what_we_write_opens_strictly_in_transformers(case: str, stored: Path, tmp_path: Path) -> None:
+    ours = load(stored)
+    assert save(ours, tmp_path / "ours") == case.split()[0]
+    made = CASES[case][0]
+    theirs, info = made.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(info[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
+    for mask in masks(case).values():
+        assert distance(our_output(ours, mask), their_output(theirs.eval(), mask, torch.float32), mask) <= 1e-5
+    for key, value in CASES[case][1].items():  # names and dropouts too
+        if (case, key) not in SAID_OTHERWISE and (case.split()[0], key) not in SAID_OTHERWISE:
+            found = getattr(theirs.config, key)
+            assert found == value or (isinstance(value, dict) and value.items() <= found.items()), key
+
+
+SAID_OTHERWISE = {
+    ("marian unscaled", "activation_function"),  # the same function by its newer name
+    ("marian", "max_position_embeddings"),  # ours has no end
+    ("t5 gated", "tie_word_embeddings"),  # their class takes it for "no scale" and forgets it
+    ("distilbert", "sinusoidal_pos_embds"),  # how the stored rows began
+}
+
+
+@every
+def test_there_and_back_is_bit_equal(case: str, stored: Path, tmp_path: Path) -> None:
+    save(load(stored), tmp_path / "once")
+    save(load(tmp_path / "once"), tmp_path / "twice")
+    theirs, once, twice = (load_file(f / "model.safetensors") for f in (stored, tmp_path / "once", tmp_path / "twice"))
+    assert theirs.keys() == once.keys()  # ties stored once, as transformers does
+    assert all(torch.equal(theirs[name], once[name]) for name in theirs)
+    for file in ("model.safetensors", "config.json"):
+        assert (tmp_path / "once" / file).read_bytes() == (tmp_path / "twice" / file).read_bytes()
+    assert once.keys() == twice.keys()
+
+
+def test_pooler_is_optional(tmp_path: Path) -> None:
+    model = hf.BertModel(hf.BertConfig(**BERT), add_pooling_layer=False)
+    model.save_pretrained(tmp_path)
+    ours = load(tmp_path)
+    assert not ours.config.head.pooler
+    save(ours, tmp_path / "ours")
+    assert load_file(tmp_path / "ours" / "model.safetensors").keys() == model.state_dict().keys()
+
+
+def test_zero_logits_bias_is_none(tmp_path: Path) -> None:
+    reference("marian").save_pretrained(tmp_path)
+    assert load(tmp_path).config.head.bias
+    model = hf.MarianMTModel(hf.MarianConfig(**MARIAN))
+    model.save_pretrained(tmp_path)
+    assert not load(tmp_path).config.head.bias
+
+
+def test_pretraining_class_reads_as_masked_language_model(tmp_path: Path) -> None:
+    theirs = hf.BertForPreTraining(hf.BertConfig(**BERT)).eval()
+    theirs.save_pretrained(tmp_path)
+    with torch.no_grad():
+        ours = load(tmp_path)(IDS)
+        assert distance(ours, theirs(input_ids=IDS).prediction_logits, None) <= 1e-5
+
+
+@pytest.mark.parametrize("case", ["marian", "marian apart"])
+def test_older_files_with_copies_of_tied_weights_and_tables(case: str, tmp_path: Path) -> None:
+    theirs = reference(case)
+    state = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
+    assert {"lm_head.weight", "model.encoder.embed_positions.weight"} <= state.keys()
+    theirs.config.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["MarianMTModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    with torch.no_grad():
+        assert distance(our_output(load(tmp_path), None), their_output(theirs, None, torch.float32), None) <= 1e-5
+    state["lm_head.weight"][0, 0] += 1
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    with pytest.raises(heedful.HeedfulError, match=r"lm_head.weight are one tensor .* different values"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("case", ["gpt2", "bert masked"])
+def test_older_names(case: str, tmp_path: Path) -> None:
+    """GPT-2's file on the Hub has no prefix and holds its masks; BERT's has gamma, beta and its position ids."""
+    theirs = reference(case)
+    theirs.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    state = {name.removeprefix("transformer."): tensor for name, tensor in state.items()}
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for new, name in old.items():
+        state = {key.replace(new, name): tensor for key, tensor in state.items()}
+    computed = {"gpt2": "h.0.attn.bias", "bert masked": "bert.embeddings.position_ids"}[case]
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(state | {computed: torch.ones(1)}, tmp_path / "pytorch_model.bin")
+    with torch.no_grad():
+        assert distance(our_output(load(tmp_path), None), their_output(theirs, None, torch.float32), None) <= 1e-5
+
+
+LAPTOP = ["transformer-tiny", "transformer-small", "gpt-mini", "gpt-micro", "bert-mini", "bert-tiny"]
+
+
+@pytest.mark.parametrize("name", [*LAPTOP, "vit-mini", "vit-micro"])
+@torch.no_grad()
+def test_laptop_presets_open_in_transformers(name: str, tmp_path: Path) -> None:
+    ours = heedful.create(name, seed=0).eval()
+    assert save(ours, tmp_path) != "heedful"
+    made = getattr(hf, json.loads((tmp_path / "config.json").read_text())["architectures"][0])
+    theirs, info = made.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
+    stored = [p.numel() for name, p in theirs.named_parameters() if "embed_positions" not in name]  # computed
+    assert sum(stored) == ours.count()
+
+
+def test_every_trainable_default_has_a_family() -> None:
+    ours = {name: presets.get(name) for name in presets.names() if presets.PRESETS[name][0] == "laptop"}
+    assert len(ours) >= 6
+    for name, config in ours.items():
+        assert express(config) is not None, name
+
+
+def test_generation_settings(tmp_path: Path) -> None:
+    """Token ids and other settings are transformers' own, there and back."""
+    theirs = reference("gpt2")
+    theirs.generation_config.num_beams = 3
+    theirs.save_pretrained(tmp_path / "theirs")
+    theirs.generation_config.num_beams = 1
+    ours = load(tmp_path / "theirs")
+    assert ours.config.special.end == (2, 3)
+    assert ours.config.special.start == 1
+    assert ours.generation["num_beams"] == 3
+    save(ours, tmp_path / "ours")
+    back = hf.GenerationConfig.from_pretrained(tmp_path / "ours")
+    assert (back.bos_token_id, back.eos_token_id, back.pad_token_id, back.num_beams) == (1, [2, 3], 0, 3)
+
+
+HOMES = {"mistral": "llama", "qwen2": "llama", "qwen3": "llama", "xlm-roberta": "roberta"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_are_data(name: str) -> None:
+    tree = ast.parse(
+        Path(import_module(f"heedful.pretrained.model_types.{HOMES.get(name, name)}").__file__ or "").read_text()
+    )
+    code = (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.If, ast.IfExp, ast.For, ast.comprehension)
+    assert not [node for node in ast.walk(tree) if isinstance(node, code)]

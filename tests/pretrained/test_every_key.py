@@ -1,0 +1,137 @@
+"""No key of a published configuration is passed over: whatever it says, we compute it or refuse it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import CASES, reference
+
+from heedful import HeedfulError
+from heedful.pretrained import load, save
+
+OF_NO_MATTER = ("architectures", "model_type", "transformers_version", "dtype")
+# keys that their configurations take from a file without naming them
+BESIDE: dict[str, list[Any]] = {
+    "is_causal": [False],
+    "num_attention_heads": [2],
+    "head_dim": [4, 8],
+    "dense_act_fn": ["silu"],
+    "is_gated_act": [True],
+    "rope_theta": [77.0],
+    "rope_scaling": [{"rope_type": "linear", "factor": 2.0}],
+    "original_max_position_embeddings": [3],
+    "layer_types": [["sliding_attention"] * 2],
+    "use_bidirectional_attention": [True],
+    "tie_encoder_decoder": [True],
+}
+NAMES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert masked", "roberta masked", "distilbert sequence")
+NAMES = (*NAMES, "t5", "bart", "marian", "vit image", "deit image", "ijepa image")
+
+
+def others(value: Any) -> list[Any]:
+    """Other values of the same kind."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, max(1, value // 2), value * 2]
+    if isinstance(value, float):
+        return [0.37]
+    return ["relu", "silu"] if isinstance(value, str) else []
+
+
+def inputs(config: Any) -> tuple[torch.Tensor, ...]:
+    """What a model of this configuration is asked; no id is that of a special token."""
+    if hasattr(config, "num_channels"):
+        size = config.image_size if isinstance(config.image_size, list | tuple) else [config.image_size] * 2
+        return (torch.linspace(-1, 1, config.num_channels * size[0] * size[1]).view(1, config.num_channels, *size),)
+    source, target = torch.tensor([[9, 5, 12, 6, 8, 7]]), torch.tensor([[10, 6, 9, 14, 5]])
+    return (source, target) if config.is_encoder_decoder else (source,)
+
+
+def theirs_say(
+    made: Any, folder: Path, state: dict[str, torch.Tensor], given: tuple[torch.Tensor, ...]
+) -> torch.Tensor | None:
+    """Their output with the folder's configuration, or None where they do not open it with these weights."""
+    try:
+        model = made(made.config_class.from_pretrained(folder)).eval()
+        model.load_state_dict(state)
+        names = ("input_ids", "decoder_input_ids") if model.main_input_name == "input_ids" else ("pixel_values",)
+        return model(**dict(zip(names, given, strict=False))).logits
+    except Exception:  # whatever a configuration that makes no sense leads them to
+        return None
+
+
+def ours_say(folder: Path, given: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
+    try:
+        return load(folder)(*given)
+    except HeedfulError:
+        return None
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_every_key_is_followed_or_refused(name: str, tmp_path: Path) -> None:
+    model = reference(name).float().eval()
+    model.save_pretrained(tmp_path)
+    path, made, state = tmp_path / "config.json", CASES[name][0], model.state_dict()
+    told = json.loads(path.read_text())
+    values = {key: others(value) for key, value in {**made.config_class().to_dict(), **told}.items()}
+    given, compared = inputs(model.config), 0
+    for key, instead in [(k, v) for k, found in (*values.items(), *BESIDE.items()) for v in found]:
+        if key in OF_NO_MATTER:
+            continue
+        path.write_text(json.dumps(told | {key: instead}))
+        theirs = theirs_say(made, tmp_path, state, given)
+        ours = ours_say(tmp_path, given) if theirs is not None else None
+        if theirs is not None and ours is not None:
+            assert torch.allclose(ours, theirs, atol=1e-5), f"{key} = {instead!r} is passed over"
+            compared += 1
+    assert compared > 10
+
+
+UNKNOWN = {"task_specific_params": {"a": {"prefix": "b: "}}, "my_key": [1, {"two": None}]}
+REWRITTEN = ("transformers_version", "dtype")
+OTHERWISE = ("n_inner", "max_window_layers")  # null as the number it stands for, and of no window 0 for 28
+ELSEWHERE = ("id2label", "label2id", "forced_eos_token_id")  # of a head with labels; in generation_config.json
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_every_key_that_comes_in_goes_out(name: str, tmp_path: Path) -> None:
+    """Those of their own files, and keys that nobody knows; what we write means the same model to both programs."""
+    reference(name).float().save_pretrained(tmp_path / "in")
+    path = tmp_path / "in" / "config.json"
+    told = json.loads(path.read_text()) | UNKNOWN
+    if name == "marian":
+        told["max_position_embeddings"] = 512
+    path.write_text(json.dumps(told))
+    model = load(tmp_path / "in")
+    save(model, tmp_path / "out")
+    back = json.loads((tmp_path / "out" / "config.json").read_text())
+    made = CASES[name][0].config_class
+    defaults = made().to_dict()
+    for key, value in told.items():
+        if key not in (*REWRITTEN, *OTHERWISE, *ELSEWHERE):
+            assert back.get(key, defaults.get(key)) == value, key
+    again = load(tmp_path / "out")
+    given = inputs(reference(name).config)
+    assert torch.equal(again(*given), model(*given))
+    save(again, tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "config.json").read_text()) == back
+    if (tmp_path / "in" / "generation_config.json").exists():
+        says = [json.loads((tmp_path / where / "generation_config.json").read_text()) for where in ("in", "out")]
+        assert {k: v for k, v in says[0].items() if k not in ("_from_model_config", "transformers_version")} == says[1]
+
+
+def test_keys_that_another_head_contradicts_stay_behind(tmp_path: Path) -> None:
+    reference("bert masked").float().save_pretrained(tmp_path / "in")
+    model = load(tmp_path / "in", head="sequence", num_labels=3)
+    save(model, tmp_path / "out")
+    back = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert back["architectures"] == ["BertForSequenceClassification"]
+    assert len(back["id2label"]) == 3
+    assert load(tmp_path / "out").config == model.config

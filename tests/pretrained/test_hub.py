@@ -1,0 +1,377 @@
+"""The Hub: a small server that speaks what ``huggingface_hub`` asks for, and a fresh process that asks it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import heedful
+from heedful import presets
+from heedful.pretrained import load, push, save
+
+IDS = torch.tensor([[1, 2, 3, 4]])
+ROOT = Path(__file__).resolve().parents[2]
+FIND = "import sys; from heedful.pretrained.folder import find; print(find(*sys.argv[1:]))"
+LOAD = """
+import sys, heedful
+print(sum(p.double().sum().item() for p in heedful.from_pretrained(sys.argv[1]).parameters()))
+"""
+READ = """
+import json, sys
+from heedful.data import parts, read
+kinds = {"text": "text", "label": "label"}
+texts = [[row.values["text"] for row in read(sys.argv[1], kinds, split=part)] for part in ("train", "valid")]
+print(json.dumps([parts(sys.argv[1]), *texts]))
+"""
+PUSH = """
+import sys, heedful
+model = heedful.create("gpt-micro", seed=0)
+print(model.push_to_hub(sys.argv[1], private=True, revision=sys.argv[2] if len(sys.argv) > 2 else None))
+"""
+
+Files = dict[str, bytes]
+
+
+class Hub(ThreadingHTTPServer):
+    """Repositories by name and revision; what was asked for; what was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.repositories: dict[str, dict[str, Files]] = {}
+        self.gated: set[str] = set()
+        self.asked: list[str] = []
+        self.sent: list[tuple[str, Any]] = []
+        self.token = "hf_right"
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def files(self) -> list[str]:
+        """Files that were downloaded."""
+        return sorted(path.rpartition("/")[2] for path in self.asked if "/resolve/" in path)
+
+
+def assert_same(loaded: Any, model: Any) -> None:
+    """The same weights to the bit; where they lie in memory may change the last bits of what they compute."""
+    weights = loaded.state_dict()
+    assert weights.keys() == model.state_dict().keys()
+    for name, one in model.state_dict().items():
+        assert torch.equal(weights[name], one), name
+    torch.testing.assert_close(loaded(IDS), model(IDS), rtol=1e-5, atol=1e-5)
+
+
+def commit(files: Files) -> str:
+    return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+    def answer(self, content: Any, status: int = 200, **headers: str) -> None:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def refuse(self, status: int, code: str) -> None:
+        self.answer({"error": code}, status, X_Error_Code=code, X_Error_Message=code)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if self.command == "GET":
+            self.server.asked.append(path)
+        api, kind = path.startswith("/api/"), "datasets/" if path.startswith(("/api/datasets/", "/datasets/")) else ""
+        parts = path.removeprefix("/api").removeprefix("/models").removeprefix("/datasets").strip("/").split("/")
+        size = 2 if len(parts) > 1 and parts[1] not in ("revision", "tree", "resolve") else 1
+        name, (what, revision, *rest) = kind + "/".join(parts[:size]), [*parts[size:], "", ""][:2] + parts[size + 2 :]
+        if name in self.server.gated:
+            return self.refuse(403, "GatedRepo")
+        if name not in self.server.repositories:
+            return self.refuse(401, "RepoNotFound")
+        revisions = self.server.repositories[name]
+        named = revisions | {commit(files): files for files in revisions.values()}
+        if revision not in named:
+            return self.refuse(404, "RevisionNotFound")
+        files = named[revision]
+        if api and what == "revision":
+            siblings = [{"rfilename": file} for file in files]
+            return self.answer({"id": name, "sha": commit(files), "siblings": siblings, "tags": [], "private": False})
+        if api and what == "tree":
+            entries = [{"type": "file", "path": f, "size": len(c), "oid": oid(c)} for f, c in files.items()]
+            return self.answer(entries)
+        file = "/".join(rest)
+        if file not in files:
+            return self.refuse(404, "EntryNotFound")
+        return self.answer(files[file], ETag=f'"{oid(files[file])}"', X_Repo_Commit=commit(files))
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        if self.headers.get("Authorization") != f"Bearer {self.server.token}":
+            return self.refuse(401, "Unauthorized")
+        path = self.path.partition("?")[0]
+        if path.endswith("/commit/main") or "/commit/" in path:
+            self.server.sent.append((path, [json.loads(line) for line in body.splitlines()]))
+            url = f"{self.server.address}/org/name/commit/{'0' * 40}"
+            return self.answer({"success": True, "commitOid": "0" * 40, "commitUrl": url})
+        asked = json.loads(body)
+        if "/preupload/" in path:
+            files = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in asked["files"]]
+            return self.answer({"files": files})
+        self.server.sent.append((path, asked))
+        if path == "/api/repos/create":
+            if asked["name"] == "taken":
+                return self.refuse(403, "Forbidden: not yours")
+            name = f"{asked.get('organization') or 'me'}/{asked['name']}"
+            return self.answer({"url": f"{self.server.address}/{name}", "name": name, "id": name})
+        return self.answer({"errors": [], "warnings": []})
+
+
+def oid(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with Hub() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(hub: Hub | str, home: Path, code: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    address = hub if isinstance(hub, str) else hub.address
+    env = {"HF_HOME": str(home), "HF_ENDPOINT": address, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "NO_PROXY": "127.0.0.1"}
+    env |= {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **more}
+    return subprocess.run([sys.executable, "-c", code, *arguments], env=env, capture_output=True, text=True)
+
+
+def found(run: subprocess.CompletedProcess[str]) -> Path:
+    assert run.returncode == 0, run.stderr
+    return Path(run.stdout.strip())
+
+
+def said(run: subprocess.CompletedProcess[str]) -> str:
+    """The error's one line."""
+    last = run.stderr.strip().splitlines()[-1]
+    kind, _, line = last.partition(": ")
+    assert (run.returncode, kind) == (1, "heedful.errors.HeedfulError"), run.stderr
+    return line
+
+
+def files_of(folder: Path) -> Files:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Any:
+    made = heedful.create(presets.get("gpt-micro"), seed=0).eval()
+    save(made, tmp_path / "model")
+    return made
+
+
+def test_a_model_of_the_hub(hub: Hub, model: Any, tmp_path: Path) -> None:
+    old = files_of(tmp_path / "model")
+    new = old | {"config.json": old["config.json"].replace(b'"attn_pdrop"', b'"attn_pdrop_"')}
+    others = {"pytorch_model.bin": b"x", "tf_model.h5": b"x", "model.onnx": b"x", "rust_model.ot": b"x"}
+    hub.repositories["org/name"] = {"main": new | others, "v1": old | others}
+    home = tmp_path / "home"
+    run = ask(hub, home, LOAD, "org/name")
+    assert float(found(run).name) == pytest.approx(sum(p.double().sum().item() for p in model.parameters()))
+    assert hub.files() == sorted({*old} - {"README.md"})  # no pickle, no file of another framework
+    by_id, by_option = (found(ask(hub, home, FIND, *a)) for a in (["org/name@v1"], ["org/name", "v1"]))
+    assert by_id == by_option != found(ask(hub, home, FIND, "org/name"))
+    assert home in by_id.parents
+    assert_same(load(by_id), model)
+    seen = len(hub.asked)
+    offline = {"HF_HUB_OFFLINE": "1"}
+    assert found(ask(hub, home, FIND, "org/name@v1", **offline)) == by_id
+    assert found(ask(hub, home, FIND, f"org/name@{commit(old | others)}", **offline)) == by_id
+    assert "HF_HUB_OFFLINE is set" in said(ask(hub, home, FIND, "org/name@v2", **offline))
+    assert len(hub.asked) == seen
+    assert found(ask("http://127.0.0.1:9", home, FIND, "org/name@v1")) == by_id  # no network: what is cached
+
+
+def test_shards_pickles_and_names_without_an_owner(hub: Hub, model: Any, tmp_path: Path) -> None:
+    save(model, tmp_path / "shards", max_shard_size="200KB")
+    shards = files_of(tmp_path / "shards")
+    assert len(shards) > 5
+    torch.save(load_file(tmp_path / "model" / "model.safetensors"), tmp_path / "w.bin")
+    pickle = {"config.json": shards["config.json"], "pytorch_model.bin": (tmp_path / "w.bin").read_bytes()}
+    hub.repositories = {
+        "org/shards": {"main": {**shards, "model.fp16.safetensors": b"x", "onnx/model.safetensors": b"x"}},
+        "micro": {"main": pickle},
+    }
+    for name, files in (("org/shards", shards), ("micro", pickle)):
+        hub.asked.clear()
+        folder = found(ask(hub, tmp_path / "home", FIND, name))
+        assert hub.files() == sorted({*files} - {"README.md"})
+        assert_same(load(folder), model)
+        assert found(ask(hub, tmp_path / "home", FIND, name, HF_HUB_OFFLINE="1")) == folder
+
+
+def test_what_the_hub_refuses_is_one_line(hub: Hub, tmp_path: Path) -> None:
+    hub.repositories["org/name"] = {"main": {"config.json": b"{}"}}
+    hub.gated.add("org/gated")
+    home = tmp_path / "home"
+    assert said(ask(hub, home, FIND, "org/nothing")).startswith(
+        "no folder org/nothing here, and the Hub does not know it"
+    )
+    assert "and the Hub asks for a login" in said(ask(hub, home, FIND, "org/gated"))
+    assert "and the Hub has no revision 'v9' of it; check" in said(ask(hub, home, FIND, "org/name@v9"))
+    assert "and the Hub is out of reach (LocalEntryNotFoundError)" in said(
+        ask("http://127.0.0.1:9", tmp_path / "away", FIND, "org/name")
+    )
+    assert "model_type None is not supported" in said(ask(hub, home, LOAD, "org/name"))
+
+
+def test_a_data_set_of_the_hub(hub: Hub, tmp_path: Path) -> None:
+    rows = {"train-00000-of-00002": "ab", "train-00001-of-00002": "cd", "validation-00000-of-00001": "ef"}
+    files = {
+        f"data/{name}.jsonl": "".join(json.dumps({"text": text * 3, "label": text}) + "\n" for text in texts).encode()
+        for name, texts in rows.items()
+    }
+    hub.repositories["datasets/org/set"] = {"main": files | {"README.md": b"# A set", "scripts/make.py": b"x"}}
+    home = tmp_path / "home"
+    run = ask(hub, home, READ, "hub:org/set")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == [["train", "valid"], ["aaa", "bbb", "ccc", "ddd"], ["eee", "fff"]]
+    assert hub.files() == sorted(name.rpartition("/")[2] for name in files)
+    offline = ask("http://127.0.0.1:9", home, READ, "hub:org/set", HF_HUB_OFFLINE="1")
+    assert (offline.returncode, offline.stdout) == (0, run.stdout)
+    assert said(ask(hub, home, READ, "hub:org/other")).startswith("the Hub does not know it, asked for the data set")
+    assert "has no revision 'v9' of it" in said(ask(hub, home, READ, "hub:org/set@v9"))
+
+
+def test_names_and_revisions_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    for name, revision, line in (
+        ("org/name@v1", "v2", "org/name@v1 names a revision, and revision is 'v2'; give one of them"),
+        ("org/name@", None, "no folder org/name@ here; give"),
+        ("a/b/c", None, "no folder a/b/c here; give"),
+        (str(tmp_path / "here"), "v1", "revision 'v1' is asked for, but .*here is a folder here; leave it out"),
+    ):
+        with pytest.raises(heedful.HeedfulError, match=line):
+            load(name, revision=revision)
+
+
+def test_a_folder_with_a_name_like_a_revision(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").rename(tmp_path / "model@v1")
+    monkeypatch.chdir(tmp_path)
+    assert_same(load("model@v1"), model)
+
+
+# ------------------------------------------------------------------------------------------------------------ pushing
+
+
+def uploaded(hub: Hub) -> tuple[str, Files]:
+    path, lines = next((path, lines) for path, lines in hub.sent if "/commit/" in path)
+    return path, {
+        line["value"]["path"]: base64.b64decode(line["value"]["content"]) for line in lines if line["key"] == "file"
+    }
+
+
+@pytest.mark.parametrize("revision", [None, "v1"])
+def test_a_model_is_pushed(revision: str | None, hub: Hub, model: Any, tmp_path: Path) -> None:
+    arguments = ["org/name", *([revision] if revision else [])]
+    run = ask(hub, tmp_path / "home", PUSH, *arguments, HF_TOKEN="hf_right")
+    assert run.stdout.strip() == f"{hub.address}/org/name", run.stderr
+    create = next(asked for path, asked in hub.sent if path == "/api/repos/create")
+    assert (create["organization"], create["name"]) == ("org", "name")
+    assert create.get("private") or create.get("visibility") == "private"
+    path, files = uploaded(hub)
+    assert path == f"/api/models/org/name/commit/{revision or 'main'}"
+    assert any(path == "/api/models/org/name/branch/v1" for path, _ in hub.sent) == (revision is not None)
+    assert sorted(files) == ["README.md", "config.json", "generation_config.json", "heedful.json", "model.safetensors"]
+    folder = tmp_path / "back"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    assert_same(load(folder), model)
+
+
+def test_a_folder_is_pushed_without_what_a_run_keeps(hub: Hub, model: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    for inner in ("last", "1_Pooling"):
+        (folder / inner).mkdir()
+    for name in (
+        "last/config.json",
+        "1_Pooling/config.json",
+        "tokenizer.json",
+        "spiece.model",
+        "checkpoint.pt",
+        "run.toml",
+        "metrics.jsonl",
+        ".x",
+    ):
+        (folder / name).write_text("{}")
+    code = "import sys; from heedful.pretrained import push; print(push(*sys.argv[1:]))"
+    run = ask(hub, tmp_path / "home", code, str(folder), "name", HF_TOKEN="hf_right")
+    assert run.stdout.strip() == f"{hub.address}/me/name", run.stderr
+    _, files = uploaded(hub)
+    assert {"tokenizer.json", "spiece.model", "config.json", "model.safetensors"} < files.keys()
+    assert "1_Pooling/config.json" in files
+    assert not {"last/config.json", "checkpoint.pt", "run.toml", "metrics.jsonl", ".x"} & files.keys()
+
+
+def test_no_folder_of_this_machine_is_told_to_the_hub(hub: Hub, model: Any, tmp_path: Path) -> None:
+    train = [str(tmp_path / "secret" / "fr.tsv"), "in/here.tsv", "dates:1000"]
+    start, verified = str(tmp_path / "base"), {"model": str(tmp_path / "model"), "checks": [{"name": "logits"}]}
+    settings = {"train": train, "valid": None, "out": "runs/mine", "preset": "vit-b/16", "model": {"dropout": 0.1}}
+    card = {"task": "translation", "data": {"train": train, "examples": 3}, "verification": verified}
+    save(model, tmp_path / "model", extra={**card, "settings": {**settings, "start_from": start}})
+    before = (tmp_path / "model" / "heedful.json").read_text()
+    code = "import sys; from heedful.pretrained import push; print(push(*sys.argv[1:]))"
+    run = ask(hub, tmp_path / "home", code, str(tmp_path / "model"), "name", HF_TOKEN="hf_right")
+    assert run.stdout.strip() == f"{hub.address}/me/name", run.stderr
+    _, files = uploaded(hub)
+    assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
+    sent, named = json.loads(files["heedful.json"]), ["fr.tsv", "here.tsv", "dates:1000"]
+    assert sent["settings"] == {**settings, "train": named, "out": "mine", "start_from": "base"}
+    assert sent["data"] == {"train": named, "examples": 3}
+    assert sent["verification"] == {**verified, "model": "model"}
+    assert (tmp_path / "model" / "heedful.json").read_text() == before  # here it says all
+
+
+def test_a_folder_without_a_model_is_not_pushed(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(heedful.HeedfulError, match=r"is no model's folder: config\.json is missing"):
+            push(folder, "org/name")
+
+
+def test_what_cannot_be_pushed_is_one_line(hub: Hub, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert (
+        said(ask(hub, home, PUSH, "org/name"))
+        == "cannot send org/name to the Hub: you are not logged in; run hf auth login"
+    )
+    right = {"HF_TOKEN": "hf_right"}
+    assert "cannot send org/taken to the Hub: it refuses (" in said(ask(hub, home, PUSH, "org/taken", **right))
+    assert "is no name for a model there; take 'org/name'" in said(ask(hub, home, PUSH, "a/b/c", **right))
+    assert "HF_HUB_OFFLINE is set; unset it" in said(ask(hub, home, PUSH, "a/b", HF_HUB_OFFLINE="1", **right))
+    assert "it is out of reach (ConnectError); try" in said(ask("http://127.0.0.1:9", home, PUSH, "a/b", **right))
+    assert not [path for path, _ in hub.sent if "/commit/" in path]

@@ -1,0 +1,281 @@
+"""Tiny random ``transformers`` models of every family and head, and what theirs and ours make of the same input.
+
+python tests/pretrained/tiny_models.py    # the table of docs/checkpoints.md: seconds, about 1e-15 and 1e-6
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from typing import Any
+
+import torch
+import transformers as hf
+
+from heedful.pretrained import load
+
+hf.logging.set_verbosity_error()
+hf.logging.disable_progress_bar()
+
+GPT2 = {
+    "vocab_size": 23,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 12,
+    "bos_token_id": 1,
+    "eos_token_id": [2, 3],
+}
+GPT2 |= {"pad_token_id": 0, "resid_pdrop": 0.2, "attn_pdrop": 0.3, "embd_pdrop": 0.4, "layer_norm_epsilon": 1e-4}
+BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+BERT |= {"max_position_embeddings": 12, "type_vocab_size": 3, "hidden_dropout_prob": 0.2}
+MARIAN = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
+MARIAN |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 40, "max_position_embeddings": 12}
+MARIAN |= {"pad_token_id": 22, "decoder_start_token_id": 22, "eos_token_id": 1, "attention_dropout": 0.3}
+APART = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 29}
+VIT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24, "patch_size": 4}
+VIT |= {"image_size": [8, 12], "num_channels": 2}
+NAMED = {"id2label": {0: "no", 1: "yes", 2: "what"}, "label2id": {"no": 0, "yes": 1, "what": 2}}
+LLAMA = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+LLAMA |= {"max_position_embeddings": 12, "rms_norm_eps": 1e-4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+GROUPED = {**LLAMA, "num_key_value_heads": 2}
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0}
+LLAMA3 |= {"original_max_position_embeddings": 6, "rope_theta": 50.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4, "rope_theta": 100.0}
+ROBERTA = {**BERT, "type_vocab_size": 1, "max_position_embeddings": 14, "pad_token_id": 1}
+DISTIL = {"vocab_size": 23, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 12}
+DISTIL |= {"dropout": 0.2, "attention_dropout": 0.3}
+T5 = {"vocab_size": 23, "d_model": 16, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 6, "d_ff": 24}
+T5 |= {
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 6,
+    "decoder_start_token_id": 0,
+    "eos_token_id": 2,
+}
+BART = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
+BART |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 40, "max_position_embeddings": 12}
+DEIT = {**VIT, "image_size": 12}
+
+# name: (class, settings)
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "gpt2": (hf.GPT2LMHeadModel, GPT2),
+    "gpt2 untied": (hf.GPT2LMHeadModel, {**GPT2, "tie_word_embeddings": False, "n_inner": 24}),
+    "gpt2 relu": (hf.GPT2LMHeadModel, {**GPT2, "activation_function": "relu"}),
+    "gpt2 body": (hf.GPT2Model, {**GPT2, "activation_function": "silu"}),
+    "gpt2 sequence": (hf.GPT2ForSequenceClassification, {**GPT2, **NAMED}),
+    "gpt2 token": (hf.GPT2ForTokenClassification, {**GPT2, **NAMED}),
+    "gpt2 span": (hf.GPT2ForQuestionAnswering, GPT2),
+    "llama": (hf.LlamaForCausalLM, LLAMA),
+    "llama grouped tied": (hf.LlamaForCausalLM, {**GROUPED, "tie_word_embeddings": True}),
+    "llama biases head": (hf.LlamaForCausalLM, {**LLAMA, "attention_bias": True, "mlp_bias": True, "head_dim": 6}),
+    "llama linear": (hf.LlamaForCausalLM, {**LLAMA, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}),
+    "llama llama3": (hf.LlamaForCausalLM, {**LLAMA, "rope_parameters": LLAMA3}),
+    "llama yarn": (hf.LlamaForCausalLM, {**GROUPED, "rope_parameters": YARN}),
+    "llama yarn said": (
+        hf.LlamaForCausalLM,
+        {**LLAMA, "rope_parameters": {**YARN, "attention_factor": 1.3, "beta_fast": 8.0, "beta_slow": 0.5}},
+    ),
+    "llama body": (hf.LlamaModel, {**LLAMA, "hidden_act": "gelu"}),
+    "llama sequence": (hf.LlamaForSequenceClassification, {**LLAMA, **NAMED}),
+    "llama token": (hf.LlamaForTokenClassification, {**GROUPED, **NAMED}),
+    "llama span": (hf.LlamaForQuestionAnswering, LLAMA),
+    "mistral": (hf.MistralForCausalLM, {**GROUPED, "sliding_window": 3}),
+    "mistral whole": (hf.MistralForCausalLM, {**LLAMA, "num_key_value_heads": 1, "sliding_window": None}),
+    "mistral sequence": (hf.MistralForSequenceClassification, {**GROUPED, **NAMED, "sliding_window": 2}),
+    "mistral token": (hf.MistralForTokenClassification, {**GROUPED, **NAMED}),
+    "mistral body": (hf.MistralModel, {**GROUPED, "sliding_window": 4}),
+    "mistral span": (hf.MistralForQuestionAnswering, {**GROUPED, "sliding_window": 2}),
+    "qwen2": (hf.Qwen2ForCausalLM, {**GROUPED, "tie_word_embeddings": True}),
+    "qwen2 window": (
+        hf.Qwen2ForCausalLM,
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0},
+    ),
+    "qwen2 body": (hf.Qwen2Model, GROUPED),
+    "qwen2 sequence": (hf.Qwen2ForSequenceClassification, {**GROUPED, **NAMED}),
+    "qwen2 token": (hf.Qwen2ForTokenClassification, {**GROUPED, **NAMED}),
+    "qwen2 span": (hf.Qwen2ForQuestionAnswering, GROUPED),
+    "qwen3": (hf.Qwen3ForCausalLM, {**GROUPED, "head_dim": 8}),
+    "qwen3 bias tied": (
+        hf.Qwen3ForCausalLM,
+        {**GROUPED, "head_dim": 6, "attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "qwen3 body": (hf.Qwen3Model, {**GROUPED, "head_dim": 4}),
+    "qwen3 token": (hf.Qwen3ForTokenClassification, {**GROUPED, **NAMED, "head_dim": 4}),
+    "qwen3 span": (hf.Qwen3ForQuestionAnswering, {**GROUPED, "head_dim": 4}),
+    "qwen3 window": (
+        hf.Qwen3ForSequenceClassification,
+        {**GROUPED, **NAMED, "use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0},
+    ),
+    "bert": (hf.BertModel, BERT),
+    "bert masked": (hf.BertForMaskedLM, {**BERT, "hidden_act": "relu"}),
+    "bert sequence": (hf.BertForSequenceClassification, {**BERT, **NAMED}),
+    "bert token": (hf.BertForTokenClassification, {**BERT, **NAMED, "classifier_dropout": 0.4}),
+    "bert span": (hf.BertForQuestionAnswering, BERT),
+    "roberta": (hf.RobertaModel, ROBERTA),
+    "roberta masked": (hf.RobertaForMaskedLM, {**ROBERTA, "layer_norm_eps": 1e-3}),
+    "roberta sequence": (hf.RobertaForSequenceClassification, {**ROBERTA, **NAMED}),
+    "roberta token": (hf.RobertaForTokenClassification, {**ROBERTA, **NAMED, "type_vocab_size": 2}),
+    "roberta span": (hf.RobertaForQuestionAnswering, {**ROBERTA, "hidden_act": "relu"}),
+    "xlm-roberta": (hf.XLMRobertaForMaskedLM, ROBERTA),
+    "xlm-roberta sequence": (hf.XLMRobertaForSequenceClassification, {**ROBERTA, **NAMED}),
+    "xlm-roberta token": (hf.XLMRobertaForTokenClassification, {**ROBERTA, **NAMED}),
+    "xlm-roberta span": (hf.XLMRobertaForQuestionAnswering, ROBERTA),
+    "xlm-roberta other pad": (hf.XLMRobertaModel, {**ROBERTA, "pad_token_id": 3}),
+    "distilbert": (hf.DistilBertModel, DISTIL),
+    "distilbert masked": (hf.DistilBertForMaskedLM, {**DISTIL, "activation": "relu"}),
+    "distilbert untied": (hf.DistilBertForMaskedLM, {**DISTIL, "tie_word_embeddings": False}),
+    "distilbert sequence": (hf.DistilBertForSequenceClassification, {**DISTIL, **NAMED}),
+    "distilbert token": (hf.DistilBertForTokenClassification, {**DISTIL, **NAMED}),
+    "distilbert span": (hf.DistilBertForQuestionAnswering, {**DISTIL, "sinusoidal_pos_embds": True}),
+    "marian": (hf.MarianMTModel, {**MARIAN, "scale_embedding": True}),
+    "marian unscaled": (hf.MarianMTModel, {**MARIAN, "activation_function": "swish"}),
+    "marian apart": (hf.MarianMTModel, {**MARIAN, **APART}),
+    "marian apart untied": (hf.MarianMTModel, {**MARIAN, **APART, "tie_word_embeddings": False}),
+    "t5": (hf.T5ForConditionalGeneration, T5),
+    "t5 gated": (
+        hf.T5ForConditionalGeneration,
+        {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
+    "t5 gated silu": (
+        hf.T5ForConditionalGeneration,
+        {**T5, "feed_forward_proj": "gated-silu", "layer_norm_epsilon": 1e-3},
+    ),
+    "t5 body": (hf.T5Model, {**T5, "feed_forward_proj": "gelu_new"}),
+    "t5 sequence": (hf.T5ForSequenceClassification, {**T5, **NAMED, "classifier_dropout": 0.3}),
+    "t5 span": (hf.T5ForQuestionAnswering, {**T5, "feed_forward_proj": "gated-relu"}),
+    "bart": (hf.BartForConditionalGeneration, {**BART, "scale_embedding": True}),
+    "bart relu": (hf.BartForConditionalGeneration, {**BART, "activation_function": "relu", "dropout": 0.3}),
+    "bart body": (hf.BartModel, BART),
+    "bart sequence": (hf.BartForSequenceClassification, {**BART, **NAMED, "classifier_dropout": 0.3}),
+    "bart span": (hf.BartForQuestionAnswering, BART),
+    "vit": (hf.ViTModel, VIT),
+    "vit image": (hf.ViTForImageClassification, {**VIT, **NAMED, "image_size": 12, "qkv_bias": False}),
+    "vit relu": (hf.ViTForImageClassification, {**VIT, **NAMED, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
+    "deit": (hf.DeiTModel, VIT),
+    "deit image": (hf.DeiTForImageClassification, {**DEIT, **NAMED}),
+    "deit teacher": (hf.DeiTForImageClassificationWithTeacher, {**DEIT, **NAMED, "qkv_bias": False}),
+    "ijepa": (hf.IJepaModel, VIT),
+    "ijepa relu": (hf.IJepaForImageClassification, {**VIT, **NAMED, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
+    "ijepa image": (hf.IJepaForImageClassification, {**VIT, **NAMED, "image_size": 12, "qkv_bias": False}),
+}
+
+END = 2  # one in each row, at its end: classifiers of encoder-decoders read that place
+IDS = torch.tensor([[5, 7, 9, 11, END], [6, 8, 10, 12, END]])
+MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
+TARGET = torch.tensor([[22, 4, 5, 6], [22, 7, 8, 9]])
+DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+
+
+@functools.cache
+def reference(case: str) -> Any:
+    """A model with every parameter and stored buffer random: biases and norm weights too."""
+    made, settings = CASES[case]
+    model = made(made.config_class(**settings))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            computed = name.endswith("inv_freq") or (made is hf.MarianMTModel and "embed_positions" in name)
+            if tensor.is_floating_point() and not computed:
+                tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3 + ("norm" in name.lower()))
+    return model.eval()
+
+
+def exactly(norm: Any, x: torch.Tensor) -> torch.Tensor:
+    """The RMS norm of their model in the precision of ``x``: theirs rounds to float32, whatever comes in."""
+    return norm.weight * x * (x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
+
+
+def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    model = model.to(dtype)
+    for part in model.modules():
+        if dtype == torch.float64 and hasattr(part, "variance_epsilon"):
+            part.forward = functools.partial(exactly, part)
+    kind, given = model.config.model_type, {} if mask is None else {"attention_mask": mask.long()}
+    ids = IDS if mask is None else IDS.masked_fill(~mask, model.config.pad_token_id or 0)
+    if kind in ("vit", "deit", "ijepa"):
+        out = model(pixels(model).to(dtype))
+    elif model.config.is_encoder_decoder:
+        inner = type(model).__name__.endswith("SequenceClassification")  # it makes the decoder's input itself
+        target = {} if inner else {"decoder_input_ids": TARGET}
+        out = model(input_ids=closed(mask) if inner else IDS, **target, **given)
+    elif kind in DECODERS:
+        positions = {} if mask is None else {"position_ids": (mask.long().cumsum(-1) - 1).clamp(min=0)}
+        out = model(input_ids=ids, **given, **positions)
+    else:
+        segments = {"token_type_ids": segments_of(model.config.type_vocab_size)} if kind != "distilbert" else {}
+        out = model(input_ids=ids, **segments, **given)
+    if hasattr(out, "start_logits"):
+        return torch.stack((out.start_logits, out.end_logits), -1)
+    return out.logits if hasattr(out, "logits") else out.last_hidden_state
+
+
+def segments_of(kinds: int) -> torch.Tensor:
+    return IDS % kinds
+
+
+def closed(mask: torch.Tensor | None) -> torch.Tensor:
+    """The ids, the last real one of each row being the end token."""
+    if mask is None:
+        return IDS
+    ids = IDS.masked_fill(IDS == END, 3)
+    return ids.scatter(1, mask.sum(1, keepdim=True) - 1, END).masked_fill(~mask, 0)
+
+
+def our_output(model: Any, mask: torch.Tensor | None) -> torch.Tensor:
+    config = model.config
+    if config.kind == "vision":
+        return model(pixels(model).to(model.dtype))
+    if config.kind == "encoder-decoder" and config.head.kind == "sequence":
+        ids = closed(mask)
+        start = torch.full((len(ids), 1), config.special.start)
+        return model(ids, torch.cat((start, ids[:, :-1]), 1), mask, mask)
+    if config.kind == "encoder-decoder":
+        return model(IDS, TARGET, mask)
+    if config.kind == "encoder" and config.embedding.segments:
+        return model(IDS, mask, segments_of(config.embedding.segments))
+    return model(IDS, mask)
+
+
+def pixels(model: Any) -> torch.Tensor:
+    size = (8, 12) if model.config.__dict__.get("image_size") == [8, 12] else None
+    if size is None and hasattr(model.config, "patches"):
+        size = model.config.patches.image_size
+    return torch.randn(2, 2, *(size or (12, 12)), generator=torch.Generator().manual_seed(1))
+
+
+def masks(case: str) -> dict[str, torch.Tensor | None]:
+    if case.startswith(("vit", "deit", "ijepa")):
+        return {"none": None}
+    return {"none": None, "right": MASK} | ({"left": MASK.flip(1)} if case.startswith(DECODERS) else {})
+
+
+def distance(a: torch.Tensor, b: torch.Tensor, mask: torch.Tensor | None) -> float:
+    """The largest difference at real tokens, of the largest value."""
+    if mask is not None and a.dim() == 3 and a.shape[:2] == mask.shape:
+        a, b = a[mask], b[mask]
+    return float((a - b).abs().max() / b.abs().max())
+
+
+def table() -> list[str]:
+    """The rows of the table: a class, how many configurations of it, the largest differences of all of them."""
+    rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for case, (made, _) in CASES.items():
+        found = []
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            reference(case).float().save_pretrained(folder)
+            for dtype in (torch.float64, torch.float32):
+                ours = load(folder, dtype=dtype)
+                pairs = [
+                    (our_output(ours, m), their_output(reference(case), m, dtype), m) for m in masks(case).values()
+                ]
+                found.append(max(distance(a, b, mask) for a, b, mask in pairs))
+        rows.setdefault((case.split()[0], made.__name__), []).append((found[0], found[1]))
+    lines = ["| layout | class | configurations | float64 | float32 |", "|---|---|---|---|---|"]
+    for (family, name), pairs in rows.items():
+        exact, single = (max(column) for column in zip(*pairs, strict=True))
+        lines.append(f"| {family} | {name} | {len(pairs)} | {exact:.1e} | {single:.1e} |")
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))
