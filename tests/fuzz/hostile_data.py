@@ -25,7 +25,7 @@ from PIL import Image
 from sandbox import Case
 
 from heedful import tasks
-from heedful.auditing.audit import audit
+from heedful.audit.audit import audit
 from heedful.data import parts, read
 from heedful.evaluation.run import evaluate
 from heedful.inference.files import predict

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.auditing.audit import audit
+from heedful.audit.audit import audit
 from heedful.data import Row, Rows, read
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks.seen import Side, seen

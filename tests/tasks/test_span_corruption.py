@@ -16,7 +16,7 @@ import torch
 
 import heedful
 from heedful import cli, tasks
-from heedful.auditing.audit import audit
+from heedful.audit.audit import audit
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare

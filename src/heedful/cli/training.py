@@ -125,7 +125,7 @@ def audit(
         model=model,
     )
     _check(settings)
-    from heedful.auditing.audit import audit as run
+    from heedful.audit.audit import audit as run
 
     found = run(settings)
     print(to_json(found.as_dict()) if json else "\n".join(found.lines()))

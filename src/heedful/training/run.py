@@ -22,7 +22,7 @@ import torch
 
 from heedful import tasks
 from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
-from heedful.auditing.audit import warnings
+from heedful.audit.audit import warnings
 from heedful.data import Rows
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError

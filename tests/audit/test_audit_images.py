@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heedful.auditing.audit import Audit, audit
+from heedful.audit.audit import Audit, audit
 from heedful.data import Picture
 from heedful.settings import ImageSettings, RunSettings
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from heedful import cli
-from heedful.auditing.audit import Audit, audit
-from heedful.auditing.characters import odd_characters
-from heedful.auditing.tokens import looked_at
-from heedful.auditing.words import prefixed
+from heedful.audit.audit import Audit, audit
+from heedful.audit.characters import odd_characters
+from heedful.audit.tokens import looked_at
+from heedful.audit.words import prefixed
 from heedful.data import Row, Rows, read
 from heedful.data import pieces as cut
 from heedful.errors import HeedfulError

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from heedful import tasks
-from heedful.auditing.characters import odd_characters
-from heedful.auditing.finding import Finding
-from heedful.auditing.images import bare, looks, pictured
-from heedful.auditing.labels import balance, unlearned
-from heedful.auditing.near import near
-from heedful.auditing.rows import copied, keys_of, leaked, repeated, skipped
-from heedful.auditing.tokens import lengths, looked_at, shown, unread
-from heedful.auditing.words import bound, prefixed
+from heedful.audit.characters import odd_characters
+from heedful.audit.finding import Finding
+from heedful.audit.images import bare, looks, pictured
+from heedful.audit.labels import balance, unlearned
+from heedful.audit.near import near
+from heedful.audit.rows import copied, keys_of, leaked, repeated, skipped
+from heedful.audit.tokens import lengths, looked_at, shown, unread
+from heedful.audit.words import bound, prefixed
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
 from heedful.data.pieces import continues, on_disk

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from heedful.auditing.finding import Finding, place
+from heedful.audit.finding import Finding, place
 from heedful.data import Row, Rows
 from heedful.data.rows import Kind
 from heedful.data.split import content

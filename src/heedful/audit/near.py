@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from heedful.auditing.characters import texts_of
-from heedful.auditing.finding import Finding, place
-from heedful.auditing.rows import asked_of
+from heedful.audit.characters import texts_of
+from heedful.audit.finding import Finding, place
+from heedful.audit.rows import asked_of
 from heedful.data import Row
 from heedful.data.rows import Kind
 from heedful.data.split import blanks_as_one
