@@ -16,7 +16,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.util import files, machine
-from heedful.verification import kills
+from heedful.verify import kills
 
 SOURCES = sorted(Path(files.__file__).parent.rglob("*.py"))
 

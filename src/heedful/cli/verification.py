@@ -42,8 +42,8 @@ def verify(
 
     from rich.console import Console
 
-    from heedful.verification import verify as run
-    from heedful.verification.keeping import keep
+    from heedful.verify import verify as run
+    from heedful.verify.keeping import keep
 
     with Console(stderr=True).status("opening the model") as status:
         report = run(model, task=task, texts=text, say=status.update)
@@ -79,13 +79,13 @@ def verify_resume(
     line = ["train", *arguments, f"--out={out or '-'}"]
     _, bound, _ = app.parse_args(line, exit_on_error=False, print_error=False)
     settings: RunSettings = bound.arguments["settings"]
-    from heedful.verification.repeatable import check_repeatable
+    from heedful.verify.repeatable import check_repeatable
 
     check_repeatable(settings, kills, processes)
 
     from rich.console import Console
 
-    from heedful.verification.resume import verify_resume as run
+    from heedful.verify.resume import verify_resume as run
 
     with Console(stderr=True).status("") as status:
         trial = run(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.verification import theirs
-from heedful.verification.report import Outcome, Skipped
-from heedful.verification.subject import Subject
+from heedful.verify import theirs
+from heedful.verify.report import Outcome, Skipped
+from heedful.verify.subject import Subject
 
 ODD = (
     "Hello, world!",

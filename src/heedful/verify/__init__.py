@@ -20,11 +20,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heedful.verification.report import Finding as Finding
-    from heedful.verification.report import Report as Report
-    from heedful.verification.resume import Trial as Trial
-    from heedful.verification.resume import verify_resume as verify_resume
-    from heedful.verification.run import verify as verify
+    from heedful.verify.report import Finding, Report
+    from heedful.verify.resume import Trial, verify_resume
+    from heedful.verify.run import verify
 
 _HOMES = {"Finding": "report", "Report": "report", "Trial": "resume", "verify": "run", "verify_resume": "resume"}
 
@@ -33,5 +31,5 @@ __all__ = ["Finding", "Report", "Trial", "verify", "verify_resume"]
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"heedful.verification.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'heedful.verification' has no attribute {name!r}")
+        return getattr(import_module(f"heedful.verify.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'heedful.verify' has no attribute {name!r}")

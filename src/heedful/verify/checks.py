@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from heedful.verification import answers, caching, greedy, logits, padding, round_trip, tokens
-from heedful.verification.report import Outcome
-from heedful.verification.subject import Subject
+from heedful.verify import answers, caching, greedy, logits, padding, round_trip, tokens
+from heedful.verify.report import Outcome
+from heedful.verify.subject import Subject
 
 
 class Check(NamedTuple):

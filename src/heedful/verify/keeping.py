@@ -12,7 +12,7 @@ from heedful.errors import HeedfulError
 from heedful.pretrained.card import describe
 from heedful.pretrained.folder import CARD, read_card, to_json
 from heedful.util.files import write
-from heedful.verification.report import Report
+from heedful.verify.report import Report
 
 
 def keep(report: Report, folder: str | Path) -> None:

@@ -20,10 +20,10 @@ from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.training import Checkpoints
-from heedful.verification import kills, resume
-from heedful.verification.ends import compared
-from heedful.verification.kills import unfinished
-from heedful.verification.resume import Kill, verify_resume
+from heedful.verify import kills, resume
+from heedful.verify.ends import compared
+from heedful.verify.kills import unfinished
+from heedful.verify.resume import Kill, verify_resume
 
 SMALL = ["--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60"]
 SMALL += ["--training.save-every=2", "--training.evaluate-every=5", "--training.log-every=1", "--max-steps=20"]
@@ -405,7 +405,7 @@ def test_a_folder_with_something_in_it_is_not_taken(data: Path, tmp_path: Path) 
 
 def test_who_is_told_to_end_leaves_no_run_behind(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from heedful.verification.kills import Session\n"
+        "import sys, time; from pathlib import Path; from heedful.verify.kills import Session\n"
         "with Session(['translation', '--train', '-'], Path(sys.argv[1])) as session:\n"
         "    print(session._processes[0].pid, flush=True)\n"
         "    time.sleep(60)\n"

@@ -31,8 +31,8 @@ from heedful.pretrained import load, read_card, save
 from heedful.pretrained import model_types as families
 from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 from heedful.text import Tokenizer
-from heedful.verification import Report, greedy, subject, theirs, verify
-from heedful.verification.report import Finding, Outcome
+from heedful.verify import Report, greedy, subject, theirs, verify
+from heedful.verify.report import Finding, Outcome
 
 Published = Callable[..., Path]
 TEXT = ["the cat sat on the mat", "a dog ran to the big red house", "she sells sea shells by the sea shore"]

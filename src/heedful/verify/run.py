@@ -13,9 +13,9 @@ from heedful.config import VisionConfig
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
 from heedful.pretrained.folder import find
-from heedful.verification.checks import CHECKS, Check
-from heedful.verification.report import Finding, Outcome, Report, Skipped
-from heedful.verification.subject import Subject
+from heedful.verify.checks import CHECKS, Check
+from heedful.verify.report import Finding, Outcome, Report, Skipped
+from heedful.verify.subject import Subject
 
 
 def verify(

@@ -18,9 +18,9 @@ from heedful.cache import counted
 from heedful.config import AlibiPosition, ModelConfig, NoPosition, PooledHead, RelativePosition, VisionConfig
 from heedful.pretrained.folder import CONFIG, read_json
 from heedful.tasks.shared import stacks_of
-from heedful.verification.inputs import TOKENWISE, Call, Side
-from heedful.verification.report import Skipped
-from heedful.verification.subject import Subject
+from heedful.verify.inputs import TOKENWISE, Call, Side
+from heedful.verify.report import Skipped
+from heedful.verify.subject import Subject
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from heedful.pretrained.flat import flat
 from heedful.pretrained.model_types import family_of
 from heedful.pretrained.rules import Drop, Tensors
 from heedful.pretrained.weights import read_tensors
-from heedful.verification.report import Outcome, Skipped
-from heedful.verification.subject import Subject
+from heedful.verify.report import Outcome, Skipped
+from heedful.verify.subject import Subject
 
 SHOWN = 3  # names in a reason
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
-from heedful.verification.kills import AIMS, Session, aimed, unfinished
-from heedful.verification.repeatable import check_repeatable
-from heedful.verification.report import Finding, Report
+from heedful.verify.kills import AIMS, Session, aimed, unfinished
+from heedful.verify.repeatable import check_repeatable
+from heedful.verify.report import Finding, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -156,7 +156,7 @@ class _Trial:
         self, say: Callable[[str], object], status: Callable[[str], object], *, keep: bool
     ) -> Iterator[list[Finding]]:
         """Makes all runs; of each that was killed, what it ended with."""
-        from heedful.verification.ends import compared
+        from heedful.verify.ends import compared
 
         first = self.place / "undisturbed" / NAME
         first.parent.mkdir(parents=True)

@@ -10,8 +10,8 @@ import torch
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
 from heedful.pretrained import read_card
-from heedful.verification.report import Outcome, Skipped
-from heedful.verification.subject import TEXTS, Subject
+from heedful.verify.report import Outcome, Skipped
+from heedful.verify.subject import TEXTS, Subject
 
 ALLOWED = 1e-4  # of scores, which are probabilities
 
