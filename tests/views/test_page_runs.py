@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from heedful.serving import server as serving
+from heedful.serving.runs import Runs
+from heedful.serving.server import Server
 from heedful.views.page import page as page_of
 from heedful.views.runs import runs_page
-from heedful.watching import server as serving
-from heedful.watching.runs import Runs
-from heedful.watching.server import Server
 
 
 def line(step: int, **more: Any) -> str:

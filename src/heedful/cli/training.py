@@ -139,7 +139,7 @@ def watch(
     json: Json = False,
 ) -> None:
     """Show training runs while they go on, in the browser; with --json as they are now."""
-    from heedful.watching.runs import Runs
+    from heedful.serving.runs import Runs
 
     runs = Runs(folders or ("runs",))
     if json:
@@ -147,7 +147,7 @@ def watch(
             raise HeedfulError("--json shows no page; leave --port and --no-open out")
         print(to_json(runs.told()))
         return
-    from heedful.watching.server import Server, opened
+    from heedful.serving.server import Server, opened
 
     with Server(runs, port) as server:
         print(f"{server.address} shows the runs in {', '.join(runs.folders)} (Ctrl-C ends it)", flush=True)

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from heedful import cli
-from heedful.watching import server as serving
-from heedful.watching.runs import Runs
-from heedful.watching.server import LARGEST, Server, opened
+from heedful.serving import server as serving
+from heedful.serving.runs import Runs
+from heedful.serving.server import LARGEST, Server, opened
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ import pytest
 
 from heedful import tasks
 from heedful.errors import HeedfulError
+from heedful.serving import runs as reading
+from heedful.serving.runs import DECIDES, Curve, Run, Runs, runs_below
 from heedful.settings import RunSettings, TrainingSettings, to_toml
 from heedful.tasks import TASKS
 from heedful.training.log import Log
-from heedful.watching import runs as reading
-from heedful.watching.runs import DECIDES, Curve, Run, Runs, runs_below
 
 
 def begun(folder: Path, **settings: Any) -> Path:
@@ -380,7 +380,7 @@ def test_the_metric_that_decides_is_each_task_s() -> None:
 
 
 def test_it_starts_without_torch() -> None:
-    code = "import sys, heedful.watching.server; sys.exit('torch' in sys.modules)"
+    code = "import sys, heedful.serving.server; sys.exit('torch' in sys.modules)"
     path = os.pathsep.join(sys.path)
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
 

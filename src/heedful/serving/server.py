@@ -13,9 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from heedful.errors import HeedfulError
+from heedful.serving.runs import Runs
 from heedful.util.values import to_json
 from heedful.views.runs import runs_page
-from heedful.watching.runs import Runs
 
 HOST = "127.0.0.1"  # no other machine is answered
 NAMES = {HOST, "localhost"}  # by which a browser may know it
