@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from heedful.inference.pipeline import pipeline
     from heedful.inspection.record import record
     from heedful.inspection.summary import summary
-    from heedful.looking.inspect import inspect
     from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
     from heedful.models.create import create
     from heedful.pretrained import load as from_pretrained
     from heedful.stack import Block, Stack
+    from heedful.views.inspect.inspect import inspect
 
 __all__ = [
     "Block",
@@ -52,7 +52,7 @@ _HOMES = {
     "VisionTransformer": "heedful.models",
     "create": "heedful.models.create",
     "from_pretrained": "heedful.pretrained:load",
-    "inspect": "heedful.looking.inspect",
+    "inspect": "heedful.views.inspect.inspect",
     "pipeline": "heedful.inference.pipeline",
     "record": "heedful.inspection.record",
     "summary": "heedful.inspection.summary",

@@ -19,9 +19,6 @@ from heedful.cli import main
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import Pipeline
-from heedful.looking.ask import Ask
-from heedful.looking.reading import read_source
-from heedful.looking.subject import opened
 from heedful.metrics.rouge import rouge
 from heedful.metrics.scored import overall
 from heedful.models import Model
@@ -31,6 +28,9 @@ from heedful.tasks.specific import prefix_of, specific
 from heedful.tasks.summarization import Summarization, lead, sentence
 from heedful.tasks.task import Answer
 from heedful.text import Tokenizer
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.reading import read_source
+from heedful.views.inspect.subject import opened
 
 PLACES = ["lake", "hill", "valley", "island"]
 TEXTS = [(f"the red bird sang on the {place} all day and flew on", f"a bird on the {place}") for place in PLACES]

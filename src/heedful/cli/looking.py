@@ -62,7 +62,7 @@ def inspect(
 ) -> None:
     """Look inside a model: attention, generated text step by step, what each layer would say, and more."""
     check_model(model)
-    from heedful.looking.ask import Ask, called, check_format
+    from heedful.views.inspect.ask import Ask, called, check_format
 
     if out is not None:
         check_format(out)
@@ -74,7 +74,7 @@ def inspect(
     if Path(model).is_dir():
         ask = ask.checked(model)
 
-    from heedful.looking.inspect import looked
+    from heedful.views.inspect.inspect import looked
 
     look = looked(model, ask, device)
     if json:

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from heedful import cli
-from heedful.looking.catalogue import VIEWS
+from heedful.views.inspect.catalogue import VIEWS
 
 Make = Callable[[str], Path]
 SLOW = ("torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "PIL")

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import heedful
-from heedful.looking import attention
-from heedful.looking.ask import Ask
-from heedful.looking.inspect import inspect
-from heedful.looking.reading import read
-from heedful.looking.subject import opened
+from heedful.views.inspect import attention
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.inspect import inspect
+from heedful.views.inspect.reading import read
+from heedful.views.inspect.subject import opened
 
 Make = Callable[[str], Path]
 
@@ -156,7 +156,7 @@ def test_a_place_that_no_text_has(made: Make) -> None:
 
 MEASURE = """
 import resource, sys
-from heedful.looking.inspect import inspect
+from heedful.views.inspect.inspect import inspect
 text = "a small dog sees two cats and "
 sizes = []
 for many in (8, 512):

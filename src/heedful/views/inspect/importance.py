@@ -11,13 +11,13 @@ from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.inspection.importance import head_importance
-from heedful.looking.ask import Ask
-from heedful.looking.catalogue import classifies, translates
-from heedful.looking.gradient import label_of
-from heedful.looking.look import Look
-from heedful.looking.reading import Array, Reading, read
-from heedful.looking.subject import Subject
 from heedful.views import figures
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.catalogue import classifies, translates
+from heedful.views.inspect.gradient import label_of
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.reading import Array, Reading, read
+from heedful.views.inspect.subject import Subject
 
 NAMES = {
     "encoder.attention": "encoder self-attention",

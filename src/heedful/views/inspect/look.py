@@ -11,8 +11,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Self
 
-from heedful.looking.ask import check_format
 from heedful.util.files import write
+from heedful.views.inspect.ask import check_format
 from heedful.views.page import page
 from heedful.views.text import escaped
 

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.inspection import observe
-from heedful.looking.ask import Ask, Span, within
-from heedful.looking.catalogue import stacks_of, translates
-from heedful.looking.look import Look
-from heedful.looking.reading import Reading, read
-from heedful.looking.subject import Subject
 from heedful.views import figures
 from heedful.views.attention import View, attention_page
+from heedful.views.inspect.ask import Ask, Span, within
+from heedful.views.inspect.catalogue import stacks_of, translates
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.reading import Reading, read
+from heedful.views.inspect.subject import Subject
 from heedful.views.maps import Maps, edges
 from heedful.views.weights import clearest
 

@@ -6,11 +6,11 @@ from functools import partial
 
 from heedful.config import LanguageHead
 from heedful.inspection.lens import logit_lens
-from heedful.looking.ask import Ask, within
-from heedful.looking.look import Look
-from heedful.looking.reading import Reading, pieces_of, read
-from heedful.looking.subject import Subject
 from heedful.views import figures
+from heedful.views.inspect.ask import Ask, within
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.reading import Reading, pieces_of, read
+from heedful.views.inspect.subject import Subject
 from heedful.views.lens import Lens, lens_page
 
 MOST = 256  # positions of which it is asked where nobody says: each costs the head's work at every layer

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful.looking.inspect import inspect
+from heedful.views.inspect.inspect import inspect
 
 Make = Callable[[str], Path]
 Opened = Callable[..., Any]

@@ -16,14 +16,14 @@ from heedful.config import DecoderConfig, EncoderDecoderConfig, LearnedPosition
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.inspection import record
-from heedful.looking.ask import Ask
-from heedful.looking.attention import numbers
-from heedful.looking.catalogue import stacks_of
-from heedful.looking.look import Look
-from heedful.looking.reading import fits, one_answer, pieces_of, read_source, row_of
-from heedful.looking.subject import Subject
 from heedful.tasks.task import short
 from heedful.views import figures
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.attention import numbers
+from heedful.views.inspect.catalogue import stacks_of
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.reading import fits, one_answer, pieces_of, read_source, row_of
+from heedful.views.inspect.subject import Subject
 from heedful.views.maps import Maps
 from heedful.views.steps import Steps, steps_page
 

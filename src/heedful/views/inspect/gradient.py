@@ -18,12 +18,12 @@ from heedful.config import MaskedHead, VisionConfig
 from heedful.errors import HeedfulError, nearest
 from heedful.inspection.gradients import Attribution, gradient_x_input
 from heedful.inspection.images import grid
-from heedful.looking.ask import Ask
-from heedful.looking.catalogue import classifies, sees, translates
-from heedful.looking.look import Look
-from heedful.looking.reading import Array, Reading, pieces_of, read
-from heedful.looking.subject import Subject
 from heedful.views import figures
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.catalogue import classifies, sees, translates
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.reading import Array, Reading, pieces_of, read
+from heedful.views.inspect.subject import Subject
 
 MOST = 48  # target tokens that are explained: each is a forward and a backward of its own
 DRAWN = 500  # pieces of one picture, and of its table

@@ -95,7 +95,7 @@ _MAPS = frozenset(OPTIONS)
 
 
 def _attention(shows: str) -> View:
-    return View(home="heedful.looking.attention", shows=shows, has=lambda c: True, whose="any model", takes=_MAPS)
+    return View(home="heedful.views.inspect.attention", shows=shows, has=lambda c: True, whose="any model", takes=_MAPS)
 
 
 VIEWS: dict[str, View] = {
@@ -103,41 +103,41 @@ VIEWS: dict[str, View] = {
     "model": _attention("every layer and head at a glance"),
     "matrix": _attention("one head as a heat map"),
     "steps": View(
-        home="heedful.looking.steps",
+        home="heedful.views.inspect.steps",
         shows="generated text token by token",
         has=writes,
         whose="models that write text",
         takes=frozenset({"layers", "heads", "decoding"}),
     ),
     "lens": View(
-        home="heedful.looking.lens",
+        home="heedful.views.inspect.lens",
         shows="what every layer would say",
         has=speaks,
         whose="language models",
         takes=frozenset({"target", "layers", "queries", "decoding"}),
     ),
     "image": View(
-        home="heedful.looking.image",
+        home="heedful.views.inspect.image",
         shows="an image's patches and what looks at them",
         has=lambda config: sees(config) and isinstance(config.head, ImageHead),
         whose="image classifiers",
         takes=frozenset({"layers", "heads"}),
     ),
     "gradient": View(
-        home="heedful.looking.gradient",
+        home="heedful.views.inspect.gradient",
         shows="which parts of the input the answer hangs on",
         has=_explains,
         whose="models that write, classify or fill in",
         takes=frozenset({"target", "decoding"}),
     ),
     "embeddings": View(
-        home="heedful.looking.embeddings",
+        home="heedful.views.inspect.embeddings",
         shows="the tokens' embeddings and their neighbours",
         has=reads,
         whose="models of text",
     ),
     "similarity": View(
-        home="heedful.looking.similarity",
+        home="heedful.views.inspect.similarity",
         shows="how alike several inputs are to the model",
         has=lambda config: True,
         whose="any model",
@@ -145,7 +145,7 @@ VIEWS: dict[str, View] = {
         most=None,
     ),
     "positions": View(
-        home="heedful.looking.positions",
+        home="heedful.views.inspect.positions",
         shows="how alike the positions are",
         has=_has_places,
         whose="models that know positions",
@@ -153,7 +153,7 @@ VIEWS: dict[str, View] = {
         most=0,
     ),
     "filters": View(
-        home="heedful.looking.filters",
+        home="heedful.views.inspect.filters",
         shows="what the patch projection looks for",
         has=sees,
         whose="models of images",
@@ -161,7 +161,7 @@ VIEWS: dict[str, View] = {
         most=0,
     ),
     "importance": View(
-        home="heedful.looking.importance",
+        home="heedful.views.inspect.importance",
         shows="which heads the loss hangs on",
         has=lambda config: writes(config) or classifies(config),
         whose="models that write text or classify",

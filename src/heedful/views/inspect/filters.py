@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from heedful.inspection.images import filters, patch_filters
-from heedful.looking.ask import Ask
-from heedful.looking.look import Look
-from heedful.looking.subject import Subject
 from heedful.views import figures
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.subject import Subject
 
 SHOWN = 28  # components, as in Dosovitskiy et al. 2021, figure 7
 

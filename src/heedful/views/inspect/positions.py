@@ -7,12 +7,12 @@ from typing import Any
 
 from heedful.config import AlibiPosition, LearnedPosition, NoPosition, RelativePosition, RotaryPosition
 from heedful.inspection.positions import position_bias, position_similarity
-from heedful.looking.ask import Ask
-from heedful.looking.catalogue import stacks_of
-from heedful.looking.look import Look
-from heedful.looking.reading import Array
-from heedful.looking.subject import Subject
 from heedful.views import figures
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.catalogue import stacks_of
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.reading import Array
+from heedful.views.inspect.subject import Subject
 
 USUAL = 64  # positions of schemes without a length of their own
 MOST = 64  # positions a side of a picture

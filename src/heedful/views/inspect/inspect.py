@@ -9,10 +9,10 @@ from typing import Any
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES
 from heedful.inspection.evaluating import evaluating
-from heedful.looking.ask import Ask, check_view
-from heedful.looking.catalogue import OPTIONS
-from heedful.looking.look import Look
-from heedful.looking.subject import Named, opened
+from heedful.views.inspect.ask import Ask, check_view
+from heedful.views.inspect.catalogue import OPTIONS
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.subject import Named, opened
 
 
 def inspect(

@@ -12,7 +12,7 @@ from typing import Any
 
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError, chosen
-from heedful.looking.catalogue import OPTIONS, VIEWS, View, classifies, sees, stacks_of, translates, writes
+from heedful.views.inspect.catalogue import OPTIONS, VIEWS, View, classifies, sees, stacks_of, translates, writes
 
 FORMATS = (".html", ".svg", ".png", ".pdf")
 BROKEN = re.compile("[\ud800-\udfff]")  # half characters: what bytes that are not UTF-8 come as

@@ -9,7 +9,6 @@ from typing import Any
 
 from heedful.config import EncoderDecoderConfig, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
-from heedful.looking.ask import Ask, asked, called
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.pretrained import load
@@ -20,6 +19,7 @@ from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
 from heedful.tasks.shared import check_vocabulary, tokenizer_of
 from heedful.tasks.specific import prefix_of
 from heedful.text import Tokenizer
+from heedful.views.inspect.ask import Ask, asked, called
 
 Named = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from heedful.config import EncoderDecoderConfig, PooledHead, SequenceHead, VisionConfig
 from heedful.heads import pool
 from heedful.inspection.embeddings import similarity
-from heedful.looking.ask import Ask
-from heedful.looking.look import Look
-from heedful.looking.reading import read, read_source, row_of
-from heedful.looking.subject import Subject
 from heedful.views import figures
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.reading import read, read_source, row_of
+from heedful.views.inspect.subject import Subject
 
 ROWS = {
     "first": "the first token",

@@ -7,11 +7,11 @@ from typing import Any
 
 from heedful.errors import HeedfulError
 from heedful.inspection.embeddings import neighbours, picture, tables
-from heedful.looking.ask import Ask
-from heedful.looking.look import Look
-from heedful.looking.reading import pieces_of, read_source
-from heedful.looking.subject import Subject
 from heedful.views import figures
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.reading import pieces_of, read_source
+from heedful.views.inspect.subject import Subject
 from heedful.views.text import visible
 
 NEAR = 8  # neighbours of each token

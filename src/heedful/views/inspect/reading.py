@@ -18,14 +18,14 @@ from heedful.data import Picture
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.inspection.images import tokens
-from heedful.looking.ask import Ask
-from heedful.looking.catalogue import stacks_of, translates, writes
-from heedful.looking.subject import Subject
 from heedful.tasks.pairs import sides_of
 from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.shared import check_texts, start_of
 from heedful.tasks.task import short
 from heedful.text import Tokenizer
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.catalogue import stacks_of, translates, writes
+from heedful.views.inspect.subject import Subject
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

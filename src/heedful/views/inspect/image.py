@@ -14,12 +14,12 @@ from heedful.inspection import record
 from heedful.inspection.attention_maps import class_token_overlay, rollout
 from heedful.inspection.gradients import gradient_x_input
 from heedful.inspection.images import grid, tokens
-from heedful.looking.ask import Ask
-from heedful.looking.look import Look
-from heedful.looking.reading import read
-from heedful.looking.subject import Subject
 from heedful.views import figures
 from heedful.views.image import ImageMaps, image_page
+from heedful.views.inspect.ask import Ask
+from heedful.views.inspect.look import Look
+from heedful.views.inspect.reading import read
+from heedful.views.inspect.subject import Subject
 
 CLASSES = 5  # likeliest, told
 MOST = 64_000_000  # weights held at once: 256 MB

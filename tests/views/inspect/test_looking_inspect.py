@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import heedful
-from heedful.looking.ask import Ask, asked, within
-from heedful.looking.catalogue import VIEWS
-from heedful.looking.look import Look
 from heedful.presets import get
+from heedful.views.inspect.ask import Ask, asked, within
+from heedful.views.inspect.catalogue import VIEWS
+from heedful.views.inspect.look import Look
 
 Make = Callable[[str], Path]
 TEXT = "a small dog sees"
