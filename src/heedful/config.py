@@ -465,3 +465,44 @@ def _stands(head: Head, family: str, *, not_on: tuple[type[Config], ...]) -> Non
 
 
 ModelConfig = EncoderConfig | DecoderConfig | EncoderDecoderConfig | VisionConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """What kind of adapter (Hu et al. 2022).
+
+    Args:
+        rank: r, the width of the narrow way.
+        alpha: α; what the adapter adds is scaled by α/r. None is 2r, so that another rank does not ask for another
+            learning rate.
+        dropout: probability on the adapter's input in training.
+        targets: the maps of every block that get one: "query", "key", "value", "out" of each attention, "up", "down",
+            "gate" of the feed-forward; ("all",) for all that there are. By default query and value, as in the paper's
+            section 4.2. Where the model's layout stores several as one map (GPT-2's query, key and value), all of them
+            get one with the same A, which is an adapter of that one map.
+        rslora: scale by α/√r (Kalajdzievski 2023).
+    """
+
+    rank: int = 8
+    alpha: float | None = None
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ("query", "value")
+    rslora: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.targets, str):
+            object.__setattr__(self, "targets", (self.targets,))
+        if not isinstance(self.rank, int) or self.rank < 1:
+            raise HeedfulError(f"the adapter's rank is {self.rank!r}; give a whole number above 0")
+        if not 0 <= self.dropout < 1:
+            raise HeedfulError(f"the adapter's dropout is {self.dropout}; give a probability below 1")
+        if self.alpha is None:
+            object.__setattr__(self, "alpha", 2.0 * self.rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """What a model with an adapter says of it: its kind, and the parameters trained whole (a classifier's)."""
+
+    config: LoraConfig
+    whole: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from sacrebleu.significance import PairedTest
 
 import heedful
 from heedful import tasks
+from heedful.cli.scores import compared
 from heedful.data import read
 from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
@@ -28,7 +29,6 @@ from heedful.metrics.translation import translation_scores
 from heedful.pretrained import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.training.report import card_of
-from heedful.views.scores import compared
 
 # ------------------------------------------------------------------------------------------------------------ by chance
 

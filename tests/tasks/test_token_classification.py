@@ -15,6 +15,7 @@ from tagging_models import SENTENCES, SPEECH, rows, saved, settings
 
 import heedful
 from heedful.cli import main
+from heedful.cli.scores import compared
 from heedful.config import EncoderConfig
 from heedful.data import Rows
 from heedful.errors import HeedfulError
@@ -29,7 +30,6 @@ from heedful.tasks.words import of_texts, of_words, windows
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
 from heedful.training.run import train
-from heedful.views.scores import compared
 
 DATA = rows(*SENTENCES)
 SETS = {"entities": DATA, "speech": rows(*SPEECH)}

@@ -11,7 +11,6 @@ from sklearn.metrics import precision_recall_fscore_support
 from heedful.errors import HeedfulError
 from heedful.views import confusion_svg
 from heedful.views.confusion import most_confused
-from heedful.views.report import table
 
 SVG = "{http://www.w3.org/2000/svg}"
 COUNTS = [[40, 7, 0], [3, 50, 1], [0, 0, 12]]
@@ -166,32 +165,3 @@ def test_the_description_names_the_worst():
 def test_what_is_no_confusion_matrix_is_refused(labels, counts, message):
     with pytest.raises(HeedfulError, match=message):
         confusion_svg(labels, counts, "t")
-
-
-def one(label, support):
-    return {"label": label, "precision": 100.0, "recall": 7.25, "f1": 13.5, "support": support}
-
-
-def test_the_table_is_aligned_and_by_support():
-    lines = table([one("少数", 5), one("many", 12_345)])
-    assert lines == [
-        "label  precision  recall     F1  support",
-        "many       100.0     7.2   13.5   12,345",
-        "少数       100.0     7.2   13.5        5",
-    ]
-
-
-def test_the_table_says_how_many_it_leaves_out():
-    lines = table([one(f"c{i}", i) for i in range(59)])
-    assert len(lines) == 42
-    assert lines[1].startswith("c58 ")
-    assert lines[40].startswith("c19 ")
-    assert lines[-1] == "and 19 more of 59, of no more support"
-    assert len(table([one(f"c{i}", i) for i in range(40)])) == 41
-
-
-def test_the_table_cuts_long_labels_and_shows_control_characters():
-    lines = table([one("x" * 100, 1), one("a\nb", 2)])
-    assert lines[1].startswith("a␊b ")
-    assert lines[2].startswith("x" * 39 + "… ")
-    assert len({len(line) for line in lines}) == 1

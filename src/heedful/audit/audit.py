@@ -13,12 +13,13 @@ from heedful.audit.finding import Finding
 from heedful.audit.images import bare, looks, pictured
 from heedful.audit.labels import balance, unlearned
 from heedful.audit.near import near
-from heedful.audit.rows import copied, keys_of, leaked, repeated, skipped
+from heedful.audit.rows import copied, leaked, repeated, skipped
 from heedful.audit.tokens import lengths, looked_at, shown, unread
 from heedful.audit.words import bound, prefixed
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
 from heedful.data.pieces import continues, on_disk
+from heedful.data.split import keys_of
 from heedful.errors import many
 from heedful.models.base import device_of
 from heedful.pretrained.fitting import blank

@@ -10,10 +10,9 @@ import numpy as np
 
 from heedful.audit.characters import texts_of
 from heedful.audit.finding import Finding, place
-from heedful.audit.rows import asked_of
 from heedful.data import Row
 from heedful.data.rows import Kind
-from heedful.data.split import blanks_as_one
+from heedful.data.split import asked_of, blanks_as_one
 from heedful.errors import many
 
 PIECE = 5  # letters

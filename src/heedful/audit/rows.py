@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 from heedful.audit.finding import Finding, place
 from heedful.data import Row, Rows
 from heedful.data.rows import Kind
-from heedful.data.split import content
+from heedful.data.split import Key
 from heedful.errors import many
 
 # the shares from which what is said again, or copied, is more than a fact; texts are often said again, and rightly so
@@ -24,49 +22,6 @@ COPIES = {
     ("text_pair", "negative"): "nothing can be both near and far, correct them",
     ("text", "negative"): "nothing can be far from itself, correct them",
 }
-
-
-class Key(NamedTuple):
-    """Digest that equal rows share (``heedful.data.split.content``)."""
-
-    whole: bytes  # of all columns
-    asked: bytes  # of those that a model is asked with
-
-
-def keys_of(rows: Sequence[Row], columns: Iterable[str], asks: Collection[str]) -> list[Key]:
-    """The keys of the rows, by those of the columns that each has; a model is asked with ``asked_of``."""
-    wanted = list(columns)
-    found = []
-    for row in rows:
-        whole = {name: content(row.values[name]) for name in wanted if name in row.values}
-        asked = {
-            name: whole[name] if value is row.values[name] else content(value)
-            for name, value in asked_of(row, asks).items()
-        }
-        found.append(Key(_joined(whole), _joined(asked or whole)))
-    return found
-
-
-def asked_of(row: Row, asks: Collection[str]) -> dict[str, Any]:
-    """What a model is asked with: those of the columns ``asks`` that the row has; of an instruction its prompt, of a
-    conversation the messages before the last answer.
-
-    >>> talk = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
-    >>> [len(asked_of(Row({"messages": talk}, "talks.jsonl", 1), ["text"])["messages"])]
-    [3]
-    """
-    found = {name: row.values[name] for name in asks if name in row.values}
-    if found:
-        return found
-    if "messages" not in row.values:
-        return {"prompt": row.values["prompt"]} if "prompt" in row.values else {}
-    messages = row.values["messages"]
-    last = max((place for place, one in enumerate(messages) if one["role"] == "assistant"), default=0)
-    return {"messages": messages[:last]} if last else {}
-
-
-def _joined(parts: Mapping[str, bytes]) -> bytes:
-    return blake2b(b"".join(name.encode() + b"\0" + part for name, part in parts.items()), digest_size=16).digest()
 
 
 def skipped(rows: Rows) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from heedful.cli.parser import Answering, Decoding, Device, Dtype, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
 from heedful.settings import AnsweringSettings, DataSettings, DecodingSettings
-from heedful.util.terminal import print_comparison, print_result, say_to
+from heedful.util.terminal import say_to
 
 
 def evaluate(
@@ -41,6 +41,7 @@ def evaluate(
     for file in (*data, *(baseline_train or ())):
         check_file(file)
 
+    from heedful.cli.scores import print_result
     from heedful.evaluation.run import evaluate as run
     from heedful.views.draw import draw_report
 
@@ -87,6 +88,7 @@ def compare(
     if examples < 0:
         raise HeedfulError(f"--examples must be at least 0, not {examples}")
 
+    from heedful.cli.scores import print_comparison
     from heedful.evaluation.compare import compare as run
 
     result = run(

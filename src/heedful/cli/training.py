@@ -23,7 +23,7 @@ from heedful.settings import (
     TokenizerSettings,
 )
 from heedful.util.locks import contents
-from heedful.util.terminal import print_result, program, say_to, to_json
+from heedful.util.terminal import program, say_to, to_json
 
 
 def train(
@@ -40,6 +40,8 @@ def train(
     if rank() == 0 and not find_lr:
         check_out(settings)
 
+    from heedful.audit.audit import warnings
+    from heedful.cli.scores import print_result
     from heedful.training.run import train as run
     from heedful.training.run import tried
     from heedful.views.draw import draw_report, draw_run
@@ -58,6 +60,7 @@ def train(
             draw=draw_report,
             watched=draw_watch,
             began=processes.started,
+            audit=warnings,
         )
     except KeyboardInterrupt:
         saved = contents(Path(settings.out))

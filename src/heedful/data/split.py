@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from heedful.data.pictures import Picture
 from heedful.data.rows import Row
@@ -140,3 +140,46 @@ def _size(valid: float | int | None, rows: int) -> int:
             f"of rows from 1 to {max(1, rows - 1)}"
         )
     return size
+
+
+class Key(NamedTuple):
+    """Digest that equal rows share (:func:`content`)."""
+
+    whole: bytes  # of all columns
+    asked: bytes  # of those that a model is asked with
+
+
+def keys_of(rows: Sequence[Row], columns: Iterable[str], asks: Collection[str]) -> list[Key]:
+    """The keys of the rows, by those of the columns that each has; a model is asked with ``asked_of``."""
+    wanted = list(columns)
+    found = []
+    for row in rows:
+        whole = {name: content(row.values[name]) for name in wanted if name in row.values}
+        asked = {
+            name: whole[name] if value is row.values[name] else content(value)
+            for name, value in asked_of(row, asks).items()
+        }
+        found.append(Key(_joined(whole), _joined(asked or whole)))
+    return found
+
+
+def asked_of(row: Row, asks: Collection[str]) -> dict[str, Any]:
+    """What a model is asked with: those of the columns ``asks`` that the row has; of an instruction its prompt, of a
+    conversation the messages before the last answer.
+
+    >>> talk = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
+    >>> [len(asked_of(Row({"messages": talk}, "talks.jsonl", 1), ["text"])["messages"])]
+    [3]
+    """
+    found = {name: row.values[name] for name in asks if name in row.values}
+    if found:
+        return found
+    if "messages" not in row.values:
+        return {"prompt": row.values["prompt"]} if "prompt" in row.values else {}
+    messages = row.values["messages"]
+    last = max((place for place, one in enumerate(messages) if one["role"] == "assistant"), default=0)
+    return {"messages": messages[:last]} if last else {}
+
+
+def _joined(parts: Mapping[str, bytes]) -> bytes:
+    return blake2b(b"".join(name.encode() + b"\0" + part for name, part in parts.items()), digest_size=16).digest()

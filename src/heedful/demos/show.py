@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful import tasks
+from heedful.audit.audit import warnings
 from heedful.data import Rows, read
 from heedful.errors import HeedfulError, many
 from heedful.inference.pipeline import Pipeline, pipeline
@@ -55,7 +56,7 @@ def show(demo: Demo, out: str | None, say: Callable[[str], None], quiet: bool) -
     kind = tasks.get(demo.settings.task)
     rows = read(list(demo.settings.train), kind.columns, split="test")
     say(f"{demo.title}\n{many(len(rows))} kept for the end.\n")
-    train(replace(demo.settings, out=str(folder), overwrite=folder.exists()), say=say, quiet=quiet)
+    train(replace(demo.settings, out=str(folder), overwrite=folder.exists()), say=say, quiet=quiet, audit=warnings)
 
     pipe = pipeline(demo.settings.task, folder)
     pipe.model.eval()

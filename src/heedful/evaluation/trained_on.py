@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.audit.rows import keys_of
 from heedful.data import Row
 from heedful.data.pieces import continues
+from heedful.data.split import keys_of
 from heedful.errors import HeedfulError, many
 from heedful.metrics.scored import Scored, overall
 from heedful.metrics.verdict import chosen

@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from heedful.config import ModelConfig, StackConfig
+from heedful.config import Adapter, ModelConfig, StackConfig
 from heedful.errors import HeedfulError
 from heedful.stack import initialise
-
-if TYPE_CHECKING:
-    from heedful.adapters.adapter import Adapter
 
 
 def device_of(name: str | torch.device | None) -> torch.device:

@@ -16,6 +16,7 @@ from heedful.errors import HeedfulError
 from heedful.training.checkpoint import writing
 from heedful.training.reporters import Reporter
 from heedful.util.files import check_regular, move, parse_json
+from heedful.util.progress import remaining
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -209,12 +210,3 @@ def describe(line: Mapping[str, Any], room: float = math.inf) -> str:
             break
         parts.pop(name, None)
     return "  ".join(parts.values())
-
-
-def remaining(seconds: float | None) -> str:
-    """``"  3:20 left"``, and nothing where it is not known."""
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"  {hours}:{minutes:02}:{rest:02} left" if hours else f"  {minutes}:{rest:02} left"

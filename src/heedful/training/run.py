@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,6 @@ import torch
 
 from heedful import tasks
 from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
-from heedful.audit.audit import warnings
 from heedful.data import Rows
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
@@ -88,6 +87,7 @@ TRIAL_STEPS = 30  # steps at most by which a run's speed is measured
 TOO_LONG = 3  # times the seconds for measuring that the first step may take before it is the only one
 TRIAL_EXAMPLES = (1, 8, 64)  # validation examples by which the speed of an evaluation is measured, as time allows
 Draw = Callable[[Path, Measured, Rows], object]
+Audit = Callable[[Task, Rows, Rows, Encoded], Sequence[str]]
 
 
 def train(
@@ -97,6 +97,7 @@ def train(
     draw: Draw | None = None,
     watched: Callable[[Path], object] | None = None,
     began: float | None = None,
+    audit: Audit | None = None,
 ) -> dict[str, Any]:
     """Train a model for ``settings.task`` and write its folder.
 
@@ -110,6 +111,8 @@ def train(
         draw: given the folder, the best evaluation and the rows it was made on, when all is done.
         watched: given the folder whenever the maps of ``--training.watch`` were kept in it.
         began: the clock (``time.monotonic``) from which ``--max-minutes`` counts; now where it is None.
+        audit: given the task, its training and validation rows and the encoded training examples, the lines that warn
+            of the data; they are said before the first step.
 
     Returns:
         ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "trained",
@@ -123,14 +126,14 @@ def train(
     began = time.monotonic() if began is None else began
     with joined() as ranks, threads_restored(), ExitStack() as stack:
         if not ranks.first:
-            say, quiet, draw, watched = _nothing, True, None, None
+            say, quiet, draw, watched, audit = _nothing, True, None, None, None
             ranks.follow()
             settings = replace(settings, resume=True, overwrite=False)  # as the first has begun it
         with ranks.waiting() if ranks.first else nullcontext():
             if ranks.first and not stack.enter_context(locked(Path(settings.out))):
                 say(f"! the file system of {settings.out} has no locks; start no second run in that folder")
             check_unused(settings)
-            run = _begun(settings, ranks, say, watched, began)
+            run = _begun(settings, ranks, say, watched, began, audit)
         ranks.wait()  # each has read the data
         return _learned(run, ranks, say, quiet, draw)
 
@@ -156,6 +159,7 @@ def _begun(
     say: Callable[[str], None],
     watched: Callable[[Path], object] | None,
     began: float,
+    audit: Audit | None = None,
 ) -> _Begun:
     """Read, made and written as far as the first step: the same on each rank, but that the first alone writes."""
     out, computed = Path(settings.out), time.process_time()
@@ -203,7 +207,7 @@ def _begun(
     for line in (
         *described(task, learned, held, model, settings, ranks.size, _notes(rows, valid)),
         *(plan.lines() if plan is not None else ()),
-        *(warnings(task, rows, valid, learned) if ranks.first else ()),
+        *(audit(task, rows, valid, learned) if audit is not None else ()),
     ):
         say(line)
 

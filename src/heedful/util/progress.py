@@ -7,8 +7,6 @@ import time
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
-from heedful.training.log import remaining
-
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
@@ -82,3 +80,12 @@ class Progress:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=self.stream, flush=True)
+
+
+def remaining(seconds: float | None) -> str:
+    """``"  3:20 left"``, and nothing where it is not known."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"  {hours}:{minutes:02}:{rest:02} left" if hours else f"  {minutes}:{rest:02} left"

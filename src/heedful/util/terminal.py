@@ -13,7 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TextIO
 
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError
 from heedful.util.values import to_json
 
 STDIN_BATCH = 64  # lines answered together: enough to fill a batch, few enough to be seen coming
@@ -62,37 +62,6 @@ def say_to(quiet_output: bool) -> Callable[[str], None]:
 def _say(stream: TextIO, line: str) -> None:
     with suppress(OSError):
         print(line, file=stream, flush=True)
-
-
-def print_result(result: Mapping[str, Any], as_json: bool) -> None:
-    """The metrics of a result and its seconds, a line each, and its tables; or all of it as JSON."""
-    if as_json:
-        print(to_json(result))
-        return
-    from heedful.views.scores import scored
-
-    print(*scored(result), sep="\n")
-    for name, group in result.get("by_format", {}).items():
-        note = "" if group["counted"] else "  (not counted: no answer can be sure)"
-        print(f"  {name:<18}{group['exact_match']:5.1f} % of {group['examples']}{note}")
-    for parts in ("by_language", "by_kind"):
-        for name, group in result.get(parts, {}).items():
-            figures = ", ".join(f"{key} {value:.4g}" for key, value in group.items() if isinstance(value, float))
-            print(f"  {name:<18}{figures} ({many(group['examples'])})")
-    if "by_class" in result:
-        from heedful.views.report import table
-
-        print(*table(result["by_class"]), sep="\n")
-
-
-def print_comparison(result: Mapping[str, Any], as_json: bool) -> None:
-    """Two models' scores beside each other, the verdict, and where they differ; or all of it as JSON."""
-    if as_json:
-        print(to_json(result))
-        return
-    from heedful.views.scores import compared
-
-    print(*compared(result), sep="\n")
 
 
 def print_list(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

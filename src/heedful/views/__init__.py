@@ -10,7 +10,7 @@
   run's attention over its steps: pages (HTML) with looks and movements of their own (``.css``, ``.js``) and what all
   pages that move share (``parts``); ``chips``, ``sparse`` and ``blocks`` make what they hold fit;
 - ``confusion``: which classes a classifier takes for which (SVG); ``mistakes``: its surest wrong answers, images as a
-  picture (SVG), texts as a page (HTML); ``report``: its scores by class, as lines of text;
+  picture (SVG), texts as a page (HTML);
 - ``patches``: an image as the patches and tokens that a vision Transformer sees, and feature maps (SVG);
 - ``figures``: pictures for papers and lessons (SVG); ``convert`` makes PNG and PDF of any SVG, with ``lowered`` (its
   style applied), ``pdf`` and ``fonts``;
