@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +24,9 @@ from heedful.settings import (
     TrainingSettings,
     TuningSettings,
     keys,
+    read_toml,
     resolve,
+    to_toml,
 )
 
 
@@ -140,3 +145,25 @@ def test_every_field_has_a_line_of_help_and_a_key() -> None:
     known = keys(RunSettings)
     assert {"task", "from", "max_minutes", "training.lr", "data.columns"} <= set(known)
     assert len(known) == len(set(known)) == 15 + sum(len(fields(section)) for section in sections)
+
+
+def test_a_run_file_holds_what_was_set_and_is_read_back(tmp_path: Path) -> None:
+    settings = RunSettings(
+        task="translation",
+        train=('a "b"\x7f\u2028\\é.tsv', "b.tsv"),
+        out="o",
+        start_from="model",
+        max_minutes=2.0,
+        resume=True,
+        training=TrainingSettings(lr=1e-9, betas=(0.9, 0.98), watch=("a\tb\nc",), shard=False),
+    )
+    path = tmp_path / "run.toml"
+    path.write_text(to_toml(settings), encoding="utf-8")
+    values = tomllib.loads(path.read_text(encoding="utf-8"))
+    assert list(values) == ["task", "train", "out", "from", "max_minutes", "training"], "unset options are left out"
+    assert read_toml(path) == replace(settings, resume=False)
+
+
+def test_a_file_name_that_is_not_utf_8_is_written_escaped() -> None:
+    settings = RunSettings(task="translation", train=("caf\udce9.tsv",), out="o")
+    assert r'"caf\udce9.tsv"' in to_toml(settings)

@@ -31,6 +31,7 @@ REQUIRED = {  # by the lowest version, as pyproject.toml has them
     "sacrebleu": "2.4",
     "scikit-learn": "1.4",
     "jinja2": "3.1.6",
+    "tomli-w": "1.0",
     "pillow": "10.3",
     "babel": "2.14",
 }

@@ -6,7 +6,6 @@ This file knows no command line; flags, their help and a file's keys are read of
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 import os
@@ -432,26 +431,19 @@ class RunSettings(Settings):
 
 
 def to_toml(settings: RunSettings) -> str:
-    """The settings as a file that ``--config`` reads; JSON's strings, numbers and lists are TOML's too."""
+    """Returns the settings as a TOML file that ``--config`` reads, without unset options, ``resume`` and
+    ``overwrite``.
+    """
+    import tomli_w
 
-    def lines(section: Settings) -> list[str]:
-        found = {key(type(section), name).rpartition(".")[2]: value for name, value in section.to_dict().items()}
-        return [f"{name} = {_toml(v)}" for name, v in found.items() if v is not None and not isinstance(v, dict)]
+    def table(section: Settings) -> dict[str, Any]:
+        return {key(type(section), name).rpartition(".")[2]: value for name, value in section.given().items()}
 
-    parts = [line for line in lines(settings) if not line.startswith(("resume", "overwrite"))]
-    for section in (value for value in vars(settings).values() if isinstance(value, Settings)):
-        parts += ["", f"[{section.section}]", *lines(section)] if lines(section) else []
-    return "\n".join(parts) + "\n"
-
-
-def _toml(value: Any) -> str:
-    """JSON, with letters as they are: TOML knows no letter of two escapes. What it does not take bare is escaped."""
-
-    def bare(letter: str) -> bool:
-        return letter != "\x7f" and not "\ud800" <= letter <= "\udfff"
-
-    text = json.dumps(value, ensure_ascii=False)
-    return "".join(letter if bare(letter) else f"\\u{ord(letter):04x}" for letter in text)
+    values = {name: value for name, value in table(settings).items() if name not in ("resume", "overwrite")}
+    sections = {name: table(value) for name, value in values.items() if isinstance(value, Settings)}
+    values = {name: value for name, value in (values | sections).items() if value != {}}
+    # a file name that is not UTF-8 holds surrogates, which no encoder takes
+    return tomli_w.dumps(values).encode("utf-8", "backslashreplace").decode()
 
 
 def read_toml(path: Path) -> RunSettings:
