@@ -13,6 +13,7 @@ from heedful.errors import HeedfulError
 from heedful.generation.assisted import assisted
 from heedful.generation.beam import beam_search
 from heedful.generation.chain import processors_of
+from heedful.generation.constrained_beam import constrained
 from heedful.generation.contrastive import contrastive
 from heedful.generation.groups import diverse
 from heedful.generation.limits import check_context, limits_of
@@ -21,7 +22,6 @@ from heedful.generation.options import Options, Way, resolve
 from heedful.generation.run import Made, Run, Steps, answering
 from heedful.generation.source import NONE, CrossSource, Source, align, source_of
 from heedful.generation.stopping import Decodes, StopStrings
-from heedful.generation.words import constrained
 
 
 def at_once(search: Callable[[Run], Made]) -> Callable[[Run], Steps]:
