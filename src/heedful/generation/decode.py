@@ -15,7 +15,7 @@ from heedful.generation.beam import beam_search
 from heedful.generation.chain import processors_of
 from heedful.generation.constrained_beam import constrained
 from heedful.generation.contrastive import contrastive
-from heedful.generation.groups import diverse
+from heedful.generation.diverse_beam import diverse
 from heedful.generation.limits import check_context, limits_of
 from heedful.generation.one_by_one import one_by_one
 from heedful.generation.options import Options, Way, resolve
