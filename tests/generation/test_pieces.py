@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
-from heedful.generation.pieces import pieces
+from heedful.generation.incremental_text import pieces
 from heedful.text import Tokenizer
 
 TEXT = "def naïve(ö): # 日本語 🙂👍🏽\n    return 'ﬁn…'\n\n\tx = 1  "

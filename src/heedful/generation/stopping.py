@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.pieces import KEPT, PART
+from heedful.generation.incremental_text import KEPT, PART
 
 
 class Decodes(Protocol):

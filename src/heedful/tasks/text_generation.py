@@ -25,8 +25,8 @@ from heedful.data.split import Same, content, split
 from heedful.data.windows import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.generation import decode, stream
+from heedful.generation.incremental_text import pieces
 from heedful.generation.options import NAMES, part, resolve
-from heedful.generation.pieces import pieces
 from heedful.generation.stopping import cut, until
 from heedful.metrics.scored import Figures, Sums, overall
 from heedful.models import Decoder, Model
