@@ -9,7 +9,7 @@ import heedful
 from heedful.errors import HeedfulError
 from heedful.generation import decode, generate
 from heedful.generation import processors as ours
-from heedful.generation.sampling import choose, draws, top
+from heedful.generation.token_choice import choose, draws, top
 
 
 def chi_square(counts, expected):

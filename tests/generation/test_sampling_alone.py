@@ -17,7 +17,7 @@ from torch import Tensor
 import heedful
 from heedful import presets
 from heedful.generation import decode
-from heedful.generation.sampling import draws
+from heedful.generation.token_choice import draws
 from heedful.kernels import optimize as prepare
 
 PROMPTS, STEPS, VOCAB, SEED, BORDER = 200, 5, 1000, 11, 1e-5

@@ -20,8 +20,8 @@ from heedful.errors import HeedfulError
 from heedful.generation.one_by_one import one_by_one, picked
 from heedful.generation.processors import process
 from heedful.generation.run import Run, Steps, answering
-from heedful.generation.sampling import choose
 from heedful.generation.source import NONE, CrossSource, Source, learned, source_of
+from heedful.generation.token_choice import choose
 
 MATCHED = 2  # prompt lookup goes by the last two tokens; where they stood nowhere before, by the last
 

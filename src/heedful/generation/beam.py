@@ -15,9 +15,9 @@ from torch import Tensor
 
 from heedful.generation.options import Options
 from heedful.generation.processors import Processor, process
-from heedful.generation.sampling import log_sums, top
 from heedful.generation.source import NONE, Source
 from heedful.generation.stopping import StopStrings
+from heedful.generation.token_choice import log_sums, top
 
 NEVER = float("-inf")
 

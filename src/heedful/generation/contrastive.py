@@ -14,8 +14,8 @@ import torch.nn.functional as F
 
 from heedful.generation.processors import process
 from heedful.generation.run import Run, Steps
-from heedful.generation.sampling import log_sums, top
 from heedful.generation.source import NONE
+from heedful.generation.token_choice import log_sums, top
 
 
 def contrastive(run: Run) -> Steps:

@@ -15,8 +15,8 @@ from heedful.generation.beam import candidates
 from heedful.generation.finished import NEVER, Finished, pick
 from heedful.generation.processors import process
 from heedful.generation.run import Made, Run
-from heedful.generation.sampling import log_sums
 from heedful.generation.source import NONE
+from heedful.generation.token_choice import log_sums
 
 
 def diverse(run: Run) -> Made:

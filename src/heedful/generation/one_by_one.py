@@ -13,8 +13,8 @@ from torch import Tensor
 
 from heedful.generation.processors import process
 from heedful.generation.run import Run, Steps
-from heedful.generation.sampling import choose, draws, log_sums
 from heedful.generation.source import NONE
+from heedful.generation.token_choice import choose, draws, log_sums
 
 Pick = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 

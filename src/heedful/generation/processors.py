@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.generation.sampling import log_sums, top
+from heedful.generation.token_choice import log_sums, top
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 NEVER = float("-inf")
