@@ -75,7 +75,7 @@ def to_border(model: Any, prompt: Tensor, one: list[int], other: list[int], opti
         return torch.tensor([one[min(len(kept) - 1, place)]])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("heedful.generation.one_by_one.choose", keep)
+        patch.setattr("heedful.generation.sampling.choose", keep)
         decode(exact, prompt, max_new_tokens=step, seed=SEED, **options)
     reached = kept[place][0].softmax(0).cumsum(0)
     number = float(draws(prompt, 1, STEPS, SEED)[0, place])
