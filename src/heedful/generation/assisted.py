@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
+from heedful.generation.method import Run, Steps, answering
 from heedful.generation.processors import process
-from heedful.generation.run import Run, Steps, answering
 from heedful.generation.sampling import one_by_one, picked
 from heedful.generation.source import NONE, CrossSource, Source, learned, source_of
 from heedful.generation.token_choice import choose

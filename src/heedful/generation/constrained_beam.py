@@ -19,8 +19,8 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.generation.beam import candidates
 from heedful.generation.finished import NEVER, Finished, pick
+from heedful.generation.method import Made, Run
 from heedful.generation.processors import process
-from heedful.generation.run import Made, Run
 from heedful.generation.source import NONE
 from heedful.generation.token_choice import log_sums
 

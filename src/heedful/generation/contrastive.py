@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from heedful.generation.method import Run, Steps
 from heedful.generation.processors import process
-from heedful.generation.run import Run, Steps
 from heedful.generation.source import NONE
 from heedful.generation.token_choice import log_sums, top
 

@@ -17,8 +17,8 @@ from heedful.generation.constrained_beam import constrained
 from heedful.generation.contrastive import contrastive
 from heedful.generation.diverse_beam import diverse
 from heedful.generation.limits import check_context, limits_of
+from heedful.generation.method import Made, Run, Steps, answering
 from heedful.generation.options import Options, Way, resolve
-from heedful.generation.run import Made, Run, Steps, answering
 from heedful.generation.sampling import one_by_one
 from heedful.generation.source import NONE, CrossSource, Source, align, source_of
 from heedful.generation.stopping import Decodes, StopStrings

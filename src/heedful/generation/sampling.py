@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from heedful.generation.method import Run, Steps
 from heedful.generation.processors import process
-from heedful.generation.run import Run, Steps
 from heedful.generation.source import NONE
 from heedful.generation.token_choice import choose, draws, log_sums
 
