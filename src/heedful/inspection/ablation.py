@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, chosen
-from heedful.inspection.evaluating import evaluating
+from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.intervene import intervene
 from heedful.inspection.paths import Place, chosen_places
 from heedful.inspection.taps import eager

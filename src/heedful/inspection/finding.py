@@ -17,7 +17,7 @@ from heedful.config import LearnedPosition
 from heedful.errors import HeedfulError, chosen
 from heedful.inspection.alignment import Link
 from heedful.inspection.attention_maps import precise
-from heedful.inspection.evaluating import evaluating, plain
+from heedful.inspection.eval_mode import evaluating, plain
 from heedful.inspection.head_scores import EXPECTS, repeated_tokens
 from heedful.inspection.paths import chosen_places
 from heedful.inspection.record import observe

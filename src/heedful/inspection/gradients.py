@@ -16,7 +16,7 @@ from heedful.config import DecoderConfig, EncoderDecoderConfig
 from heedful.errors import HeedfulError
 from heedful.heads import SpanFinder
 from heedful.inspection.attention_maps import precise
-from heedful.inspection.evaluating import evaluating, plain
+from heedful.inspection.eval_mode import evaluating, plain
 from heedful.inspection.intervene import intervene
 from heedful.inspection.lens import EVERY_TOKEN, ONCE, real_of
 from heedful.models.base import Model

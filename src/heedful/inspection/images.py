@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
 from heedful.inspection.embeddings import picture, similarity
-from heedful.inspection.evaluating import evaluating
+from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.positions import position_table
 from heedful.inspection.record import record
 from heedful.models import VisionTransformer

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.inspection.evaluating import evaluating
+from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.intervene import intervene
 from heedful.inspection.paths import chosen_places
 from heedful.models import Model

@@ -16,7 +16,7 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.heads import ImageClassifier, LanguageModel, MaskedLanguageModel, SequenceClassifier, TokenClassifier
 from heedful.inspection.attention_maps import precise
-from heedful.inspection.evaluating import evaluating, plain
+from heedful.inspection.eval_mode import evaluating, plain
 from heedful.inspection.record import record
 from heedful.models.base import Model
 from heedful.stack import Stack

@@ -8,7 +8,7 @@ from typing import Any
 
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES
-from heedful.inspection.evaluating import evaluating
+from heedful.inspection.eval_mode import evaluating
 from heedful.views.inspect.ask import Ask, check_view
 from heedful.views.inspect.catalogue import OPTIONS
 from heedful.views.inspect.look import Look
