@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from heedful import cli
-from heedful.inspection.paths import POINTS
+from heedful.inspection.tensor_paths import POINTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "inside.md").read_text(encoding="utf-8")

@@ -23,11 +23,11 @@ from heedful.inspection.images import feature_maps, patch_filters, patch_positio
 from heedful.inspection.importance import head_importance, weakest
 from heedful.inspection.intervene import intervene
 from heedful.inspection.lens import logit_lens
-from heedful.inspection.paths import paths
 from heedful.inspection.positions import position_bias, position_similarity
 from heedful.inspection.pruning import prune
 from heedful.inspection.record import observe, record
 from heedful.inspection.summary import summary
+from heedful.inspection.tensor_paths import paths
 
 __all__ = [
     "ablate",

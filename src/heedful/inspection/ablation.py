@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from heedful.errors import HeedfulError, chosen
 from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.intervene import intervene
-from heedful.inspection.paths import Place, chosen_places
 from heedful.inspection.taps import eager
+from heedful.inspection.tensor_paths import Place, chosen_places
 from heedful.layers.feedforward import FeedForward
 from heedful.models import Model
 from heedful.stack import Block

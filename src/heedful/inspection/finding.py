@@ -19,8 +19,8 @@ from heedful.inspection.alignment import Link
 from heedful.inspection.attention_maps import precise
 from heedful.inspection.eval_mode import evaluating, plain
 from heedful.inspection.head_scores import EXPECTS, repeated_tokens
-from heedful.inspection.paths import chosen_places
 from heedful.inspection.record import observe
+from heedful.inspection.tensor_paths import chosen_places
 from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
 from heedful.models.base import Model
 

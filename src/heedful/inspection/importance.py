@@ -15,7 +15,7 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.intervene import intervene
-from heedful.inspection.paths import chosen_places
+from heedful.inspection.tensor_paths import chosen_places
 from heedful.models import Model
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
-from heedful.inspection.paths import Place, chosen_places
 from heedful.inspection.record import counted, told
 from heedful.inspection.taps import eager, editing
+from heedful.inspection.tensor_paths import Place, chosen_places
 
 Change = float | Tensor | Callable[[Tensor], Tensor]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from heedful.inspection.paths import Place
+from heedful.inspection.tensor_paths import Place
 
 NONE = -1  # in a history: no token here
 
