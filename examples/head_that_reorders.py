@@ -28,7 +28,7 @@ import heedful
 from heedful.data import Rows, read
 from heedful.demos import demo
 from heedful.inspection import find_heads, intervene
-from heedful.inspection.finding import Found
+from heedful.inspection.find_heads import Found
 from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer

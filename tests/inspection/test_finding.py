@@ -10,7 +10,7 @@ import torch
 import heedful
 from heedful.config import DecoderConfig, EmbeddingConfig, LanguageHead, LearnedPosition, SpecialTokens, StackConfig
 from heedful.errors import HeedfulError
-from heedful.inspection.finding import Found, find_heads
+from heedful.inspection.find_heads import Found, find_heads
 from heedful.inspection.head_scores import (
     duplicate_token,
     expects_object,
