@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import heedful
 from heedful.errors import HeedfulError
-from heedful.inspection.embeddings import neighbours, picture, similarity, tables
+from heedful.inspection.embedding_space import neighbours, picture, similarity, tables
 
 
 @pytest.mark.parametrize(("by", "metric"), [("cosine", "cosine"), ("distance", "euclidean")])

@@ -16,7 +16,7 @@ Nothing here knows a tokenizer, a task or a picture: tensors in, tensors out.
 from heedful.inspection.ablation import ablate
 from heedful.inspection.alignment import align, alignment_error_rate
 from heedful.inspection.attention_maps import class_token_overlay, distance, entropy, head_similarity, rollout
-from heedful.inspection.embeddings import neighbours, picture, similarity, tables
+from heedful.inspection.embedding_space import neighbours, picture, similarity, tables
 from heedful.inspection.find_heads import find_heads
 from heedful.inspection.gradients import gradient_x_input
 from heedful.inspection.images import feature_maps, patch_filters, patch_position_similarity

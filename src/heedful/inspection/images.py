@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
-from heedful.inspection.embeddings import picture, similarity
+from heedful.inspection.embedding_space import picture, similarity
 from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.positions import position_table
 from heedful.inspection.record import record
@@ -70,7 +70,7 @@ def patch_filters(model: nn.Module, count: int = 28) -> Filters:
     """The principal components of the patch projection. Dosovitskiy et al. 2021, figure 7, left.
 
     Each of the D filters is a vector of P · P · C numbers; the components are the axes of their greatest variance (see
-    ``heedful.inspection.embeddings.picture``). A trained model's first ones look like a basis of the fine structure of
+    ``heedful.inspection.embedding_space.picture``). A trained model's first ones look like a basis of the fine structure of
     a patch; a fresh model's are noise.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
-from heedful.inspection.embeddings import similarity
+from heedful.inspection.embedding_space import similarity
 from heedful.layers.position import Alibi, Learned, Relative, Rotary, Sinusoidal
 from heedful.stack import Stack
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from heedful.errors import HeedfulError
-from heedful.inspection.embeddings import neighbours, picture, tables
+from heedful.inspection.embedding_space import neighbours, picture, tables
 from heedful.views import figures
 from heedful.views.inspect.ask import Ask
 from heedful.views.inspect.look import Look

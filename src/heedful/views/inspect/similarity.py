@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.config import EncoderDecoderConfig, PooledHead, SequenceHead, VisionConfig
 from heedful.heads import pool
-from heedful.inspection.embeddings import similarity
+from heedful.inspection.embedding_space import similarity
 from heedful.views import figures
 from heedful.views.inspect.ask import Ask
 from heedful.views.inspect.look import Look
