@@ -14,7 +14,7 @@ from torch import Tensor
 import heedful
 from heedful.config import LearnedPosition, PatchConfig, RotaryPosition, StackConfig, VisionConfig
 from heedful.errors import HeedfulError
-from heedful.inspection.images import feature_maps, filters, grid, patch_filters, patch_position_similarity
+from heedful.inspection.image_patches import feature_maps, filters, grid, patch_filters, patch_position_similarity
 from heedful.models import Model, build
 
 

@@ -19,7 +19,7 @@ from heedful.inspection.attention_maps import class_token_overlay, distance, ent
 from heedful.inspection.embedding_space import neighbours, picture, similarity, tables
 from heedful.inspection.find_heads import find_heads
 from heedful.inspection.gradients import gradient_x_input
-from heedful.inspection.images import feature_maps, patch_filters, patch_position_similarity
+from heedful.inspection.image_patches import feature_maps, patch_filters, patch_position_similarity
 from heedful.inspection.importance import head_importance, weakest
 from heedful.inspection.intervene import intervene
 from heedful.inspection.lens import logit_lens

@@ -14,7 +14,7 @@ from torch import Tensor
 from heedful.config import DecoderConfig, EncoderDecoderConfig, VisionConfig
 from heedful.data import Picture, Row, Rows
 from heedful.errors import HeedfulError
-from heedful.inspection.images import grid, tokens
+from heedful.inspection.image_patches import grid, tokens
 from heedful.inspection.record import record
 from heedful.models import Model
 from heedful.tasks.shared import IGNORED, start_of

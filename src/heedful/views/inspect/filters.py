@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from heedful.inspection.images import filters, patch_filters
+from heedful.inspection.image_patches import filters, patch_filters
 from heedful.views import figures
 from heedful.views.inspect.ask import Ask
 from heedful.views.inspect.look import Look

@@ -17,7 +17,7 @@ import torch
 from heedful.config import MaskedHead, VisionConfig
 from heedful.errors import HeedfulError, nearest
 from heedful.inspection.gradients import Attribution, gradient_x_input
-from heedful.inspection.images import grid
+from heedful.inspection.image_patches import grid
 from heedful.views import figures
 from heedful.views.inspect.ask import Ask
 from heedful.views.inspect.catalogue import classifies, sees, translates

@@ -13,7 +13,7 @@ from heedful.errors import HeedfulError
 from heedful.inspection import record
 from heedful.inspection.attention_maps import class_token_overlay, rollout
 from heedful.inspection.gradients import gradient_x_input
-from heedful.inspection.images import grid, tokens
+from heedful.inspection.image_patches import grid, tokens
 from heedful.views import figures
 from heedful.views.image import ImageMaps, image_page
 from heedful.views.inspect.ask import Ask

@@ -17,7 +17,7 @@ from heedful.config import EncoderConfig, EncoderDecoderConfig, LearnedPosition,
 from heedful.data import Picture
 from heedful.errors import HeedfulError
 from heedful.generation import decode
-from heedful.inspection.images import tokens
+from heedful.inspection.image_patches import tokens
 from heedful.tasks.pairs import sides_of
 from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.shared import check_texts, start_of
