@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 import heedful
 from heedful.config import AlibiPosition, NoPosition, Position, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
-from heedful.inspection.positions import position_bias, position_similarity, position_table
+from heedful.inspection.position_tables import position_bias, position_similarity, position_table
 from heedful.models import Model, build
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from heedful.errors import HeedfulError
 from heedful.inspection.embedding_space import picture, similarity
 from heedful.inspection.eval_mode import evaluating
-from heedful.inspection.positions import position_table
+from heedful.inspection.position_tables import position_table
 from heedful.inspection.record import record
 from heedful.models import VisionTransformer
 

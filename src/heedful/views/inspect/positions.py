@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from heedful.config import AlibiPosition, LearnedPosition, NoPosition, RelativePosition, RotaryPosition
-from heedful.inspection.positions import position_bias, position_similarity
+from heedful.inspection.position_tables import position_bias, position_similarity
 from heedful.views import figures
 from heedful.views.inspect.ask import Ask
 from heedful.views.inspect.catalogue import stacks_of
