@@ -18,7 +18,7 @@ from heedful.config import DecoderConfig, EmbeddingConfig, RotaryPosition, Stack
 from heedful.inspection import intervene, paths
 from heedful.inspection.ablation import ablate
 from heedful.inspection.head_scores import previous_token
-from heedful.inspection.lens import logit_lens
+from heedful.inspection.logit_lens import logit_lens
 from heedful.views.figures import grid, heads, lens
 from heedful.views.lens import Lens
 from heedful.views.maps import Maps
@@ -59,7 +59,7 @@ lens(seen_by, "What the model would say after each block")
 # before, which is what it should say (the picture's last row). So whatever fetches it stands in
 # block 0.
 #
-# .. ours:: heedful.inspection.lens.lens_logits
+# .. ours:: heedful.inspection.logit_lens.lens_logits
 #    :mark: norm
 #
 # The names of what there is to see, those of block 0:

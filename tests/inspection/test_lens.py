@@ -31,8 +31,8 @@ from heedful.config import (
     TokenHead,
 )
 from heedful.errors import HeedfulError
-from heedful.inspection import lens
-from heedful.inspection.lens import lens_logits, logit_lens
+from heedful.inspection import logit_lens as lens
+from heedful.inspection.logit_lens import lens_logits, logit_lens
 from heedful.models import Model, build
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 5, 11]])

@@ -22,7 +22,7 @@ from heedful.inspection.gradients import gradient_x_input
 from heedful.inspection.image_patches import feature_maps, patch_filters, patch_position_similarity
 from heedful.inspection.importance import head_importance, weakest
 from heedful.inspection.intervene import intervene
-from heedful.inspection.lens import logit_lens
+from heedful.inspection.logit_lens import logit_lens
 from heedful.inspection.position_tables import position_bias, position_similarity
 from heedful.inspection.pruning import prune
 from heedful.inspection.record import observe, record

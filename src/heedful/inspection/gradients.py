@@ -18,7 +18,7 @@ from heedful.heads import SpanFinder
 from heedful.inspection.attention_maps import precise
 from heedful.inspection.eval_mode import evaluating, plain
 from heedful.inspection.intervene import intervene
-from heedful.inspection.lens import EVERY_TOKEN, ONCE, real_of
+from heedful.inspection.logit_lens import EVERY_TOKEN, ONCE, real_of
 from heedful.models.base import Model
 
 Place = int | Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from heedful.config import LanguageHead
-from heedful.inspection.lens import logit_lens
+from heedful.inspection.logit_lens import logit_lens
 from heedful.views import figures
 from heedful.views.inspect.ask import Ask, within
 from heedful.views.inspect.look import Look
