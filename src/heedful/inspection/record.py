@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
+from heedful.inspection.attention_weights import Watched
 from heedful.inspection.tape import Tape
 from heedful.inspection.taps import eager, reading, watching
 from heedful.inspection.tensor_paths import Place, chosen_places
-from heedful.inspection.weights import Watched
 from heedful.models.base import Model
 
 

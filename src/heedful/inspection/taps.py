@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from heedful.inspection.attention_weights import Watched, Weights
 from heedful.inspection.tensor_paths import Place
-from heedful.inspection.weights import Watched, Weights
 from heedful.layers.attention import Attention
 from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap
 
