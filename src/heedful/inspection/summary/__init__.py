@@ -6,6 +6,6 @@
 - ``table``: what it found, and how that is shown.
 """
 
-from heedful.inspection.summary.counted import summary
+from heedful.inspection.summary.count import summary
 
 __all__ = ["summary"]
