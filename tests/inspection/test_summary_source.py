@@ -15,7 +15,7 @@ import heedful
 from heedful import cli, presets
 from heedful.adapters import LoraConfig, add_adapter
 from heedful.errors import HeedfulError
-from heedful.inspection.summary import source as summary_source
+from heedful.inspection.summary import weightless as summary_source
 
 torchinfo = pytest.importorskip("torchinfo", reason="torchinfo, whose columns are compared, is not installed")
 

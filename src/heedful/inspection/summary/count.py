@@ -18,8 +18,8 @@ from heedful.config import EncoderDecoderConfig, LearnedPosition, ModelConfig, V
 from heedful.errors import HeedfulError
 from heedful.inspection.summary.layers import Watch
 from heedful.inspection.summary.memory import measured
-from heedful.inspection.summary.source import Size, module_of
 from heedful.inspection.summary.table import Memory, Summary, Unfused
+from heedful.inspection.summary.weightless import Size, module_of
 from heedful.models import Model
 
 LENGTH = 128  # tokens of the default input
