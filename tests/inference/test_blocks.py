@@ -13,8 +13,8 @@ import torch
 
 from answering_folders import WORDS, made
 from heedful.errors import HeedfulError
-from heedful.inference import blocks
-from heedful.inference.blocks import Seeds, size_of
+from heedful.inference import input_blocks as blocks
+from heedful.inference.input_blocks import Seeds, size_of
 from heedful.inference.pipeline import Pipeline
 from heedful.inference.warnings import Told
 

@@ -23,8 +23,8 @@ import pytest
 import heedful
 from heedful.data.inputs import inputs
 from heedful.errors import HeedfulError
-from heedful.inference import blocks
 from heedful.inference import files as through
+from heedful.inference import input_blocks as blocks
 from heedful.inference.files import predict
 from heedful.inference.partial_file import Unfinished
 from heedful.inference.pipeline import Pipeline

@@ -17,7 +17,7 @@ from heedful.data.files import STDIN
 from heedful.data.inputs import Given, described, inputs
 from heedful.errors import HeedfulError, many
 from heedful.generation.options import NAMES, part, resolve
-from heedful.inference.blocks import FIRST, Seeds, blocks, size_of
+from heedful.inference.input_blocks import FIRST, Seeds, blocks, size_of
 from heedful.inference.output_formats import form_of, outlined
 from heedful.inference.partial_file import Unfinished
 from heedful.inference.pipeline import Pipeline, pipeline

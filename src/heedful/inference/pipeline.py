@@ -26,7 +26,7 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES, resolve
-from heedful.inference.blocks import BLOCK, FIRST, Seeds, blocks
+from heedful.inference.input_blocks import BLOCK, FIRST, Seeds, blocks
 from heedful.inference.warnings import Told
 from heedful.kernels.optimize import prepare, stored_as
 from heedful.models import Model
@@ -88,7 +88,7 @@ class Pipeline:
 
     def answers(self, inputs: Sequence[Any], **options: Any) -> list[Answer]:
         """The answer to each input, in order; the options are the task's. Of many inputs no more are worked on at a
-        time than ``heedful.inference.blocks.BLOCK``, so that memory is needed for the answers alone.
+        time than ``heedful.inference.input_blocks.BLOCK``, so that memory is needed for the answers alone.
         """
         if len(inputs) > BLOCK:
             return list(self.each(inputs, first=BLOCK, **options))
