@@ -10,7 +10,7 @@ import pytest
 from heedful.cli import main
 from heedful.evaluation.compare import compare
 from heedful.evaluation.run import evaluate
-from heedful.inference.files import predict
+from heedful.inference.predict_file import predict
 from heedful.pretrained import read_card
 
 SIZE = ["--preset", "bert-tiny", "--model.dim", "16", "--model.depth", "1", "--model.heads", "2", "--max-steps", "1"]

@@ -15,8 +15,8 @@ from PIL import Image
 
 import heedful
 from heedful import cli
-from heedful.inference import files as through
 from heedful.inference import input_blocks as blocks
+from heedful.inference import predict_file as through
 
 sys.path.insert(0, str(Path(__file__).parent / "tasks"))  # where the tiny models of all tasks are made
 from answering_folders import WORDS, saved

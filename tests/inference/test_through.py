@@ -23,11 +23,11 @@ import pytest
 import heedful
 from heedful.data.inputs import inputs
 from heedful.errors import HeedfulError
-from heedful.inference import files as through
 from heedful.inference import input_blocks as blocks
-from heedful.inference.files import predict
+from heedful.inference import predict_file as through
 from heedful.inference.partial_file import Unfinished
 from heedful.inference.pipeline import Pipeline
+from heedful.inference.predict_file import predict
 from heedful.tasks.task import Answer
 from heedful.util import progress
 

@@ -70,7 +70,7 @@ def predict(
     if answering.logprobs and not form_of(out, json):
         raise HeedfulError("--logprobs are only told in JSON; give --json, or write a .jsonl file")
     if source is not None:
-        from heedful.inference.files import predict as run
+        from heedful.inference.predict_file import predict as run
 
         result = run(
             model,
