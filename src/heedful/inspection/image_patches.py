@@ -70,8 +70,8 @@ def patch_filters(model: nn.Module, count: int = 28) -> Filters:
     """The principal components of the patch projection. Dosovitskiy et al. 2021, figure 7, left.
 
     Each of the D filters is a vector of P · P · C numbers; the components are the axes of their greatest variance (see
-    ``heedful.inspection.embedding_space.picture``). A trained model's first ones look like a basis of the fine structure of
-    a patch; a fresh model's are noise.
+    ``heedful.inspection.embedding_space.picture``). A trained model's first ones look like a basis of the fine
+    structure of a patch; a fresh model's are noise.
 
     Args:
         model: a vision Transformer.
