@@ -16,7 +16,7 @@ from heedful.adapters import LoraConfig, add_adapter
 from heedful.inspection.ablation import ablate
 from heedful.inspection.importance import head_importance
 from heedful.inspection.intervene import intervene
-from heedful.inspection.lens import logit_lens
+from heedful.inspection.logit_lens import logit_lens
 from heedful.kernels.optimize import prepare
 from heedful.kernels.training import quicken
 from heedful.tasks.output_loss import output_loss
