@@ -1,4 +1,4 @@
-"""What the README shows is run, in order, as a reader would run it."""
+"""Runs what the README and the pages show, in order, as a reader would."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ README, *OTHERS = ((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
-def blocks(language: str) -> list[str]:
-    fences = re.findall(r"^```([a-z]*)\n(.*?)^```$", README, re.S | re.M)
-    return [text for named, text in fences if re.fullmatch(language, named)]
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of a page whose language matches."""
+    fences = re.findall(r"^```([a-z]*)\n(.*?)^```$", page, re.S | re.M)
+    return [text for name, text in fences if re.fullmatch(language, name)]
+
+
+def commands(page: str) -> list[list[str]]:
+    """The arguments of each ``heedful`` line in a page's blocks without a language."""
+    lines = "".join(blocks(page, "")).splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.startswith("heedful ")]
 
 
 SMALL = {
@@ -53,6 +60,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pairs = "".join(f"{line}\t{line[::-1]}\n" for line in lines)
     (tmp_path / "articles.tsv").write_text("text\tsummary\n" + pairs, encoding="utf-8")
     (tmp_path / "alike.tsv").write_text("text\ttext_pair\n" + pairs, encoding="utf-8")
+    (tmp_path / "dates.txt").write_text("Monday, March 3, 2025\n4:05 PM\n", encoding="utf-8")
     for name in ("letters.txt", "texts.txt"):
         (tmp_path / name).write_text("\n".join(lines[:20]) + "\n", encoding="utf-8")
     tagged = "\n\n".join(f"{a} B-number\nof O\n{b} B-number" for a in WORDS for b in WORDS)
@@ -71,48 +79,68 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_commands_and_the_python_face(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train, ask, published, inside = (blocks("")[i].strip().splitlines() for i in (1, 2, 4, 5))
-    for line in train:
-        words = shlex.split(line)[1:]
-        more = ["--max-steps", "3", *SMALL[words[1]]] if words[0] == "train" else []
-        more = ["--json"] if words[0] == "watch" else more  # which would go on until it is stopped
-        assert cli.main([*words, *more]) == 0, line
-    for line in ask:
-        words = shlex.split(line)[1:]
-        capsys.readouterr()
-        assert cli.main([*words, *(["--max-new-tokens", "3"] if "runs/en-fr" in words else [])]) == 0, line
-        written = "--out" in words and Path(words[words.index("--out") + 1]).stat().st_size
-        assert capsys.readouterr().out.strip() or written, line
-    shutil.copytree("runs/book", "stories15M")  # in the place of what was downloaded
-    shutil.copytree("runs/labels", "minilm-l6")
-    for line in published:
-        words = shlex.split(line)[1:]
-        capsys.readouterr()
-        assert cli.main([*words, *(["--max-steps", "3"] if "train" in words else [])]) == 0, line
-        assert capsys.readouterr().out.strip(), line
-    assert (desk / "runs" / "adapter" / "adapter_model.safetensors").is_file()
-    for line in inside:
-        capsys.readouterr()
-        assert cli.main(shlex.split(line)[1:]) == 0, line
-        assert capsys.readouterr().out.strip(), line
-    for made in ("model.html", "look.html", "steps.html", "lens.svg", "image.html"):
-        assert (desk / made).stat().st_size > 2000
-    first, second = blocks("python")
-    names: dict[str, object] = {}
-    capsys.readouterr()
-    exec(first, names)
-    printed = capsys.readouterr().out
-    assert printed.startswith("124439808\n")
-    assert "torch.Size([1, 12, 8, 8])" in printed
-    assert "86,567,656 parameters" in printed
-    exec(second, names)
+def test_the_commands_and_python_of_the_readme(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (session,) = blocks(README, "console")
+    shown = re.findall(r"^\$ heedful (.*)\n((?:(?!\$ ).*\n)*)", session, re.M)
+    assert len(shown) == 10
+    for line, output in shown:
+        arguments = shlex.split(line)
+        if arguments[0] == "train":
+            arguments += ["--max-steps", "3", *SMALL["translation"], "--data.limit", "200"]
+        if arguments[0] in ("evaluate", "predict"):
+            arguments += ["--max-new-tokens", "3"]
+        status = cli.main(arguments)
+        printed = capsys.readouterr()
+        if "missing.tsv" in arguments:
+            assert (status, printed.err) == (2, output)
+        else:
+            assert status == 0, line
+            assert output.split()[0] in printed.out + printed.err or arguments[0] == "predict", line
+    assert (desk / "dates.jsonl").read_text(encoding="utf-8").count('"output"') == 2
+    assert (desk / "look.html").stat().st_size > 2000
+    assert (desk / "en-fr.onnx").stat().st_size > 2000
+
+    (code,) = blocks(README, "python")
+    exec(code, {})
+    (printed_there,) = blocks(README, "text")
+    assert capsys.readouterr().out.splitlines()[1:] == printed_there.splitlines()[1:]
     assert (desk / "out" / "model.safetensors").is_file()
 
 
+def test_the_commands_of_the_pages(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of docs/tasks.md make the runs that the other two pages use."""
+    tasks, pretrained, inside = (commands(page) for page in OTHERS)
+    assert {words[1] for words in tasks if words[0] == "train"} == {*SMALL}
+    for words in tasks:
+        if words[0] == "train":
+            more = ["--max-steps", "3", *SMALL[words[1]]]
+        elif words[0] == "watch":  # runs until it is stopped
+            more = ["--json"]
+        else:
+            more = ["--max-new-tokens", "3"] if "runs/en-fr" in words else []
+        capsys.readouterr()
+        assert cli.main([*words, *more]) == 0, words
+        written = "--out" in words and Path(words[words.index("--out") + 1]).exists()
+        assert capsys.readouterr().out.strip() or written, words
+    shutil.copytree("runs/book", "stories15M")  # in place of the published models
+    shutil.copytree("runs/labels", "minilm-l6")
+    for words in [*pretrained, *inside]:
+        capsys.readouterr()
+        assert cli.main([*words, *(["--max-steps", "3"] if words[0] == "train" else [])]) == 0, words
+        assert capsys.readouterr().out.strip(), words
+    assert (desk / "runs" / "adapter" / "adapter_model.safetensors").is_file()
+    for name in ("model.html", "look.html", "steps.html", "lens.svg", "image.html"):
+        assert (desk / name).stat().st_size > 2000
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.encode()) <= 10_000
+
+
 def test_every_command_that_is_named_exists() -> None:
-    named = set(re.findall(r"heedful ([a-z]+)\b", " ".join(blocks("[a-z]*"))))
-    assert {"train", "predict", "evaluate"} <= named
+    text = "\n".join(block for page in (README, *OTHERS) for block in blocks(page, "|console|sh"))
+    named = set(re.findall(r"^(?:\$ )?heedful ([a-z]+)\b", text, re.M))
+    assert {"train", "predict", "evaluate", "audit", "doctor"} <= named
     for command in named:
         assert command in cli.app, command
 
@@ -146,7 +174,9 @@ def test_every_option_that_is_named_exists(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_its_pictures_are_there() -> None:
-    for path in re.findall(r"!\[[^]]*\]\(([^)]+)\)", README):
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
+    assert len(pictures) == 4
+    for path in [*pictures, *re.findall(r"\]\(([\w/.-]+)\)", README)]:
         assert (ROOT / path).is_file(), path
 
 
