@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import HeedfulError
-from heedful.pretrained.hub import fetch
 from heedful.util import files
+from heedful.util.hub import Refused, fetched
 
 CONFIG, CARD, GENERATION, WEIGHTS = "config.json", "heedful.json", "generation_config.json", "model.safetensors"
 INDEX, README = "model.safetensors.index.json", "README.md"
@@ -23,6 +23,12 @@ ADAPTER_CONFIG = "adapter_config.json"  # PEFT's
 READY, MOVES = ".ready", "moves.json"  # the ending of a folder of files to be moved, and the list of them
 MULTI_LABEL = {"problem_type": "multi_label_classification"}  # in config.json, where an input may have several labels
 REGRESSION = {"problem_type": "regression"}  # where the only output is a number
+# file name patterns that are downloaded from the Hub, and sent there
+SHARD_SUFFIX = "-?????-of-?????"
+SAFETENSORS_FILES = ("model.safetensors", f"model{SHARD_SUFFIX}.safetensors", "adapter_model.safetensors")
+PICKLE_FILES = ("pytorch_model.bin", f"pytorch_model{SHARD_SUFFIX}.bin", "adapter_model.bin")
+TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm")  # configurations, indices, tokenizers
+POOLING_FILES = "[0-9]_*/config.json"  # of sentence-transformers, as "1_Pooling/config.json"
 
 _HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(@(?P<revision>[^@\s]+))?")
 
@@ -45,6 +51,26 @@ def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
     if revision is not None and found["revision"] not in (None, revision):
         raise HeedfulError(f"{folder_or_id} names a revision, and revision is {revision!r}; give one of them")
     return fetch(found["name"], revision or found["revision"])
+
+
+def fetch(name: str, revision: str | None = None) -> Path:
+    """The folder of a Hub id in the Hub's cache. A pickle is fetched only where there are no safetensors.
+
+    Raises ``HeedfulError`` for a name or revision that the Hub does not know, a gate, or a network that is away.
+    """
+    found = _fetch(name, revision, (*TEXT_FILES, *SAFETENSORS_FILES))
+    if not any(next(found.glob(pattern), None) for pattern in SAFETENSORS_FILES):
+        found = _fetch(name, revision, (*TEXT_FILES, *SAFETENSORS_FILES, *PICKLE_FILES))
+    return found
+
+
+def _fetch(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
+    try:
+        return fetched(name, patterns, revision)
+    except Refused as refused:
+        raise HeedfulError(
+            f"no folder {name} here, and the Hub {refused}; check the name, or download the folder first"
+        ) from None
 
 
 def _settled(folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""Models of the Hugging Face Hub: a folder brought here once, a folder sent there. No torch here.
+"""Uploads a model's folder to the Hugging Face Hub. No torch here.
 
-Its own settings are heard: ``heedful.util.hub``.
+Downloads are in ``folder.py`` (``find``); the Hub's own settings are heeded by ``heedful.util.hub``.
 """
 
 from __future__ import annotations
@@ -10,33 +10,17 @@ from pathlib import Path
 
 from heedful import __version__
 from heedful.errors import HeedfulError
-from heedful.util.hub import Refused, fetched
-
-SHARDS = "-?????-of-?????"
-SAFE = ("model.safetensors", f"model{SHARDS}.safetensors", "adapter_model.safetensors")
-PICKLES = ("pytorch_model.bin", f"pytorch_model{SHARDS}.bin", "adapter_model.bin")
-OTHERS = ("*.json", "*.txt", "*.model", "*.spm")  # configurations, indices, tokenizers
-MODULES = "[0-9]_*/config.json"  # what sentence-transformers does with a model's rows, as "1_Pooling"
-
-
-def fetch(name: str, revision: str | None = None) -> Path:
-    """The folder of a Hub id in the Hub's cache. A pickle is fetched only where there are no safetensors.
-
-    Raises ``HeedfulError`` for a name or revision that the Hub does not know, a gate, or a network that is away.
-    """
-    found = _fetch(name, revision, (*OTHERS, *SAFE))
-    if not any(next(found.glob(pattern), None) for pattern in SAFE):
-        found = _fetch(name, revision, (*OTHERS, *SAFE, *PICKLES))
-    return found
-
-
-def _fetch(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
-    try:
-        return fetched(name, patterns, revision)
-    except Refused as refused:
-        raise HeedfulError(
-            f"no folder {name} here, and the Hub {refused}; check the name, or download the folder first"
-        ) from None
+from heedful.pretrained.card import shareable
+from heedful.pretrained.folder import (
+    CARD,
+    CONFIG,
+    POOLING_FILES,
+    TEXT_FILES,
+    SAFETENSORS_FILES,
+    read_card,
+    read_json,
+    to_json,
+)
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, revision: str | None = None) -> str:
@@ -80,13 +64,10 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
 
 def _sent(folder: Path) -> dict[str, Path | bytes]:
     """What is sent of a folder, by name: files, and ``heedful.json`` as it may be seen."""
-    from heedful.pretrained.card import shareable
-    from heedful.pretrained.folder import CARD, CONFIG, read_card, read_json, to_json
-
     read_json(folder / CONFIG)  # raises where there is no model
-    patterns = ("*.md", *OTHERS, *SAFE)
+    patterns = ("*.md", *TEXT_FILES, *SAFETENSORS_FILES)
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
-    names += sorted(file.relative_to(folder).as_posix() for file in folder.glob(MODULES) if file.is_file())
+    names += sorted(file.relative_to(folder).as_posix() for file in folder.glob(POOLING_FILES) if file.is_file())
     files: dict[str, Path | bytes] = {
         name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)
     }
