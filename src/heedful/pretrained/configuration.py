@@ -10,8 +10,10 @@ from typing import Any
 
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
+from heedful.pretrained.facts import label_names
 from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, GENERATION, read_json
-from heedful.pretrained.model_types import family_of
+from heedful.pretrained.model_types import OWN, family_of
+from heedful.pretrained.peft_config import find_base, read_config, split_tensors, trained_head
 
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 ABOUT = ("_from_model_config", "transformers_version")  # what that file says of itself
@@ -30,9 +32,7 @@ GENERATES = (
 def told(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """``config.json`` with the token ids that ``generation_config.json`` has instead, and the rest of that file."""
     if home(folder, CONFIG) != folder:
-        from heedful.pretrained.peft import told_under
-
-        return told_under(folder)
+        return _config_over_base(folder)
     theirs = read_json(folder / CONFIG)
     if (folder / GENERATION).exists():
         generation = read_json(folder / GENERATION)
@@ -46,12 +46,30 @@ def told(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return theirs | {key: value for key, value in ids.items() if value is not None}, generation
 
 
+def _config_over_base(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same for an adapter's folder without a ``config.json``: that of its base, with the head that the adapter was
+    trained under and as many classes as it stores for it.
+    """
+    from heedful.pretrained.weights import read_tensors  # which imports torch
+
+    config = read_config(folder)
+    _, rest = split_tensors(folder, read_tensors(folder))
+    _, place = find_base(folder, config)
+    kind, classes = trained_head(folder, config, place, rest)
+    theirs, generation = told(place)
+    family = family_of(theirs)
+    if family is not OWN and family.case_of(theirs).fixed["head.kind"] != kind:
+        case = next(case for case in family.cases if case.fixed["head.kind"] == kind)
+        theirs = {key: value for key, value in theirs.items() if key != "heedful"} | {"architectures": [case.name]}
+    if classes is not None and classes != len(label_names(theirs)):
+        theirs = {key: value for key, value in theirs.items() if key != "id2label"} | {"num_labels": classes}
+    return theirs, generation
+
+
 def home(folder: Path, *files: str) -> Path:
     """Where to look for such files: in the folder, or in its base where it holds an adapter and none of them."""
     if not (folder / ADAPTER_CONFIG).exists() or any((folder / name).exists() for name in files):
         return folder
-    from heedful.pretrained.peft_config import find_base, read_config
-
     return find_base(folder, read_config(folder))[1]
 
 

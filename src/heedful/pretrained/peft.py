@@ -29,15 +29,22 @@ from heedful.pretrained.folder import (
     PICKLE_INDEX,
     WEIGHTS,
     multi_label,
-    read_card,
-    read_json,
     regression,
 )
 from heedful.pretrained.model_type import Case, Family
-from heedful.pretrained.model_types import OWN, family_of
-from heedful.pretrained.peft_config import HEADS, covers, find_base, read_config, write_config
+from heedful.pretrained.peft_config import (
+    HEADS,
+    LORA_A,
+    LORA_B,
+    PREFIX,
+    covers,
+    find_base,
+    read_config,
+    split_tensors,
+    trained_head,
+    write_config,
+)
 from heedful.pretrained.peft_names import (
-    CLASSIFIERS,
     layout_of,
     module_of,
     modules,
@@ -50,7 +57,6 @@ from heedful.pretrained.rules import Tensors
 from heedful.pretrained.scaled import stored
 from heedful.pretrained.weights import read_tensors, refuse_not_finite
 
-PREFIX, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 WHOLE_MODELS = (WEIGHTS, INDEX, PICKLE, PICKLE_INDEX)
 
 
@@ -89,11 +95,11 @@ def open_adapter(
     stored = read_tensors(folder)
     if check_finite:
         refuse_not_finite(folder, not_finite(stored, None, str))
-    low, rest = _sorted(folder, stored)
+    low, rest = split_tensors(folder, stored)
     base, place = find_base(folder, config)
     if is_adapter(place):
         raise HeedfulError(f"{folder} is an adapter of {base}, which is one itself; merge that first and save it whole")
-    kind, classes = _head(folder, config, place, rest)
+    kind, classes = trained_head(folder, config, place, rest)
     same = head in (None, kind) and num_labels in (None, classes)
     asked = {"head": head or kind, "num_labels": num_labels or (classes if same else None)}
     wanted = _sizes(folder) | {name: size for name, size in sizes.items() if size is not None}
@@ -117,68 +123,10 @@ def open_adapter(
     return model
 
 
-def told_under(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What ``configuration.told`` tells of an adapter's folder without a ``config.json``: what its base says, with the
-    head that the adapter was trained under and as many classes as it stores for it.
-    """
-    config = read_config(folder)
-    _, rest = _sorted(folder, read_tensors(folder))
-    _, place = find_base(folder, config)
-    kind, classes = _head(folder, config, place, rest)
-    theirs, generation = told(place)
-    family = family_of(theirs)
-    if family is not OWN and family.case_of(theirs).fixed["head.kind"] != kind:
-        case = next(case for case in family.cases if case.fixed["head.kind"] == kind)
-        theirs = {key: value for key, value in theirs.items() if key != "heedful"} | {"architectures": [case.name]}
-    if classes is not None and classes != len(label_names(theirs)):
-        theirs = {key: value for key, value in theirs.items() if key != "id2label"} | {"num_labels": classes}
-    return theirs, generation
-
-
 def _sizes(folder: Path) -> dict[str, Any]:
     """The size of images in an adapter's own ``config.json``: the base may have been made for another one."""
     config = config_of(folder) if (folder / CONFIG).exists() else None
     return {"image_size": config.patches.image_size} if isinstance(config, VisionConfig) else {}
-
-
-def _sorted(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensors]:
-    """A and B of each module, and what else is stored, by names without PEFT's own prefix."""
-    known = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
-    wrong = [name for name in tensors if not name.startswith(PREFIX)]
-    low: dict[str, tuple[Tensor, Tensor]] = {}
-    for name in [name for name in known if name.endswith(A)]:
-        module = name.removesuffix(A)
-        if module + B in known:
-            low[module] = known.pop(name), known.pop(module + B)
-    wrong += [PREFIX + name for name in known if ".lora_" in name]  # without its partner, or of another kind
-    if wrong:
-        raise HeedfulError(
-            f"{folder} holds tensors that are no pair lora_A, lora_B of a linear map: {', '.join(wrong)}; "
-            "write the adapter anew with PEFT"
-        )
-    if not low:
-        raise HeedfulError(f"{folder} holds no pair lora_A, lora_B; write the adapter anew with PEFT")
-    return low, known
-
-
-def _head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tensors) -> tuple[str, int | None]:
-    """The head that the adapter was trained under, and how many classes it stores for it."""
-    place = folder if (folder / CONFIG).exists() else base
-    theirs = read_json(place / CONFIG)
-    try:
-        family = family_of(theirs)
-        case = family.case_of(theirs)
-        kind = case.fixed["head.kind"] if family is not OWN else theirs["head"]["kind"]
-        if place is base and config["task_type"] in HEADS:
-            kind = HEADS[config["task_type"]]
-            case = next((case for case in family.cases if case.fixed.get("head.kind") == kind), case)
-        if read_card(folder).get("head") == PooledHead.kind:  # which no class of theirs says
-            kind = PooledHead.kind
-        made = family.tensors_in(family.names(rest, case), case)
-    except (HeedfulError, KeyError, TypeError) as error:
-        raise HeedfulError(f"{place / CONFIG}: {error}") from None
-    output = made.get("head.output.weight", made.get("head.output.0.weight"))
-    return kind, len(output) if output is not None and kind in CLASSIFIERS else None
 
 
 def _pairs(
@@ -273,8 +221,8 @@ def adapter_files(model: Model, family: Family, case: Case, folder: Path) -> tup
     tensors: Tensors = {}
     for name, parts in adapted.items():
         assert len({id(low[path].lora_a) for path in parts}) == 1, f"{parts} are one map, but have several A"
-        tensors[PREFIX + name + A] = low[parts[0]].lora_a
-        tensors[PREFIX + name + B] = torch.cat([low[path].lora_b for path in parts])
+        tensors[PREFIX + name + LORA_A] = low[parts[0]].lora_a
+        tensors[PREFIX + name + LORA_B] = torch.cat([low[path].lora_b for path in parts])
     tensors_of = stored(model)
     whole = family.tensors_out({name: tensors_of[name] for name in adapter.whole}, case)
     others = {module_of(name, family, case) for name in model.state_dict() if ".lora_" not in name} - adapted.keys()

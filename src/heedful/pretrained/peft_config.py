@@ -1,15 +1,25 @@
-"""PEFT's ``adapter_config.json``, both ways: what it says, what we refuse, and where its base is."""
+"""PEFT's ``adapter_config.json``, read and written, the adapter's base, and the head that it was trained under.
+
+No torch is imported here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from heedful.adapters import Adapter
+from heedful.config import PooledHead
 from heedful.errors import HeedfulError
-from heedful.pretrained.folder import ADAPTER_CONFIG, find, read_json
+from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, find, read_card, read_json
+from heedful.pretrained.model_types import OWN, family_of
+from heedful.pretrained.rules import Tensors
 from heedful.util.values import describe, fits
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from heedful.adapters import Adapter
 
 ADAPTER_WEIGHTS, ADAPTER_PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 HEADS = {  # the head under which a task's adapter was trained
@@ -19,6 +29,8 @@ HEADS = {  # the head under which a task's adapter was trained
     "CAUSAL_LM": "language-model",
     "SEQ_2_SEQ_LM": "language-model",
 }
+CLASSIFIERS = ("sequence", "token", "span", "image")  # heads that are trained and stored whole
+PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"  # of tensor names
 KINDS: dict[str, Any] = {
     "r": int,
     "lora_alpha": float,
@@ -71,6 +83,46 @@ def find_base(folder: Path, config: Mapping[str, Any]) -> tuple[str, Path]:
         remedy = f"put it back, or write its new place into {folder / ADAPTER_CONFIG} (base_model_name_or_path)"
         said = f"no folder {name} here" if Path(name).is_absolute() else str(error).partition(";")[0]
         raise HeedfulError(f"{folder} is an adapter of {name!r}: {said}; {remedy}") from None
+
+
+def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensors]:
+    """A and B of each module, and what else is stored, by names without PEFT's own prefix."""
+    known = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
+    wrong = [name for name in tensors if not name.startswith(PREFIX)]
+    low: dict[str, tuple[Tensor, Tensor]] = {}
+    for name in [name for name in known if name.endswith(LORA_A)]:
+        module = name.removesuffix(LORA_A)
+        if module + LORA_B in known:
+            low[module] = known.pop(name), known.pop(module + LORA_B)
+    wrong += [PREFIX + name for name in known if ".lora_" in name]  # without its partner, or of another kind
+    if wrong:
+        raise HeedfulError(
+            f"{folder} holds tensors that are no pair lora_A, lora_B of a linear map: {', '.join(wrong)}; "
+            "write the adapter anew with PEFT"
+        )
+    if not low:
+        raise HeedfulError(f"{folder} holds no pair lora_A, lora_B; write the adapter anew with PEFT")
+    return low, known
+
+
+def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tensors) -> tuple[str, int | None]:
+    """The head that the adapter was trained under, and how many classes it stores for it."""
+    place = folder if (folder / CONFIG).exists() else base
+    theirs = read_json(place / CONFIG)
+    try:
+        family = family_of(theirs)
+        case = family.case_of(theirs)
+        kind = case.fixed["head.kind"] if family is not OWN else theirs["head"]["kind"]
+        if place is base and config["task_type"] in HEADS:
+            kind = HEADS[config["task_type"]]
+            case = next((case for case in family.cases if case.fixed.get("head.kind") == kind), case)
+        if read_card(folder).get("head") == PooledHead.kind:  # which no class of theirs says
+            kind = PooledHead.kind
+        made = family.tensors_in(family.names(rest, case), case)
+    except (HeedfulError, KeyError, TypeError) as error:
+        raise HeedfulError(f"{place / CONFIG}: {error}") from None
+    output = made.get("head.output.weight", made.get("head.output.0.weight"))
+    return kind, len(output) if output is not None and kind in CLASSIFIERS else None
 
 
 def covers(config: Mapping[str, Any], module: str) -> bool:

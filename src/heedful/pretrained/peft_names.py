@@ -8,9 +8,8 @@ from torch import nn
 from heedful.models import Model
 from heedful.pretrained.model_type import Case, Family
 from heedful.pretrained.model_types import OWN, OWN_CASE, express
+from heedful.pretrained.peft_config import CLASSIFIERS
 from heedful.pretrained.rules import Split, Transpose, bound
-
-CLASSIFIERS = ("sequence", "token", "span", "image")  # heads that are trained and stored whole
 
 # in files and, since transformers 5, in memory, after which PEFT goes
 _VIT = (
