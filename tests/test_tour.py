@@ -217,7 +217,7 @@ def test_our_names_exist() -> None:
         assert row[1]
         for name in row[1]:
             assert ends(ours(), name), name
-    for _, names in rows("What you called, and what to call"):
+    for _, names in rows("Calls"):
         for name in names:
             for path in re.findall(r"\bheedful((?:\.\w+)+)", name):
                 found: Any = heedful
@@ -272,7 +272,7 @@ def test_masks_mean_what_is_said() -> None:
 
 
 def test_the_tests_that_hold_a_mistake_exist() -> None:
-    table = rows("What notebooks often get wrong")
+    table = rows("Common mistakes")
     assert len(table) >= 25
     for row in table:
         assert row[-1], row
