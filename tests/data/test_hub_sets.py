@@ -17,7 +17,7 @@ from heedful.data import hub_sets, parts, read
 from heedful.data import pieces as cut
 from heedful.data.pieces import on_disk
 from heedful.errors import HeedfulError
-from heedful.util import hub
+from heedful.util import downloads
 
 Asked = list[tuple[str, Any, Any]]
 
@@ -31,7 +31,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
         found.append((name, revision, kind))
         there, here = tmp_path / "hub" / name, tmp_path / "brought" / name
         if not there.is_dir():
-            raise hub.Refused("does not know it")
+            raise downloads.Refused("does not know it")
         for file in there.rglob("*"):
             path = file.relative_to(there)
             if file.is_file() and any(fnmatch(path.as_posix(), pattern) for pattern in patterns):
@@ -39,7 +39,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
                 (here / path).write_bytes(file.read_bytes())
         return here
 
-    monkeypatch.setattr(hub, "fetched", fetched)
+    monkeypatch.setattr(downloads, "fetched", fetched)
     hub_sets._brought.cache_clear()
     return found
 

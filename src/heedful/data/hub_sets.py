@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from heedful.data.files import COMPRESSED, below, extension
 from heedful.errors import HeedfulError
-from heedful.util import hub
+from heedful.util import downloads
 
 PREFIX = "hub:"
 FORM = re.compile(r"hub:(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.%-]+))?(/(?P<path>[^:]*))?(:(?P<split>\w+))?")
@@ -87,8 +87,8 @@ def _brought(source: str) -> tuple[Path, list[str]]:
         if extension(path) in kind:
             patterns = [path]
         try:
-            root = hub.fetched(name, patterns, revision, "dataset")
-        except hub.Refused as refused:
+            root = downloads.fetched(name, patterns, revision, "dataset")
+        except downloads.Refused as refused:
             raise HeedfulError(
                 f"the Hub {refused}, asked for the data set {name}; check the name, or download it first"
             ) from None

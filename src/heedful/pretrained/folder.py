@@ -14,7 +14,7 @@ from typing import Any
 
 from heedful.errors import HeedfulError
 from heedful.util import files
-from heedful.util.hub import Refused, fetched
+from heedful.util.downloads import Refused, fetched
 
 CONFIG, CARD, GENERATION, WEIGHTS = "config.json", "heedful.json", "generation_config.json", "model.safetensors"
 INDEX, README = "model.safetensors.index.json", "README.md"

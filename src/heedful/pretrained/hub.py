@@ -1,6 +1,6 @@
 """Uploads a model's folder to the Hugging Face Hub. No torch here.
 
-Downloads are in ``folder.py`` (``find``); the Hub's own settings are heeded by ``heedful.util.hub``.
+Downloads are in ``folder.py`` (``find``); the Hub's own settings are heeded by ``heedful.util.downloads``.
 """
 
 from __future__ import annotations
