@@ -14,7 +14,7 @@ from torch import nn
 from heedful.errors import HeedfulError
 from heedful.training.engine import Replicated
 from heedful.util.ranks import Ranks
-from heedful.util.shares import among, each
+from heedful.util.sharding import among, each
 
 
 class Thread(Ranks):

@@ -21,7 +21,7 @@ from heedful.settings import RunSettings
 from heedful.tasks.sources import columns_of, divided, prefix_of, rule_of
 from heedful.tasks.task import Measured
 from heedful.util.ranks import joined, own_device
-from heedful.util.shares import among
+from heedful.util.sharding import among
 
 
 def evaluate(

@@ -28,7 +28,7 @@ from heedful.tasks.sources import columns_of, prefix_of
 from heedful.tasks.task import Answer
 from heedful.util.progress import Progress
 from heedful.util.ranks import joined, own_device
-from heedful.util.shares import among
+from heedful.util.sharding import among
 from heedful.util.values import to_json
 
 SAYS = (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja")  # the files of a folder that make its answers

@@ -35,7 +35,7 @@ from heedful.tasks.related import SIDES, check_rows, groups_of, search, texts_of
 from heedful.tasks.shared import check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
 from heedful.text import Tokenizer
-from heedful.util import shares
+from heedful.util import sharding
 
 log = logging.getLogger("heedful")
 
@@ -398,7 +398,7 @@ class FeatureExtraction(Task):
             ids, mask = masked([texts[i] for i in places])
             return model(ids.to(model.device), mask.to(model.device)).float().cpu().numpy()
 
-        return shares.each(ordered([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read)
+        return sharding.each(ordered([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read)
 
     def posed(self, row: Row) -> tuple[Any, Any]:
         """A text and its pair, or both and their score."""

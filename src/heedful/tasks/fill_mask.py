@@ -51,7 +51,7 @@ from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch
 from heedful.text import Tokenizer
 from heedful.text.filling import check_masked, filled, mask_of
 from heedful.text.words import joints
-from heedful.util import shares
+from heedful.util import sharding
 
 IN_TURN = 2000  # tokens masked one at a time, of a file that has more
 
@@ -355,7 +355,7 @@ class FillMask(Task):
             return made
 
         batches = ordered([len(blank.ids) for blank in read], budget, pairs=budget * SQUARE) if read else []
-        for batch, told in shares.each(batches, guessed):
+        for batch, told in sharding.each(batches, guessed):
             for i, best in zip(batch, told, strict=True):
                 guesses[i] = best
         found: list[list[Guess]] = [[] for _ in asked]

@@ -36,7 +36,7 @@ from heedful.tasks.specific import encoder_decoder_of, prefix_of, specific
 from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
 from heedful.text import Tokenizer
 from heedful.text.merge_dropout import MergeDropout
-from heedful.util import shares
+from heedful.util import sharding
 
 log = logging.getLogger("heedful")
 
@@ -274,7 +274,7 @@ class SequenceToSequence(EncoderDecoderTask):
             return list(zip(texts, found.scores.tolist(), said, strict=True))
 
         batches = ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128)
-        for batch, told in shares.each(batches, decoded):
+        for batch, told in sharding.each(batches, decoded):
             for i, (text, score, log_p) in zip(batch, told, strict=True):
                 answers[asked[i]] = Answer(inputs[asked[i]], cut(text, strings), score, log_p)
         return answers

@@ -50,7 +50,7 @@ from heedful.tasks.specific import encoder_decoder_of
 from heedful.tasks.task import EVALUATED, Answer, Baseline, Batch, Encoded, Measured, Said, short
 from heedful.text import Tokenizer
 from heedful.text.sentinels import check_holes, restored, sentinels_of, spans_of, written
-from heedful.util import shares
+from heedful.util import sharding
 
 SENTINELS = 100  # of a vocabulary that is trained here, as T5's own have
 A_HOLE = 16  # tokens of an answer for each hole at most, where neither a person nor the folder says
@@ -317,7 +317,7 @@ class SpanCorruption(EncoderDecoderTask):
             limit = {} if bounded else {"max_new_tokens": A_HOLE * number + 2}
             batches = ordered([len(sources[i]) for i in alike], batch_tokens or EVALUATED, max_rows=128)
             chosen = [[alike[i] for i in batch] for batch in batches]
-            for together, told in shares.each(chosen, partial(decoded, limit)):
+            for together, told in sharding.each(chosen, partial(decoded, limit)):
                 for i, (row, score, log_p) in zip(together, told, strict=True):
                     text, without = inputs[asked[i]], without + (not set(row) & set(self.sentinels[:number]))
                     spans = [written(self.source, span) for span in spans_of(row[1:], self.sentinels, number)]

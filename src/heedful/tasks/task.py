@@ -21,7 +21,7 @@ from heedful.metrics.scored import Scored
 from heedful.models import Model
 from heedful.pretrained import load
 from heedful.settings import RunSettings
-from heedful.util import shares
+from heedful.util import sharding
 from heedful.util.escaping import pictured
 
 R = TypeVar("R")
@@ -305,7 +305,7 @@ class Task(ABC):
             return compute({name: tensor.to(model.device) for name, tensor in tensors.items()})
 
         budget = tokens or EVALUATED
-        return shares.each(ordered(self.lengths(examples), budget, pairs=budget * SQUARE), computed)
+        return sharding.each(ordered(self.lengths(examples), budget, pairs=budget * SQUARE), computed)
 
     def loss(self, model: Model, examples: Sequence[Any], tokens: int | None = None) -> tuple[float, int]:
         """The objective summed over ``examples``, ``tokens`` a batch, and the number of predictions."""

@@ -83,7 +83,7 @@ from heedful.tasks.task import (
     short,
 )
 from heedful.text import Tokenizer, chat
-from heedful.util import shares
+from heedful.util import sharding
 
 log = logging.getLogger("heedful")
 
@@ -474,7 +474,7 @@ class TextGeneration(Task):
             told = found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), said
             return list(zip(*told, strict=True))
 
-        for batch, found in shares.each(batches, decoded):
+        for batch, found in sharding.each(batches, decoded):
             for i, (row, length, score, log_p) in zip(batch, found, strict=True):
                 before, text = self.tokenizer.decode([prompts[i], row[:length]])
                 shown = inputs[i] if isinstance(inputs[i], str) else ""

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from heedful.stack import Block
 from heedful.util.ranks import Ranks
-from heedful.util.shares import among
+from heedful.util.sharding import among
 
 Batch = Mapping[str, Tensor]
 Objective = Callable[[Any, Batch], Tensor]

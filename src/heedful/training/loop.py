@@ -25,7 +25,7 @@ from heedful.training.guard import excess, longest
 from heedful.training.log import Log
 from heedful.training.schedule import Limits, Schedule
 from heedful.util.ranks import gone, is_loss
-from heedful.util.shares import followed
+from heedful.util.sharding import followed
 
 FORMAT, REDUCED = 3, 4  # of the checkpoint: whole, and without the weights that the run's folder stores
 OVERRUN = 1.25  # times the time left that an evaluation may be expected to take before it is cut

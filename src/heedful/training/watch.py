@@ -20,7 +20,7 @@ from heedful.models import Model
 from heedful.tasks.shared import IGNORED, start_of
 from heedful.tasks.task import Task, short
 from heedful.training.series import FEWEST, ROOM, Seen, Series, fitted
-from heedful.util.shares import ALONE, among
+from heedful.util.sharding import ALONE, among
 
 LONGEST = 64  # tokens of the model's own answer that are looked at
 CROSS = "cross_attention"
