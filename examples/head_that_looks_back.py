@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from character_model import main as train
 
 import heedful
-from heedful.data.files import whole_text
+from heedful.data.text_files import whole_text
 from heedful.inspection import ablate, find_heads
 from heedful.text import Tokenizer
 

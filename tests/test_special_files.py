@@ -14,7 +14,7 @@ import pytest
 
 from heedful import cli
 from heedful.adapters import LoraConfig, add_adapter
-from heedful.data.files import text_stream
+from heedful.data.text_files import text_stream
 from heedful.errors import HeedfulError
 from heedful.pretrained import load, save
 from heedful.pretrained.preprocessing import read_preprocessing

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-import heedful.data.files as files
+import heedful.data.text_files
 import heedful.text.pipelines as pipelines
-from heedful.data.files import opened, text_stream
 from heedful.data.split import blanks_as_one
+from heedful.data.text_files import opened, text_stream
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.text.cuts import WORD_CUT, cuts
@@ -45,7 +45,7 @@ def test_zst_copies_each_byte_a_few_times(tmp_path: Path, monkeypatch: pytest.Mo
     fake = types.SimpleNamespace(
         ZstdDecompressor=lambda: types.SimpleNamespace(decompressobj=Frame), ZstdError=ValueError
     )
-    monkeypatch.setattr(files, "needed", lambda library, path: fake)
+    monkeypatch.setattr(text_files, "needed", lambda library, path: fake)
     (tmp_path / "zeros.zst").write_bytes(b"packed")
     with opened(str(tmp_path / "zeros.zst")) as stream:
         assert sum(map(len, iter(lambda: stream.read(1 << 14), b""))) == size
@@ -73,7 +73,7 @@ def test_zst_decompresses_little_at_a_time(tmp_path: Path, monkeypatch: pytest.M
     fake = types.SimpleNamespace(
         ZstdDecompressor=lambda: types.SimpleNamespace(decompressobj=Frame), ZstdError=zstandard.ZstdError
     )
-    monkeypatch.setattr(files, "needed", lambda library, path: fake)
+    monkeypatch.setattr(text_files, "needed", lambda library, path: fake)
     with opened(str(path)) as stream:
         assert sum(map(len, iter(lambda: stream.read(1 << 20), b""))) == 64 << 20
     assert 0 < most <= 16 << 20
@@ -93,7 +93,7 @@ def test_what_is_read_is_what_was_packed(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", PACK)
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(files, "BOMB_BYTES", 1 << 20)
+    monkeypatch.setattr(text_files, "BOMB_BYTES", 1 << 20)
     bomb, text = tmp_path / f"bomb.txt{kind}", tmp_path / f"text.txt{kind}"
     bomb.write_bytes(PACK[kind](b"a\n" * (2 << 20)))
     with pytest.raises(HeedfulError, match=r"expands to more than \d,.*decompress it") as told:

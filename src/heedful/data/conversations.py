@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heedful.data.files import STDIN, extension, shown
 from heedful.data.formats import EXTENSIONS
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.tables import Table
+from heedful.data.text_files import STDIN, extension, shown
 from heedful.errors import HeedfulError
 
 PAIR = ("prompt", "completion")

@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from heedful.data.builtin import PREFIX
-from heedful.data.files import STDIN, NoText, below, extension, shown, subfolders, whole_text
 from heedful.data.formats import EXTENSIONS
 from heedful.data.image_folder import PARTS, use_of
 from heedful.data.pieces import are_large, can_stay, pieces
 from heedful.data.rows import Row, Rows
 from heedful.data.shelves import shelf
 from heedful.data.tables import NoColumn, Table, extension_of
+from heedful.data.text_files import STDIN, NoText, below, extension, shown, subfolders, whole_text
 from heedful.errors import HeedfulError
 
 

@@ -11,9 +11,9 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from heedful.data.files import STDIN, extension, opened, whole_text
 from heedful.data.labels import brief
 from heedful.data.records import BLANK
+from heedful.data.text_files import STDIN, extension, opened, whole_text
 from heedful.errors import HeedfulError
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from urllib.parse import unquote
 
-from heedful.data.files import COMPRESSED, below, extension
+from heedful.data.text_files import COMPRESSED, below, extension
 from heedful.errors import HeedfulError
 from heedful.util import downloads
 

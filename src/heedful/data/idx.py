@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heedful.data.files import COMPRESSED, opened
+from heedful.data.text_files import COMPRESSED, opened
 from heedful.errors import HeedfulError
 
 USUAL = re.compile(r"(train|t10k|test)-(images|labels)[.-]idx\d-ubyte(\.gz|\.xz|\.zst)?")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from heedful.data.files import subfolders
+from heedful.data.text_files import subfolders
 from heedful.errors import HeedfulError
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")

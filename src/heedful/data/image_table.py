@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heedful.data.files import STDIN, shown
 from heedful.data.pictures import Picture
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.tables import Table
+from heedful.data.text_files import STDIN, shown
 from heedful.errors import HeedfulError
 
 

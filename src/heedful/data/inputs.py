@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from heedful.data import builtin, image_folder, image_table, images
 from heedful.data.conll import sentences_of, without_prefix
-from heedful.data.files import STDIN, extension, shown, text_stream
 from heedful.data.formats import EXTENSIONS, format_of
 from heedful.data.labels import whole
 from heedful.data.pictures import Picture
@@ -18,6 +17,7 @@ from heedful.data.records import BLANK, MISSING, Parquet, from_json, look_up
 from heedful.data.rows import Kind, named, required
 from heedful.data.squad import questions_of
 from heedful.data.tables import Table
+from heedful.data.text_files import STDIN, extension, shown, text_stream
 from heedful.errors import HeedfulError
 
 ID = "id"  # what a row may be called by; it is handed on to the answer

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heedful.data.files import opened
+from heedful.data.text_files import opened
 from heedful.errors import HeedfulError, nearest
 
 # Part → the names of its images and labels: Keras's, then MedMNIST's.

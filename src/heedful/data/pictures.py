@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from heedful.data.files import opened
+from heedful.data.text_files import opened
 from heedful.errors import HeedfulError
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from heedful.data.files import COMPRESSED, STDIN, decoded, opened
 from heedful.data.formats import EXTENSIONS
 from heedful.data.rows import Row
 from heedful.data.tables import extension_of
+from heedful.data.text_files import COMPRESSED, STDIN, decoded, opened
 from heedful.errors import HeedfulError
 
 LARGE = 1 << 28  # bytes from which on files, all together, are not held in memory
@@ -173,7 +173,7 @@ def pieces(path: str, column: str) -> list[Row]:
     """A row a piece; joined they are the file. Each ends behind a letter, before a line's end, if there is such a place
     within twice its size, else behind a line's end, else where a character ends. Of a file without any words none.
 
-    Raises `NoText` as `heedful.data.files.text_stream` does.
+    Raises `NoText` as `heedful.data.text_files.text_stream` does.
     """
     rows, start, line, words = list[Row](), 0, 1, False
     with opened(path) as file:

@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from heedful.data.files import shown
 from heedful.data.labels import brief
 from heedful.data.numbers import as_number
 from heedful.data.rows import Kind, Rows, required
+from heedful.data.text_files import shown
 from heedful.errors import HeedfulError, many
 
 NAME = re.compile(r"[^\W\d]\w*")  # such as columns have

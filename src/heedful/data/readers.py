@@ -11,7 +11,6 @@ from os import PathLike
 from typing import Any
 
 from heedful.data import builtin, conll, conversations, documents, hub_sets, images, squad
-from heedful.data.files import STDIN, extension, shown, text_stream
 from heedful.data.formats import EXTENSIONS
 from heedful.data.image_folder import PARTS
 from heedful.data.labels import Labels
@@ -20,6 +19,7 @@ from heedful.data.pictures import Picture
 from heedful.data.plausible import check_header, check_tags
 from heedful.data.rows import Kind, Row, Rows, named, required
 from heedful.data.tables import Reader, Table
+from heedful.data.text_files import STDIN, extension, shown, text_stream
 from heedful.errors import HeedfulError
 
 PLURALS = {"image": "images", "number": "numbers"}

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from heedful.data.files import COMPRESSED, needed, opened, text_stream
 from heedful.data.labels import brief
+from heedful.data.text_files import COMPRESSED, needed, opened, text_stream
 from heedful.errors import HeedfulError
 
 MISSING = object()

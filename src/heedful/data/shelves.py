@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from heedful.data.files import extension, needed
 from heedful.data.pieces import OnDisk, bytes_of, changed, stamp
 from heedful.data.records import BUFFER, look_up, together
 from heedful.data.rows import Row
 from heedful.data.tables import Table
+from heedful.data.text_files import extension, needed
 
 CHUNK = 1 << 24  # bytes in which line ends are looked for
 

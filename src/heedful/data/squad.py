@@ -9,11 +9,11 @@ from bisect import bisect
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from heedful.data.files import extension, shown, whole_text
 from heedful.data.formats import EXTENSIONS
 from heedful.data.labels import brief, whole
 from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.tables import Table
+from heedful.data.text_files import extension, shown, whole_text
 from heedful.errors import HeedfulError
 
 log = logging.getLogger("heedful")

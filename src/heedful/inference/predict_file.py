@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from heedful import __version__
-from heedful.data.files import STDIN
 from heedful.data.inputs import Given, described, inputs
+from heedful.data.text_files import STDIN
 from heedful.errors import HeedfulError, many
 from heedful.generation.options import NAMES, part, resolve
 from heedful.inference.input_blocks import FIRST, Seeds, blocks, size_of

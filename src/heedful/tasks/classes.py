@@ -12,11 +12,11 @@ from torch import Tensor
 
 from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
-from heedful.data.files import extension
 from heedful.data.formats import EXTENSIONS
 from heedful.data.labels import brief
 from heedful.data.plausible import MOST, no_names
 from heedful.data.split import Same, content
+from heedful.data.text_files import extension
 from heedful.errors import HeedfulError, many, nearest
 from heedful.metrics.labelled import Labelled
 from heedful.metrics.scored import overall

@@ -15,9 +15,9 @@ from functools import cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from heedful.data.files import below
 from heedful.data.rows import Span
 from heedful.data.sets.sources import home, parsed, text_of
+from heedful.data.text_files import below
 from heedful.errors import HeedfulError
 
 PACKAGES = ("babel", "cyclopts", "huggingface_hub", "numpy", "PIL", "rich", "sacrebleu", "torch")

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 
-from heedful.data.files import below
 from heedful.data.sets.stdlib import FOLDERS
+from heedful.data.text_files import below
 
 PACKAGES = ("babel", "cyclopts", "huggingface_hub", "numpy", "PIL", "rich", "sacrebleu", "tokenizers", "torch.nn")
 BESIDE = {"testing", "_vendor", "_inductor"}  # folders of packages that are no library of theirs

@@ -8,7 +8,7 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
-from heedful.data.files import below
+from heedful.data.text_files import below
 from heedful.errors import HeedfulError
 
 # What is no library (tests, demonstrations, an editor, what was installed besides), and what was written by programs.
