@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heedful.data import Kind, read
-from heedful.data.formats import format_of
+from heedful.data.file_formats import format_of
 from heedful.data.inputs import inputs
 from heedful.errors import HeedfulError
 

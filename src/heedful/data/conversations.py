@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from heedful.data.formats import EXTENSIONS
+from heedful.data.file_formats import EXTENSIONS
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.tables import Table
 from heedful.data.text_files import STDIN, extension, shown

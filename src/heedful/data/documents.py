@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from heedful.data.builtin import PREFIX
-from heedful.data.formats import EXTENSIONS
+from heedful.data.file_formats import EXTENSIONS
 from heedful.data.image_folder import PARTS, use_of
 from heedful.data.pieces import are_large, can_stay, pieces
 from heedful.data.rows import Row, Rows

@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from heedful.data import image_folder, image_table
-from heedful.data.formats import EXTENSIONS as TABLES
+from heedful.data.file_formats import EXTENSIONS as TABLES
 from heedful.data.pictures import Picture
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.text_files import STDIN, extension, opened, shown

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from heedful.data import builtin, image_folder, image_table, images
 from heedful.data.conll import sentences_of, without_prefix
-from heedful.data.formats import EXTENSIONS, format_of
+from heedful.data.file_formats import EXTENSIONS, format_of
 from heedful.data.labels import whole
 from heedful.data.pictures import Picture
 from heedful.data.readers import read

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from heedful.data.formats import EXTENSIONS
+from heedful.data.file_formats import EXTENSIONS
 from heedful.data.rows import Row
 from heedful.data.tables import extension_of
 from heedful.data.text_files import COMPRESSED, STDIN, decoded, opened
