@@ -10,7 +10,7 @@ from typing import Any
 from heedful.data import Rows, hub_sets, read
 from heedful.data.builtin import PREFIX, SPLITS
 from heedful.data.conll import stripped
-from heedful.data.inputs import by_columns
+from heedful.data.input_files import by_columns
 from heedful.data.text_files import STDIN
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
