@@ -17,7 +17,7 @@ from heedful.audit.characters import odd_characters
 from heedful.audit.tokens import looked_at
 from heedful.audit.words import prefixed
 from heedful.data import Row, Rows, read
-from heedful.data import pieces as cut
+from heedful.data import lazy_texts as cut
 from heedful.errors import HeedfulError
 from heedful.settings import DataSettings, RunSettings, TokenizerSettings
 from heedful.tasks.question_answering import QuestionAnswering

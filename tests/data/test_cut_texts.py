@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from heedful import cli
-from heedful.data import pieces as cut
+from heedful.data import lazy_texts as cut
 from heedful.data import read
 from heedful.data.documents import read_rows
-from heedful.data.pieces import Piece, on_disk, size
+from heedful.data.lazy_texts import Piece, on_disk, size
 from heedful.errors import HeedfulError
 from heedful.evaluation.run import evaluate
 from heedful.tasks.documents import divided, located

@@ -18,9 +18,9 @@ import pytest
 
 from heedful import cli
 from heedful.data import Kind, Rows, read, shelves
-from heedful.data import pieces as cut
+from heedful.data import lazy_texts as cut
 from heedful.data.documents import read_rows
-from heedful.data.pieces import OnDisk, on_disk, size
+from heedful.data.lazy_texts import OnDisk, on_disk, size
 from heedful.errors import HeedfulError
 from heedful.tasks.documents import divided, located, sampled
 from heedful.text import Tokenizer

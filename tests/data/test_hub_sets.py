@@ -14,8 +14,8 @@ import pytest
 
 from heedful import cli
 from heedful.data import hub_sets, parts, read
-from heedful.data import pieces as cut
-from heedful.data.pieces import on_disk
+from heedful.data import lazy_texts as cut
+from heedful.data.lazy_texts import on_disk
 from heedful.errors import HeedfulError
 from heedful.util import downloads
 

@@ -18,7 +18,7 @@ from heedful.audit.tokens import lengths, looked_at, shown, unread
 from heedful.audit.words import bound, prefixed
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
-from heedful.data.pieces import continues, on_disk
+from heedful.data.lazy_texts import continues, on_disk
 from heedful.data.split import keys_of
 from heedful.errors import many
 from heedful.models.base import device_of

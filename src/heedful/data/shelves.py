@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.data.pieces import OnDisk, bytes_of, changed, stamp
+from heedful.data.lazy_texts import OnDisk, bytes_of, changed, stamp
 from heedful.data.records import BUFFER, look_up, together
 from heedful.data.rows import Row
 from heedful.data.tables import Table

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data import Row
-from heedful.data.pieces import continues
+from heedful.data.lazy_texts import continues
 from heedful.data.split import keys_of
 from heedful.errors import HeedfulError, many
 from heedful.metrics.scored import Scored, overall

@@ -20,7 +20,7 @@ from torch import Tensor
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
-from heedful.data.pieces import continues
+from heedful.data.lazy_texts import continues
 from heedful.data.split import Same, content, split
 from heedful.data.windows import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many

@@ -16,7 +16,7 @@ import torch
 
 from heedful import __version__
 from heedful.data import Picture, Row, Rows
-from heedful.data.pieces import on_disk, size
+from heedful.data.lazy_texts import on_disk, size
 from heedful.data.split import Same, content
 from heedful.errors import many
 from heedful.evaluation.trained_on import TrainedOn

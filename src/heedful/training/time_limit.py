@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from heedful.config import ModelConfig
-from heedful.data.pieces import size
+from heedful.data.lazy_texts import size
 from heedful.data.rows import Row, Rows
 from heedful.errors import many
 from heedful.settings import RunSettings
