@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heedful.errors import HeedfulError
-from heedful.text.facts import line
 from heedful.text.readable import MARK
+from heedful.text.tokenizer_config import line
 
 SPACE = "▁"
 LONGEST = 1 << 16  # spaces taken away before a decoded text: all that there may be

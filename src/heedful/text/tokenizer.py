@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from heedful.errors import HeedfulError, nearest
-from heedful.text import facts
+from heedful.text import tokenizer_config
 from heedful.text.around import Around, around
 from heedful.text.readable import readable
 from heedful.util.files import write
@@ -148,9 +148,9 @@ class Tokenizer:
 
         _share_cores()
         folder = Path(folder)
-        path, told = folder / f"{name}.json", facts.read(folder)
+        path, told = folder / f"{name}.json", tokenizer_config.read(folder)
         if not path.is_file():
-            files = facts.find(folder, told, name == TARGET) if name in ("tokenizer", TARGET) else None
+            files = tokenizer_config.find(folder, told, name == TARGET) if name in ("tokenizer", TARGET) else None
             if files is None:
                 raise HeedfulError(f"no {path.name} in {folder}; give a model folder that holds one")
             from heedful.text import published
@@ -159,9 +159,11 @@ class Tokenizer:
         try:
             backend = Backend.from_file(str(path))
         except BaseException as error:
-            raise HeedfulError(f"{path} is no tokenizer ({facts.said(error)}); save or download it again") from error
+            raise HeedfulError(
+                f"{path} is no tokenizer ({tokenizer_config.said(error)}); save or download it again"
+            ) from error
         config = told.named(told.family, lambda special: backend.token_to_id(special) is not None)
-        return cls(backend, facts.plain(config), told.silent)
+        return cls(backend, tokenizer_config.plain(config), told.silent)
 
     @staticmethod
     def lies_in(folder: str | Path, name: str = "tokenizer") -> bool:
@@ -171,7 +173,9 @@ class Tokenizer:
         folder = Path(folder)
         if (folder / f"{name}.json").is_file():
             return True
-        return name in ("tokenizer", TARGET) and bool(facts.find(folder, facts.read(folder), name == TARGET))
+        return name in ("tokenizer", TARGET) and bool(
+            tokenizer_config.find(folder, tokenizer_config.read(folder), name == TARGET)
+        )
 
     def save(self, folder: str | Path, name: str = "tokenizer") -> None:
         """Write ``folder/name.json`` and, beside ``tokenizer.json``, a ``tokenizer_config.json`` naming its class.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from heedful.errors import HeedfulError
-from heedful.text.facts import read_json
+from heedful.text.tokenizer_config import read_json
 
 
 def table(path: Path) -> dict[str, int]:
