@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import HeedfulError
-from heedful.text.families import ROLES
 from heedful.text.tokenizer import Tokenizer
+from heedful.text.tokenizer_types import ROLES
 from heedful.util.files import read_bytes
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from heedful.errors import HeedfulError
 from heedful.text import sentencepiece, vocabulary
-from heedful.text.families import FAMILIES, ROLES, Family
 from heedful.text.sentencepiece import Piece
 from heedful.text.tokenizer_config import Facts, content, plain, said
+from heedful.text.tokenizer_types import FAMILIES, ROLES, Family
 
 Built = tuple[Tokenizer, list[AddedToken]]  # and what is found in a text before it is cut
 LANGUAGE = re.compile(r">>.+<<")  # Marian's names of target languages

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import HeedfulError
-from heedful.text.families import ALONE, ANY, CLASSES, FAMILIES, ROLES, Family
+from heedful.text.tokenizer_types import ALONE, ANY, CLASSES, FAMILIES, ROLES, Family
 from heedful.util.files import check_regular
 from heedful.util.files import read_json as read_value
 
