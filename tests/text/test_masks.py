@@ -10,7 +10,7 @@ import pytest
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.text.filling import check_masked, filled, mask_of
-from heedful.text.words import joints
+from heedful.text.word_boundaries import joints
 
 TEXTS = [
     "The old man met the other man in 1997.",

@@ -50,7 +50,7 @@ from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked,
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Said, Task, short
 from heedful.text import Tokenizer
 from heedful.text.filling import check_masked, filled, mask_of
-from heedful.text.words import joints
+from heedful.text.word_boundaries import joints
 from heedful.util import sharding
 
 IN_TURN = 2000  # tokens masked one at a time, of a file that has more

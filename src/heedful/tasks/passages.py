@@ -12,7 +12,7 @@ from heedful.data.rows import Span
 from heedful.errors import HeedfulError, many
 from heedful.tasks.encoders import ranges
 from heedful.text import Tokenizer
-from heedful.text.words import is_word_border
+from heedful.text.word_boundaries import is_word_border
 
 LONGEST, STRIDE = 384, 128  # tokens of a window and of what two share, where nobody says (as in BERT's run_squad.py)
 BATCH = 1000  # texts tokenised at a time: the library's offsets are far larger than these arrays
