@@ -11,7 +11,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from heedful.errors import HeedfulError
 from heedful.text import Around, Tokenizer
-from heedful.text.around import around
+from heedful.text.post_processor import around
 
 WORDS = {"<s>": 0, "</s>": 1, "<x>": 2, "one": 3, "two": 4, "three": 5}
 START, END = ("<s>", 0), ("</s>", 1)

@@ -33,7 +33,7 @@ from heedful.tasks.shared import check_vocabulary, masked, padded, reads, tokeni
 from heedful.tasks.spans import NEVER, NO_ANSWER, Best, Found, best_spans
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
-from heedful.text.around import Around
+from heedful.text.post_processor import Around
 from heedful.text.word_boundaries import is_word_border
 
 log = logging.getLogger("heedful")

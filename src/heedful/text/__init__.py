@@ -7,7 +7,7 @@ what they tell (facts.py), each family's files and names (families.py), its toke
 nothing of models, tasks or tensors.
 """
 
-from heedful.text.around import Around
+from heedful.text.post_processor import Around
 from heedful.text.tokenizer import Kind, Tokenizer
 
 __all__ = ["Around", "Kind", "Tokenizer"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from heedful.errors import HeedfulError, nearest
 from heedful.text import tokenizer_config
-from heedful.text.around import Around, around
+from heedful.text.post_processor import Around, around
 from heedful.text.readable import readable
 from heedful.util.files import write
 
