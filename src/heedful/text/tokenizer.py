@@ -153,9 +153,9 @@ class Tokenizer:
             files = tokenizer_config.find(folder, told, name == TARGET) if name in ("tokenizer", TARGET) else None
             if files is None:
                 raise HeedfulError(f"no {path.name} in {folder}; give a model folder that holds one")
-            from heedful.text import published
+            from heedful.text import legacy_files
 
-            return cls(*published.load(folder, told, files, name == TARGET), told.silent)
+            return cls(*legacy_files.load(folder, told, files, name == TARGET), told.silent)
         try:
             backend = Backend.from_file(str(path))
         except BaseException as error:
