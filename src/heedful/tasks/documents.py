@@ -15,7 +15,7 @@ from heedful.data.split import Same, content, divide_text, split
 from heedful.data.tokens import stored
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.text.parts import encode_parts
+from heedful.text.bulk_encoding import encode_parts
 
 VOCABULARY = 64  # of texts on disk so many pieces' bytes are what a vocabulary is learned from
 PIECES = 4  # and so many pieces' bytes are held back
