@@ -10,7 +10,7 @@ import pytest
 
 from heedful import cli
 from heedful.audit import near as module
-from heedful.audit.finding import Finding
+from heedful.audit.findings import Finding
 from heedful.audit.near import folded, near, similar
 from heedful.data import Picture, Row
 

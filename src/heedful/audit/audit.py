@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from heedful import tasks
 from heedful.audit.characters import odd_characters
-from heedful.audit.finding import Finding
+from heedful.audit.findings import Finding
 from heedful.audit.images import bare, looks, pictured
 from heedful.audit.labels import balance, unlearned
 from heedful.audit.near import near

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from heedful.audit.finding import Finding, place
+from heedful.audit.findings import Finding, place
 from heedful.data import Row
 from heedful.data.documents import line_at
 from heedful.data.rows import Kind

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from heedful.audit.finding import Finding, place, relative
+from heedful.audit.findings import Finding, place, relative
 from heedful.config import VisionConfig
 from heedful.data import Row, image_folder
 from heedful.errors import many

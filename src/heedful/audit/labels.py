@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 
-from heedful.audit.finding import Finding, place
+from heedful.audit.findings import Finding, place
 from heedful.data import Row, Rows
 from heedful.data.conll import line_of
 from heedful.data.numbers import as_number

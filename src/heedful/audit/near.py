@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from heedful.audit.characters import texts_of
-from heedful.audit.finding import Finding, place
+from heedful.audit.findings import Finding, place
 from heedful.data import Row
 from heedful.data.rows import Kind
 from heedful.data.split import asked_of, blanks_as_one

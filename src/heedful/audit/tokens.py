@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from heedful.audit.finding import Finding, place
+from heedful.audit.findings import Finding, place
 from heedful.data import Row
 from heedful.errors import many
 from heedful.tasks.seen import seen

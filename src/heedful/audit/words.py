@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from heedful.audit.finding import Finding, place
+from heedful.audit.findings import Finding, place
 from heedful.data import Row
 from heedful.data.conll import line_of
 from heedful.data.rows import Kind
