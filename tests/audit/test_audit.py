@@ -14,7 +14,7 @@ import pytest
 from heedful import cli
 from heedful.audit.audit import Audit, audit
 from heedful.audit.characters import odd_characters
-from heedful.audit.tokens import looked_at
+from heedful.audit.encoded_lengths import looked_at
 from heedful.audit.words import prefixed
 from heedful.data import Row, Rows, read
 from heedful.data import lazy_texts as cut

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from heedful import tasks
 from heedful.audit.characters import odd_characters
 from heedful.audit.duplicates import copied, leaked, repeated, skipped
+from heedful.audit.encoded_lengths import lengths, looked_at, shown, unread
 from heedful.audit.findings import Finding
 from heedful.audit.images import bare, looks, pictured
 from heedful.audit.labels import balance, unlearned
 from heedful.audit.near import near
-from heedful.audit.tokens import lengths, looked_at, shown, unread
 from heedful.audit.words import bound, prefixed
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
