@@ -15,7 +15,7 @@ from heedful import cli
 from heedful.audit.audit import Audit, audit
 from heedful.audit.characters import odd_characters
 from heedful.audit.encoded_lengths import looked_at
-from heedful.audit.words import prefixed
+from heedful.audit.tagged_words import prefixed
 from heedful.data import Row, Rows, read
 from heedful.data import lazy_texts as cut
 from heedful.errors import HeedfulError

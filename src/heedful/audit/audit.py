@@ -15,7 +15,7 @@ from heedful.audit.findings import Finding
 from heedful.audit.images import bare, looks, pictured
 from heedful.audit.labels import balance, unlearned
 from heedful.audit.near import near
-from heedful.audit.words import bound, prefixed
+from heedful.audit.tagged_words import bound, prefixed
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
 from heedful.data.lazy_texts import continues, on_disk
