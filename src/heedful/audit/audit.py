@@ -14,7 +14,7 @@ from heedful.audit.encoded_lengths import lengths, looked_at, shown, unread
 from heedful.audit.findings import Finding
 from heedful.audit.images import bare, looks, pictured
 from heedful.audit.labels import balance, unlearned
-from heedful.audit.near import near
+from heedful.audit.near_duplicates import near
 from heedful.audit.tagged_words import bound, prefixed
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
