@@ -23,7 +23,7 @@ import textwrap
 from pathlib import Path
 
 import heedful
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.settings import DataSettings, RunSettings, TrainingSettings
 from heedful.training.run import train
 

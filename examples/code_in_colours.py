@@ -29,7 +29,7 @@ from typing import Any
 
 import heedful
 from heedful.data.sets.code_roles import SKIPPED
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.settings import RunSettings
 from heedful.training.run import train
 from heedful.views.page import page

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 import heedful
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.settings import DataSettings, MaskingSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.training.run import train
 

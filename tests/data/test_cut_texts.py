@@ -14,7 +14,7 @@ from heedful.data import read
 from heedful.data.documents import read_rows
 from heedful.data.lazy_texts import Piece, on_disk, size
 from heedful.errors import HeedfulError
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.tasks.documents import divided, located
 from heedful.text import Tokenizer
 

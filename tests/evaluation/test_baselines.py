@@ -17,7 +17,7 @@ import heedful
 from heedful import tasks
 from heedful.data import Picture, Row, Rows, read
 from heedful.errors import HeedfulError
-from heedful.evaluation.run import evaluate, training_rows
+from heedful.evaluation.evaluate import evaluate, training_rows
 from heedful.inference.pipeline import pipeline
 from heedful.metrics.translation import translation_metrics
 from heedful.pretrained import save

@@ -19,7 +19,7 @@ from heedful.cli.scores import compared
 from heedful.data import read
 from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.intervals import draws
 from heedful.metrics.labelled import Labelled

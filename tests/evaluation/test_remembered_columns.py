@@ -9,7 +9,7 @@ import pytest
 
 from heedful.cli import main
 from heedful.evaluation.compare import compare
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.inference.predict_file import predict
 from heedful.pretrained import read_card
 

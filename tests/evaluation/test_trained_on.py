@@ -14,7 +14,7 @@ from heedful import cli
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.evaluation.trained_on import DOCUMENT, FILE, Overlap, TrainedOn, hashed
 
 TINY = ["--preset=bert-tiny", "--model.depth=1", "--model.dim=16", "--model.heads=2", "--training.log-every=10"]

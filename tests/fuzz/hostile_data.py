@@ -27,7 +27,7 @@ from sandbox import Case
 from heedful import tasks
 from heedful.audit.audit import audit
 from heedful.data import parts, read
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.inference.predict_file import predict
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.training.run import train

@@ -15,7 +15,7 @@ import heedful
 from heedful.data import Row, Rows, read
 from heedful.data.split import split
 from heedful.errors import HeedfulError
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.conversations import Talk
 from heedful.tasks.text_generation import TextGeneration

@@ -720,7 +720,7 @@ def test_models_that_cannot_point(tmp_path: Path) -> None:
 
 def test_a_whole_run_from_files(tmp_path: Path) -> None:
     """Trained from nothing and gone on with, evaluated with its mistakes drawn, and asked."""
-    from heedful.evaluation.run import evaluate
+    from heedful.evaluation.evaluate import evaluate
     from heedful.training.run import train
     from heedful.views.draw import draw_report
 
@@ -758,7 +758,7 @@ def test_a_whole_run_from_files(tmp_path: Path) -> None:
 
 def test_half_a_surrogate_pair_in_what_the_model_does_not_read(tmp_path: Path) -> None:
     """JSON can write it in a title, an id and an unknown key, and UTF-8 cannot write it anywhere."""
-    from heedful.evaluation.run import evaluate
+    from heedful.evaluation.evaluate import evaluate
     from heedful.training.run import train
     from heedful.views.draw import draw_report
 

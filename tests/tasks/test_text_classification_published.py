@@ -14,7 +14,7 @@ import heedful
 from heedful.config import EncoderConfig, SequenceHead
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.pretrained import load
 from heedful.settings import RunSettings, TrainingSettings
 from heedful.tasks.text_classification import TextClassification

@@ -17,7 +17,7 @@ from heedful.cli import main
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.metrics.intervals import intervals
 from heedful.metrics.regression import Regression
 from heedful.pretrained import load, read_card, save

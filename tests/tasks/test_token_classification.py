@@ -20,7 +20,7 @@ from heedful.config import EncoderConfig
 from heedful.data import Rows
 from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.settings import AveragingSettings, DataSettings, TokenizerSettings, TrainingSettings

@@ -13,7 +13,7 @@ from PIL import Image
 import heedful
 from answering_folders import LABELS, WORDS, made, saved
 from heedful.errors import HeedfulError
-from heedful.evaluation.run import evaluate
+from heedful.evaluation.evaluate import evaluate
 from heedful.inference.pipeline import Pipeline
 from heedful.tasks.classes import likeliest
 

@@ -13,7 +13,7 @@ import pytest
 from heedful import cli
 from heedful.data.split import as_written
 from heedful.errors import HeedfulError
-from heedful.evaluation.run import training_rows
+from heedful.evaluation.evaluate import training_rows
 from heedful.inference.pipeline import pipeline
 from heedful.pretrained import read_card
 from heedful.settings import RunSettings, TokenizerSettings, TrainingSettings, read_toml, to_toml

@@ -42,7 +42,7 @@ def evaluate(
         check_file(file)
 
     from heedful.cli.scores import print_result
-    from heedful.evaluation.run import evaluate as run
+    from heedful.evaluation.evaluate import evaluate as run
     from heedful.views.draw import draw_report
 
     columns = DataSettings(columns=columns).columns

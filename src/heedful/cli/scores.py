@@ -47,7 +47,7 @@ def scored(result: Mapping[str, Any]) -> list[str]:
     """A metric a line, with its 95 % interval, and beside it what the baseline has.
 
     Args:
-        result: as ``heedful.evaluation.run.evaluate`` gives it, or ``heedful.training.run.train``.
+        result: as ``heedful.evaluation.evaluate.evaluate`` gives it, or ``heedful.training.run.train``.
 
     >>> result = {"metrics": {"accuracy": 88.7}, "intervals": {"accuracy": [87.2, 90.1]}, "seconds": 1.5}
     >>> print(*scored(result), sep="\\n")
