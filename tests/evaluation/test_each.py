@@ -15,7 +15,7 @@ from torch import Tensor
 import heedful
 from heedful import tasks
 from heedful.data import Row, Rows, read
-from heedful.metrics.scored import Scored, overall
+from heedful.metrics.example_scores import Scored, overall
 from heedful.models import Model
 from heedful.settings import DataSettings, ImageSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.task import Encoded, Measured, Task

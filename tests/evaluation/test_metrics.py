@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
 
-from heedful.metrics.scored import overall
+from heedful.metrics.example_scores import overall
 from heedful.metrics.translation import (
     exact_match,
     signatures,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heedful.metrics import ranking
-from heedful.metrics.scored import overall
+from heedful.metrics.example_scores import overall
 from heedful.tasks import contrast
 
 ODD = [

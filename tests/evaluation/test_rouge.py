@@ -11,8 +11,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from heedful.metrics.example_scores import overall
 from heedful.metrics.rouge import KINDS, Rouge, common, rouge, words
-from heedful.metrics.scored import overall
 
 # "identical texts score 100", trap 18
 SCRIPTS = {

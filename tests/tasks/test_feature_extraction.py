@@ -19,7 +19,7 @@ from heedful import cli, presets
 from heedful.config import PooledHead, RotaryPosition
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, many
-from heedful.metrics.scored import overall
+from heedful.metrics.example_scores import overall
 from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.settings import ModelSettings, PoolingSettings, RunSettings, TokenizerSettings, TrainingSettings

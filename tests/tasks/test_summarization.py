@@ -19,8 +19,8 @@ from heedful.cli import main
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import Pipeline
+from heedful.metrics.example_scores import overall
 from heedful.metrics.rouge import rouge
-from heedful.metrics.scored import overall
 from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings

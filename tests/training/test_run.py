@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 import heedful
 from heedful import cli
 from heedful.data import read
-from heedful.metrics.scored import Sums
+from heedful.metrics.example_scores import Sums
 from heedful.pretrained import read_card
 from heedful.settings import read_toml
 from heedful.tasks.task import Measured

@@ -16,9 +16,9 @@ from heedful.data.input_files import by_columns
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.inference.pipeline import Pipeline, pipeline
+from heedful.metrics.example_scores import each
 from heedful.metrics.intervals import doubts
 from heedful.metrics.paired import Difference, differences, verdict
-from heedful.metrics.scored import each
 from heedful.tasks.sources import columns_of, prefix_of
 from heedful.tasks.task import Encoded, Measured, short
 from heedful.tasks.translation import Translation

@@ -15,8 +15,8 @@ from heedful.data.text_files import STDIN
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.inference.pipeline import Pipeline, pipeline
+from heedful.metrics.example_scores import overall
 from heedful.metrics.intervals import doubts, intervals
-from heedful.metrics.scored import overall
 from heedful.settings import RunSettings
 from heedful.tasks.sources import columns_of, divided, prefix_of, rule_of
 from heedful.tasks.task import Measured

@@ -23,7 +23,7 @@ from heedful.data import Row
 from heedful.data.lazy_texts import continues
 from heedful.data.split import keys_of
 from heedful.errors import HeedfulError, many
-from heedful.metrics.scored import Scored, overall
+from heedful.metrics.example_scores import Scored, overall
 from heedful.metrics.verdict import chosen
 from heedful.tasks.task import Measured, Task
 from heedful.util.files import write

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
 from heedful.metrics.classification import by_class
-from heedful.metrics.scored import Figures, Places, overall
+from heedful.metrics.example_scores import Figures, Places, overall
 
 OUTSIDE = "O"
 # what stands before the hyphen of a tag, and what it says of its word: begins, inside, ends or is an entity

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.metrics.scored import Figures, Places, Scored, each
+from heedful.metrics.example_scores import Figures, Places, Scored, each
 
 TIMES, SEED, CONFIDENCE = 1000, 0, 0.95
 HELD = 1 << 21  # places drawn at a time
@@ -36,7 +36,7 @@ def intervals(
         name → (low, high), for each metric that has a finite value in every draw; nothing of fewer than two examples,
         which have nothing to be drawn anew.
 
-    >>> from heedful.metrics.scored import Sums
+    >>> from heedful.metrics.example_scores import Sums
     >>> right = Sums([[1, 1]] * 80 + [[0, 1]] * 20, lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
     >>> intervals(right)
     {'accuracy': (72.0, 88.0)}
@@ -59,7 +59,7 @@ def standard_error(scored: Scored, name: str, times: int = 200, seed: int = SEED
     Returns:
         In units of the metric; 0 of fewer than two examples, and of a metric that is not finite in every draw.
 
-    >>> from heedful.metrics.scored import Sums
+    >>> from heedful.metrics.example_scores import Sums
     >>> right = Sums([[1, 1]] * 80 + [[0, 1]] * 20, lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
     >>> round(standard_error(right, "accuracy"), 1)  # √(80 × 20 / 100) = 4, and 5 % of chance in 200 draws
     4.4

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heedful.metrics.classification import by_class, classified, several_classified
-from heedful.metrics.scored import Figures, Places
+from heedful.metrics.example_scores import Figures, Places
 
 Ids = NDArray[np.int64]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.metrics.example_scores import LOWER_IS_BETTER, Figures, Joins, Scored, each, overall
 from heedful.metrics.intervals import CONFIDENCE, HELD, SEED, TIMES, columns, interval, resampled
-from heedful.metrics.scored import LOWER_IS_BETTER, Figures, Joins, Scored, each, overall
 
 ROUNDING = 1e-9  # of differences that are equal but for the order of their sums
 
@@ -47,7 +47,7 @@ def differences(
     Returns:
         name → what was found, for the metrics that both have.
 
-    >>> from heedful.metrics.scored import Sums
+    >>> from heedful.metrics.example_scores import Sums
     >>> rate = lambda sums: {"accuracy": 100 * sums[0] / sums[1]}
     >>> a, b = (Sums([[right, 1] for right in answers], rate) for answers in ([0, 0, 1, 1], [1, 0, 1, 1]))
     >>> found = differences(a, b)["accuracy"]

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from heedful.metrics.scored import Figures, Places, Sums
+from heedful.metrics.example_scores import Figures, Places, Sums
 
 BLOCK = 1 << 22  # similarities at a time
 AT = (1, 5, 10)  # recall among so many

@@ -7,8 +7,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from heedful.metrics.example_scores import Figures, Places
 from heedful.metrics.ranking import pearson, spearman
-from heedful.metrics.scored import Figures, Places
 
 
 class Regression:

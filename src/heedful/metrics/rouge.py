@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heedful.metrics.scored import Figures, Sums, overall
+from heedful.metrics.example_scores import Figures, Sums, overall
 
 KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 Words = list[str]

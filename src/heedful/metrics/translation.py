@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.metrics.scored import Figures, Sums, overall
+from heedful.metrics.example_scores import Figures, Sums, overall
 
 # scripts that put no space between words, by the first word of their letters' Unicode names
 UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"})

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from heedful.data import Span
+from heedful.metrics.example_scores import LOWER_IS_BETTER, Joins, Places, Scored, Sums
 from heedful.metrics.intervals import FEW
 from heedful.metrics.paired import Difference, differences
-from heedful.metrics.scored import LOWER_IS_BETTER, Joins, Places, Scored, Sums
 
 Kind = Literal["better", "cannot tell", "chance", "one class", "writes nothing", "below"]
 USELESS: tuple[Kind, ...] = ("chance", "one class", "writes nothing")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from heedful.errors import HeedfulError
-from heedful.metrics.scored import LOWER_IS_BETTER
+from heedful.metrics.example_scores import LOWER_IS_BETTER
 from heedful.settings import RunSettings, read_toml
 from heedful.util.files import parse_json
 from heedful.views.curve import METRICS

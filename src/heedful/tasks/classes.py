@@ -18,8 +18,8 @@ from heedful.data.plausible import MOST, no_names
 from heedful.data.split import Same, content
 from heedful.data.text_files import extension
 from heedful.errors import HeedfulError, many, nearest
+from heedful.metrics.example_scores import overall
 from heedful.metrics.labelled import Labelled
-from heedful.metrics.scored import overall
 from heedful.models import Model
 from heedful.pretrained import load
 from heedful.pretrained.facts import label_names

@@ -15,7 +15,7 @@ from torch import Tensor
 from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
 from heedful.errors import HeedfulError
 from heedful.generation.options import NAMES
-from heedful.metrics.scored import Figures, Sums
+from heedful.metrics.example_scores import Figures, Sums
 from heedful.models import EncoderDecoder, Model
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find

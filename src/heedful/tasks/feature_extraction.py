@@ -21,7 +21,7 @@ from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.metrics import ranking
 from heedful.metrics.classification import Mistakes
-from heedful.metrics.scored import LOWER_IS_BETTER, Scored, overall
+from heedful.metrics.example_scores import LOWER_IS_BETTER, Scored, overall
 from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of

@@ -21,7 +21,7 @@ from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_of
 from heedful.data.split import Same, content
 from heedful.data.windows import Window
 from heedful.errors import HeedfulError
-from heedful.metrics.scored import Sums, overall
+from heedful.metrics.example_scores import Sums, overall
 from heedful.models import Encoder, Model
 from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of

@@ -26,7 +26,7 @@ from heedful.data.windows import Window
 from heedful.errors import HeedfulError, many
 from heedful.generation import decode
 from heedful.generation.options import part
-from heedful.metrics.scored import Sums, overall
+from heedful.metrics.example_scores import Sums, overall
 from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings

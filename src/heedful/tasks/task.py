@@ -17,7 +17,7 @@ from heedful.data import Kind, Picture, Row, Rows, Span, split
 from heedful.data.batching import ordered
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
-from heedful.metrics.scored import Scored
+from heedful.metrics.example_scores import Scored
 from heedful.models import Model
 from heedful.pretrained import load
 from heedful.settings import RunSettings

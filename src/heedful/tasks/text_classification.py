@@ -26,8 +26,8 @@ from heedful.data.numbers import are_quantities, as_number
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.metrics.classification import Mistakes
+from heedful.metrics.example_scores import overall
 from heedful.metrics.labelled import Labelled
-from heedful.metrics.scored import overall
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, told

@@ -28,7 +28,7 @@ from heedful.generation import decode, stream
 from heedful.generation.incremental_text import pieces
 from heedful.generation.options import NAMES, part, resolve
 from heedful.generation.stopping import cut, until
-from heedful.metrics.scored import Figures, Sums, overall
+from heedful.metrics.example_scores import Figures, Sums, overall
 from heedful.models import Decoder, Model
 from heedful.pretrained.configuration import config_of, home
 from heedful.pretrained.folder import find, read_card

@@ -20,8 +20,8 @@ from heedful.data import Kind, Row, Rows, split
 from heedful.data.numbers import as_number
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
+from heedful.metrics.example_scores import LOWER_IS_BETTER, overall
 from heedful.metrics.regression import Regression
-from heedful.metrics.scored import LOWER_IS_BETTER, overall
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, told

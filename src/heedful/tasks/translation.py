@@ -14,7 +14,7 @@ import numpy as np
 
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError, nearest
-from heedful.metrics.scored import overall
+from heedful.metrics.example_scores import overall
 from heedful.metrics.translation import exact_match, signatures, translation_scores, warnings_of
 from heedful.models import Model
 from heedful.pretrained.folder import find, read_card

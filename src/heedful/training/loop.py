@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import Spare
-from heedful.metrics.scored import LOWER_IS_BETTER
+from heedful.metrics.example_scores import LOWER_IS_BETTER
 from heedful.training.averages import Average
 from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, Interrupts, completed, without
