@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import heedful.data.text_files
+import heedful.data.text_files as text_files
 import heedful.text.pipelines as pipelines
 from heedful.data.split import blanks_as_one
 from heedful.data.text_files import opened, text_stream

@@ -33,7 +33,8 @@ def read_rows(
       says when it has parts, of which `split` chooses one (None: the training part).
 
     Where text files, JSON lines and Parquet, none of them packed, have 256 MiB and more together, their texts are read
-    when they are asked for: `heedful.data.lazy_texts` and `heedful.data.lazy_tables`. Of the text files each MiB is then a row.
+    when they are asked for: `heedful.data.lazy_texts` and `heedful.data.lazy_tables`. Of the text files each MiB
+    is then a row.
     A `limit` counts documents, and with it all are read at once.
 
     `Rows.skipped` counts blank documents, and the files of a folder that are no text in UTF-8, or tables without the

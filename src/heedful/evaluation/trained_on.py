@@ -1,8 +1,8 @@
 """The rows that a model was trained on, by their hashes: so that a score on them is not taken for one on new rows.
 
-Two rows are the same where a model is asked the same, by the rule of the audit (:mod:`heedful.audit.duplicates`): letters
-in whichever case, blanks as one. Of documents the first 4,096 characters are compared, since the last part of one may
-have been held back.
+Two rows are the same where a model is asked the same, by the rule of the audit (:mod:`heedful.audit.duplicates`):
+letters in whichever case, blanks as one. Of documents the first 4,096 characters are compared, since the last part of
+one may have been held back.
 
 The file holds unsigned 64-bit numbers, little-endian: first k, then the sorted hashes. Of more than five million rows
 it holds the hashes below 2^(64 − k) alone, a random share of 2^−k of the rows.
