@@ -25,7 +25,7 @@ from heedful.tasks.task import SOME
 from heedful.training import Checkpoints, Loop
 from heedful.training import run as training
 from heedful.training.choices import asked_for
-from heedful.verify.ends import TIMED, compared
+from heedful.verify.run_comparison import TIMED, compared
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--training.log-every=1"]
 SMALL += ["--training.evaluate-every=2", "--training.schedule=constant", "--training.warmup=1"]

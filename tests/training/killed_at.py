@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 from heedful import cli
-from heedful.verify.ends import compared
 from heedful.verify.kills import unfinished
+from heedful.verify.run_comparison import compared
 
 CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod"}
 

@@ -21,9 +21,9 @@ from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.training import Checkpoints
 from heedful.verify import kills, resume
-from heedful.verify.ends import compared
 from heedful.verify.kills import unfinished
 from heedful.verify.resume import Kill, verify_resume
+from heedful.verify.run_comparison import compared
 
 SMALL = ["--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60"]
 SMALL += ["--training.save-every=2", "--training.evaluate-every=5", "--training.log-every=1", "--max-steps=20"]

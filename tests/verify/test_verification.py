@@ -31,7 +31,9 @@ from heedful.pretrained import load, read_card, save
 from heedful.pretrained import model_types as families
 from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 from heedful.text import Tokenizer
-from heedful.verify import Report, greedy, subject, theirs, verify
+from heedful.verify import Report, greedy, verify
+from heedful.verify import reference as theirs
+from heedful.verify import verified_folder as subject
 from heedful.verify.report import Finding, Outcome
 
 Published = Callable[..., Path]

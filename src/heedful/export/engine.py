@@ -21,7 +21,7 @@ from heedful.export.target import copy_beside
 from heedful.models import Model
 from heedful.text import Tokenizer
 from heedful.text.tokenizer import TARGET
-from heedful.verify.theirs import quiet
+from heedful.verify.reference import quiet
 
 # layouts that ``Plain`` reads: the configuration's and the model's class, and whether embeddings are normed
 PLAIN = {

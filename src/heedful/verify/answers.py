@@ -11,7 +11,7 @@ from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
 from heedful.pretrained import read_card
 from heedful.verify.report import Outcome, Skipped
-from heedful.verify.subject import TEXTS, Subject
+from heedful.verify.verified_folder import TEXTS, Subject
 
 ALLOWED = 1e-4  # of scores, which are probabilities
 

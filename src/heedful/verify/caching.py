@@ -9,7 +9,7 @@ from heedful.cache import Cache
 from heedful.config import DecoderConfig, EncoderDecoderConfig, LanguageHead
 from heedful.verify.inputs import Call, distance, draw, pack
 from heedful.verify.report import Outcome, Skipped
-from heedful.verify.subject import Subject
+from heedful.verify.verified_folder import Subject
 
 ALLOWED = 1e-10  # of the largest value, in float64
 SHARES = (1.0, 0.5, 0.8)

@@ -10,7 +10,7 @@ import torch
 
 from heedful.verify import answers, caching, greedy, logits, padding, round_trip, tokens
 from heedful.verify.report import Outcome
-from heedful.verify.subject import Subject
+from heedful.verify.verified_folder import Subject
 
 
 class Check(NamedTuple):

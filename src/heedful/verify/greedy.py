@@ -9,10 +9,10 @@ from torch import Tensor
 
 from heedful.config import EncoderDecoderConfig, LanguageHead, VisionConfig
 from heedful.generation import generate
-from heedful.verify import theirs
+from heedful.verify import reference as theirs
 from heedful.verify.inputs import Call, draw, embedding_of, output, room
 from heedful.verify.report import Outcome, Skipped
-from heedful.verify.subject import TEXTS, Subject
+from heedful.verify.verified_folder import TEXTS, Subject
 
 NEW = 12  # tokens generated for a prompt
 PROMPT = 24  # tokens of a prompt, at most

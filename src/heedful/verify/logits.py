@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from heedful.verify import inputs, theirs
+from heedful.verify import inputs
+from heedful.verify import reference as theirs
 from heedful.verify.inputs import Call, draw, pack, real_rows
 from heedful.verify.report import Outcome
-from heedful.verify.subject import Subject
+from heedful.verify.verified_folder import Subject
 
 ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest value
 EVEN, RAGGED = (1.0, 1.0, 1.0), (1.0, 0.6, 0.3, 0.1)  # lengths of rows, of the longest

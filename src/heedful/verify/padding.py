@@ -8,7 +8,7 @@ from heedful.config import VisionConfig
 from heedful.verify.greedy import need_language_head, new_tokens, plain, prompts
 from heedful.verify.inputs import Side, distance, draw, output, pack, real_rows
 from heedful.verify.report import Outcome, Skipped
-from heedful.verify.subject import Subject
+from heedful.verify.verified_folder import Subject
 
 ALLOWED = 1e-10  # of the largest value, in float64
 SHARES = (1.0, 0.5, 0.8, 0.2)  # lengths of rows, of the longest

@@ -156,7 +156,7 @@ class _Trial:
         self, say: Callable[[str], object], status: Callable[[str], object], *, keep: bool
     ) -> Iterator[list[Finding]]:
         """Makes all runs; of each that was killed, what it ended with."""
-        from heedful.verify.ends import compared
+        from heedful.verify.run_comparison import compared
 
         first = self.place / "undisturbed" / NAME
         first.parent.mkdir(parents=True)

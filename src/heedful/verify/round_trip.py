@@ -14,7 +14,7 @@ from heedful.pretrained.model_types import family_of
 from heedful.pretrained.rules import Drop, Tensors
 from heedful.pretrained.weights import read_tensors
 from heedful.verify.report import Outcome, Skipped
-from heedful.verify.subject import Subject
+from heedful.verify.verified_folder import Subject
 
 SHOWN = 3  # names in a reason
 

@@ -15,7 +15,7 @@ from heedful.inference.pipeline import pipeline
 from heedful.pretrained.folder import find
 from heedful.verify.checks import CHECKS, Check
 from heedful.verify.report import Finding, Outcome, Report, Skipped
-from heedful.verify.subject import Subject
+from heedful.verify.verified_folder import Subject
 
 
 def verify(

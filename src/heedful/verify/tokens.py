@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.verify import theirs
+from heedful.verify import reference as theirs
 from heedful.verify.report import Outcome, Skipped
-from heedful.verify.subject import Subject
+from heedful.verify.verified_folder import Subject
 
 ODD = (
     "Hello, world!",

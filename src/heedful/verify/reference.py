@@ -20,7 +20,7 @@ from heedful.pretrained.folder import CONFIG, read_json
 from heedful.tasks.shared import stacks_of
 from heedful.verify.inputs import TOKENWISE, Call, Side
 from heedful.verify.report import Skipped
-from heedful.verify.subject import Subject
+from heedful.verify.verified_folder import Subject
 
 
 @contextmanager
