@@ -31,9 +31,7 @@ from heedful.pretrained import load, read_card, save
 from heedful.pretrained import model_types as families
 from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 from heedful.text import Tokenizer
-from heedful.verify import Report, greedy, verify
-from heedful.verify import reference as theirs
-from heedful.verify import verified_folder as subject
+from heedful.verify import Report, reference, transformers_checks, verified_folder, verify
 from heedful.verify.report import Finding, Outcome
 
 Published = Callable[..., Path]
@@ -156,7 +154,7 @@ def test_nothing_of_the_caller_changes(published: Published) -> None:
 
 def test_without_transformers(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = published("gpt2")
-    monkeypatch.setattr(theirs.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(reference.importlib.util, "find_spec", lambda name: None)
     report = verify(folder)
     assert {*LOGITS, "saved logits", "greedy text"} <= verdicts(report, "skipped")
     assert "transformers is not installed" in finding(report, "greedy text").reason
@@ -177,7 +175,7 @@ def test_a_weight_changed_in_saving(published: Published, monkeypatch: pytest.Mo
         return layout
 
     folder = published("gpt2")
-    monkeypatch.setattr(subject, "save", spoilt)
+    monkeypatch.setattr(verified_folder, "save", spoilt)
     report = verify(folder)
     assert verdicts(report, "off") == {"round trip", "stored tensors", "saved logits"}
     assert finding(report, "round trip").reason == "differ: decoder.block.1.feed_forward.up.bias"
@@ -237,8 +235,8 @@ def test_a_tie_is_settled_in_float64(published: Published, monkeypatch: pytest.M
             made[:, -1] = (made[:, -1] + 1) % 40
         return made
 
-    folder, plain = published("gpt2"), greedy.plain
-    monkeypatch.setattr(greedy, "plain", swayed)
+    folder, plain = published("gpt2"), transformers_checks.greedy_ids
+    monkeypatch.setattr(transformers_checks, "greedy_ids", swayed)
     found = finding(verify(folder), "greedy text")
     assert found.verdict == "ok"
     assert found.reason.startswith("in float32 token ")

@@ -43,7 +43,7 @@ def verify(
     from rich.console import Console
 
     from heedful.verify import verify as run
-    from heedful.verify.keeping import keep
+    from heedful.verify.report import keep
 
     with Console(stderr=True).status("opening the model") as status:
         report = run(model, task=task, texts=text, say=status.update)
@@ -79,7 +79,7 @@ def verify_resume(
     line = ["train", *arguments, f"--out={out or '-'}"]
     _, bound, _ = app.parse_args(line, exit_on_error=False, print_error=False)
     settings: RunSettings = bound.arguments["settings"]
-    from heedful.verify.repeatable import check_repeatable
+    from heedful.verify.resume import check_repeatable
 
     check_repeatable(settings, kills, processes)
 

@@ -1,17 +1,18 @@
-"""The proofs that a model's folder is right, by every check it allows, and that a killed run ends with the same bits.
+"""Verification: checks that a model folder is right, and that a killed and resumed run ends with the same bits.
 
-    checks      the table: what is checked, in order
-    round_trip  opened, saved and opened again         logits   against ``transformers``
-    greedy      generated text against ``transformers``   tokens   ids of the tokenizer against ``transformers``
-    padding     the same answer alone and in any batch    caching  step by step against all at once
-    answers     the folder's task, alone and in a batch
-    subject     the folder under proof                 inputs   what models are called with, distances
-    theirs      the folder opened by ``transformers``  report   what was found
-    run         ``verify``                             keeping  the figures kept in the folder
-    resume      ``verify_resume``                      kills    a run in a process, and the moments it is killed at
-    ends        what two runs ended with, compared     repeatable   what is refused before the work
+    checks               the table of checks, and ``verify``
+    own_checks           round trip, padding, cache and the folder's task: no other library needed
+    transformers_checks  outputs, greedy text and token ids against ``transformers``
+    reference            the folder opened and run by ``transformers``
+    verified_folder      the folder under verification, opened once per dtype
+    inputs               random inputs for models, and the distance of two outputs
+    report               results: a finding per check, and the report
+    resume               ``verify_resume``
+    kills                a training run in processes of its own, killed at random moments
+    run_comparison       two run folders, compared bit by bit
 
-``transformers`` is used where it is installed; without it its checks are skipped, and say so.
+``transformers`` is used where it is installed; without it, its checks are skipped and say so. To add a check, write a
+function from ``VerifiedFolder`` to ``Outcome`` and add a line to ``checks.CHECKS``.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from heedful.verify.checks import verify
     from heedful.verify.report import Finding, Report
     from heedful.verify.resume import Trial, verify_resume
-    from heedful.verify.run import verify
 
-_HOMES = {"Finding": "report", "Report": "report", "Trial": "resume", "verify": "run", "verify_resume": "resume"}
+_HOMES = {"Finding": "report", "Report": "report", "Trial": "resume", "verify": "checks", "verify_resume": "resume"}
 
 __all__ = ["Finding", "Report", "Trial", "verify", "verify_resume"]
 

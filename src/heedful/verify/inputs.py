@@ -27,10 +27,15 @@ from heedful.config import (
     TokenHead,
     VisionConfig,
 )
+from heedful.generation import generate
 from heedful.tasks.shared import stacks_of
+from heedful.verify.report import Skipped
+from heedful.verify.verified_folder import TEXTS, VerifiedFolder
 
 Side = Literal["none", "left", "right", "mixed"]
 
+NEW = 12  # tokens generated for a prompt
+PROMPT = 24  # tokens of a prompt, at most
 LONGEST = 12  # tokens of a drawn row: enough for every mask and distance to matter
 TOKENWISE = (NoHead, LanguageHead, MaskedHead, TokenHead, SpanHead)  # heads that answer for each token
 
@@ -156,3 +161,34 @@ def distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     largest = max(float(b.abs().max()) for b in wanted)
     broken = any(not bool(tensor.isfinite().all()) for tensor in (*found, *wanted))
     return float("inf") if broken else apart / largest if largest else apart
+
+
+def need_language_head(verified: VerifiedFolder) -> None:
+    """Raise ``Skipped`` for a model that does not generate."""
+    if not hasattr(verified.stored, "decoder") or not isinstance(verified.config.head, LanguageHead):
+        raise Skipped("the model does not generate text")
+
+
+def prompts(verified: VerifiedFolder) -> list[Tensor]:
+    """Ids (T,) of the person's texts, or else of our own, where the folder has a tokenizer; random ones besides."""
+    config = verified.config
+    assert not isinstance(config, VisionConfig)
+    own: list[list[int]] = []
+    if verified.tokenizer is not None:
+        end = list(config.special.end[:1]) if isinstance(config, EncoderDecoderConfig) else []
+        own = [ids + end for ids in verified.tokenizer.encode(list(verified.texts or TEXTS)) if ids]
+    vocabulary = embedding_of(config).vocab_size
+    most = max(1, room(config, PROMPT + NEW) - new_tokens(verified))
+    kept = [torch.tensor(ids[:most]) for ids in own if max(ids) < vocabulary]
+    return [*kept, *(row.ids[:most] for row in draw(config, (0.7, 0.2)))]
+
+
+def new_tokens(verified: VerifiedFolder) -> int:
+    """How many tokens to generate: fewer where the learned positions end."""
+    return min(NEW, room(verified.config, PROMPT + NEW) // 2)
+
+
+def greedy_ids(model: Any, ids: Tensor, mask: Tensor | None, count: int) -> Tensor:
+    """Greedy ids, with the folder's other settings but its stop strings, which end texts and not ids."""
+    defaults = {**model.generation, "stop_strings": None}
+    return generate(model, ids, mask, defaults=defaults, do_sample=False, num_beams=1, max_new_tokens=count)

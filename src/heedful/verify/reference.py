@@ -20,7 +20,7 @@ from heedful.pretrained.folder import CONFIG, read_json
 from heedful.tasks.shared import stacks_of
 from heedful.verify.inputs import TOKENWISE, Call, Side
 from heedful.verify.report import Skipped
-from heedful.verify.verified_folder import Subject
+from heedful.verify.verified_folder import VerifiedFolder
 
 
 @contextmanager
@@ -43,11 +43,11 @@ def quiet() -> Iterator[Any]:
                 transformers.logging.enable_progress_bar()
 
 
-def need_their_layout(subject: Subject) -> None:
+def need_their_layout(verified: VerifiedFolder) -> None:
     """Raise ``Skipped`` for a folder in our own layout, which only we open, and for one that holds an adapter."""
-    if subject.stored.adapter is not None:
+    if verified.stored.adapter is not None:
         raise Skipped("the folder holds an adapter; export it --to hf, which merges it, and verify that")
-    if subject.layout == "heedful":
+    if verified.layout == "heedful":
         raise Skipped("the folder is in heedful's own layout, which transformers does not open")
 
 
@@ -67,11 +67,11 @@ def opened(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
-def reference(transformers: Any, subject: Subject, dtype: torch.dtype) -> Any:
+def reference_model(transformers: Any, verified: VerifiedFolder, dtype: torch.dtype) -> Any:
     """The folder's own model in a type; in float32, which several checks take, it is opened once."""
-    kept = subject.references
+    kept = verified.references
     if dtype not in kept:
-        model = opened(transformers, subject.folder, dtype)
+        model = opened(transformers, verified.path, dtype)
         if dtype != torch.float32:
             return model
         kept[dtype] = model

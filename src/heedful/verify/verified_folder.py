@@ -21,20 +21,20 @@ from heedful.verify.report import Skipped
 TEXTS = ("Once upon a time", "How are you?", "The committee, after much debate, approved 3 of the 12 plans.")
 
 
-class Subject:
+class VerifiedFolder:
     """A model's folder; ``texts`` are a person's own, ``task`` what to ask of it where the folder does not say."""
 
     def __init__(self, folder: Path, texts: Sequence[str] = (), task: str | None = None) -> None:
-        self.folder, self.texts, self.task = folder, tuple(texts), task
+        self.path, self.texts, self.task = folder, tuple(texts), task
         self._opened: dict[torch.dtype, Model] = {}
         self.references: dict[torch.dtype, Any] = {}  # what transformers opened of it
-        self._place = TemporaryDirectory()
+        self._temporary = TemporaryDirectory()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *ended: object) -> None:
-        self._place.cleanup()
+        self._temporary.cleanup()
 
     @property
     def layout(self) -> str:
@@ -44,12 +44,12 @@ class Subject:
     @cached_property
     def stored(self) -> Model:
         """The model as the folder has it."""
-        return load(self.folder, device="cpu")
+        return load(self.path, device="cpu")
 
     @cached_property
     def saved(self) -> Path:
         """A folder in which the model was saved again; it is gone when the proof is over."""
-        place = Path(self._place.name) / "saved"
+        place = Path(self._temporary.name) / "saved"
         save(self.stored, place)
         return place
 
@@ -67,13 +67,13 @@ class Subject:
             memory = total_memory()
             if memory is not None and needed > memory / 2:
                 raise Skipped(f"two models in {str(dtype).removeprefix('torch.')} need {needed / 1e9:.0f} GB")
-            self._opened[dtype] = load(self.folder, dtype=dtype, device="cpu")
+            self._opened[dtype] = load(self.path, dtype=dtype, device="cpu")
         return self._opened[dtype]
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The folder's tokenizer, None where it has none that opens."""
         try:
-            return Tokenizer.load(self.folder)
+            return Tokenizer.load(self.path)
         except HeedfulError:
             return None
