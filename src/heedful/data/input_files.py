@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 from heedful.data import builtin, image_folder, image_table, images
+from heedful.data.cells import whole
 from heedful.data.conll import sentences_of, without_prefix
 from heedful.data.file_formats import EXTENSIONS, format_of
-from heedful.data.labels import whole
 from heedful.data.pictures import Picture
 from heedful.data.readers import read
 from heedful.data.records import BLANK, MISSING, Parquet, from_json, look_up

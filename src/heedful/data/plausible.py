@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from heedful.data.labels import brief
+from heedful.data.cells import brief
 from heedful.data.numbers import as_number
 from heedful.data.rows import Kind, Rows, required
 from heedful.data.text_files import shown

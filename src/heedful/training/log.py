@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from heedful.data.labels import brief
+from heedful.data.cells import brief
 from heedful.errors import HeedfulError
 from heedful.training.checkpoint import writing
 from heedful.training.reporters import Reporter
