@@ -8,8 +8,8 @@ from statistics import fmean, pstdev
 
 from heedful.audit.findings import Finding, place
 from heedful.data import Row, Rows
+from heedful.data.cells import as_number
 from heedful.data.conll import line_of
-from heedful.data.numbers import as_number
 from heedful.data.rows import Kind
 from heedful.errors import many
 from heedful.util.escaping import named

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from statistics import fmean
 from typing import Any
 
-from heedful.data.numbers import as_number
+from heedful.data.cells import as_number
 from heedful.data.rows import Kind, required
 
 SAMPLE = 1000  # rows that a guess looks at

@@ -6,8 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from heedful.data.cells import brief
-from heedful.data.numbers import as_number
+from heedful.data.cells import as_number, brief
 from heedful.data.rows import Kind, Rows, required
 from heedful.data.text_files import shown
 from heedful.errors import HeedfulError, many

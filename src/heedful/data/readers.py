@@ -11,10 +11,9 @@ from os import PathLike
 from typing import Any
 
 from heedful.data import builtin, conll, conversations, documents, hub_sets, images, squad
-from heedful.data.cells import Labels
+from heedful.data.cells import Labels, Numbers
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.image_folder import PARTS
-from heedful.data.numbers import Numbers
 from heedful.data.pictures import Picture
 from heedful.data.plausible import check_header, check_tags
 from heedful.data.rows import Kind, Row, Rows, named, required

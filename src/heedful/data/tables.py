@@ -10,10 +10,9 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any, ClassVar
 
-from heedful.data.cells import Labels, brief, whole
+from heedful.data.cells import Labels, Numbers, brief, whole
 from heedful.data.columns import NEAR, SAMPLE, Profile, Undecided, guess, heads, is_header, likely
 from heedful.data.file_formats import Format, format_of, from_array
-from heedful.data.numbers import Numbers
 from heedful.data.records import BLANK, MISSING, Parquet, classes, from_json, keys, look_up
 from heedful.data.rows import Kind, Rows, required
 from heedful.data.text_files import STDIN, extension, raw_lines, shown, text_stream
