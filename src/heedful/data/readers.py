@@ -12,10 +12,10 @@ from typing import Any
 
 from heedful.data import builtin, conll, conversations, documents, hub_sets, images, squad
 from heedful.data.cells import Labels, Numbers
+from heedful.data.columns import check_header, check_tags
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.image_folder import PARTS
 from heedful.data.pictures import Picture
-from heedful.data.plausible import check_header, check_tags
 from heedful.data.rows import Kind, Row, Rows, named, required
 from heedful.data.tables import Reader, Table
 from heedful.data.text_files import STDIN, extension, shown, text_stream

@@ -13,8 +13,8 @@ from torch import Tensor
 from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
 from heedful.data.cells import brief
+from heedful.data.columns import MOST, no_names
 from heedful.data.file_formats import EXTENSIONS
-from heedful.data.plausible import MOST, no_names
 from heedful.data.split import Same, content
 from heedful.data.text_files import extension
 from heedful.errors import HeedfulError, many, nearest
