@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from heedful.data.corruption import Corruption
+from heedful.data.masking import Corruption
 
 V, SPECIAL = 200, 5  # ids 0 to 4 are special
 SENTINELS = list(range(V - 1, V - 101, -1))

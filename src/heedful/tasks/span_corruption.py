@@ -19,8 +19,7 @@ from torch import Tensor
 from heedful.config import EncoderDecoderConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
-from heedful.data.corruption import LENGTH, Corruption
-from heedful.data.masking import SHARE
+from heedful.data.masking import LENGTH, SHARE, Corruption
 from heedful.data.split import Same, content
 from heedful.data.windows import Window
 from heedful.errors import HeedfulError, many
