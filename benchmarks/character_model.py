@@ -34,7 +34,7 @@ from torch import Tensor, nn
 import heedful
 from heedful import presets
 from heedful.config import DecoderConfig, LearnedPosition
-from heedful.data.windows import Stream, Window, read
+from heedful.data.token_stream import Stream, Window, read
 from heedful.training.averages import Polynomial
 from heedful.training.loader import Loader
 from heedful.training.loop import Loop, Optimiser

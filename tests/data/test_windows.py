@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heedful.data.windows import Stream, Window, read
+from heedful.data.token_stream import Stream, Window, read
 
 
 def windows(tokens: int, context: int) -> list[Window]:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 import heedful
 from heedful.data import Row, Rows
 from heedful.data.masking import Masking
-from heedful.data.windows import Stream, Windows
+from heedful.data.token_stream import Stream, Windows
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import Pipeline
 from heedful.models import Encoder

@@ -19,7 +19,7 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_of
 from heedful.data.split import Same, content
-from heedful.data.windows import Window
+from heedful.data.token_stream import Window
 from heedful.errors import HeedfulError
 from heedful.metrics.example_scores import Sums, overall
 from heedful.models import Encoder, Model

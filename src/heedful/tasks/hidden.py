@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from heedful.data import Rows
-from heedful.data.windows import Stream, Window, Windows, counted, read
+from heedful.data.token_stream import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.pretrained import read_card

@@ -21,7 +21,7 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.masking import LENGTH, SHARE, Corruption
 from heedful.data.split import Same, content
-from heedful.data.windows import Window
+from heedful.data.token_stream import Window
 from heedful.errors import HeedfulError, many
 from heedful.generation import decode
 from heedful.generation.options import part

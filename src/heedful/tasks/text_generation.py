@@ -22,7 +22,7 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.lazy_texts import continues
 from heedful.data.split import Same, content, split
-from heedful.data.windows import Stream, Window, Windows, counted, read
+from heedful.data.token_stream import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.generation import decode, stream
 from heedful.generation.incremental_text import pieces
@@ -303,7 +303,7 @@ class TextGeneration(Task):
     def collate(
         self, examples: Sequence[Window | Talk], random: np.random.Generator | None = None
     ) -> dict[str, Tensor]:
-        """``ids`` (B, context) and ``labels``, the token after each: see ``heedful.data.windows.read``, and for
+        """``ids`` (B, context) and ``labels``, the token after each: see ``heedful.data.token_stream.read``, and for
         instructions ``heedful.tasks.conversations.collated``. Where documents are separate, ``texts`` (B, context)
         numbers those of a window, and none is asked how the next one begins.
         """
