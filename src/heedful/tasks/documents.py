@@ -12,7 +12,7 @@ import numpy as np
 from heedful.data import Row, Rows, lazy_texts
 from heedful.data.lazy_texts import continues, identity, on_disk, size
 from heedful.data.split import Same, content, divide_text, split
-from heedful.data.tokens import stored
+from heedful.data.token_stream import stored
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.text.bulk_encoding import encode_parts
@@ -81,7 +81,7 @@ def located(
     """As ``joined``, and the place of the first token of each document.
 
     Of texts on disk the tokens are written to a file of their own, once for each text and tokenizer, and read from
-    there: ``heedful.data.tokens``.
+    there: ``heedful.data.token_stream``.
     """
     kind = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
     starts = array("q")
