@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from heedful.data.rows import Span
-from heedful.data.sets.sources import home, parsed, text_of
+from heedful.data.sets.stdlib import home, parsed, text_of
 from heedful.data.text_files import below
 from heedful.errors import HeedfulError
 
