@@ -20,7 +20,7 @@ from heedful.data.split import blanks_as_one
 from heedful.data.text_files import opened, text_stream
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.text.cuts import WORD_CUT, cuts
+from heedful.text.pipelines import WORD_CUT, cuts
 
 zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
 PACK = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}

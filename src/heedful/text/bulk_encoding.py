@@ -8,7 +8,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from heedful.text.cuts import CUT, PART, WORD_CUT, cuts
+from heedful.text.pipelines import CUT, PART, WORD_CUT, cuts
 from heedful.text.tokenizer import Tokenizer
 from heedful.text.word_cache import WordCache
 

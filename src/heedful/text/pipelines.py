@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from heedful.errors import HeedfulError
-from heedful.text.cuts import PART, WORD_CUT, cuts
 
 # What stands around a text, and around a pair of them; ":1" is the second segment (BERT's sentence B).
 TEMPLATES = {
@@ -125,3 +125,21 @@ def _letters(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], lis
                 letters[letter] += count
     kept = sorted(letters, key=lambda letter: (-letters[letter], letter))[:LETTERS]
     return kept, [f"##{letter}" for letter in sorted(following.intersection(kept))]
+
+
+PART = 1 << 18  # characters of one part, about
+CUT = re.compile(r"[^\W\d_](?=\n)")  # between a letter and a line's end tokenizers of words cut too
+WORD_CUT = re.compile(r"[^\W\d_](?=\n| [^\W\d_])")  # those that read a word alone as in a text cut before a word, too
+
+
+def cuts(text: str, most: int | None, at: re.Pattern[str] = CUT) -> Iterator[tuple[int, int]]:
+    """Yields (start, end) of parts of at least ``most`` characters each, but for the last; None: one part.
+
+    >>> list(cuts("one\\ntwo", 2))
+    [(0, 3), (3, 7)]
+    """
+    start = 0
+    while most is not None and (found := at.search(text, start + most)):
+        yield start, found.end()
+        start = found.end()
+    yield start, len(text)
