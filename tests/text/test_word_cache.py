@@ -11,7 +11,7 @@ from tokenizers import Regex, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from heedful.text import Tokenizer, word_cache
-from heedful.text.word_cache import CUTS, WordCache
+from heedful.text.bulk_encoding import CUTS, WordCache
 
 CODE = Path(word_cache.__file__).read_text(encoding="utf-8")
 SIGNS = [*"abAB12.,'-(\"\n\n   \t\r#", "\u00a0", "\x1c", "\u2003", "\x85", "\u3000", "é", "Σ", "ς", "漢", "한", "ﬁ"]

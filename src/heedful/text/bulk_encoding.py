@@ -10,7 +10,81 @@ import numpy as np
 
 from heedful.text.pipelines import CUT, PART, WORD_CUT, cuts
 from heedful.text.tokenizer import Tokenizer
-from heedful.text.word_cache import WordCache
+
+MOST = 1 << 25  # characters of the words that are remembered, after which it begins anew
+# Where a text is cut into words: before a space or a line's end, or before a space alone, that follows no other.
+CUTS = (
+    re.compile(r"\s*\S+(?:[^\S \n]\s*\S*)*|\s+"),
+    re.compile(r"\s*\S+(?:[^\S ]\s*\S*)*|\s+"),
+)
+# What tokenizers are known to read together, or to read otherwise where a text begins or ends.
+AWKWARD = (
+    "one two\nthree  four\n\n\tfive \n six\t\n seven\x1ceight.\x1c nine\r\nten\u00a0\n x\u2003 y \u3000z",
+    "word. Word, (word) word! 'tis it's we'll \" quoted \" 12 345 6\n7.8\n\n9 a1 1a .\n.\n\n. ,\n\n a\n -b --",
+    "c -\n\n-",
+    "über Ναύς ΟΔΟΣ ΟΣ\nдом עִבְרִית हिन्दी 漢字 漢\nかな 한국어",
+    "e\u0301 e \u0301 \ufeff x\n\ufeff y \u200d z 👩\u200d👩 👍🏽\n🇩🇪 ﬁ ½ ①",
+    "  begins\nends \n",
+    "   \n \n",
+)
+
+
+class WordCache:
+    """What ``tokenizer.encode`` gives for a text, made of the ids of its words, each of which is encoded once.
+
+    A tokenizer that cuts texts at these places, too, reads a word of a text as it reads the word alone. Whether it does
+    is tried on awkward texts: ``cuts`` tells.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._known: dict[str, list[int]] = {}
+        self._size = 0
+        self._words = next(filter(self._is_exact, CUTS), None)
+        self._known, self._size = {}, 0
+
+    @property
+    def cuts(self) -> bool:
+        """Whether texts are encoded by words; else ``encode`` must not be called."""
+        return self._words is not None
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids (N,) int32 of a text."""
+        assert self._words is not None, "the tokenizer reads words otherwise where they stand alone"
+        return self._joined(self._words, text)
+
+    def _joined(self, words: re.Pattern[str], text: str) -> np.ndarray:
+        found = words.findall(text)
+        new = set(found).difference(self._known)
+        if new:
+            self._size += sum(map(len, new))
+            if self._size > MOST:
+                self._known.clear()
+                new, self._size = set(found), sum(map(len, set(found)))
+            self._known.update(zip(new, self.tokenizer.encode(list(new)), strict=True))
+        return np.fromiter(chain.from_iterable(map(self._known.__getitem__, found)), np.int32)
+
+    def _is_exact(self, words: re.Pattern[str]) -> bool:
+        """Whether words, cut so, joined, are the texts that they stand in, with every added token among them."""
+        added = sorted(token.content for token in self.tokenizer.backend.get_added_tokens_decoder().values())
+        if any(any(letter.isspace() for letter in token) for token in added):
+            return False
+        among = "".join(f"{token} a {token}\n{token}a\n\n{token}" for token in added[:100])
+        texts = [*AWKWARD, among, among.replace("a", "."), *(word for text in AWKWARD for word in text.split("\n"))]
+        self._known.clear()
+        return all(
+            self._joined(words, text).tolist() == self.tokenizer.encode([text])[0]
+            and [part for word in words.findall(text) for part in self._cut(word)] == self._cut(text)
+            for text in texts
+        )
+
+    def _cut(self, text: str) -> list[str]:
+        """The parts of a text that no token reaches beyond."""
+        backend = self.tokenizer.backend
+        text = backend.normalizer.normalize_str(text) if backend.normalizer else text
+        cut = backend.pre_tokenizer.pre_tokenize_str(text) if backend.pre_tokenizer else [(text, (0, len(text)))]
+        return [part for part, _ in cut if part]
+
 
 TOGETHER = 16 * PART  # characters encoded at a time: the library's encodings are far larger than their ids
 
