@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import count, takewhile
 
 from heedful.errors import HeedfulError
-from heedful.text.tokenizer import Tokenizer
+from heedful.text.tokenizer import SENTINEL, Tokenizer
 
 COMMON = ("<mask>", "[MASK]", "___")  # what people write elsewhere
 
@@ -55,3 +57,95 @@ def filled(tokenizer: Tokenizer, text: str, ids: Sequence[int | None]) -> str:
             before = first
         first = before + piece + following
     return first
+
+
+HOLE = re.compile(r"<extra_id_(\d+)>")
+
+
+def sentinels_of(tokenizer: Tokenizer) -> list[int]:
+    """The ids of ``<extra_id_0>``, ``<extra_id_1>``, ..., as many as the vocabulary has in a row; none is an error.
+
+    >>> sentinels_of(Tokenizer.train(["a text"], size=300, sentinels=2))[0] > 200
+    True
+    """
+    ids = map(tokenizer.backend.token_to_id, map(SENTINEL.format, count()))
+    found = [number for number in takewhile(lambda number: number is not None, ids) if number is not None]
+    if not found:
+        raise HeedfulError(
+            f"the tokenizer has no {SENTINEL.format(0)}, behind which spans of text are hidden; take a T5, or train a "
+            "model anew: heedful train fill-mask --preset t5-small"
+        )
+    return found
+
+
+def check_holes(text: str, where: str) -> int:
+    """How many holes a text has. Raises ``HeedfulError``, saying how they are written, where there are none, or where
+    they are not numbered from 0 in their order.
+
+    >>> check_holes("The <extra_id_0> says <extra_id_1>.", "the input")
+    2
+    """
+    numbers = [int(number) for number in HOLE.findall(text)]
+    if not numbers:
+        other = next((name for name in COMMON if name in text), None)
+        found = f"{where} has no {SENTINEL.format(0)}" + (f", but {other}" if other else "")
+        raise HeedfulError(f"{found}: {text[:60]!r}; write {SENTINEL.format(0)} where words are missing")
+    wrong = next((place for place, number in enumerate(numbers) if number != place), None)
+    if wrong is not None:
+        raise HeedfulError(
+            f"{where} has {SENTINEL.format(numbers[wrong])} where {SENTINEL.format(wrong)} is due: {text[:60]!r}; "
+            "number what is missing from 0, in its order"
+        )
+    return len(numbers)
+
+
+def spans_of(ids: Sequence[int], sentinels: Sequence[int], number: int) -> list[list[int]]:
+    """What stands after each of the first ``number`` sentinels, up to the next one of any number; nothing where a
+    sentinel is not there. Of one that comes again the first counts.
+
+    >>> spans_of([99, 5, 6, 98, 7, 97], sentinels=[99, 98, 97], number=2)
+    [[5, 6], [7]]
+    """
+    places = {token: place for place, token in enumerate(sentinels)}
+    found: dict[int, list[int]] = {}
+    span: list[int] = []  # what stands before the first sentinel is of none
+    for token in ids:
+        if token in places:
+            span = []
+            found.setdefault(places[token], span)
+        else:
+            span.append(token)
+    return [found.get(place, []) for place in range(number)]
+
+
+def written(tokenizer: Tokenizer, span: Sequence[int]) -> str:
+    """The text of a span, with the space before it where its first token begins a word.
+
+    >>> tokenizer = Tokenizer.train(["a small text"] * 2, size=300, sentinels=1)
+    >>> written(tokenizer, tokenizer.encode(["a small text"])[0][1:])
+    ' small text'
+    """
+    kept = [token for token in span if token not in tokenizer.special]
+    [text] = tokenizer.decode([kept])
+    begins = kept and tokenizer.pieces(kept[:1])[0].startswith(" ")
+    return f" {text}" if begins and not text.startswith(" ") else text
+
+
+def restored(tokenizer: Tokenizer, text: str, spans: Sequence[str]) -> str:
+    """The text with a span, as ``written`` gives it, in the place of each of its holes.
+
+    All else stays as it was. The spaces before a hole are the span's to give, where the tokenizer counts them to the
+    hole, and where it brings a space of its own; of an empty span's two spaces one stays.
+
+    >>> tokenizer = Tokenizer.train(["a small text"] * 2, size=300, sentinels=1)
+    >>> restored(tokenizer, "The <extra_id_0> says <extra_id_1>.", [" cow", ""])
+    'The cow says.'
+    """
+    added = tokenizer.backend.get_added_tokens_decoder().get(sentinels_of(tokenizer)[0])
+    swallows = added is not None and added.lstrip
+    made, *others = HOLE.split(text)[::2]
+    for span, following in zip(spans, others, strict=True):
+        if swallows or span[:1].isspace() or (not span and following[:1].isspace()):
+            made = made.rstrip()
+        made = (made + span if made else span.lstrip()) + following
+    return made
