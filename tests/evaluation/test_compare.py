@@ -21,9 +21,9 @@ from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
 from heedful.evaluation.evaluate import evaluate
 from heedful.inference.pipeline import Pipeline, pipeline
+from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.intervals import draws
-from heedful.metrics.labelled import Labelled
 from heedful.metrics.paired import Difference, differences, randomised, verdict
 from heedful.metrics.translation import translation_scores
 from heedful.pretrained import save

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import Figures, Places, Sums, each, overall
 from heedful.metrics.intervals import doubts, draws, intervals, resampled, standard_error
-from heedful.metrics.labelled import Labelled
 from heedful.metrics.translation import translation_scores
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import overall
-from heedful.metrics.labelled import Labelled
 
 scores = pytest.importorskip("sklearn.metrics")
 LABELS = [f"class {i}" for i in range(7)]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from heedful import cli
+from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import Sums
-from heedful.metrics.labelled import Labelled
 from heedful.metrics.verdict import MOST, Rival, improving, uniform, verdict
 from heedful.settings import RunSettings
 from heedful.tasks.baselines import NGrams, linear_text, svm

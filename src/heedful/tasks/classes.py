@@ -18,8 +18,8 @@ from heedful.data.file_formats import EXTENSIONS
 from heedful.data.split import Same, content
 from heedful.data.text_files import extension
 from heedful.errors import HeedfulError, many, nearest
+from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import overall
-from heedful.metrics.labelled import Labelled
 from heedful.models import Model
 from heedful.pretrained import load
 from heedful.pretrained.facts import label_names

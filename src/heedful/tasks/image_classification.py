@@ -22,9 +22,8 @@ from heedful.data.augment import erase, flip, mixup, pad_crop, rand_augment
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.heads import head_of
-from heedful.metrics.classification import Mistakes, among_top
+from heedful.metrics.classification import Labelled, Mistakes, among_top
 from heedful.metrics.example_scores import overall
-from heedful.metrics.labelled import Labelled
 from heedful.models import Model
 from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of, told

@@ -25,9 +25,8 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.cells import are_quantities, as_number
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
-from heedful.metrics.classification import Mistakes
+from heedful.metrics.classification import Labelled, Mistakes
 from heedful.metrics.example_scores import overall
-from heedful.metrics.labelled import Labelled
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, told
