@@ -10,16 +10,17 @@ import string
 import numpy as np
 import pytest
 
-from heedful.metrics.sentences import likest_sentences, sentences
 from heedful.metrics.squad import (
     Score,
     best_threshold,
     best_thresholds,
     by_kind,
     exact,
+    likest_sentences,
     normalised,
     overlap,
     score,
+    sentences,
     squad_sums,
 )
 

@@ -21,8 +21,7 @@ from heedful.data.rows import Span
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many, nearest
 from heedful.metrics.classification import Mistakes
-from heedful.metrics.sentences import likest_sentences
-from heedful.metrics.squad import best_thresholds, by_kind, score, squad_sums
+from heedful.metrics.squad import best_thresholds, by_kind, likest_sentences, score, squad_sums
 from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
