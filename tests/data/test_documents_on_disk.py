@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heedful import cli
-from heedful.data import Kind, Rows, lazy_tables, read
+from heedful.data import Kind, Rows, lazy_texts, read
 from heedful.data import lazy_texts as cut
 from heedful.data.documents import read_rows
 from heedful.data.lazy_texts import OnDisk, on_disk, size
@@ -97,7 +97,7 @@ def test_of_several_files_one_is_open_at_a_time(tmp_path: Path, monkeypatch: pyt
     files = [parquet(tmp_path / f"{n}.parquet", WORDS[n::3]) for n in range(3)]
     _, rows = read_both(monkeypatch, *files)
     assert [row.values["text"] for row in rows] == [text for n in range(3) for text in WORDS[n::3]]
-    assert lazy_tables._decoder.cache_info().currsize == 1
+    assert lazy_texts._decoder.cache_info().currsize == 1
     assert rows[0].values["text"] == WORDS[0]
 
 
@@ -141,7 +141,7 @@ def test_tokens_are_made_once_for_a_table_as_it_is(tmp_path: Path, monkeypatch: 
     assert isinstance(found, np.memmap)
     assert (found.tolist(), places.tolist()) == (expected.tolist(), starts.tolist())
     with monkeypatch.context() as patch:
-        patch.setattr(lazy_tables.Shelf, "text", lambda *_: pytest.fail("read again"))
+        patch.setattr(lazy_texts.Shelf, "text", lambda *_: pytest.fail("read again"))
         assert located(tokenizer, rows, [7], [5])[0].tolist() == expected.tolist()
         assert located(tokenizer, read_both(monkeypatch, path)[1], [7], [5])[0].tolist() == expected.tolist()
     make(path, [text.replace("has", "had") for text in WORDS])
@@ -206,7 +206,7 @@ def test_a_document_costs_little_and_its_text_nothing(
     path = {"jsonl": json_lines, "parquet": parquet}[kind](tmp_path / f"a.{kind}", texts)
     monkeypatch.setattr(cut, "LARGE", LARGE)
     read_rows([str(path)], "text")  # imports
-    lazy_tables._decoder.cache_clear()
+    lazy_texts._decoder.cache_clear()
     gc.collect()
     tracemalloc.start()
     rows = read_rows([str(path)], "text")

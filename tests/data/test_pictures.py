@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from heedful.data import Picture, arrays, pictures, read
+from heedful.data import Picture, image_arrays, pictures, read
 from heedful.data.pictures import as_uint8
 from heedful.errors import HeedfulError
 
@@ -268,8 +268,8 @@ def test_moments_are_those_of_all_pixels_together(channels: int, monkeypatch: py
     random = np.random.default_rng(0)
     images = [random.integers(0, 256, (channels, 30, 20), dtype=np.uint8) for _ in range(9)]
     images += [np.full((channels, 30, 20), 7, np.uint8)]
-    monkeypatch.setattr(arrays, "COUNTED", 64)
-    mean, std = arrays.moments(iter(images))
+    monkeypatch.setattr(image_arrays, "COUNTED", 64)
+    mean, std = image_arrays.channel_moments(iter(images))
     pixels = np.stack(images) / 255
     np.testing.assert_allclose(mean, pixels.mean((0, 2, 3)), rtol=1e-12)
     np.testing.assert_allclose(std, pixels.std((0, 2, 3)), rtol=1e-12)
@@ -285,4 +285,4 @@ def test_moments_hold_one_image_at_a_time() -> None:
             alive.append(weakref.ref(image))
             yield image
 
-    assert arrays.moments(images())[0][0] == pytest.approx(9.5 / 255)
+    assert image_arrays.channel_moments(images())[0][0] == pytest.approx(9.5 / 255)

@@ -10,10 +10,10 @@ import pytest
 from tokenizers import Regex, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from heedful.text import Tokenizer, word_cache
+from heedful.text import Tokenizer, bulk_encoding
 from heedful.text.bulk_encoding import CUTS, WordCache
 
-CODE = Path(word_cache.__file__).read_text(encoding="utf-8")
+CODE = Path(bulk_encoding.__file__).read_text(encoding="utf-8")
 SIGNS = [*"abAB12.,'-(\"\n\n   \t\r#", "\u00a0", "\x1c", "\u2003", "\x85", "\u3000", "é", "Σ", "ς", "漢", "한", "ﬁ"]
 SIGNS += ["e\u0301", "\u0300", "\u200d", "👩\u200d👩", "\ufeff", "</s>", "<mask>", "<extra_id_0>", "[SEP]", "'s", "##"]
 # how GPT-4 and Llama 3 cut: what is no word takes the line's end behind it
@@ -81,7 +81,7 @@ def test_an_added_token_with_a_space_in_it_is_found() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_cache, "MOST", 100)
+    monkeypatch.setattr(bulk_encoding, "MOST", 100)
     tokenizer = Tokenizer.train([CODE], 400, template="none")
     words, longest = WordCache(tokenizer), max(map(len, CODE.splitlines()))
     assert longest < len(CODE) / 10

@@ -340,7 +340,6 @@ def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int 
     return usual or (len(others) > 1 and bool(numeric) and all(NAME.fullmatch(cell) for cell in filled))
 
 
-NAME = re.compile(r"[^\W\d]\w*")  # such as columns have
 MOST = 20  # different values that a small column of names may have
 
 

@@ -15,7 +15,7 @@ from heedful.data.text_files import STDIN, extension, opened, shown
 from heedful.errors import HeedfulError
 
 if TYPE_CHECKING:
-    import numpy as np  # and with it arrays.py, idx.py and npz.py: only where they are needed, `heedful --help` is not
+    import numpy as np  # and with it image_arrays.py: only where it is needed, `heedful --help` is not
 
 FORMS = (
     f"an image folder (LABEL/*{image_folder.EXTENSIONS[0]}, ...), two IDX files or the folder of MNIST's four, .npz, "
@@ -94,13 +94,13 @@ def parts(sources: Sequence[str]) -> tuple[str, ...]:
     Anything else, what is missing included, has none: ().
     """
     if len(sources) == 1 and os.path.isdir(sources[0]):
-        from heedful.data import idx
+        from heedful.data import image_arrays
 
-        return tuple(idx.usual(sources[0]) or image_folder.parts(sources[0]))
+        return tuple(image_arrays.mnist_files(sources[0]) or image_folder.parts(sources[0]))
     if len(sources) == 1 and extension(sources[0]) == ".npz" and os.path.isfile(sources[0]):
-        from heedful.data import npz
+        from heedful.data import image_arrays
 
-        return npz.parts(sources[0])
+        return image_arrays.npz_splits(sources[0])
     return ()
 
 
@@ -143,9 +143,9 @@ def _part(sources: Sequence[str], split: str | None) -> str | None:
 
 
 def _folder(folder: str, wanted: Wanted, part: str | None) -> Rows:
-    from heedful.data import idx
+    from heedful.data import image_arrays
 
-    if files := idx.usual(folder):
+    if files := image_arrays.mnist_files(folder):
         images, labels = files[str(part)]
         return _idx(images, labels if wanted.label else None, wanted)
     folder = image_folder.parts(folder)[part] if part else folder
@@ -161,20 +161,24 @@ def _folder(folder: str, wanted: Wanted, part: str | None) -> Rows:
 
 
 def _idx(images: str, labels: str | None, wanted: Wanted) -> Rows:
-    from heedful.data import arrays, idx
+    from heedful.data import image_arrays
 
-    pictures = arrays.stacked(idx.read(images), images)
-    texts = None if labels is None else arrays.named(idx.read(labels), None, labels)
+    pictures = image_arrays.stack_images(image_arrays.read_idx(images), images)
+    texts = None if labels is None else image_arrays.label_names(image_arrays.read_idx(labels), None, labels)
     return _rows(pictures, texts, images, wanted, [images] if labels is None else [images, labels])
 
 
 def _npz(path: str, wanted: Wanted, names: Mapping[str, str] | None, part: str | None) -> Rows:
-    from heedful.data import arrays, npz
+    from heedful.data import image_arrays
 
     keys = None if names is None else [names[column] for column in wanted.columns]
-    held = npz.read(path, part, keys, wanted.label is not None)
-    pictures = arrays.stacked(held.images, f"{held.keys[0]!r} of {path}")
-    texts = None if held.labels is None else arrays.named(held.labels, held.classes, f"{held.keys[1]!r} of {path}")
+    held = image_arrays.read_npz(path, part, keys, wanted.label is not None)
+    pictures = image_arrays.stack_images(held.images, f"{held.keys[0]!r} of {path}")
+    texts = (
+        None
+        if held.labels is None
+        else image_arrays.label_names(held.labels, held.classes, f"{held.keys[1]!r} of {path}")
+    )
     return _rows(pictures, texts, path, wanted, held.keys)
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
-from heedful.data.arrays import moments
 from heedful.data.augment import erase, flip, mixup, pad_crop, rand_augment
+from heedful.data.image_arrays import channel_moments
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.heads import head_of
@@ -157,7 +157,7 @@ class ImageClassification(Task):
         labels, side, channels = _names(rows), settings.image.size or SMALL, settings.image.channels or 3
         plain = Preprocessing(size=side, mean=(0.0,) * channels, std=(1.0,) * channels)
         taken = rows[:: -(-len(rows) // MEASURED)]
-        mean, std = moments(plain.fitted(row.values["image"].pixels(channels)) for row in taken)
+        mean, std = channel_moments(plain.fitted(row.values["image"].pixels(channels)) for row in taken)
         mean, std = mean.round(6), std.round(6)
         std[std < 1e-3] = 1.0  # one and the same value everywhere
         return cls(labels, replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist())))

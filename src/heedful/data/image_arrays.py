@@ -1,0 +1,217 @@
+"""Arrays of images and of labels, in the shapes and types in which they are stored, brought to one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from heedful.data.pictures import as_uint8
+from heedful.data.text_files import COMPRESSED, opened
+from heedful.errors import HeedfulError, nearest
+
+CHANNELS = (1, 3, 4)
+COUNTED = 1 << 20  # pixels that are counted at a time
+
+
+def stack_images(images: np.ndarray, place: str) -> np.ndarray:
+    """Images as uint8 (N, H, W, C), C = 1, 3 or 4: grey, colour, colour with alpha.
+
+    Taken are (N, H, W); (N, H, W, C), told by a last size of 1, 3 or 4; else (N, C, H, W), told by the second. Values
+    as `as_uint8` takes them. Raises `HeedfulError`, naming `place`, for other shapes and values, and for no pixels.
+    """
+    shape = images.shape
+    if not images.size:
+        raise HeedfulError(f"no pixels (shape {_by(shape)}), in {place}; give images")
+    if len(shape) == 3:
+        images = images[..., None]
+    elif len(shape) == 4 and shape[3] not in CHANNELS and shape[1] in CHANNELS:
+        images = images.transpose(0, 2, 3, 1)
+    elif len(shape) != 4 or shape[3] not in CHANNELS:
+        raise HeedfulError(
+            f"an array of shape {_by(shape)} where images are wanted, in {place}; give number × height × width, or "
+            "these and 1, 3 or 4 channels last (or second)"
+        )
+    return as_uint8(images, place)
+
+
+def label_names(labels: np.ndarray, classes: np.ndarray | None, place: str) -> list[str]:
+    """Labels (N) or (N, 1) as texts: texts as they are, whole numbers by their name in `classes`, else written out.
+
+    Raises `HeedfulError`, naming `place`, for other shapes and types, and for a number that has no name.
+    """
+    flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if flat.ndim != 1:
+        raise HeedfulError(
+            f"an array of shape {_by(labels.shape)} where labels are wanted, in {place}; give one an image"
+        )
+    if flat.dtype.kind == "S":
+        return [text.decode("utf-8", "replace") for text in flat.tolist()]
+    if flat.dtype.kind == "U":
+        return flat.tolist()
+    if flat.dtype.kind not in "bui":
+        raise HeedfulError(f"labels of type {flat.dtype}, in {place}; give whole numbers or texts")
+    numbers = flat.astype(np.int64).tolist()
+    if classes is None:
+        return [str(number) for number in numbers]
+    names = label_names(classes, None, f"'classes' of {place}")
+    outside = next((number for number in numbers if not 0 <= number < len(names)), None)
+    if outside is not None:
+        raise HeedfulError(
+            f"label {outside} and only {len(names)} names of classes, in {place}; give every number a name"
+        )
+    return [names[number] for number in numbers]
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape)) or "()"
+
+
+def channel_moments(images: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (C,) of each channel, as fractions of 255, over all pixels of uint8 (C, H, W) images.
+
+    The images are looked at one after the other. How often each of the 256 values occurs is counted, and the sums over
+    these counts are exact whole numbers: var = (n Σ x² − (Σ x)²) / n².
+
+    >>> mean, std = channel_moments([np.array([[[0, 255]]], np.uint8), np.array([[[255, 0]]], np.uint8)])
+    >>> mean.tolist(), std.tolist()
+    ([0.5], [0.5])
+    """
+    counts: list[np.ndarray] = []
+    for image in images:
+        counts = counts or [np.zeros(256, np.int64) for _ in image]
+        rows = max(1, COUNTED // image.shape[2])
+        for count, channel in zip(counts, image, strict=True):
+            for start in range(0, len(channel), rows):
+                count += np.bincount(channel[start : start + rows].ravel(), minlength=256)
+    found = [_moments([int(one) for one in count]) for count in counts]
+    return np.array([mean for mean, _ in found]), np.array([std for _, std in found])
+
+
+def _moments(count: list[int]) -> tuple[float, float]:
+    number = sum(count)
+    total = sum(value * times for value, times in enumerate(count))
+    squares = sum(value * value * times for value, times in enumerate(count))
+    return total / number / 255, ((number * squares - total * total) / number**2) ** 0.5 / 255
+
+
+USUAL = re.compile(r"(train|t10k|test)-(images|labels)[.-]idx\d-ubyte(\.gz|\.xz|\.zst)?")
+PARTS = {"train": "train", "t10k": "test", "test": "test"}
+UNSIGNED_BYTES = 8  # of the codes of types, the one in which images and their labels are shipped
+PACKED = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz", b"(\xb5": ".zst"}  # how compressed files begin
+
+
+def mnist_files(folder: str) -> dict[str, tuple[str, str]]:
+    """Part → (images, labels), the paths of files that have MNIST's own names; a part with one of two is left out."""
+    found: dict[str, dict[str, str]] = {}
+    for path in sorted(Path(folder).iterdir(), reverse=True):  # reversed: the plain file counts before its .gz
+        if match := USUAL.fullmatch(path.name):
+            found.setdefault(PARTS[match[1]], {})[match[2]] = str(path)
+    whole = {part: (files["images"], files["labels"]) for part, files in found.items() if len(files) == 2}
+    return {part: whole[part] for part in ("train", "test") if part in whole}
+
+
+def read_idx(path: str) -> np.ndarray:
+    """The array of unsigned bytes in an IDX file.
+
+    The file is two zero bytes, the code of the type, the number of dimensions, their sizes (32 bits each, the highest
+    byte first), then the values in C order. Raises `HeedfulError`, naming the file and what was found, for any other
+    beginning or type, and for a file that is cut off or goes on too long.
+    """
+    with opened(path) as stream:
+        content = stream.read()
+    if len(content) < 4 or content[:2] != b"\0\0":
+        found = f"begins with 0x{content[:4].hex()}" if content else "is empty"
+        packed = PACKED.get(content[:2])
+        remedy = (
+            f"it is compressed, so name it {Path(path).name}{packed}"
+            if packed and not path.endswith(COMPRESSED)
+            else "give images and labels as MNIST ships them, an image folder, .npz or a table"
+        )
+        raise HeedfulError(f"{path} {found} and is no IDX file; {remedy}")
+    if content[2] != UNSIGNED_BYTES:
+        raise HeedfulError(f"values of type 0x{content[2]:02x}, in {path}; store unsigned bytes (type 0x08)")
+    head = 4 + 4 * content[3]
+    shape = tuple(int(size) for size in np.frombuffer(content[4:head], ">u4")) if len(content) >= head else ()
+    wanted = prod(shape)
+    if not shape or len(content) - head != wanted:
+        sizes = f"{' × '.join(map(str, shape))} = {wanted:,}" if shape else f"{content[3]} dimensions"
+        raise HeedfulError(
+            f"{max(0, len(content) - head):,} values where the head says {sizes}, in {path}; copy or download it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+
+
+# Part → the names of its images and labels: Keras's, then MedMNIST's.
+NAMES = {
+    "train": (("x_train", "y_train"), ("train_images", "train_labels")),
+    "valid": (
+        ("x_val", "y_val"),
+        ("x_valid", "y_valid"),
+        ("val_images", "val_labels"),
+        ("valid_images", "valid_labels"),
+    ),
+    "test": (("x_test", "y_test"), ("test_images", "test_labels")),
+}
+WHOLE = (("images", "labels"), ("x", "y"), ("X", "y"))  # of a file without parts
+CLASSES = "classes"  # the names of the labels 0, 1, ...
+
+
+class Arrays(NamedTuple):
+    """What a file holds of one part; `labels` is None where none are wanted, `keys` are the names in the file."""
+
+    images: np.ndarray
+    labels: np.ndarray | None
+    classes: np.ndarray | None
+    keys: tuple[str, ...]
+
+
+def npz_splits(path: str) -> tuple[str, ...]:
+    """Of "train", "valid" and "test" those whose images the file holds."""
+    keys = _keys(path)
+    return tuple(part for part, pairs in NAMES.items() if any(images in keys for images, _ in pairs))
+
+
+def read_npz(path: str, part: str | None, names: Sequence[str] | None, labelled: bool) -> Arrays:
+    """The arrays of a part (None: of a file without parts), or those that `names` names: (images, labels).
+
+    Nothing is unpickled. Raises `HeedfulError`, naming the file, where it is broken or holds no such arrays.
+    """
+    keys = _keys(path)
+    if names is not None:
+        chosen = tuple(names)
+    else:
+        pairs = WHOLE if part is None else NAMES[part]
+        chosen = next((pair for pair in pairs if pair[0] in keys), pairs[0])[: 1 + labelled]
+    missing = next((key for key in chosen if key not in keys), None)
+    if missing is not None:
+        hint = nearest(missing, keys) if names else ""  # of a name that nobody wrote none is a misspelling
+        hint = hint if hint.startswith("did you mean") else "say which to use: --data.columns IMAGES,LABELS"
+        raise HeedfulError(f"no array {missing!r} among {', '.join(map(repr, keys[:12]))}, in {path}; {hint}")
+    with _npz(path) as file:
+        classes = file[CLASSES] if labelled and CLASSES in keys else None
+        return Arrays(file[chosen[0]], file[chosen[1]] if labelled else None, classes, chosen)
+
+
+def _keys(path: str) -> list[str]:
+    with _npz(path) as file:
+        return list(file)
+
+
+@contextmanager
+def _npz(path: str) -> Iterator[Mapping[str, np.ndarray]]:
+    """The arrays, each read when it is asked for; what breaks meanwhile is said in one line."""
+    try:
+        with opened(path) as stream, np.load(stream, allow_pickle=False) as file:
+            yield file
+    except HeedfulError:
+        raise
+    except Exception as error:  # of zip files, of NumPy's own format, and of an .npy that is named .npz
+        reason = " ".join(str(error).split()) or type(error).__name__
+        remedy = "save numbers or strings" if "pickle" in reason else "save it anew with numpy.savez"
+        raise HeedfulError(f"{path} cannot be read as .npz ({reason}); {remedy}") from error
