@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
-from heedful.data import builtin, image_folder, image_table, images
+from heedful.data import builtin, image_folder, images
 from heedful.data.cells import whole
 from heedful.data.conll import sentences_of, without_prefix
 from heedful.data.file_formats import EXTENSIONS, format_of
@@ -236,7 +236,7 @@ def _images(
                 yield given
                 continue
             line = int(given.where.rpartition(":")[2])
-            yield given._replace(input=image_table.picture(given.input, source, line))
+            yield given._replace(input=images.picture(given.input, source, line))
 
 
 def described(given: Given) -> str:
