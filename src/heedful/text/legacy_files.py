@@ -10,9 +10,9 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from heedful.errors import HeedfulError
-from heedful.text import sentencepiece, vocabulary
+from heedful.text import sentencepiece
 from heedful.text.sentencepiece import Piece
-from heedful.text.tokenizer_config import Facts, content, plain, said
+from heedful.text.tokenizer_config import Facts, content, plain, read_json, said
 from heedful.text.tokenizer_types import FAMILIES, ROLES, Family
 
 Built = tuple[Tokenizer, list[AddedToken]]  # and what is found in a text before it is cut
@@ -58,11 +58,11 @@ def _load(
 
 def _byte_level(files: list[Path], facts: Facts, settings: dict[str, Any], target: bool) -> Built:
     """GPT-2's byte-pair encoding (Radford et al. 2019), which RoBERTa and BART took over."""
-    ids = vocabulary.table(files[0])
+    ids = _json_vocabulary(files[0])
     named = facts.named(facts.family or FAMILIES["gpt2"], ids.__contains__)
     unknown, end = (content(named[role]) if role in named else None for role in ("unk_token", "eos_token"))
     spelled = unknown == end or unknown not in ids  # GPT-2 spells every byte: it has no token for the unknown
-    tokenizer = Tokenizer(models.BPE(ids, vocabulary.merges(files[1], ids), unk_token=None if spelled else unknown))
+    tokenizer = Tokenizer(models.BPE(ids, _merges(files[1], ids), unk_token=None if spelled else unknown))
     prefix = settings.get("add_prefix_space", False)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=settings.get("trim_offsets", False))
@@ -72,7 +72,7 @@ def _byte_level(files: list[Path], facts: Facts, settings: dict[str, Any], targe
 
 def _wordpiece(files: list[Path], facts: Facts, settings: dict[str, Any], target: bool) -> Built:
     """BERT's pipeline (Devlin et al. 2019)."""
-    ids = vocabulary.lines(files[0])
+    ids = _line_vocabulary(files[0])
     unknown = content(settings.get("unk_token", "[UNK]"))
     if unknown not in ids:
         raise HeedfulError(f"{files[0]} lacks the unknown token {unknown!r}; download it again")
@@ -117,7 +117,7 @@ def _two_sided(files: list[Path], facts: Facts, settings: dict[str, Any], target
     if target:
         spm = spm.with_name("target.spm")
         table = table.with_name("target_vocab.json") if settings["separate_vocabs"] else table
-    ids = vocabulary.table(table)
+    ids = _json_vocabulary(table)
     if max(ids.values()) >= len(ids):
         raise HeedfulError(f"{table} has {len(ids)} tokens and the id {max(ids.values())}; download it again")
     model = sentencepiece.read(spm)
@@ -195,3 +195,56 @@ def _surround(tokenizer: Tokenizer, folder: Path, family: Family, settings: dict
     )
     bytes_ = tokenizer.post_processor
     tokenizer.post_processor = processors.Sequence([bytes_, template]) if bytes_ is not None else template
+
+
+def _json_vocabulary(path: Path) -> dict[str, int]:
+    """Token → id of a JSON file. Raises `HeedfulError` where it is none, or two tokens share an id."""
+    found = read_json(path, missing=False)
+    wrong = next((token for token, number in found.items() if type(number) is not int or number < 0), None)
+    if wrong is not None or not found:
+        what = f"{wrong!r} has no id but {str(found[wrong])[:40]!r}" if wrong is not None else "it is empty"
+        raise HeedfulError(f"{path} is no vocabulary: {what}; download it again")
+    if len(set(found.values())) < len(found):
+        owners: dict[int, str] = {}
+        first, second, number = next((owners[n], t, n) for t, n in found.items() if owners.setdefault(n, t) != t)
+        raise HeedfulError(f"{path} gives {first!r} and {second!r} the same id, {number}; download it again")
+    return found
+
+
+def _line_vocabulary(path: Path) -> dict[str, int]:
+    """Token → id of a file with a token a line, counted from 0."""
+    tokens = _read(path).split("\n")  # not splitlines: published vocabularies hold other separators as tokens
+    if tokens and not tokens[-1]:
+        tokens.pop()
+    if not tokens:
+        raise HeedfulError(f"{path} is empty; download it again")
+    return {token.removesuffix("\r"): place for place, token in enumerate(tokens)}
+
+
+def _merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    """The pairs of a merges file, checked against the vocabulary. Raises `HeedfulError`, with the line, otherwise."""
+    found = []
+    for number, text in enumerate(_read(path).split("\n"), 1):
+        text = text.removesuffix("\r")
+        if not text.strip() or (number == 1 and text.startswith("#version")):
+            continue
+        pair = text.split(" ")
+        if len(pair) != 2:
+            raise HeedfulError(f"{path}, line {number}: {text[:40]!r} is no pair of tokens; download it again")
+        for token in (*pair, "".join(pair)):
+            if token not in vocabulary:
+                raise HeedfulError(
+                    f"{path}, line {number}: {token!r} is not in the vocabulary beside it; "
+                    "take both files from the same model"
+                )
+        found.append((pair[0], pair[1]))
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise HeedfulError(f"cannot read {path}: {error.strerror}; look at its permissions") from None
+    except UnicodeDecodeError as error:
+        raise HeedfulError(f"{path} is no text in UTF-8 (byte {error.start}); download it again") from error
