@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import heedful
-from heedful.data.sets.code_roles import SKIPPED
+from heedful.data.builtin.code_roles import SKIPPED
 from heedful.evaluation.evaluate import evaluate
 from heedful.settings import RunSettings
 from heedful.training.run import train

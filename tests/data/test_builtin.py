@@ -9,7 +9,7 @@ import pytest
 from babel import dates as babel
 
 from heedful.data import builtin, read
-from heedful.data.sets.dates import FIRST, FORMATS, LAST, split_of
+from heedful.data.builtin.dates import FIRST, FORMATS, LAST, split_of
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from heedful.data import builtin, parts, read
-from heedful.data.sets.code_roles import functions
+from heedful.data.builtin.code_roles import functions
 from heedful.errors import HeedfulError
 
 SPLITS = ("train", "valid", "test")
@@ -59,7 +59,7 @@ sep:attribute . count:method ( more:parameter ) try : print:function ( total:var
 
 
 def test_roles_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.data.sets.code_roles.LONGEST", 200)
+    monkeypatch.setattr("heedful.data.builtin.code_roles.LONGEST", 200)
     ((words, tags),) = functions(BY_HAND)
     found = [word if tag == "O" else f"{word}:{tag}" for word, tag in zip(words, tags, strict=True)]
     assert found == EXPECTED.split()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from heedful.data import Picture
-from heedful.data.sets import digits
+from heedful.data.builtin import digits
 from heedful.errors import HeedfulError
 
 datasets = pytest.importorskip("sklearn.datasets")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from heedful.data import builtin, read
-from heedful.data.sets import docstrings
+from heedful.data.builtin import docstrings
 from heedful.errors import HeedfulError
 
 PARTS = ("train", "valid", "test")

@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-from heedful.data.sets import functions
+from heedful.data.builtin import functions
 
 SOURCE = '''
 def short(x):

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from heedful.data import builtin, read
+from heedful.data.builtin.parameters import FORMS, LONGEST, MOST, described
 from heedful.data.rows import Kind, Span
-from heedful.data.sets.parameters import FORMS, LONGEST, MOST, described
 from heedful.errors import HeedfulError
 
 PARTS = ("train", "valid", "test")

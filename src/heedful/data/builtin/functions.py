@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from textwrap import dedent
 
-from heedful.data.sets.stdlib import PACKAGES, drawn, modules, no_source, parsed, text_of
+from heedful.data.builtin.stdlib import PACKAGES, drawn, modules, no_source, parsed, text_of
 from heedful.errors import HeedfulError
 
 SHARES = {"test": 0.1, "valid": 0.08}  # of all functions; the rest is for training

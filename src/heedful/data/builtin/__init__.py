@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from heedful.data.sets import code_roles, dates, digits, docstrings, functions, languages, parameters, stdlib
+from heedful.data.builtin import code_roles, dates, digits, docstrings, functions, languages, parameters, stdlib
 from heedful.errors import HeedfulError, nearest
 
 PREFIX = "builtin:"

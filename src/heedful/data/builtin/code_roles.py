@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from heedful.data.sets import stdlib
+from heedful.data.builtin import stdlib
 from heedful.errors import HeedfulError
 
 MOST = {"test": 300, "valid": 200, "train": 1200}  # functions of a part; each is made before those behind it

@@ -13,7 +13,7 @@ from functools import cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from heedful.data.sets.stdlib import PACKAGES, modules, no_source, parsed, text_of
+from heedful.data.builtin.stdlib import PACKAGES, modules, no_source, parsed, text_of
 from heedful.errors import HeedfulError
 
 SHARES = {"test": 0.08, "valid": 0.06}  # of all rows

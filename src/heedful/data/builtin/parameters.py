@@ -15,8 +15,8 @@ from functools import cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from heedful.data.builtin.stdlib import home, parsed, text_of
 from heedful.data.rows import Span
-from heedful.data.sets.stdlib import home, parsed, text_of
 from heedful.data.text_files import below
 from heedful.errors import HeedfulError
 
