@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and docs/benchmarks-training.md, and the pictures that they open with, made of the JSON.
+"""Writes docs/benchmarks.md and docs/benchmarks-training.md, with their pictures, from the JSON of the runs.
 
 python -m benchmarks.speed.page RESULTS.json [RESULTS.json ...] docs/benchmarks.md
 """
@@ -81,12 +81,12 @@ def page(told: Mapping[str, Any], picture: str, file: Path) -> Iterator[str]:
     if settings["short"]:
         yield "Written by the short form, which shows that the program works: none of these times means anything."
     if picture:
-        yield f"![How many times as fast ours is as the fastest other program of each work]({picture})"
+        yield f"![Speed of Heedful relative to the fastest other program of each work]({picture})"
     yield (
-        "Heedful and the programs that people use today, on the same weights, with the same threads, taking turns in "
-        "one run. *Of the bound* is the shortest time in which this machine can read and compute what the work needs, "
-        "over the time taken. *Ours is* says how many times as fast ours is in the same precision; for ours, how many "
-        "times as fast it is as its own float32. All of it by one command:"
+        "Heedful and other programs compute the same work with the same weights and threads, in turns in one "
+        "run. *Of the bound* is the shortest time in which this machine can read and compute what the work "
+        "needs, divided by the measured time. *Ours is* is the speed of Heedful relative to a program in the "
+        "same precision; for Heedful itself, relative to its own float32. One command measures all of it:"
     )
     yield f"    {command(told, file)}"
     for row, works in report.rows(told["works"]).items():
@@ -108,12 +108,12 @@ def table(works: Sequence[Mapping[str, Any]]) -> str:
 
 
 def cell(one: Mapping[str, Any] | None) -> str:
-    """Time, share and ratio of one program; a time of other answers is struck out."""
+    """Time, share and ratio of one program; a time with a wrong output is struck out."""
     if one is None:
         return "– | |"
     time = report.number(one["ms"])
     if one["agrees"] is False:
-        return f"~~{time}~~ other answers | |"
+        return f"~~{time}~~ other outputs | |"
     return " | ".join((time, report.line(one)[3], report.faster(one)))
 
 
@@ -125,12 +125,12 @@ def how(told: Mapping[str, Any]) -> Iterator[str]:
     ceilings = told["ceilings"]
     yield "## How it is measured"
     yield (
-        "Each program has a process of its own, is opened once, does the work once uncounted, and then once in each "
-        f"round, in turns; while one works the others sleep. There were {settings['rounds']} rounds. Works under half "
-        "a second are repeated within a turn. Times are medians over the rounds; ratios and shares are taken within "
-        "each round, against what the others did and what the machine could do in the same seconds, and the median of "
-        "them counts. The bound is the slower of reading and computing, at the ceilings of the same round. Weights are "
-        "random, from one seed, with blocks that matter to the answer."
+        "Each program runs in its own process, loads once, does the work once uncounted, and then once in "
+        f"each round, in turns; the others sleep meanwhile. There were {settings['rounds']} rounds. Works "
+        "under half a second are repeated within a turn. Times are medians over the rounds. Ratios and "
+        "shares are computed within each round, against the other programs and the machine's ceilings of the "
+        "same seconds, and their median is shown. The bound is the slower of reading and computing, at the "
+        "ceilings of the same round. Weights are random, from one seed, with blocks that affect the output."
     )
     if ANSWERING in kinds(told):
         yield from of_answers()
@@ -152,26 +152,27 @@ def of_answers() -> Iterator[str]:
     """How answers are measured."""
     yield (
         "Generations are greedy, and none may end early. `plain` is a model as training leaves it, without "
-        "`heedful.kernels.optimize`. Every answer is compared. Our plain float32 model reads the tokens that each "
-        f"program chose: in float32 none may lie more than {TOLERANCE['float32']} standard deviations below its best, "
-        "in lower precisions no more than rounding explains; beams are compared by log-probability, states and logits "
-        "by their largest difference. A time with another answer is struck out. x-transformers is measured with "
-        "weights of its own and is not compared."
+        "`heedful.kernels.optimize`. Every output is compared. Our plain float32 model reads the tokens of "
+        f"each program: in float32 none may lie more than {TOLERANCE['float32']} standard deviations below "
+        "its best, in lower precisions no more than rounding explains; beams are compared by "
+        "log-probability, states and logits by their largest difference. A time with a wrong output is "
+        "struck out. x-transformers is measured with its own weights and is not compared."
     )
 
 
 def of_steps() -> Iterator[str]:
     """How steps of training are measured."""
     yield (
-        "A step of training is forward, backward, the gradients clipped to a norm of 1, and AdamW, on one batch again "
-        "and again, without dropout but where the title says so, with weights in float32 (under bfloat16: autocast). "
-        "`ours` is our whole `Loop`, with its loader and log, without checkpoints; `bare loop` is the same model and "
-        "loss in five lines, and *ours is* beside it what the loop costs: 0.99 × is one in a hundred. Others take the "
-        "batch as it is padded; ours leaves padding out where it can. All take PyTorch's one-pass AdamW, but nanoGPT "
-        "its own choice. The losses of the first steps are compared with those of our plain model in float32: they may "
-        f"differ by {100 * LOSSES['float32']:g} % in float32, by {100 * LOSSES['bfloat16']:g} % in bfloat16. With "
-        "dropout each draws its own, and nothing is compared. The bound is of 6 operations for each weight of a matrix "
-        "and each real token, those of attention, and what AdamW reads and writes."
+        "A step of training is forward, backward, gradients clipped to a norm of 1, and AdamW, on the same "
+        "batch each time, without dropout unless the title says so, with weights in float32 (under bfloat16: "
+        "autocast). `ours` is the whole `Loop`, with its loader and log, without checkpoints. `bare loop` is "
+        "the same model and loss in five lines; *ours is* beside it is the cost of the loop: 0.99 × is one "
+        "in a hundred. Other programs take the batch as it is padded; ours leaves padding out where it can. "
+        "All use PyTorch's one-pass AdamW, except nanoGPT, which has its own choice. The losses of the first "
+        "steps are compared with those of our plain model in float32: they may differ by "
+        f"{100 * LOSSES['float32']:g} % in float32, by {100 * LOSSES['bfloat16']:g} % in bfloat16. With dropout each "
+        "program draws its own numbers, and nothing is compared. The bound is 6 operations for each weight "
+        "of a matrix and each real token, those of attention, and the reads and writes of AdamW."
     )
 
 
@@ -180,9 +181,9 @@ def left(told: Mapping[str, Any]) -> Iterator[str]:
     yield "## What is not measured"
     reasons = {name: why for row in told["left_out"].values() for name, why in row.items()}
     general = (
-        "Loading and converting; reading and writing text; memory. Sampling, long contexts, and sentences "
-        "that end at different times. `transformers` compiled, whose first call takes a minute and more. Other "
-        "machines: ratios hold for this one."
+        "Loading and converting; reading and writing text; memory. Sampling, long contexts, and rows that "
+        "end at different times. `transformers` compiled, whose first call takes over a minute. Other "
+        "machines: the ratios hold for this one."
     )
     yield general
     yield "\n".join(f"- {name}: {why}" for name, why in reasons.items())
