@@ -26,7 +26,7 @@ from heedful.config import (
 )
 from heedful.presets import transformer
 from heedful.views.figures import Arrow, Box, flow, heads, matrix
-from heedful.views.maps import Maps
+from heedful.views.map_data import Maps
 
 START, END = 0, 1
 letters = string.ascii_lowercase

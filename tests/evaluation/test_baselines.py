@@ -26,7 +26,7 @@ from heedful.tasks.baselines import linear_images, linear_text, packed
 from heedful.tasks.sources import divided
 from heedful.tasks.text_generation import TextGeneration
 from heedful.training.report import card_of
-from heedful.views.draw import draw_report
+from heedful.views.run_figures import draw_report
 
 FRUIT = ["apple", "pear", "plum", "quince", "fig", "grape"]
 TOOLS = ["hammer", "saw", "chisel", "drill", "pliers", "file"]

@@ -722,7 +722,7 @@ def test_a_whole_run_from_files(tmp_path: Path) -> None:
     """Trained from nothing and gone on with, evaluated with its mistakes drawn, and asked."""
     from heedful.evaluation.evaluate import evaluate
     from heedful.training.run import train
-    from heedful.views.draw import draw_report
+    from heedful.views.run_figures import draw_report
 
     documents = [
         {"title": each.values["context"], "paragraphs": [{"context": each.values["context"], "qas": [asked]}]}
@@ -760,7 +760,7 @@ def test_half_a_surrogate_pair_in_what_the_model_does_not_read(tmp_path: Path) -
     """JSON can write it in a title, an id and an unknown key, and UTF-8 cannot write it anywhere."""
     from heedful.evaluation.evaluate import evaluate
     from heedful.training.run import train
-    from heedful.views.draw import draw_report
+    from heedful.views.run_figures import draw_report
 
     documents: list[dict[str, Any]] = []
     for i, each in enumerate(SETS["all"]):

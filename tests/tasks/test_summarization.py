@@ -28,9 +28,9 @@ from heedful.tasks.specific import prefix_of, specific
 from heedful.tasks.summarization import Summarization, lead, sentence
 from heedful.tasks.task import Answer
 from heedful.text import Tokenizer
-from heedful.views.inspect.ask import Ask
-from heedful.views.inspect.reading import read_source
-from heedful.views.inspect.subject import opened
+from heedful.views.inspect.model_input import read_source
+from heedful.views.inspect.opened_model import opened
+from heedful.views.inspect.request import Ask
 
 PLACES = ["lake", "hill", "valley", "island"]
 TEXTS = [(f"the red bird sang on the {place} all day and flew on", f"a bird on the {place}") for place in PLACES]

@@ -13,8 +13,8 @@ from PIL import Image
 
 from heedful.errors import HeedfulError
 from heedful.views import confusion_svg, convert, figures, fonts, loss_curve, patch_grid_svg
-from heedful.views.lowered import lowered, parsed, steps
-from heedful.views.maps import Maps
+from heedful.views.inline_style import lowered, parsed, steps
+from heedful.views.map_data import Maps
 
 reportlab = pytest.importorskip("reportlab", reason="reportlab is not installed: pip install 'heedful[figures]'")
 pytest.importorskip("resvg_py", reason="resvg_py is not installed: pip install 'heedful[figures]'")

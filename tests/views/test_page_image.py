@@ -9,7 +9,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views.blocks import Plan, joined, kept, plan
-from heedful.views.image import ImageMaps, image_page
+from heedful.views.image_html import ImageMaps, image_page
 
 
 def rows(*shape, seed=0):

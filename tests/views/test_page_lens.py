@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.lens import Lens, lens_page
+from heedful.views.lens_html import Lens, lens_page
 
 READ = [" the", " cat", " s", "at"]
 NAMES = [" a", " b", " c", "<b>&amp;</script>", "\n", " é"]

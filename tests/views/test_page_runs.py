@@ -14,7 +14,7 @@ from heedful.serving import server as serving
 from heedful.serving.runs import Runs
 from heedful.serving.server import Server
 from heedful.views.page import page as page_of
-from heedful.views.runs import runs_page
+from heedful.views.runs_html import runs_page
 
 
 def line(step: int, **more: Any) -> str:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.maps import Maps
+from heedful.views.map_data import Maps
 from heedful.views.sparse import Cut, cut, grouped, kept
-from heedful.views.steps import Steps, steps_page
+from heedful.views.steps_html import Steps, steps_page
 
 PROMPT = ["<s>", " The", " cat"]
 MADE = [" s", "at", " down", ".", "\n", "It"]

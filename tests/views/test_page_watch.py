@@ -13,8 +13,8 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.training.series import Seen, Series
-from heedful.views.maps import Maps
-from heedful.views.watch import MEAN, Look, Watched, draw_watch, read_watch, watch_page
+from heedful.views.map_data import Maps
+from heedful.views.watch_html import MEAN, Look, Watched, draw_watch, read_watch, watch_page
 
 SOURCE, TARGET = [" the", " cat", " sat", "</s>"], [" le", " chat", "</s>"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views.curve import chief, curve, log_ticks, loss_curve, thinned, ticks
-from heedful.views.draw import draw_run
+from heedful.views.run_figures import draw_run
 
 SVG = "{http://www.w3.org/2000/svg}"
 STEPS = [json.loads(line) for line in (json.dumps({"step": s, "loss": 5 * 0.99**s}) for s in range(1, 200))]

@@ -16,8 +16,8 @@ from heedful.data import Picture, Row
 from heedful.errors import HeedfulError
 from heedful.metrics.classification import Mistakes
 from heedful.views import mistakes_html, mistakes_svg
-from heedful.views.draw import draw_report
 from heedful.views.mistakes import Mistake
+from heedful.views.run_figures import draw_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</svg></td><script>alert(1)</script>\ud800 & \"'"

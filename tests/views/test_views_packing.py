@@ -8,7 +8,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views import packing
-from heedful.views.maps import Maps, block_means, edges
+from heedful.views.map_data import Maps, block_means, edges
 from heedful.views.packing import fitted, overviewed, packed
 
 

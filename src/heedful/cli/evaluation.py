@@ -43,7 +43,7 @@ def evaluate(
 
     from heedful.cli.scores import print_result
     from heedful.evaluation.evaluate import evaluate as run
-    from heedful.views.draw import draw_report
+    from heedful.views.run_figures import draw_report
 
     columns = DataSettings(columns=columns).columns
     result = run(

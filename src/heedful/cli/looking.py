@@ -62,7 +62,7 @@ def inspect(
 ) -> None:
     """Look inside a model: attention, generated text step by step, what each layer would say, and more."""
     check_model(model)
-    from heedful.views.inspect.ask import Ask, called, check_format
+    from heedful.views.inspect.request import Ask, called, check_format
 
     if out is not None:
         check_format(out)

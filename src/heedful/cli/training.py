@@ -44,8 +44,8 @@ def train(
     from heedful.cli.scores import print_result
     from heedful.training.run import train as run
     from heedful.training.run import tried
-    from heedful.views.draw import draw_report, draw_run
-    from heedful.views.watch import draw_watch
+    from heedful.views.run_figures import draw_report, draw_run
+    from heedful.views.watch_html import draw_watch
 
     if find_lr:
         found = tried(settings, quiet=json)

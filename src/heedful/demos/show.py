@@ -21,7 +21,7 @@ from heedful.tasks.task import Measured
 from heedful.training.run import train
 from heedful.util.locks import contents
 from heedful.util.terminal import program
-from heedful.views.draw import draw_report, draw_run
+from heedful.views.run_figures import draw_report, draw_run
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from heedful.errors import HeedfulError
 from heedful.serving.runs import Runs
 from heedful.util.values import to_json
-from heedful.views.runs import runs_page
+from heedful.views.runs_html import runs_page
 
 HOST = "127.0.0.1"  # no other machine is answered
 NAMES = {HOST, "localhost"}  # by which a browser may know it

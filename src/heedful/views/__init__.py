@@ -27,15 +27,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heedful.views.attention import attention_page, attention_svg
+    from heedful.views.attention_html import attention_page, attention_svg
     from heedful.views.confusion import confusion_svg
     from heedful.views.curve import loss_curve
-    from heedful.views.image import ImageMaps, image_page
-    from heedful.views.lens import Lens, lens_page
-    from heedful.views.maps import Maps
+    from heedful.views.image_html import ImageMaps, image_page
+    from heedful.views.lens_html import Lens, lens_page
+    from heedful.views.map_data import Maps
     from heedful.views.mistakes import mistakes_html, mistakes_svg
     from heedful.views.patches import feature_maps_svg, patch_grid_svg, strip_svg
-    from heedful.views.steps import Steps, steps_page
+    from heedful.views.steps_html import Steps, steps_page
     from heedful.views.weights import merge_words
 
 __all__ = [
@@ -59,22 +59,22 @@ __all__ = [
 ]
 
 _HOME = {
-    "ImageMaps": "image",
-    "Lens": "lens",
-    "Maps": "maps",
-    "Steps": "steps",
-    "attention_page": "attention",
-    "attention_svg": "attention",
+    "ImageMaps": "image_html",
+    "Lens": "lens_html",
+    "Maps": "map_data",
+    "Steps": "steps_html",
+    "attention_page": "attention_html",
+    "attention_svg": "attention_html",
     "confusion_svg": "confusion",
     "feature_maps_svg": "patches",
-    "image_page": "image",
-    "lens_page": "lens",
+    "image_page": "image_html",
+    "lens_page": "lens_html",
     "loss_curve": "curve",
     "merge_words": "weights",
     "mistakes_html": "mistakes",
     "mistakes_svg": "mistakes",
     "patch_grid_svg": "patches",
-    "steps_page": "steps",
+    "steps_page": "steps_html",
     "strip_svg": "patches",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heedful.views.maps import Maps
+from heedful.views.map_data import Maps
 from heedful.views.parts import piece
 from heedful.views.text import direction, escaped
 from heedful.views.weights import starts

@@ -10,7 +10,7 @@ from pathlib import Path
 from heedful.errors import HeedfulError
 from heedful.util import files
 from heedful.views import fonts
-from heedful.views.lowered import NAME, lowered
+from heedful.views.inline_style import NAME, lowered
 from heedful.views.text import width
 
 SUFFIXES = (".svg", ".png", ".pdf")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.maps import Array, Maps, block_means, edges
+from heedful.views.map_data import Array, Maps, block_means, edges
 from heedful.views.parts import data, piece, size
 
 FINE = 500_000  # up to so many weights each takes 16 bits, beyond 8

@@ -16,7 +16,7 @@ from typing import Any
 
 from heedful.errors import HeedfulError
 from heedful.views import fonts
-from heedful.views.lowered import NAME, XLINK, numbers, steps
+from heedful.views.inline_style import NAME, XLINK, numbers, steps
 
 POINT = 0.75  # of a pixel: 96 pixels and 72 points are an inch
 SHARP = 600 / 96  # of texts that become pictures

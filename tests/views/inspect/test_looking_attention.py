@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import heedful
-from heedful.views.inspect import attention
-from heedful.views.inspect.ask import Ask
+from heedful.views.inspect import attention_view as attention
 from heedful.views.inspect.inspect import inspect
-from heedful.views.inspect.reading import read
-from heedful.views.inspect.subject import opened
+from heedful.views.inspect.model_input import read
+from heedful.views.inspect.opened_model import opened
+from heedful.views.inspect.request import Ask
 
 Make = Callable[[str], Path]
 

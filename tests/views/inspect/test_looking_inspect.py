@@ -11,9 +11,9 @@ import pytest
 
 import heedful
 from heedful.presets import get
-from heedful.views.inspect.ask import Ask, asked, within
 from heedful.views.inspect.catalogue import VIEWS
-from heedful.views.inspect.look import Look
+from heedful.views.inspect.request import Ask, asked, within
+from heedful.views.inspect.result import Look
 
 Make = Callable[[str], Path]
 TEXT = "a small dog sees"

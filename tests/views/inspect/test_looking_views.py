@@ -14,7 +14,7 @@ import heedful
 from heedful.generation import decode
 from heedful.inspection import intervene
 from heedful.text import Tokenizer
-from heedful.views.inspect import steps as steps_view
+from heedful.views.inspect import steps_view
 from heedful.views.inspect.inspect import inspect
 
 Make = Callable[[str], Path]
@@ -209,7 +209,7 @@ def test_the_gradient_of_the_next_token(made: Make) -> None:
 def test_the_gradient_of_a_text_too_long_to_be_drawn(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page has the last pieces, next to the answer, and says so; the numbers are of all."""
     whole = inspect(made("decoder"), "two cats see a dog", view="gradient")
-    monkeypatch.setattr("heedful.views.inspect.gradient.DRAWN", 2)
+    monkeypatch.setattr("heedful.views.inspect.gradient_views.DRAWN", 2)
     cut = inspect(made("decoder"), "two cats see a dog", view="gradient")
     count = len(whole.data["pieces"])
     assert count > 2

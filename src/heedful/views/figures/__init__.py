@@ -13,12 +13,12 @@ and either way it is said. ``heedful.views.convert.write`` makes PNG and PDF of 
 
 from __future__ import annotations
 
-from heedful.views.figures.attention import heads, matrix
-from heedful.views.figures.images import filters, overlay, saliency
+from heedful.views.figures.all_heads import model
+from heedful.views.figures.diagrams import Arrow, Box, flow, masks
+from heedful.views.figures.matrices import grid, heat, lens
+from heedful.views.figures.one_head import heads, matrix
+from heedful.views.figures.overlays import filters, overlay, saliency
 from heedful.views.figures.plots import bars, functions, scatter
-from heedful.views.figures.schemes import Arrow, Box, flow, masks
-from heedful.views.figures.sheet import model
-from heedful.views.figures.tables import grid, heat, lens
 
 __all__ = [
     "Arrow",

@@ -9,7 +9,7 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views.curve import ticks
-from heedful.views.figures.parts import array, count, figure, plain, said, widest
+from heedful.views.figures.cells import array, count, figure, plain, said, widest
 from heedful.views.svg import label, titled
 from heedful.views.text import cut, escaped, visible, width
 

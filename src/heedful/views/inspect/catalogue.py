@@ -95,7 +95,9 @@ _MAPS = frozenset(OPTIONS)
 
 
 def _attention(shows: str) -> View:
-    return View(home="heedful.views.inspect.attention", shows=shows, has=lambda c: True, whose="any model", takes=_MAPS)
+    return View(
+        home="heedful.views.inspect.attention_view", shows=shows, has=lambda c: True, whose="any model", takes=_MAPS
+    )
 
 
 VIEWS: dict[str, View] = {
@@ -103,35 +105,35 @@ VIEWS: dict[str, View] = {
     "model": _attention("every layer and head at a glance"),
     "matrix": _attention("one head as a heat map"),
     "steps": View(
-        home="heedful.views.inspect.steps",
+        home="heedful.views.inspect.steps_view",
         shows="generated text token by token",
         has=writes,
         whose="models that write text",
         takes=frozenset({"layers", "heads", "decoding"}),
     ),
     "lens": View(
-        home="heedful.views.inspect.lens",
+        home="heedful.views.inspect.lens_view",
         shows="what every layer would say",
         has=speaks,
         whose="language models",
         takes=frozenset({"target", "layers", "queries", "decoding"}),
     ),
     "image": View(
-        home="heedful.views.inspect.image",
+        home="heedful.views.inspect.image_view",
         shows="an image's patches and what looks at them",
         has=lambda config: sees(config) and isinstance(config.head, ImageHead),
         whose="image classifiers",
         takes=frozenset({"layers", "heads"}),
     ),
     "gradient": View(
-        home="heedful.views.inspect.gradient",
+        home="heedful.views.inspect.gradient_views",
         shows="which parts of the input the answer hangs on",
         has=_explains,
         whose="models that write, classify or fill in",
         takes=frozenset({"target", "decoding"}),
     ),
     "embeddings": View(
-        home="heedful.views.inspect.embeddings",
+        home="heedful.views.inspect.vector_views",
         shows="the tokens' embeddings and their neighbours",
         has=reads,
         whose="models of text",

@@ -7,9 +7,9 @@ from typing import Any
 
 from heedful.inspection.image_patches import filters, patch_filters
 from heedful.views import figures
-from heedful.views.inspect.ask import Ask
-from heedful.views.inspect.look import Look
-from heedful.views.inspect.subject import Subject
+from heedful.views.inspect.opened_model import Subject
+from heedful.views.inspect.request import Ask
+from heedful.views.inspect.result import Look
 
 SHOWN = 28  # components, as in Dosovitskiy et al. 2021, figure 7
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.inspection.importance import head_importance
 from heedful.views import figures
-from heedful.views.inspect.ask import Ask
 from heedful.views.inspect.catalogue import classifies, translates
-from heedful.views.inspect.gradient import label_of
-from heedful.views.inspect.look import Look
-from heedful.views.inspect.reading import Array, Reading, read
-from heedful.views.inspect.subject import Subject
+from heedful.views.inspect.gradient_views import label_of
+from heedful.views.inspect.model_input import Array, Reading, read
+from heedful.views.inspect.opened_model import Subject
+from heedful.views.inspect.request import Ask
+from heedful.views.inspect.result import Look
 
 NAMES = {
     "encoder.attention": "encoder self-attention",

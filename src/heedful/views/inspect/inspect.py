@@ -9,10 +9,10 @@ from typing import Any
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES
 from heedful.inspection.eval_mode import evaluating
-from heedful.views.inspect.ask import Ask, check_view
 from heedful.views.inspect.catalogue import OPTIONS
-from heedful.views.inspect.look import Look
-from heedful.views.inspect.subject import Named, opened
+from heedful.views.inspect.opened_model import Named, opened
+from heedful.views.inspect.request import Ask, check_view
+from heedful.views.inspect.result import Look
 
 
 def inspect(

@@ -8,11 +8,11 @@ from typing import Any
 from heedful.config import AlibiPosition, LearnedPosition, NoPosition, RelativePosition, RotaryPosition
 from heedful.inspection.position_tables import position_bias, position_similarity
 from heedful.views import figures
-from heedful.views.inspect.ask import Ask
 from heedful.views.inspect.catalogue import stacks_of
-from heedful.views.inspect.look import Look
-from heedful.views.inspect.reading import Array
-from heedful.views.inspect.subject import Subject
+from heedful.views.inspect.model_input import Array
+from heedful.views.inspect.opened_model import Subject
+from heedful.views.inspect.request import Ask
+from heedful.views.inspect.result import Look
 
 USUAL = 64  # positions of schemes without a length of their own
 MOST = 64  # positions a side of a picture

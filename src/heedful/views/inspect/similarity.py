@@ -12,10 +12,10 @@ from heedful.config import EncoderDecoderConfig, PooledHead, SequenceHead, Visio
 from heedful.heads import pool
 from heedful.inspection.embedding_space import similarity
 from heedful.views import figures
-from heedful.views.inspect.ask import Ask
-from heedful.views.inspect.look import Look
-from heedful.views.inspect.reading import read, read_source, row_of
-from heedful.views.inspect.subject import Subject
+from heedful.views.inspect.model_input import read, read_source, row_of
+from heedful.views.inspect.opened_model import Subject
+from heedful.views.inspect.request import Ask
+from heedful.views.inspect.result import Look
 
 ROWS = {
     "first": "the first token",

@@ -9,7 +9,7 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views import raster
-from heedful.views.figures.parts import array, count, figure, plain, said, scale
+from heedful.views.figures.cells import array, count, figure, plain, said, scale
 from heedful.views.svg import ink, label, titled
 from heedful.views.text import cut, visible, width
 

@@ -15,7 +15,7 @@ from heedful.errors import HeedfulError
 from heedful.util.files import parse_json, write
 from heedful.views import raster
 from heedful.views.curve import METRICS
-from heedful.views.maps import Array, Maps
+from heedful.views.map_data import Array, Maps
 from heedful.views.page import asset, page
 from heedful.views.parts import data, piece, stored
 from heedful.views.text import escaped, visible

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from heedful.errors import HeedfulError, nearest
-from heedful.views.figures.parts import along, count, down, figure, rise, widest
+from heedful.views.figures.cells import along, count, down, figure, rise, widest
 from heedful.views.svg import label
 from heedful.views.text import visible, width
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 
 from heedful.errors import HeedfulError, chosen
-from heedful.views.maps import Maps
+from heedful.views.attention_picture import draw
+from heedful.views.map_data import Maps
 from heedful.views.packing import SIDE, fitted, overviewed
 from heedful.views.page import asset, page
 from heedful.views.parts import data, piece, size
-from heedful.views.picture import draw
 from heedful.views.text import direction, visible
 from heedful.views.weights import clearest, starts
 

@@ -15,11 +15,11 @@ from heedful.inspection.attention_maps import class_token_overlay, rollout
 from heedful.inspection.gradients import gradient_x_input
 from heedful.inspection.image_patches import grid, tokens
 from heedful.views import figures
-from heedful.views.image import ImageMaps, image_page
-from heedful.views.inspect.ask import Ask
-from heedful.views.inspect.look import Look
-from heedful.views.inspect.reading import read
-from heedful.views.inspect.subject import Subject
+from heedful.views.image_html import ImageMaps, image_page
+from heedful.views.inspect.model_input import read
+from heedful.views.inspect.opened_model import Subject
+from heedful.views.inspect.request import Ask
+from heedful.views.inspect.result import Look
 
 CLASSES = 5  # likeliest, told
 MOST = 64_000_000  # weights held at once: 256 MB

@@ -19,11 +19,11 @@ from heedful.errors import HeedfulError, nearest
 from heedful.inspection.gradients import Attribution, gradient_x_input
 from heedful.inspection.image_patches import grid
 from heedful.views import figures
-from heedful.views.inspect.ask import Ask
 from heedful.views.inspect.catalogue import classifies, sees, translates
-from heedful.views.inspect.look import Look
-from heedful.views.inspect.reading import Array, Reading, pieces_of, read
-from heedful.views.inspect.subject import Subject
+from heedful.views.inspect.model_input import Array, Reading, pieces_of, read
+from heedful.views.inspect.opened_model import Subject
+from heedful.views.inspect.request import Ask
+from heedful.views.inspect.result import Look
 
 MOST = 48  # target tokens that are explained: each is a forward and a backward of its own
 DRAWN = 500  # pieces of one picture, and of its table

@@ -23,9 +23,9 @@ from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.shared import check_texts, start_of
 from heedful.tasks.task import short
 from heedful.text import Tokenizer
-from heedful.views.inspect.ask import Ask
 from heedful.views.inspect.catalogue import stacks_of, translates, writes
-from heedful.views.inspect.subject import Subject
+from heedful.views.inspect.opened_model import Subject
+from heedful.views.inspect.request import Ask
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

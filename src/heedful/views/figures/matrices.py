@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.figures.parts import (
+from heedful.views.figures.cells import (
     SIZE,
     Values,
     along,
@@ -29,7 +29,7 @@ from heedful.views.svg import ink, label, titled
 from heedful.views.text import cut, visible, width
 
 if TYPE_CHECKING:
-    from heedful.views.lens import Lens
+    from heedful.views.lens_html import Lens
 
 CELLS = 40_000
 NAMED = 60  # names a side; of more, some positions
@@ -73,7 +73,7 @@ def heat(
     if numbers.size > CELLS:
         raise HeedfulError(
             f"{numbers.shape[0]:,} × {numbers.shape[1]:,} cells in one picture; draw a part, or block means"
-            f" (heedful.views.maps.block_means), of at most {CELLS:,}"
+            f" (heedful.views.map_data.block_means), of at most {CELLS:,}"
         )
     down_names = count(range(len(numbers)) if rows is None else rows, numbers.shape[0], "rows")
     along_names = count(range(numbers.shape[1]) if columns is None else columns, numbers.shape[1], "columns")

@@ -19,7 +19,7 @@ from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
 from heedful.tasks.shared import check_vocabulary, tokenizer_of
 from heedful.tasks.specific import prefix_of
 from heedful.text import Tokenizer
-from heedful.views.inspect.ask import Ask, asked, called
+from heedful.views.inspect.request import Ask, asked, called
 
 Named = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
 

@@ -7,11 +7,11 @@ from functools import partial
 from heedful.config import LanguageHead
 from heedful.inspection.logit_lens import logit_lens
 from heedful.views import figures
-from heedful.views.inspect.ask import Ask, within
-from heedful.views.inspect.look import Look
-from heedful.views.inspect.reading import Reading, pieces_of, read
-from heedful.views.inspect.subject import Subject
-from heedful.views.lens import Lens, lens_page
+from heedful.views.inspect.model_input import Reading, pieces_of, read
+from heedful.views.inspect.opened_model import Subject
+from heedful.views.inspect.request import Ask, within
+from heedful.views.inspect.result import Look
+from heedful.views.lens_html import Lens, lens_page
 
 MOST = 256  # positions of which it is asked where nobody says: each costs the head's work at every layer
 TOP = 5

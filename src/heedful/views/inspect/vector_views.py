@@ -8,10 +8,10 @@ from typing import Any
 from heedful.errors import HeedfulError
 from heedful.inspection.embedding_space import neighbours, picture, tables
 from heedful.views import figures
-from heedful.views.inspect.ask import Ask
-from heedful.views.inspect.look import Look
-from heedful.views.inspect.reading import pieces_of, read_source
-from heedful.views.inspect.subject import Subject
+from heedful.views.inspect.model_input import pieces_of, read_source
+from heedful.views.inspect.opened_model import Subject
+from heedful.views.inspect.request import Ask
+from heedful.views.inspect.result import Look
 from heedful.views.text import visible
 
 NEAR = 8  # neighbours of each token

@@ -10,7 +10,7 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views.chips import STEPS, Text, apart, texts
-from heedful.views.maps import Maps
+from heedful.views.map_data import Maps
 from heedful.views.page import asset, page
 from heedful.views.parts import MOST, data, piece, size, stored
 from heedful.views.sparse import cut, grouped, kept

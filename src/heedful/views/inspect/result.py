@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from heedful.util.files import write
-from heedful.views.inspect.ask import check_format
+from heedful.views.inspect.request import check_format
 from heedful.views.page import page
 from heedful.views.text import escaped
 

@@ -19,13 +19,13 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.inspection import observe
 from heedful.views import figures
-from heedful.views.attention import View, attention_page
-from heedful.views.inspect.ask import Ask, Span, within
+from heedful.views.attention_html import View, attention_page
 from heedful.views.inspect.catalogue import stacks_of, translates
-from heedful.views.inspect.look import Look
-from heedful.views.inspect.reading import Reading, read
-from heedful.views.inspect.subject import Subject
-from heedful.views.maps import Maps, edges
+from heedful.views.inspect.model_input import Reading, read
+from heedful.views.inspect.opened_model import Subject
+from heedful.views.inspect.request import Ask, Span, within
+from heedful.views.inspect.result import Look
+from heedful.views.map_data import Maps, edges
 from heedful.views.weights import clearest
 
 WHOLE = 3_000_000  # weights that a page shows without being asked to: under 5 MB of it
