@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -31,14 +30,6 @@ from heedful.config import (
 from heedful.models import build
 from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 from heedful.text import Tokenizer
-
-# the browser of the tests of pages: a conftest serves its own folder only
-_spec = importlib.util.spec_from_file_location("page_fixtures", Path(__file__).parents[1] / "views" / "conftest.py")
-assert _spec is not None
-_pages = importlib.util.module_from_spec(_spec)
-assert _spec.loader is not None
-_spec.loader.exec_module(_pages)
-browser, open_address, open_page = _pages.browser, _pages.open_address, _pages.open_page
 
 TEXTS = ["a small dog sees two cats", "the cats see a red ball", "le chien voit les chats", "un ballon rouge"]
 STACK = StackConfig(dim=16, depth=2, heads=4, position=LearnedPosition(length=32))
