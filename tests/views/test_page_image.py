@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.blocks import Plan, joined, kept, plan
-from heedful.views.image_html import ImageMaps, image_page
+from heedful.views.image_html import ImageMaps, Plan, image_page, joined, kept, plan
 
 
 def rows(*shape, seed=0):

@@ -9,8 +9,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views.map_data import Maps
-from heedful.views.sparse import Cut, cut, grouped, kept
-from heedful.views.steps_html import Steps, steps_page
+from heedful.views.steps_html import Cut, Steps, cut, grouped, kept_rows, steps_page
 
 PROMPT = ["<s>", " The", " cat"]
 MADE = [" s", "at", " down", ".", "\n", "It"]
@@ -83,7 +82,7 @@ def test_the_page_holds_every_weight_and_the_mean_of_heads():
 
 def test_of_long_rows_the_largest_weights_are_kept():
     weights = causal(2, 3, 5, 40)
-    pack = kept(weights, Cut(alone=True, most=7, steps=30))
+    pack = kept_rows(weights, Cut(alone=True, most=7, steps=30))
     true = np.concatenate([weights, weights.mean(1, keepdims=True)], 1)[:, :, :30]
     least = np.sort(true, -1)[..., -7:-6]
     true = np.where(true >= least, true, 0)

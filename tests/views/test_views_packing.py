@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views import packing
+from heedful.views import attention_html as packing
+from heedful.views.attention_html import fitted, overviewed, packed
 from heedful.views.map_data import Maps, block_means, edges
-from heedful.views.packing import fitted, overviewed, packed
 
 
 def rows(*shape, seed=0):

@@ -17,9 +17,9 @@ from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.task import Measured
 from heedful.tasks.translation import Translation
 from heedful.util.files import write
-from heedful.views.attention_html import attention_page, attention_svg
-from heedful.views.map_data import Maps
-from heedful.views.weights import merge_words
+from heedful.views.attention_html import attention_page
+from heedful.views.attention_picture import attention_svg
+from heedful.views.map_data import Maps, merge_words
 
 SHOWN = ("datetime-full", "date-full", "datetime-short", "date-long", "yQQQQ")  # formats of the examples, if there
 

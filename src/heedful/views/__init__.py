@@ -27,16 +27,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heedful.views.attention_html import attention_page, attention_svg
+    from heedful.views.attention_html import attention_page
+    from heedful.views.attention_picture import attention_svg
     from heedful.views.confusion import confusion_svg
     from heedful.views.curve import loss_curve
     from heedful.views.image_html import ImageMaps, image_page
     from heedful.views.lens_html import Lens, lens_page
-    from heedful.views.map_data import Maps
+    from heedful.views.map_data import Maps, merge_words
     from heedful.views.mistakes import mistakes_html, mistakes_svg
     from heedful.views.patches import feature_maps_svg, patch_grid_svg, strip_svg
     from heedful.views.steps_html import Steps, steps_page
-    from heedful.views.weights import merge_words
 
 __all__ = [
     "ImageMaps",
@@ -64,13 +64,13 @@ _HOME = {
     "Maps": "map_data",
     "Steps": "steps_html",
     "attention_page": "attention_html",
-    "attention_svg": "attention_html",
+    "attention_svg": "attention_picture",
     "confusion_svg": "confusion",
     "feature_maps_svg": "patches",
     "image_page": "image_html",
     "lens_page": "lens_html",
     "loss_curve": "curve",
-    "merge_words": "weights",
+    "merge_words": "map_data",
     "mistakes_html": "mistakes",
     "mistakes_svg": "mistakes",
     "patch_grid_svg": "patches",

@@ -1,27 +1,29 @@
-"""Attention of one text, or between two: a page to explore (HTML) and a picture (SVG)."""
+"""The page (HTML) of attention maps, and the packing of weights of any length into it."""
 
 from __future__ import annotations
 
+import base64
+import math
+import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from heedful.errors import HeedfulError, chosen
-from heedful.views.attention_picture import draw
-from heedful.views.map_data import Maps
-from heedful.views.packing import SIDE, fitted, overviewed
-from heedful.views.page import asset, page
-from heedful.views.parts import data, piece, size
+from heedful.views.map_data import Array, Maps, block_means, clearest, edges, starts
+from heedful.views.page import asset, data, page, piece, size
 from heedful.views.text import direction, visible
-from heedful.views.weights import clearest, starts
-
-__all__ = ["attention_page", "attention_svg"]
 
 View = Literal["heads", "model", "matrix"]
 SCRIPTS = ("parts", "attention_heads", "attention_matrix", "attention_overview", "attention_model", "attention")
+FINE = 500_000  # up to so many weights each takes 16 bits, beyond 8
+SIDE = 1024  # pieces a side of a window: beyond, a page's text is slow to lay out
+BLOCKS = 64  # a side of an overview
+OVERVIEWS = 600_000  # blocks in the overviews of all heads together
+FAR = 16  # deflating more than so many times the room is not worth the time: the window is cut at once
 LIMIT = 4_800_000  # bytes of a page: it opens at once, and under 5 MB it may be sent as a letter
-MOST = 120  # pieces a side of a picture: beyond, nobody reads them
 
 HEADS = """<section class="heads" data-view="heads" aria-label="heads: lines between the pieces">
 <div class="pair"><canvas aria-hidden="true"></canvas><div class="scroller"><div class="sides">
@@ -133,34 +135,106 @@ def _facts(maps: Maps) -> dict[str, Any]:
     }
 
 
-def attention_svg(
-    maps: Maps, *, title: str, layer: int | None = None, head: int | Literal["mean"] = "mean", note: str | None = None
-) -> str:
-    """A picture of one attention pattern for a README or a paper: lines between two columns of pieces, and a heat map.
+def packed(weights: Array) -> tuple[int, str]:
+    """The bits a weight takes, and the weights of [0, 1] in the array's order, deflated, in base64.
 
-    The keys run down on the left; a line goes from each key to each query that looks at it, as thick as the weight
-    (none below 5 %). The queries are at the same time the rows of the heat map, whose columns are the keys and whose
-    cells hold the weight in % (from 5 % on). Of a window, the window alone is drawn, and a line beneath says so.
+    16 bits hold ``round(65535 w)``, within 0.0008 percentage points of ``w``. 8 bits hold ``round(255 √w)``: the error
+    is at most 0.4 √w percentage points, so that the small weights of a long text are not all zero.
+    """
+    if weights.size <= FINE:
+        return 16, _deflated(np.rint(weights * 65535).astype("<u2"))
+    return 8, _deflated(np.rint(np.sqrt(weights) * 255).astype(np.uint8))
 
-    Args:
-        maps: where the pattern is.
-        title: the heading, and the picture's accessible name.
-        layer: a layer's number; the ``clearest`` by default.
-        head: a head's number, or "mean", the mean over the heads.
-        note: the line under the heading; by default it names what is drawn.
+
+def _deflated(codes: Array) -> str:
+    return base64.b64encode(zlib.compress(codes.tobytes(), 6)).decode("ascii")
+
+
+def fitted(maps: Maps, room: int) -> tuple[Maps, int, str]:
+    """``maps``, with a smaller window where its weights would take more than ``room`` bytes, its bits and the weights.
+
+    Where a window of the whole is cut, an overview of the whole is made; ``note`` says what is left out.
 
     Raises:
-        HeedfulError: a layer or head that is not there, or over 120 pieces a side.
+        HeedfulError: there is no room for a single weight of each head.
     """
-    layer = maps.layers[clearest(maps.weights)] if layer is None else layer
-    weights = maps.map(layer, None if head == "mean" else head)
-    if max(weights.shape) > MOST:
-        raise HeedfulError(
-            f"a picture of {weights.shape[1]} keys and {weights.shape[0]} queries cannot be read; draw a page instead,"
-            f" or at most {MOST} a side"
-        )
-    if note is None:
-        which = f"head {head}" if head != "mean" else f"mean of {len(maps.heads)} heads"
-        note = f"{maps.name}, layer {layer}, {which}. {maps.note}".strip()
-    queries, keys = maps.queries[slice(*maps.rows)], maps.keys[slice(*maps.columns)]
-    return draw([visible(word) for word in keys], [visible(word) for word in queries], np.asarray(weights), title, note)
+    tall, wide = maps.weights.shape[-2:]
+    rows, columns = min(SIDE, tall), min(SIDE, wide)
+    stack = len(maps.layers) * len(maps.heads)
+    if stack * rows * columns > FAR * room:
+        rows, columns = _smaller(rows, columns, FAR * room // stack)
+    under = _under_overview(maps)
+    left = room - (0 if under is maps else size(data(overviewed(under))))
+    while True:
+        whole = (rows, columns) == (tall, wide)
+        bits, text = packed(maps.weights[..., :rows, :columns])
+        if len(text) <= (room if whole else left):
+            return maps if whole else _windowed(under, rows, columns), bits, text
+        if rows == columns == 1 or left <= 0:
+            raise HeedfulError(
+                f"{len(maps.layers)} layers of {len(maps.heads)} heads do not fit a page; choose fewer layers or heads"
+            )
+        rows, columns = _smaller(rows, columns, int(rows * columns * 0.95 * left / len(text)))
+
+
+def _smaller(rows: int, columns: int, area: int) -> tuple[int, int]:
+    """A window of at most ``area`` weights: square where both sides are long, else the longer side is cut."""
+    side = math.isqrt(max(1, area))
+    if min(rows, columns) >= side:
+        return side, side
+    return (rows, max(1, area // rows)) if rows < columns else (max(1, area // columns), columns)
+
+
+def _under_overview(maps: Maps) -> Maps:
+    """``maps`` with an overview, where it has none and one can be made: where all weights are there."""
+    if maps.overview is not None or not maps.whole:
+        return maps
+    blocks = min(BLOCKS, len(maps.queries)), min(BLOCKS, len(maps.keys))
+    return replace(maps, overview=block_means(maps.weights, *blocks))
+
+
+def _windowed(maps: Maps, rows: int, columns: int) -> Maps:
+    """The first ``rows`` × ``columns`` weights of the window, and a note of it."""
+    top, left = maps.rows[0], maps.columns[0]
+    note = (
+        f"To keep this page small, it shows queries {top}:{top + rows} of {len(maps.queries):,} and keys"
+        f" {left}:{left + columns} of {len(maps.keys):,}; fewer layers or heads leave room for more."
+    )
+    return replace(
+        maps,
+        weights=maps.weights[..., :rows, :columns],
+        rows=(top, top + rows),
+        columns=(left, left + columns),
+        note=f"{maps.note} {note}".strip(),
+    )
+
+
+def overviewed(maps: Maps) -> dict[str, Any] | None:
+    """What a page holds of the overview: blocks' limits and first pieces, and their shares in 8 bits as in ``packed``.
+
+    A block's *share* is what its queries give, in the mean, to all of its keys together: mean weight × number of keys.
+    """
+    if maps.overview is None:
+        return None
+    tall = edges(len(maps.queries), maps.overview.shape[-2])
+    wide = edges(len(maps.keys), maps.overview.shape[-1])
+    shares: Array = maps.overview * np.diff(wide)
+    most = max(1, min(BLOCKS, math.isqrt(OVERVIEWS // (len(maps.layers) * len(maps.heads)))))
+    shares, tall = _coarser(shares * np.diff(tall)[:, None], tall, most, axis=-2)  # sums over a block's queries ...
+    shares = shares / np.diff(tall)[:, None]  # ... and their mean again
+    shares, wide = _coarser(shares, wide, most, axis=-1)
+    codes = np.rint(np.sqrt(shares.clip(0, 1)) * 255).astype(np.uint8)
+    said = {
+        f"{name}Said": [piece("".join(pieces[low : low + 8]).lstrip(" ")) for low in limits[:-1]]
+        for name, pieces, limits in (("rows", maps.queries, tall), ("columns", maps.keys, wide))
+    }
+    return {"rows": tall, "columns": wide, "weights": _deflated(codes), **said}
+
+
+def _coarser(sums: Array, limits: list[int], most: int, axis: int) -> tuple[Array, list[int]]:
+    """Neighbouring blocks added up until there are at most ``most`` along ``axis``; and the new limits."""
+    parts = len(limits) - 1
+    if parts <= most:
+        return sums, limits
+    chosen = edges(parts, most)
+    return np.add.reduceat(sums, chosen[:-1], axis=axis), [limits[i] for i in chosen]

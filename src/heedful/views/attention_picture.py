@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import numpy as np
+
+from heedful.errors import HeedfulError
+from heedful.views.map_data import Maps, Weights, clearest
 from heedful.views.svg import LINE, document, ink, label, thread
-from heedful.views.text import cut, width
-from heedful.views.weights import Weights
+from heedful.views.text import cut, visible, width
 
 SIZE = 14  # of the words, in pixels
 ROW = 25  # from one word to the next below
 GAP = 150  # between the columns, for the lines
 EDGE = 24  # free around everything
+MOST = 120  # pieces a side: beyond, nobody reads them
 WIDEST = 160  # a longer word is cut off
 FAINT = 0.05  # weights below draw no line and no number
 
@@ -72,3 +78,36 @@ def _cell(x: float, y: float, wide: float, w: float) -> list[str]:
     if w >= FAINT:
         parts.append(label(f"{100 * w:.0f}", x + wide / 2, y + ROW / 2 + 4, "number" + ink(w), "middle"))
     return parts
+
+
+def attention_svg(
+    maps: Maps, *, title: str, layer: int | None = None, head: int | Literal["mean"] = "mean", note: str | None = None
+) -> str:
+    """A picture of one attention pattern for a README or a paper: lines between two columns of pieces, and a heat map.
+
+    The keys run down on the left; a line goes from each key to each query that looks at it, as thick as the weight
+    (none below 5 %). The queries are at the same time the rows of the heat map, whose columns are the keys and whose
+    cells hold the weight in % (from 5 % on). Of a window, the window alone is drawn, and a line beneath says so.
+
+    Args:
+        maps: where the pattern is.
+        title: the heading, and the picture's accessible name.
+        layer: a layer's number; the ``clearest`` by default.
+        head: a head's number, or "mean", the mean over the heads.
+        note: the line under the heading; by default it names what is drawn.
+
+    Raises:
+        HeedfulError: a layer or head that is not there, or over 120 pieces a side.
+    """
+    layer = maps.layers[clearest(maps.weights)] if layer is None else layer
+    weights = maps.map(layer, None if head == "mean" else head)
+    if max(weights.shape) > MOST:
+        raise HeedfulError(
+            f"a picture of {weights.shape[1]} keys and {weights.shape[0]} queries cannot be read; draw a page instead,"
+            f" or at most {MOST} a side"
+        )
+    if note is None:
+        which = f"head {head}" if head != "mean" else f"mean of {len(maps.heads)} heads"
+        note = f"{maps.name}, layer {layer}, {which}. {maps.note}".strip()
+    queries, keys = maps.queries[slice(*maps.rows)], maps.keys[slice(*maps.columns)]
+    return draw([visible(word) for word in keys], [visible(word) for word in queries], np.asarray(weights), title, note)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.page import asset, page
-from heedful.views.parts import MOST, data, piece, size, stored
+from heedful.views.page import MOST, asset, data, page, piece, size, stored
 from heedful.views.text import escaped, visible
 
 FEW = 3  # candidates of a cell that are kept when a page grows too large

@@ -1,14 +1,18 @@
-"""What our HTML pages have in common: their looks, and that nothing but their own style and script acts on them."""
+"""HTML pages: the frame with its content policy, data as JSON, numbers as base64, and names of pieces."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from functools import cache
 from importlib.resources import files
+from typing import Any
+
+import numpy as np
 
 from heedful.views.fonts import SCRIPT_FAMILIES
-from heedful.views.text import escaped
+from heedful.views.text import escaped, visible
 
 
 def page(
@@ -52,3 +56,55 @@ def asset(name: str) -> str:
 def _digest(text: str) -> str:
     """What a Content-Security-Policy calls an inline style or script: nothing else may run on the page."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+LONGEST = 40  # characters of a piece: beyond, its end is left out and "…" says so
+MOST = 4_500_000  # bytes of data in a page, which itself stays under 5 MB
+
+
+def data(facts: Any) -> str:
+    """The element that holds a page's facts. Nothing in it can end it: ``<`` is written as an escape."""
+    text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    return f'<script type="application/json" id="data">{text}</script>'
+
+
+def stored(array: Any, kind: str) -> str:
+    """Numbers as bytes of a fixed type (little endian), in the array's order, in base64.
+
+    >>> stored([1, 258], "<u2")
+    'AQACAQ=='
+    """
+    return base64.b64encode(np.ascontiguousarray(array, dtype=kind).tobytes()).decode("ascii")
+
+
+def scaled(rows: Any, bits: int = 8) -> dict[str, Any]:
+    """Weights (..., N) as codes of ``bits``, 8 or 4, with each row's largest beside them, in base64.
+
+    A weight w of a row with the largest m is ``round(255 w / m)`` in 8 bits and ``round(15 √(w / m))`` in 4, where two
+    weights share a byte, the first in its low half.
+    """
+    largest = rows.max(axis=-1, keepdims=True)
+    shares = rows / np.where(largest > 0, largest, 1)
+    codes = (np.rint(shares * 255) if bits == 8 else np.rint(np.sqrt(shares) * 15)).astype(np.uint8).ravel()
+    if bits == 4:
+        codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
+        codes = codes[::2] | codes[1::2] << 4
+    return {"bits": bits, "largest": stored(largest, "<f4"), "codes": stored(codes, "u1")}
+
+
+def size(text: str) -> int:
+    """Bytes of UTF-8."""
+    return len(text.encode())
+
+
+def piece(text: str) -> str:
+    """A piece as it is named in a list: a space before it (``␣``) and the ends of lines (``↵``) are seen, and of a long
+    one only the beginning.
+
+    >>> piece(" Paris"), piece("\\n")
+    ('␣Paris', '↵')
+    """
+    shown = visible(text).replace("␊", "↵")
+    if text[:1] == " " and text.strip(" "):
+        shown = "␣" + shown
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"

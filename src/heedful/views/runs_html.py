@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heedful.views.page import asset, page
-from heedful.views.parts import data
+from heedful.views.page import asset, data, page
 from heedful.views.text import escaped, visible
 
 EVERY = 3.0  # seconds between two looks

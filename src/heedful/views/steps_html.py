@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.chips import STEPS, Text, apart, texts
-from heedful.views.map_data import Maps
-from heedful.views.page import asset, page
-from heedful.views.parts import MOST, data, piece, size, stored
-from heedful.views.sparse import cut, grouped, kept
-from heedful.views.text import escaped, visible
-from heedful.views.weights import clearest
+from heedful.views.map_data import Maps, clearest, starts
+from heedful.views.page import MOST, asset, data, page, piece, scaled, size, stored
+from heedful.views.text import direction, escaped, visible
 
 MANY = 24  # weights of a row, of which the smallest are seen by nobody
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LONG_TEXT = 2000  # pieces of a text that are drawn; of a longer one its beginning and its end
+BEGINNING = 50  # pieces of such a beginning
+STEPS = 4000  # generated pieces that are drawn
+LINE = '<span class="line"></span>'
 FEW = 3  # candidates of a step that are kept when a page grows too large
+FEWEST = 6  # weights of a row, below which single heads are left out rather than more of their weights
 QUICK = 4_000_000  # weights, up to which the clearest layer is looked for
 
 
@@ -183,7 +186,7 @@ def _look(maps: Maps, text: Text, room: int) -> tuple[dict[str, Any] | None, str
         "first": top,
         "from": chips[0],
         "keys": keys,
-        **kept(weights, chosen),
+        **kept_rows(weights, chosen),
     }
     note = chosen.told(heads, steps, keys)
     if (top, bottom) != (0, min(len(maps.queries), STEPS)):
@@ -191,3 +194,145 @@ def _look(maps: Maps, text: Text, room: int) -> tuple[dict[str, Any] | None, str
     if (left, right) != (0, min(len(maps.keys), text.count)):
         note += f" Of what was looked at, only tokens {left:,} to {right - 1:,} have weights."
     return facts, note.strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A text as it is drawn: ``firsts`` are the places where its chips begin, each up to the next."""
+
+    place: int  # among the page's texts; 0 is the main one
+    count: int  # of its pieces
+    firsts: list[int]
+
+    def ends(self) -> list[int]:
+        """Where its chips end."""
+        return [*self.firsts[1:], self.count]
+
+
+def texts(prompt: Sequence[str], made: Sequence[str], maps: Sequence[Maps]) -> tuple[list[str], list[Text]]:
+    """The texts as HTML, and of each map the text that its keys are.
+
+    That is the main one (prompt and generated tokens) where the keys begin as it does, else one of their own.
+    """
+    main, count = (*prompt, *made[:STEPS]), len(prompt)
+    drawn = {main: Text(place=0, count=len(main), firsts=[*_shortened(count), *range(count, len(main))])}
+    html, found = [_html("the text", main, drawn[main], count, apart(prompt, maps))], []
+    for one in maps:
+        keys = tuple(one.keys)
+        if keys[: len(main)] == main[: len(keys)]:
+            keys = main
+        if keys not in drawn:
+            drawn[keys] = Text(place=len(drawn), count=len(keys), firsts=_shortened(len(keys)))
+            html.insert(-1, _html(f"looked at by {one.name}", keys, drawn[keys], len(keys)))
+        found.append(drawn[keys])
+    return html, found
+
+
+def apart(prompt: Sequence[str], maps: Sequence[Maps]) -> bool:
+    """Whether the prompt is a source, and not a text that is gone on with: then it is all there is to look at."""
+    return any(len(one.keys) == len(prompt) for one in maps)
+
+
+def _shortened(count: int) -> list[int]:
+    """Where chips begin: one a piece, but one for all between the beginning and the end of a long text."""
+    if count <= LONG_TEXT:
+        return list(range(count))
+    return [*range(BEGINNING + 1), *range(count - LONG_TEXT + BEGINNING + 1, count)]
+
+
+def _html(name: str, pieces: Sequence[str], text: Text, prompt: int, apart: bool = False) -> str:
+    """A text as chips; those from ``prompt`` on are the steps, and buttons. Pieces of a word stand together.
+
+    ``apart`` puts the steps on a line of their own.
+    """
+    shown = [pieces[start] if end - start == 1 else " …" for start, end in zip(text.firsts, text.ends(), strict=True)]
+    lines = ["\n" in words for words in shown]
+    first = [*(a or b for a, b in zip(starts(shown), [False, *lines[:-1]], strict=True)), True]
+    parts = []
+    for i, (start, end) in enumerate(zip(text.firsts, text.ends(), strict=True)):
+        kinds = "word" + ("" if first[i] else " inside") + ("" if first[i + 1] else " open")
+        tag = "button" if start >= prompt else "span"
+        kinds = f'type="button" class="{kinds} made"' if start >= prompt else f'class="{kinds}"'
+        words = escaped(_short(shown[i])) if end - start == 1 else f"… {end - start:,} tokens …"
+        parts.append(LINE if apart and start == prompt else "")
+        parts.append(f"<{tag} {kinds}><bdi>{words}</bdi><i></i></{tag}>")
+        parts.append(LINE if lines[i] else "")
+    way = direction(list(shown))
+    drawn = f'<div class="text" data-text="{text.place}" dir="{way}">{"".join(parts)}</div>'
+    return f'<section class="aside" hidden><h2>{escaped(name)}</h2>{drawn}</section>' if text.place else drawn
+
+
+def _short(text: str) -> str:
+    return piece(text.strip(" ")) if text.strip(" ") else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """What is kept of (L, H, t, s) weights beside the mean of heads."""
+
+    alone: bool  # single heads, not only their mean
+    most: int  # weights of a row; s keeps them all
+    steps: int  # queries, from the first
+
+    def told(self, heads: int, steps: int, keys: int) -> str:
+        """What is left out, in sentences."""
+        told = []
+        if self.most < keys:
+            told.append(f"Of each row the {self.most} largest weights are kept; “all others” is the sum of the rest.")
+        if not self.alone and heads > 1:
+            told.append(f"Of {heads} heads only the mean is kept.")
+        if self.steps < steps:
+            told.append(f"Only the first {self.steps:,} of {steps:,} tokens have weights.")
+        return " ".join(told)
+
+
+def cut(shape: tuple[int, int, int, int], room: int) -> Cut:
+    """The cut of weights of this shape that gives up least and stays within ``room`` bytes of a page.
+
+    >>> cut((12, 12, 500, 510), 4_000_000)
+    Cut(alone=True, most=11, steps=500)
+    """
+    layers, heads, steps, keys = shape
+    for alone in (True, False) if heads > 1 else (False,):
+        rows = layers * (heads + 1 if alone else 1)
+        bytes_of_a_row = 3 * room / 4 / (rows * steps) - 4
+        if bytes_of_a_row >= keys:
+            return Cut(alone=alone, most=keys, steps=steps)
+        most = int(bytes_of_a_row // 3)
+        if most >= min(FEWEST, keys):
+            return Cut(alone=alone, most=min(most, keys), steps=steps)
+    most = min(FEWEST, keys)
+    return Cut(alone=False, most=most, steps=max(1, min(steps, int(3 * room / 4 / (layers * (3 * most + 4))))))
+
+
+def grouped(weights: Array, starts: Sequence[int]) -> Array:
+    """(..., s) summed over groups of keys, each from one of ``starts`` to the next; the last to the end.
+
+    >>> grouped(np.array([[0.1, 0.2, 0.3, 0.4]]), [0, 1, 3])
+    array([[0.1, 0.5, 0.4]])
+    """
+    if len(starts) == weights.shape[-1]:
+        return weights
+    sums: Array = np.add.reduceat(weights, starts, axis=-1)
+    return sums
+
+
+def kept_rows(weights: Array, chosen: Cut) -> dict[str, Any]:
+    """The rows that the page holds: (L, H + 1, t, s), the last "head" the mean; or (L, 1, t, s), the mean alone.
+
+    Weights are as ``scaled``. Where not all of a row are kept, ``places`` says which keys they belong to.
+    """
+    rows = weights[:, :, : chosen.steps].mean(axis=1, keepdims=True)
+    if chosen.alone:
+        rows = np.concatenate([weights[:, :, : chosen.steps], rows], axis=1)
+    places = None
+    if chosen.most < rows.shape[-1]:
+        places = np.argpartition(rows, -chosen.most, axis=-1)[..., -chosen.most :]
+        rows = np.take_along_axis(rows, places, axis=-1)
+    return {
+        "steps": chosen.steps,
+        "alone": chosen.alone,
+        "most": chosen.most,
+        **scaled(rows),
+        "places": None if places is None else stored(places, "<u2"),
+    }

@@ -16,8 +16,7 @@ from heedful.util.files import parse_json, write
 from heedful.views import raster
 from heedful.views.curve import METRICS
 from heedful.views.map_data import Array, Maps
-from heedful.views.page import asset, page
-from heedful.views.parts import data, piece, stored
+from heedful.views.page import asset, data, page, piece, stored
 from heedful.views.text import escaped, visible
 
 MEAN = -1  # the head's number where the weights are the mean of all heads

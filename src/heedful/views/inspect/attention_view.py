@@ -25,8 +25,7 @@ from heedful.views.inspect.model_input import Reading, read
 from heedful.views.inspect.opened_model import Subject
 from heedful.views.inspect.request import Ask, Span, within
 from heedful.views.inspect.result import Look
-from heedful.views.map_data import Maps, edges
-from heedful.views.weights import clearest
+from heedful.views.map_data import Maps, clearest, edges
 
 WHOLE = 3_000_000  # weights that a page shows without being asked to: under 5 MB of it
 MOST = 16_000_000  # weights that may be asked for with layers, heads, queries and keys: 64 MB

@@ -73,7 +73,7 @@ class View:
     """A view: where it lives, which models have it, and what it takes.
 
     Attributes:
-        home: the module with its ``look``.
+        home: "module:function" of its function ``(OpenedModel, Request) -> Look``.
         shows: what is to be seen, in a few words.
         has: whether a model of a configuration has it.
         whose: those models, in words.
@@ -96,7 +96,11 @@ _MAPS = frozenset(OPTIONS)
 
 def _attention(shows: str) -> View:
     return View(
-        home="heedful.views.inspect.attention_view", shows=shows, has=lambda c: True, whose="any model", takes=_MAPS
+        home="heedful.views.inspect.attention_view:look",
+        shows=shows,
+        has=lambda c: True,
+        whose="any model",
+        takes=_MAPS,
     )
 
 
@@ -105,41 +109,41 @@ VIEWS: dict[str, View] = {
     "model": _attention("every layer and head at a glance"),
     "matrix": _attention("one head as a heat map"),
     "steps": View(
-        home="heedful.views.inspect.steps_view",
+        home="heedful.views.inspect.steps_view:look",
         shows="generated text token by token",
         has=writes,
         whose="models that write text",
         takes=frozenset({"layers", "heads", "decoding"}),
     ),
     "lens": View(
-        home="heedful.views.inspect.lens_view",
+        home="heedful.views.inspect.lens_view:look",
         shows="what every layer would say",
         has=speaks,
         whose="language models",
         takes=frozenset({"target", "layers", "queries", "decoding"}),
     ),
     "image": View(
-        home="heedful.views.inspect.image_view",
+        home="heedful.views.inspect.image_view:look",
         shows="an image's patches and what looks at them",
         has=lambda config: sees(config) and isinstance(config.head, ImageHead),
         whose="image classifiers",
         takes=frozenset({"layers", "heads"}),
     ),
     "gradient": View(
-        home="heedful.views.inspect.gradient_views",
+        home="heedful.views.inspect.gradient_views:look_at_gradient",
         shows="which parts of the input the answer hangs on",
         has=_explains,
         whose="models that write, classify or fill in",
         takes=frozenset({"target", "decoding"}),
     ),
     "embeddings": View(
-        home="heedful.views.inspect.vector_views",
+        home="heedful.views.inspect.vector_views:look_at_embeddings",
         shows="the tokens' embeddings and their neighbours",
         has=reads,
         whose="models of text",
     ),
     "similarity": View(
-        home="heedful.views.inspect.similarity",
+        home="heedful.views.inspect.vector_views:look_at_similarity",
         shows="how alike several inputs are to the model",
         has=lambda config: True,
         whose="any model",
@@ -147,7 +151,7 @@ VIEWS: dict[str, View] = {
         most=None,
     ),
     "positions": View(
-        home="heedful.views.inspect.positions",
+        home="heedful.views.inspect.vector_views:look_at_positions",
         shows="how alike the positions are",
         has=_has_places,
         whose="models that know positions",
@@ -155,7 +159,7 @@ VIEWS: dict[str, View] = {
         most=0,
     ),
     "filters": View(
-        home="heedful.views.inspect.filters",
+        home="heedful.views.inspect.vector_views:look_at_filters",
         shows="what the patch projection looks for",
         has=sees,
         whose="models of images",
@@ -163,7 +167,7 @@ VIEWS: dict[str, View] = {
         most=0,
     ),
     "importance": View(
-        home="heedful.views.inspect.importance",
+        home="heedful.views.inspect.gradient_views:look_at_importance",
         shows="which heads the loss hangs on",
         has=lambda config: writes(config) or classifies(config),
         whose="models that write text or classify",

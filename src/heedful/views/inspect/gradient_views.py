@@ -1,4 +1,4 @@
-"""Which parts of the input an answer hangs on, to first order: gradient × input of each token or patch.
+"""The views of gradients: gradient × input of each token or patch, and the importance of each head.
 
 A classifier's answer is one number, and so is the next token of a text: a value for each piece of the input. What an
 encoder-decoder writes is explained token by token: a table of target pieces by source pieces.
@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from heedful.config import MaskedHead, VisionConfig
 from heedful.errors import HeedfulError, nearest
 from heedful.inspection.gradients import Attribution, gradient_x_input
 from heedful.inspection.image_patches import grid
+from heedful.inspection.importance import head_importance
 from heedful.views import figures
 from heedful.views.inspect.catalogue import classifies, sees, translates
 from heedful.views.inspect.model_input import Array, Reading, pieces_of, read
@@ -43,7 +46,7 @@ class Explained:
     pixels: Array | None = None
 
 
-def look(subject: Subject, ask: Ask) -> Look:
+def look_at_gradient(subject: Subject, ask: Ask) -> Look:
     """One input and the answer in question."""
     reading = read(subject, ask.inputs[0], ask)
     found = shown = explained(subject, reading, ask)
@@ -60,7 +63,9 @@ def look(subject: Subject, ask: Ask) -> Look:
         "note": found.note,
     }
     caption = "gradient × input" + (f" → {found.answer[0].strip()}" if len(found.answer) == 1 else "")
-    return Look.drawn(title, ask.view, data, caption=caption, draw=partial(_svg, shown), table=_table(shown))
+    return Look.drawn(
+        title, ask.view, data, caption=caption, draw=partial(_gradient_svg, shown), table=_gradient_table(shown)
+    )
 
 
 def explained(subject: Subject, reading: Reading, ask: Ask) -> Explained:
@@ -150,16 +155,88 @@ def _numbers(found: Attribution) -> Array:
     return found.input[0].float().cpu().numpy()
 
 
-def _table(found: Explained) -> list[list[str | float]]:
+def _gradient_table(found: Explained) -> list[list[str | float]]:
     """A row a piece, a column an answer."""
     columns = found.values if found.pixels is None and found.values.ndim == 2 else found.values.reshape(1, -1)
     rows = zip(found.pieces, *columns.tolist(), strict=True)
     return [["gradient × input", *found.answer], *(list(row) for row in rows)]
 
 
-def _svg(found: Explained, *, title: str, note: str) -> str:
+def _gradient_svg(found: Explained, *, title: str, note: str) -> str:
     if found.pixels is not None:
         return figures.overlay(found.pixels, found.values, title, note=note)
     if found.values.ndim == 2:
         return figures.heat(found.values, list(found.answer), list(found.pieces), title, signed=True, note=note)
     return figures.saliency(list(found.pieces), found.values, title, note=note)
+
+
+NAMES = {
+    "encoder.attention": "encoder self-attention",
+    "decoder.attention": "decoder self-attention",
+    "decoder.cross_attention": "cross-attention",
+}
+IMPORTANCE_NOTE = (
+    "How fast the loss of these inputs changes as a head is turned down (Michel et al. 2019), the mean over them."
+)
+
+
+def look_at_importance(subject: Subject, ask: Ask) -> Look:
+    """All inputs together: each has the loss of its own text, target or label."""
+    readings = [read(subject, one, ask) for one in ask.inputs]
+    losses = [loss_of(subject, reading, ask) for reading in readings]
+    found = head_importance(subject.model, lambda: sum((loss() for loss in losses[1:]), losses[0]()))
+    kinds = kinds_of({path: values.cpu().numpy() for path, values in found.items()})
+    title = f"{subject.name}: {readings[0].name}" + (f" and {len(readings) - 1} more" if readings[1:] else "")
+    note = " ".join(part for part in (IMPORTANCE_NOTE, readings[0].note, subject.untrained) if part)
+    data: dict[str, Any] = {
+        "input": [reading.name for reading in readings],
+        "importance": kinds,
+        "note": note,
+    }
+    draw, caption = partial(_importance_svg, kinds), "importance of heads"
+    return Look.drawn(title, ask.view, data, caption=caption, draw=draw, table=_importance_table(kinds))
+
+
+def loss_of(subject: Subject, reading: Reading, ask: Ask) -> Any:
+    """A function that runs the model and gives the summed loss of one input."""
+    model = subject.model
+    if classifies(model.config):
+        number = label_of(subject, reading, ask)
+        return lambda: -model(*reading.arguments).float().log_softmax(-1)[0, number]
+    if not translates(model.config) and len(reading.ids) < 2:
+        raise HeedfulError(f"{reading.name!r} is one token, which nothing predicts; give a longer text")
+    answer = reading.arguments[0].new_tensor(list(reading.answer))
+
+    def loss() -> Tensor:
+        return F.cross_entropy(model(*reading.arguments)[0].float(), answer, ignore_index=-1, reduction="sum")
+
+    return loss
+
+
+def kinds_of(found: dict[str, Array]) -> dict[str, Array]:
+    """(layers, heads) of each kind of attention, from a row a path."""
+    rows: dict[str, list[Array]] = {}
+    for path, values in found.items():
+        stack, _, rest = path.partition(".block.")
+        rows.setdefault(f"{stack}.{rest.partition('.')[2]}", []).append(values)
+    named = {NAMES[kind] if len(rows) > 1 else "self-attention": np.stack(own) for kind, own in rows.items()}
+    return dict(sorted(named.items()))
+
+
+def _importance_table(kinds: dict[str, Array]) -> list[list[str | float]]:
+    most = max(values.shape[1] for values in kinds.values())
+    rows: list[list[str | float]] = [["layer", *(f"head {head}" for head in range(most))]]
+    for name, values in kinds.items():
+        rows += [[f"{name} {layer}", *own] for layer, own in enumerate(values.tolist())]
+    return rows
+
+
+def _importance_svg(kinds: dict[str, Array], *, title: str, note: str) -> str:
+    """One kind as a grid; several below one another, where they have as many heads; otherwise the first of them."""
+    name, values = next(iter(kinds.items()))
+    if len(kinds) == 1:
+        return figures.grid(values, title, note=note)
+    if len({one.shape[1] for one in kinds.values()}) > 1:
+        return figures.grid(values, f"{title}: {name}", note=f"{note} Drawn is {name}; the numbers are of all kinds.")
+    rows = [f"{kind} {layer}" for kind, one in kinds.items() for layer in range(len(one))]
+    return figures.heat(np.concatenate(list(kinds.values())), rows, None, title, note=note, column_label="head")

@@ -71,5 +71,6 @@ def looked(model: Named, ask: Ask, device: str | None = None) -> Look:
     """The same for what is asked as one object."""
     subject, ask = opened(model, ask, device)
     with evaluating(subject.model):
-        look: Look = import_module(check_view(ask.view).home).look(subject, ask)
+        module, _, function = check_view(ask.view).home.partition(":")
+        look: Look = getattr(import_module(module), function)(subject, ask)
     return look
