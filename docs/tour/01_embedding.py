@@ -5,8 +5,7 @@ From words to vectors
 .. lead::
 
 A model computes with numbers, so every word of its vocabulary has a row of a table, and a text is
-the list of its rows. Nothing more happens here: the embedding is a table, and to embed is to look
-up.
+the list of its rows. The embedding is that table, and embedding a word is looking up its row.
 """
 
 import numpy as np
@@ -35,7 +34,8 @@ heat(
 # .. ours:: heedful.layers.embedding.TokenEmbedding.forward
 #    :mark: self.token
 #
-# :math:`E` is the table, one row a word, and :math:`w_t` the number of the word at place :math:`t`.
+# :math:`E` is the table, one row a word, and :math:`w_t` the number of the word at position
+# :math:`t`.
 
 assert ids.tolist() == [[7, 2, 6, 5, 7, 4]]
 assert torch.equal(x[0, 0], x[0, 4])  # "the", twice
@@ -45,7 +45,7 @@ assert torch.equal(x[0, 1], embedding.token.weight[2])  # "cat" is row 2
 # A look-up is a product
 # ----------------------
 #
-# Textbooks write the same as a matrix product: a vector of zeros with a one at the word's place,
+# Textbooks write the same as a matrix product: a vector of zeros with a one at the word's index,
 # times the table. The ones and zeros pick the row. It is the same number for number, and the reason
 # why a gradient reaches the rows that were looked up and no others.
 
@@ -67,14 +67,14 @@ assert [vocabulary[i] for i in touched.nonzero()[:, 0].tolist()] == [
 ]
 
 # %%
-# How loud a row should be
-# ------------------------
+# The scale of a row
+# ------------------
 #
 # The first Transformer multiplies what it looks up by :math:`\sqrt{d}` (Vaswani et al. 2017,
 # section 3.4), and then adds the positions of the next page, whose root mean square is 0.707. If
-# the table begins as ``nn.Embedding`` leaves it, with deviation 1, the product has deviation
-# :math:`\sqrt{d}`: 17.3 at :math:`d = 300`, and the positions are drowned. A table that will be
-# multiplied begins with deviation :math:`1/\sqrt{d}`.
+# the table is initialised as in ``nn.Embedding``, with deviation 1, the product has deviation
+# :math:`\sqrt{d}`: 17.3 at :math:`d = 300`, and the positions hardly count. A table that will be
+# multiplied is initialised with deviation :math:`1/\sqrt{d}`.
 #
 # .. math:: x_t = \sqrt{d}\; E_{w_t} + \mathrm{PE}_t
 #
@@ -82,16 +82,17 @@ assert [vocabulary[i] for i in touched.nonzero()[:, 0].tolist()] == [
 #    :only: self.factor
 
 
-def loudness(values: torch.Tensor) -> float:
+def root_mean_square(values: torch.Tensor) -> float:
     """The root mean square."""
     return values.square().mean().sqrt().item()
 
 
 dim, words = 300, torch.arange(1000)[None]
-loud, right = TokenEmbedding(1000, dim, scale="sqrt"), TokenEmbedding(1000, dim, scale="sqrt")
-torch.nn.init.normal_(right.token.weight, std=dim**-0.5)
+large, scaled = TokenEmbedding(1000, dim, scale="sqrt"), TokenEmbedding(1000, dim, scale="sqrt")
+torch.nn.init.normal_(scaled.token.weight, std=dim**-0.5)
 positions = Sinusoidal(dim).embed(torch.zeros(1, 50, dim), torch.arange(50)[None])
-sizes = [loudness(loud(words)), loudness(right(words)), loudness(positions)]
+tables = (large(words), scaled(words), positions)
+sizes = [root_mean_square(values) for values in tables]
 print([round(size, 3) for size in sizes])
 assert np.allclose(sizes, [17.3, 1.0, 0.707], rtol=0.01)
 
@@ -102,6 +103,6 @@ bars(
 )
 
 # %%
-# A model made with ``heedful.create`` begins the right way: ``heedful.stack.initialise`` draws a
+# ``heedful.create`` initialises the right way: ``heedful.stack.initialise`` draws a
 # table that is multiplied by :math:`\sqrt{d}` at :math:`1/\sqrt{d}`, and any other at the deviation
 # of its configuration.

@@ -1,12 +1,12 @@
 r"""
-Where a word stands
-===================
+Positions
+=========
 
 .. lead::
 
-Attention, left to itself, sees a bag of words: shuffle the text and every word gets the same answer
-as before. So something has to say where each word stands. The first Transformer adds to each row a
-pattern of waves, from quick (left) to slow (right), that is different at every place.
+Without positions, attention sees a bag of words: shuffle the text and every word gets the same
+output as before. The first Transformer therefore adds to each row a pattern of waves, from fast
+(left) to slow (right), that differs at every position.
 """
 
 import math
@@ -23,14 +23,15 @@ heat(
     waves,
     range(48),
     [f"{'sin' if i < 32 else 'cos'} {i % 32}" for i in range(64)],
-    "Sinusoidal positions: a row of waves for each place",
+    "Sinusoidal positions: a row of waves for each position",
     signed=False,
 )
 
 # %%
 # A sine and its cosine are one clock hand, as the same angle's height and breadth. The first hand
-# turns once in 6.28 places, the last of these 32 once in 47,117. (The paper puts each cosine beside
-# its sine; for the eye they are apart here. It is the same model but for the order of its columns.)
+# turns once in 6.28 positions, the last of these 32 once in 47,117. (The paper puts each cosine
+# beside its sine; for the eye they are apart here. It is the same model but for the order of its
+# columns.)
 #
 # .. math:: \mathrm{PE}_{p,\,2i} = \sin\frac{p}{10000^{2i/d}}
 #
@@ -39,14 +40,14 @@ heat(
 # .. ours:: heedful.layers.position.sinusoid
 #    :mark: base **
 #
-# :math:`p` is the place, :math:`d` the width, and :math:`i` counts the *pairs*. Here most home-made
-# copies go wrong: their loop steps through the columns by two and then doubles the step again, so
-# that the exponent is twice what it should be.
+# :math:`p` is the position, :math:`d` the width, and :math:`i` counts the *pairs*. Here many
+# implementations go wrong: their loop steps through the columns by two and then doubles the step
+# again, so that the exponent is twice what it should be.
 
 assert round(2 * math.pi * 10000 ** (62 / 64)) == 47_117
 
 rows = Sinusoidal(4).embed(torch.zeros(1, 3, 4), torch.arange(3)[None])[0]
-print("place 2 of width 4:", [round(v, 4) for v in rows[2].tolist()])
+print("position 2 of width 4:", [round(v, 4) for v in rows[2].tolist()])
 assert np.allclose(rows[2], [0.9093, -0.4161, 0.0200, 0.9998], atol=5e-5)
 
 wide = Sinusoidal(300).embed(torch.zeros(1, 3, 300), torch.arange(3)[None])[0, 2]
@@ -60,7 +61,7 @@ assert not np.allclose(wide[2:4], doubled, atol=0.01)
 # Why waves
 # ---------
 #
-# The product of two places' rows depends on how far apart they are and on nothing else, because
+# The product of two positions' rows depends on their distance and on nothing else, because
 # :math:`\sin a \sin b + \cos a \cos b = \cos(a - b)`. A model can ask "three words back" with one
 # fixed map, anywhere in a text.
 
@@ -72,7 +73,7 @@ heat(
     alike,
     range(48),
     range(48),
-    "How alike two places' rows are",
+    "Similarity of the rows of two positions",
     signed=False,
 )
 
@@ -80,9 +81,9 @@ heat(
 # Without positions: a bag of words
 # ---------------------------------
 #
-# Attention without positions is *equivariant* to order: shuffle the words and the answers are
-# shuffled in the same way. It is not *invariant*, as is often said: each word keeps an answer of
-# its own. Add positions, and the answers change.
+# Attention without positions is *equivariant* to order: shuffle the words and the outputs are
+# shuffled in the same way. It is not *invariant*, as is often said: each word keeps its own
+# output. Add positions, and the outputs change.
 
 torch.manual_seed(0)
 attention, x = Attention(16, heads=2), torch.randn(1, 5, 16)
@@ -140,6 +141,6 @@ functions(
 )
 
 # %%
-# *Learned* positions (``heedful.layers.Learned``) are a second table, looked up by place, as on the
-# page before; *relative* ones (``heedful.layers.Relative``, T5's) learn one number a head for each
-# range of distances. A stack is told which by one word of its configuration, ``position``.
+# *Learned* positions (``heedful.layers.Learned``) are a second table, looked up by position, as on
+# the page before; *relative* ones (``heedful.layers.Relative``, T5's) learn one number a head for
+# each range of distances. The field ``position`` of a stack's configuration selects the scheme.

@@ -1,12 +1,12 @@
 r"""
-How alike are two vectors?
-==========================
+The similarity of two vectors
+=============================
 
 .. lead::
 
 Attention asks one question over and over: how well does this query fit that key? The answer is a
-dot product, and softmax turns a row of such answers into shares that sum to one. In the picture:
-what three scores become, softly and hard.
+dot product, and softmax turns a row of such scores into weights that sum to one. The figure shows
+the weights of three scores.
 """
 
 import math

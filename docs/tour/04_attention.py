@@ -4,8 +4,8 @@ Attention, with a pencil
 
 .. lead::
 
-Two queries, two keys, two values, small enough for a pencil. Each query looks at both keys, and
-takes from their values by the share of each.
+Two queries, two keys, two values, small enough for a pencil. Each query attends to both keys, and
+receives the mean of their values, weighted by the attention.
 """
 
 import math
@@ -24,13 +24,13 @@ q, k, v = (part[None, None] for part in (queries, keys, values))  # (B, H, T, E)
 
 weights = attention_weights(q, k, None, scale=1 / math.sqrt(3))
 maps = Maps.of("cross-attention", ["query 1", "query 2"], ["key 1", "key 2"], weights.numpy())
-matrix(maps, 0, 0, "Two queries look at two keys")
+matrix(maps, 0, 0, "Two queries attend to two keys")
 
 # %%
 # .. math:: \mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{Q K^\top}{\sqrt{E}}\right) V
 #
-# (Vaswani et al. 2017, equation 1.) The lines that compute it when somebody wants to see the
-# weights:
+# (Vaswani et al. 2017, equation 1.) The lines that compute it when the weights are
+# recorded:
 #
 # .. ours:: heedful.layers.attention.attention_scores
 #    :mark: scale * q
@@ -67,9 +67,9 @@ assert np.allclose(mixed, [[0.35, 0.55], [0.4281, 0.6802]], atol=5e-5)
 # One kernel does it all
 # ----------------------
 #
-# When nobody looks, the weights need not be written down at all: PyTorch's fused kernel makes the
-# same output without ever holding the square of weights, and that is what every model here runs.
-# Looking (``heedful.record``) computes the weights beside it, and leaves the output alone.
+# The weights themselves are not needed: PyTorch's fused kernel computes the same output without
+# storing the square of weights, and every model here uses it. Recording (``heedful.record``)
+# computes the weights beside it and leaves the output unchanged.
 #
 # .. ours:: heedful.layers.attention.fused_attention
 #    :mark: scaled_dot_product_attention
@@ -82,7 +82,7 @@ for attend in (explicit_attention, fused_attention):
 # ----------------------------------------
 #
 # Three learned maps of the same words: what a word asks for, what it offers, and what it gives when
-# it is chosen. A fourth map brings what was gathered back to the model's width.
+# it is chosen. A fourth map projects the result back to the model's width.
 #
 # .. math:: Q = X W^Q, \quad K = X W^K, \quad V = X W^V
 #

@@ -1,11 +1,11 @@
 r"""
-Who may look at whom
-====================
+Masks
+=====
 
 .. lead::
 
-A mask is a table of yes and no: row by row, which keys this query may attend to. In the picture, a
-text of four words with one place of padding after them, in a model that may not look ahead.
+A mask is a table of yes and no: row by row, which keys this query may attend to. The figure
+shows a text of four words and one padding token, in a model that may not look ahead.
 """
 
 import math
@@ -65,19 +65,19 @@ assert both[0, 0].int().tolist() == [
 ]
 
 # %%
-# What "no" does to a score
-# -------------------------
+# A masked score
+# --------------
 #
 # .. math:: w_{ij} = \frac{e^{s_{ij}} M_{ij}}{\sum_{j'} e^{s_{ij'}} M_{ij'}}
 #
-# It becomes :math:`-\infty`, whose softmax is exactly nothing.
+# It becomes :math:`-\infty`, whose softmax is exactly zero.
 #
 # .. ours:: heedful.layers.attention.float_mask
 #    :mark: inf
 #
-# Copies that add −1,000,000,000 instead work until a query may look at nothing at all. Then softmax
-# sees equal numbers, and the query looks at everything, the padding included; in half precision the
-# number is beyond what can be written, and the row is NaN. Here such a row is zeros.
+# Code that adds −1,000,000,000 instead works until a row is fully masked. Then softmax sees equal
+# numbers, and the query attends to everything, the padding included; in half precision the number
+# is out of range, and the row is NaN. Here such a row is zeros.
 
 torch.manual_seed(0)
 q, k, v = torch.randn(3, 1, 1, 2, 4)
@@ -94,23 +94,23 @@ for attend in (explicit_attention, fused_attention):
 # Two tests of any decoder
 # ------------------------
 #
-# **The future moves nothing.** Change word 4: the answers at places 0 to 3 stay what they were.
+# **The future changes nothing.** Change word 4: the outputs at positions 0 to 3 stay the same.
 #
-# **Padding moves nothing.** Pad the source: the answers stay what they were. Forget the mask in
-# cross-attention alone, and they move.
+# **Padding changes nothing.** Pad the source: the outputs stay the same. Omit the mask in
+# cross-attention alone, and they change.
 
 config = transformer(dim=32, depth=1, heads=4, ff_dim=64, vocab=18)
 config = replace(config, head=LanguageHead(tied=False))
 model = heedful.create(config, seed=0).eval()
 for weight in model.parameters():
-    torch.nn.init.normal_(weight, std=0.4)  # loud weights: nothing is too small to be seen
+    torch.nn.init.normal_(weight, std=0.4)  # large weights, so that every change shows
 
 source, words = torch.randint(1, 18, (1, 6)), torch.tensor([[5, 6, 7, 8, 9]])
 other = words.clone()
 other[0, 4] = 4
 with torch.no_grad():
     moved = (model(source, words) - model(source, other)).abs().amax(-1)[0]
-    print("how far the answers moved:", [f"{m:.1e}" for m in moved.tolist()])
+    print("change of the outputs:", [f"{m:.1e}" for m in moved.tolist()])
     assert moved[:4].max() < 1e-5
     assert moved[4] > 0.1
 
@@ -126,9 +126,9 @@ with torch.no_grad():
 # ---------------------
 #
 # A mask in which 1 means "may attend" and another in which 1 means "masked", joined by a maximum:
-# everything is allowed, and nothing says so. The loss even looks better. Here is how to see it:
-# train on *random* targets over 17 symbols. Nobody can do better than :math:`\ln 17 = 2.833`; who
-# does has seen the answer.
+# everything is allowed, silently, and the loss even looks better. The test: train on *random*
+# targets over 17 symbols. No model can reach less than :math:`\ln 17 = 2.833`; one that does has
+# seen the target.
 
 
 def trained(broken: bool) -> list[float]:
@@ -141,7 +141,7 @@ def trained(broken: bool) -> list[float]:
     losses = []
     for _ in range(151):
         source, target = torch.randint(1, 18, (2, 64, 8))
-        given = F.pad(target[:, :-1], (1, 0))  # the decoder's input: one place later
+        given = F.pad(target[:, :-1], (1, 0))  # the decoder's input: shifted by one position
         loss = F.cross_entropy(model(source, given).flatten(0, 1), target.flatten())
         optimiser.zero_grad()
         loss.backward()
@@ -170,8 +170,8 @@ functions(
 # Masks belong to the decoder's *input*
 # -------------------------------------
 #
-# The decoder reads ``target[:, :-1]`` and is asked for ``target[:, 1:]``. Its mask is that of what
-# it reads; a mask built from the whole target is one column too wide.
+# The decoder reads ``target[:, :-1]`` and predicts ``target[:, 1:]``. Its mask is that of its
+# input; a mask built from the whole target is one column too wide.
 
 target = torch.tensor([[1, 5, 6, 7, 2], [1, 5, 2, 0, 0]])
 given = target[:, :-1]

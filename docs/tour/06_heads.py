@@ -4,10 +4,9 @@ Several heads
 
 .. lead::
 
-One softmax can make one mixture. A head is a small attention of its own, over its own slice of the
-query and the key, and several of them look at the same words with several questions in mind. These
-four were made by hand, to show what a head can ask for; training makes them by itself, less
-cleanly.
+One softmax gives one weighted mean. A head is a small attention with its own slice of query and
+key; several heads attend to the same words by different criteria. These four were made by hand, to
+show what a head can select; training finds similar ones, less cleanly.
 """
 
 import numpy as np
@@ -25,13 +24,16 @@ words = sorted(set(text))
 place, word = torch.eye(6), torch.eye(5)[[words.index(w) for w in text]]
 x = torch.cat((word, place, torch.ones(6, 1)), 1)[
     None
-]  # (1, 6, 12): which word, which place, and a constant
+]  # (1, 6, 12): which word, which position, and a constant
 
 attention = Attention(12, heads=4, head_dim=12, bias="none")
 q, k = (torch.zeros(4, 12, 12) for _ in range(2))  # (H, E, D)
 q[0, :5, :5], k[0, :5, :5] = 40 * torch.eye(5), torch.eye(5)  # the same word
-q[1, 5:11, 5:11], k[1, 5:11, 5:11] = 40 * torch.eye(6).roll(-1, 0), torch.eye(6)  # the place before
-q[2, 5, 11], k[2, 5, 5] = 40, 1  # the first place, for everybody
+q[1, 5:11, 5:11], k[1, 5:11, 5:11] = (
+    40 * torch.eye(6).roll(-1, 0),
+    torch.eye(6),
+)  # the previous position
+q[2, 5, 11], k[2, 5, 5] = 40, 1  # the first position, for every query
 with torch.no_grad():  # head 3 asks for nothing: all scores 0
     attention.query.weight.copy_(q.flatten(0, 1))
     attention.key.weight.copy_(k.flatten(0, 1))
@@ -56,12 +58,14 @@ model(maps, "Four heads made by hand")
 #    :mark: split
 
 head = weights[0].numpy()
-assert np.allclose(head[0, 0], [0.5, 0, 0, 0, 0.5, 0], atol=1e-3)  # "the" finds both of its places
+assert np.allclose(
+    head[0, 0], [0.5, 0, 0, 0, 0.5, 0], atol=1e-3
+)  # "the" finds both of its positions
 assert head[1].argmax(1)[1:].tolist() == [0, 1, 2, 3, 4]
 assert previous_token(weights).argmax() == 1  # how such a head is found in a trained model
 assert (head[2].argmax(1) == 0).all()
 assert np.allclose(head[3], 1 / 6)
-heads(maps, 0, 1, "Head 1 looks at the word before")
+heads(maps, 0, 1, "Head 1 attends to the previous word")
 
 # %%
 # What heads cost
@@ -81,7 +85,7 @@ for count in (1, 12):
     assert numbers(Attention(768, heads=count), norm) == 2_363_904
 
 # %%
-# What grows while a text is written is what is remembered: keys and values of every word before.
+# What grows during generation is the cache: keys and values of every previous word.
 # Several query heads may share one key-value head (Shazeer 2019; Ainslie et al. 2023); the cache
 # shrinks by as much.
 
@@ -91,7 +95,7 @@ for shared in (12, 4, 1):
         grouped(torch.zeros(1, 1, 768))
     remembered = seen["key"].numel() + seen["value"].numel()
     print(f"{shared:2} key-value heads: {numbers(grouped):,} parameters,", end=" ")
-    print(f"{remembered:,} numbers remembered a word")
+    print(f"{remembered:,} numbers in the cache a word")
     assert remembered == 2 * 64 * shared
 
 # %%

@@ -6,8 +6,8 @@ The stream, and what keeps it in bounds
 
 A Transformer is a stream, one vector a word, that flows from the embedding to the head. Attention
 and feed-forward read from it and *add* to it; nothing is ever overwritten. What each reads is first
-brought to one size by a norm. The picture: how large the stream grows over 24 fresh blocks with the
-norm before each part, and with the norm after.
+brought to one size by a norm. The figure shows how large the stream grows over 24 fresh blocks with
+the norm before each part, and with the norm after.
 """
 
 from dataclasses import replace
@@ -93,8 +93,8 @@ assert np.allclose(RMSNorm(2)(torch.tensor([3.0, 4.0])).detach(), [0.8485, 1.131
 # Why not batch norm
 # ------------------
 #
-# Batch norm takes its mean over other words and other texts. A word at place 0 then feels what
-# stands at place 4: in a model that must not look ahead, the future leaks through the norm.
+# Batch norm takes its mean over other words and other texts. A word at position 0 then depends on
+# position 4: in a model that must not look ahead, the future leaks through the norm.
 
 torch.manual_seed(0)
 norm, words = BatchNorm(8), torch.randn(1, 5, 8)

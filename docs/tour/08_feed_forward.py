@@ -1,12 +1,12 @@
 r"""
-What each word does for itself
-==============================
+The feed-forward network
+========================
 
 .. lead::
 
 After attention has brought words together, the feed-forward network works on each word alone: up to
-a wider row, through a bend, down again. Without the bend the two maps would be one. The bends,
-drawn:
+a wider row, through an activation, down again. Without the activation the two maps would be one.
+The figure shows three activations.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ functions(
         "GELU": ACTIVATIONS["gelu"](x).numpy(),
         "SiLU": ACTIVATIONS["silu"](x).numpy(),
     },
-    "Three bends",
+    "Three activations",
 )
 
 # %%
@@ -81,7 +81,7 @@ bars(
 )
 
 # %%
-# Each word alone: what stands at the other places changes nothing.
+# Each word alone: the other positions change nothing.
 
 torch.manual_seed(0)
 network, text = FeedForward(8), torch.randn(1, 5, 8)
@@ -104,7 +104,7 @@ assert count + 2_363_904 == 7_087_872
 
 # %%
 # The gated kind (Shazeer 2020), in Llama and its relatives, multiplies by a second row instead of
-# bending the only one:
+# applying the activation to the only one:
 #
 # .. math:: \mathrm{SwiGLU}(x) = \left(\mathrm{SiLU}(x W_g) \odot x W_1\right) W_2
 

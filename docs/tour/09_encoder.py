@@ -1,6 +1,6 @@
 r"""
-The encoder: everybody sees everybody
-=====================================
+The encoder: every word attends to every word
+=============================================
 
 .. lead::
 
@@ -66,12 +66,12 @@ flow(
 # A block, counted
 # ----------------
 #
-# That of ViT-B, and of BERT-base but for the place of the norms. Counting is the quickest test of a
-# home-made block:
+# That of ViT-B, and of BERT-base but for the place of the norms. Counting is the quickest test of
+# your own block:
 
 
 def numbers(part: torch.nn.Module) -> int:
-    """How many parameters there are."""
+    """The number of parameters."""
     return sum(p.numel() for p in part.parameters())
 
 

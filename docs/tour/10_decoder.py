@@ -6,7 +6,7 @@ The decoder: only what came before
 
 A decoder is an encoder whose words see only themselves and those before, and a head that says which
 word comes next. Here a small one reads a nursery rhyme letter by letter, after a few seconds of
-training: how surely it foresaw each letter.
+training: the probability of each letter.
 """
 
 import math
@@ -44,7 +44,7 @@ for step in range(81):
     logits = model(ids[:, :-1])  # reads all but the last letter ...
     loss = F.cross_entropy(
         logits.flatten(0, 1), ids[:, 1:].flatten()
-    )  # ... and is asked for all but the first
+    )  # ... and predicts all but the first
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
@@ -52,12 +52,12 @@ for step in range(81):
     if step == 25:
         right = logits.detach().softmax(-1)[0].gather(1, ids[0, 1:, None])[:, 0]  # (T − 1,)
 model.eval()
-saliency(list(rhyme[1:]), right.numpy(), "How surely each letter was foreseen, after 25 steps")
+saliency(list(rhyme[1:]), right.numpy(), "Probability of each letter after 25 steps")
 
 # %%
 # .. math:: p(w_1, \ldots, w_T) = \prod_t p(w_t \mid w_1, \ldots, w_{t-1})
 #
-# One pass asks for all places at once, because no place sees what it is asked for:
+# One pass predicts all positions at once, because no position sees its target:
 #
 # .. ours:: heedful.models.decoder.Decoder.forward
 #
@@ -99,8 +99,8 @@ overview(
 # One letter after the other
 # --------------------------
 #
-# To write, the model is asked for the next letter, the answer is put behind the text, and it is
-# asked again. Keys and values of what was read before do not change, so they are kept: each step
+# To generate, the model predicts the next letter, the letter is appended to the text, and the model
+# predicts again. Keys and values of earlier letters do not change, so they are cached: each step
 # runs one letter, not the whole text.
 #
 # .. ours:: heedful.cache.Growing.update
@@ -110,7 +110,7 @@ written = model.generate(prompt, max_new_tokens=40)
 print("".join(letters[i] for i in written[0].tolist()))
 longer = prompt
 with torch.no_grad():
-    for _ in range(40):  # the same without a memory
+    for _ in range(40):  # the same without a cache
         longer = torch.cat((longer, model(longer)[:, -1:].argmax(-1)), 1)
 assert torch.equal(written, longer)
 
@@ -122,7 +122,7 @@ bars(
 )
 
 # %%
-# A count to check yours by: 65 letters, 6 blocks of width 384, 6 heads, 256 places, no bias on
+# A count to check yours by: 65 letters, 6 blocks of width 384, 6 heads, 256 positions, no bias on
 # queries, keys and values, a head of its own with a bias.
 
 config = get("gpt-mini")

@@ -1,12 +1,12 @@
 r"""
-Cross-attention: one text looks at another
-==========================================
+Cross-attention: one text attends to another
+============================================
 
 .. lead::
 
 To translate is to read one text and write another. The encoder reads; the decoder writes, and at
-every word looks back at what the encoder made. This small one was trained, a moment ago, to write
-words backwards. Nobody told it where to look.
+every word attends to the encoder's output. This small one was trained, a moment ago, to write
+words backwards. Nothing in its training says where to attend.
 """
 
 import random
@@ -61,7 +61,7 @@ pattern = seen["decoder.block.0.cross_attention.pattern"]  # (B, H, T, S) = (1, 
 wrote = "".join(letters[i - 2] if i > 1 else "?" for i in answer.tolist())
 print(word, "→", wrote, f"(loss {loss.item():.3f})")
 maps = Maps.of("cross-attention", [*wrote, "(end)"], list(word), pattern)
-matrix(maps, 0, None, "Writing backwards: each letter looks at the one it copies")
+matrix(maps, 0, None, "Writing backwards: each letter attends to the one it copies")
 
 # %%
 # .. math:: \mathrm{softmax}\left(\frac{(X W^Q)(M W^K)^\top}{\sqrt{E}}\right) M W^V
@@ -114,8 +114,8 @@ flow(
 # Three attentions, three masks
 # -----------------------------
 #
-# The encoder's words see all real words of the source; the decoder's see those before them; and
-# cross-attention sees all real words of the source, whatever the two lengths are. Written out by
+# The encoder's words attend to all real words of the source; the decoder's to those before them;
+# and cross-attention to all real words of the source, whatever the two lengths are. Written out by
 # hand for the first block:
 
 with torch.no_grad():
@@ -140,7 +140,7 @@ with torch.no_grad():
 # Reading once, writing step by step
 # ----------------------------------
 #
-# The encoder runs once; its keys and values are projected once and kept. Only the decoder steps.
+# The encoder runs once; its keys and values are projected once and cached. Only the decoder steps.
 
 written = model.generate(source, max_new_tokens=9)
 again = "".join(letters[i - 2] for i in written[0].tolist() if i > 1)

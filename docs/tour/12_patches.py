@@ -1,11 +1,11 @@
 r"""
-A picture as a sentence
-=======================
+An image as a sentence
+======================
 
 .. lead::
 
-A vision Transformer cuts the picture into squares and reads them as words, row by row: 224 × 224
-pixels in squares of 16 are 196 words. Nothing else in the model knows that it looks at a picture.
+A vision Transformer cuts the image into squares and reads them as words, row by row: 224 × 224
+pixels in squares of 16 are 196 words. Nothing else in the model knows that the input is an image.
 """
 
 import numpy as np
@@ -57,14 +57,14 @@ with torch.no_grad():
         atol=1e-5,
     )
 
-strip_svg(picture, 16, "The same picture as the model reads it")
+strip_svg(picture, 16, "The same image as the model reads it")
 
 # %%
 # What does not fit is refused
 # ----------------------------
 #
-# Both sides must be multiples of the patch. Copies that divide and round cut off the rest of the
-# picture, and say nothing.
+# Both sides must be multiples of the patch. Code that divides and rounds cuts off the rest of
+# the image silently.
 
 for size, patch_size in (((230, 224), 16), ((240, 240), 32)):
     try:
@@ -79,8 +79,8 @@ for size, patch_size in (((230, 224), 16), ((240, 240), 32)):
 # ---------------------------
 #
 # At 224 × 224 in patches of 16, a patch holds :math:`16 \cdot 16 \cdot 3 = 768` numbers, and B/16
-# is 768 wide: tokens hold exactly as many numbers as the picture. It looks like a law, and is one
-# size's chance: at any other patch or width the two differ.
+# is 768 wide: tokens hold exactly as many numbers as the image. It looks like a law, and is a
+# coincidence of this size: at any other patch or width the two differ.
 
 for name, patch_size, width in (
     ("B/16", 16, 768),
@@ -89,9 +89,7 @@ for name, patch_size, width in (
     ("H/14", 14, 1280),
 ):
     count = (224 // patch_size) ** 2
-    print(
-        f"{name}: {count} patches, {count * patch_size**2 * 3:,} numbers in the picture,", end=" "
-    )
+    print(f"{name}: {count} patches, {count * patch_size**2 * 3:,} numbers in the image,", end=" ")
     print(f"{count * width:,} in the tokens")
     assert (patch_size**2 * 3 == width) == (name == "B/16")
 
@@ -100,7 +98,7 @@ for name, patch_size, width in (
 # --------------------
 #
 # Each of the 768 rows of :math:`E` is a filter of 16 × 16 pixels. Set four of them by hand, and
-# look at what they make of the picture, one number a patch:
+# see their output for the image, one number a patch:
 
 with torch.no_grad():
     filters = torch.zeros(4, 3, 16, 16)

@@ -1,12 +1,12 @@
 r"""
-One word for the whole picture
-==============================
+One token for the whole image
+=============================
 
 .. lead::
 
-The class token stands before the patches, belongs to no place of the picture, and collects what the
-answer needs. After a few seconds at school a small model tells three shapes apart; the overlay
-shows from where its class token took what it knows.
+The class token stands before the patches, belongs to no position of the image, and collects what
+the prediction needs. After a few seconds of training a small model distinguishes three shapes; the
+overlay shows from where its class token took what it knows.
 """
 
 import torch
@@ -22,7 +22,7 @@ y, x = torch.meshgrid(torch.arange(24.0), torch.arange(24.0), indexing="ij")
 
 
 def draw(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Noisy pictures (B, 1, 24, 24) of a shape somewhere, which shape (B,), and where (B, 2)."""
+    """Noisy images (B, 1, 24, 24) of a shape, its kind (B,) and its position (B, 2)."""
     which, middle = torch.randint(3, (count,)), 5 + 14 * torch.rand(count, 2)
     down, right = (y - middle[:, :1, None]).abs(), (x - middle[:, 1:, None]).abs()
     far = (down**2 + right**2).sqrt()
@@ -77,13 +77,13 @@ overlay(shown, looked[ring].mean(0).numpy(), "A ring, and where the class token 
 #
 # .. ours:: heedful.models.vision.VisionTransformer.hidden
 #
-# The overlay is row 0 of the pattern, laid on the picture:
+# The overlay is row 0 of the pattern, laid on the image:
 #
 # .. ours:: heedful.inspection.attention_maps.class_token_overlay
 #    :mark: return
 
 right = (answers == which).float().mean().item()
-print(f"right: {100 * right:.1f} % of 500 new pictures; guessing is 33 %")
+print(f"right: {100 * right:.1f} % of 500 new images; guessing is 33 %")
 assert right > 0.9
 
 with torch.no_grad():
@@ -93,11 +93,11 @@ with torch.no_grad():
     assert torch.equal(model.head(other), model.head(stream))
 
 # %%
-# Does it look at the shape?
-# --------------------------
+# Does it attend to the shape?
+# ----------------------------
 #
 # One overlay proves nothing: here are 500. The patches within 6 pixels of the shape's middle are a
-# fifth of the picture. A model that looks anywhere gives them a fifth of its attention.
+# fifth of the image. A model that attends anywhere gives them a fifth of its attention.
 
 rows, columns = torch.arange(36) // 6 * 4 + 1.5, torch.arange(36) % 6 * 4 + 1.5
 near = ((rows - middle[:, :1]) ** 2 + (columns - middle[:, 1:]) ** 2).sqrt() < 6  # (B, N)
@@ -114,11 +114,11 @@ bars(
 )
 
 # %%
-# One row, for every picture
-# --------------------------
+# One row for every image
+# -----------------------
 #
-# The class token is *one* learned row, expanded over the batch. Copies that make it as large as the
-# batch train another token for each place in the batch, and cannot take a batch of another size.
+# The class token is *one* learned row, expanded over the batch. Code that makes it as large as the
+# batch trains another token for each place in the batch, and cannot take a batch of another size.
 #
 # .. ours:: heedful.layers.embedding.PatchEmbedding.forward
 #    :mark: expand
@@ -129,22 +129,22 @@ with torch.no_grad():
 assert torch.equal(first, model.embedding.prefix[0].expand(7, -1))
 
 # %%
-# Where a patch lies
-# ------------------
+# Learned positions
+# -----------------
 #
-# Positions are learned, a row for each place, and nobody says that the picture has two dimensions.
-# A little of it shows after these few seconds; after days of training, neighbours are alike
-# (Dosovitskiy et al. 2021, figure 7). Here the likeness of each place to the one in the third row
-# and fourth column:
+# Positions are learned, one row each, and nothing says that the image has two dimensions. A little
+# of it shows after these few seconds; after days of training, neighbours are similar (Dosovitskiy
+# et al. 2021, figure 7). Here the similarity of each position to the one in the third row and
+# fourth column:
 
-table = model.encoder.position.table.weight.detach()[1:]  # the class token's place apart
+table = model.encoder.position.table.weight.detach()[1:]  # without the class token's position
 alike = F.cosine_similarity(table[2 * 6 + 3], table, dim=-1).view(6, 6)
 assert torch.isclose(alike[2, 3], torch.tensor(1.0))
 heat(
     alike.numpy(),
     [f"row {r + 1}" for r in range(6)],
     [f"column {c + 1}" for c in range(6)],
-    "Likeness of learned positions to one of them",
+    "Similarity of learned positions to one of them",
 )
 
 # %%

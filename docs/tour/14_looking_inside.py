@@ -4,10 +4,10 @@ Looking inside
 
 .. lead::
 
-Every tensor of a model has a name, and can be seen and changed under it while the model runs. Here
-a small decoder has learned one thing: at each letter, to say the letter *before* it. The picture is
-the *logit lens*: what the model would say after its embedding alone, after its first block, and at
-the end.
+Every tensor of a model has a name, by which it can be recorded and changed while the model runs.
+Here a small decoder has learned one thing: at each letter, to say the letter *before* it. The
+picture is the *logit lens*: what the model would say after its embedding alone, after its first
+block, and at the end.
 """
 
 import torch
@@ -31,7 +31,7 @@ torch.manual_seed(0)
 
 
 def loss_of(ids: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of the letter before, at every place but the first."""
+    """Cross-entropy of the previous letter, at every position but the first."""
     return F.cross_entropy(model(ids)[:, 1:].flatten(0, 1), ids[:, :-1].flatten())
 
 
@@ -62,7 +62,7 @@ lens(seen_by, "What the model would say after each block")
 # .. ours:: heedful.inspection.logit_lens.lens_logits
 #    :mark: norm
 #
-# The names of what there is to see, those of block 0:
+# The names of the tensors of block 0:
 
 print("\n".join(path for path in paths(model) if ".block.0." in path))
 after_embedding, after_block_0, answer = found.ids[:, 0, 1:, 0].tolist()
@@ -101,11 +101,11 @@ maps = Maps.of("self-attention", word, word, patterns)
 heads(maps, layer, head, f"Layer {layer}, head {head}")
 
 # %%
-# Broken by leaving it out
-# ------------------------
+# Tested by ablation
+# ------------------
 #
-# A head that looks the right way need not be the one that does the work. Leave each out in turn,
-# and see what the loss does:
+# A head with the right pattern need not be the one that does the work. Ablate each in turn, and
+# compare the loss:
 
 without = ablate(model, lambda: loss_of(many))
 change = torch.stack(list(without.change.values()))  # (L, H)
@@ -129,11 +129,11 @@ with torch.no_grad():
 assert abs(broken - whole - change.max().item()) < 1e-4
 
 # %%
-# Looking changes nothing
-# -----------------------
+# Recording changes nothing
+# -------------------------
 #
-# The recorded model's output is the model's own, bit for bit: patterns are made beside the fused
-# kernel, not in its place.
+# The recorded model's output is the model's own, bit for bit: patterns are computed beside the
+# fused kernel, not instead of it.
 
 with torch.no_grad():
     plain = model(ids)
