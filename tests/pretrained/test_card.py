@@ -14,7 +14,7 @@ import heedful
 from heedful import presets
 from heedful.config import StackConfig
 from heedful.pretrained import read_card, save
-from heedful.pretrained.card import MARK, describe
+from heedful.pretrained.model_card import MARK, describe
 
 EXTRA: dict[str, Any] = {
     "task": "text-classification",

@@ -19,8 +19,8 @@ from heedful.data.rows import Span
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained import load, save
-from heedful.pretrained.card import describe
 from heedful.pretrained.folder import read_card
+from heedful.pretrained.model_card import describe
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.passages import NOWHERE, Passage, passages_of, windows_of
 from heedful.tasks.question_answering import QuestionAnswering

@@ -20,7 +20,7 @@ from heedful import tasks
 from heedful.kernels import optimize as prepare
 from heedful.kernels.training import quicken
 from heedful.models import Model
-from heedful.pretrained.fitting import pack
+from heedful.pretrained.fill_model import pack
 from heedful.training import Limits, Loader, Loop, adamw
 from heedful.training.schedule import constant
 

@@ -22,7 +22,7 @@ from heedful.data.lazy_texts import continues, on_disk
 from heedful.data.split import keys_of
 from heedful.errors import many
 from heedful.models.base import device_of
-from heedful.pretrained.fitting import blank
+from heedful.pretrained.fill_model import blank
 from heedful.settings import RunSettings, resolve
 from heedful.tasks.documents import sampled
 from heedful.tasks.sources import divided

@@ -13,8 +13,8 @@ from heedful.errors import HeedfulError
 from heedful.export.target import copy_beside
 from heedful.models import Model
 from heedful.pretrained import load, read_card, save
-from heedful.pretrained.facts import Inexpressible, Stored
-from heedful.pretrained.flat import Flat, flat
+from heedful.pretrained.config_keys import Inexpressible, Stored
+from heedful.pretrained.flat_config import Flat, flat
 from heedful.pretrained.model_type import FREE, Case, Family
 from heedful.pretrained.model_types import FAMILIES, express
 

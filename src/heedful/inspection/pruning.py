@@ -20,7 +20,7 @@ from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.position import Alibi, Relative
 from heedful.models import Model
-from heedful.pretrained.fitting import blank, fill, places
+from heedful.pretrained.fill_model import blank, fill, places
 from heedful.pretrained.peft_names import adaptable
 from heedful.stack import Stack
 

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heedful.pretrained.folder import read_card
-    from heedful.pretrained.hub import push
     from heedful.pretrained.reading import load
+    from heedful.pretrained.upload import push
     from heedful.pretrained.writing import save
 
-_HOMES = {"load": "reading", "push": "hub", "read_card": "folder", "save": "writing"}
+_HOMES = {"load": "reading", "push": "upload", "read_card": "folder", "save": "writing"}
 
 __all__ = ["load", "push", "read_card", "save"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
-from heedful.pretrained.facts import label_names
+from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, GENERATION, read_json
 from heedful.pretrained.model_types import OWN, family_of
 from heedful.pretrained.peft_config import find_base, read_config, split_tensors, trained_head

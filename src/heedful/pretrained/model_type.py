@@ -8,8 +8,8 @@ from typing import Any
 
 from heedful.config import Config, EncoderDecoderConfig, ModelConfig
 from heedful.errors import HeedfulError, nearest
-from heedful.pretrained.facts import Fact, Inexpressible, Key, LayerTypes, Only, Stored, only
-from heedful.pretrained.flat import Flat, flat, nested
+from heedful.pretrained.config_keys import Fact, Inexpressible, Key, LayerTypes, Only, Stored, only
+from heedful.pretrained.flat_config import Flat, flat, nested
 from heedful.pretrained.rules import Rule, Tensors
 
 # fields that tell how a model is born and trained, not what it computes: where a family has no word for one, its

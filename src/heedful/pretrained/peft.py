@@ -18,9 +18,9 @@ from heedful.adapters import LoraConfig, attach, fresh_head, low_rank_parts
 from heedful.config import DecoderConfig, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
+from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.configuration import config_of, told
-from heedful.pretrained.facts import label_names
-from heedful.pretrained.fitting import not_finite
+from heedful.pretrained.fill_model import not_finite
 from heedful.pretrained.folder import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -54,7 +54,7 @@ from heedful.pretrained.peft_names import (
 )
 from heedful.pretrained.pooling import pooled_head, repool
 from heedful.pretrained.rules import Tensors
-from heedful.pretrained.scaled import stored
+from heedful.pretrained.scaled_output import stored
 from heedful.pretrained.weights import read_tensors, refuse_not_finite
 
 WHOLE_MODELS = (WEIGHTS, INDEX, PICKLE, PICKLE_INDEX)

@@ -17,9 +17,9 @@ from heedful.kernels.optimize import LOW, prepare, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import head_config
+from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.configuration import IDS, told
-from heedful.pretrained.facts import label_names
-from heedful.pretrained.fitting import belongs, blank, fill, fresh_head, matched, not_finite
+from heedful.pretrained.fill_model import belongs, blank, fill, fresh_head, matched, not_finite
 from heedful.pretrained.folder import CONFIG, GENERATION, find, multi_label, read_card, read_json, regression
 from heedful.pretrained.model_type import Family
 from heedful.pretrained.model_types import family_of

@@ -15,11 +15,10 @@ from heedful import __version__
 from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, TokenHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
-from heedful.pretrained.card import card_text, is_ours
+from heedful.pretrained.config_keys import Always, Stored, label_tables
 from heedful.pretrained.configuration import GENERATES
-from heedful.pretrained.facts import Always, Stored, label_tables
-from heedful.pretrained.fitting import places
-from heedful.pretrained.flat import flat
+from heedful.pretrained.fill_model import places
+from heedful.pretrained.flat_config import flat
 from heedful.pretrained.folder import (
     ADAPTER_CONFIG,
     CARD,
@@ -33,13 +32,14 @@ from heedful.pretrained.folder import (
     to_json,
     written,
 )
+from heedful.pretrained.model_card import card_text, is_ours
 from heedful.pretrained.model_type import Case, Family
 from heedful.pretrained.model_types import OWN, OWN_CASE, express
 from heedful.pretrained.peft import adapter_files
 from heedful.pretrained.peft_config import ADAPTER_WEIGHTS
 from heedful.pretrained.pooling import module_files
 from heedful.pretrained.rules import Tensors
-from heedful.pretrained.scaled import stored
+from heedful.pretrained.scaled_output import stored
 from heedful.pretrained.shards import divided, index_of, size_of
 
 # keys of a config.json that are of the file or of its program, that labels and heads decide, or that tell of generating

@@ -22,7 +22,7 @@ from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
 from heedful.pretrained import load
-from heedful.pretrained.facts import label_names
+from heedful.pretrained.config_keys import label_names
 from heedful.stack import initialise
 from heedful.tasks.task import Baseline
 

@@ -26,7 +26,7 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, told
 from heedful.pretrained.folder import find, regression
-from heedful.pretrained.scaled import scale_output
+from heedful.pretrained.scaled_output import scale_output
 from heedful.settings import RunSettings
 from heedful.tasks.baselines import ridge_text
 from heedful.tasks.classes import check_classifier, classifier_in

@@ -33,7 +33,7 @@ from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
 from heedful.pretrained import load, read_card, save
-from heedful.pretrained.fitting import pack
+from heedful.pretrained.fill_model import pack
 from heedful.settings import RunSettings, resolve
 from heedful.tasks.sources import divided, rule_of
 from heedful.tasks.task import Encoded, Measured, Said, Task

@@ -23,7 +23,7 @@ from heedful.inference.pipeline import pipeline
 from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import told
-from heedful.pretrained.flat import flat
+from heedful.pretrained.flat_config import flat
 from heedful.pretrained.model_types import family_of
 from heedful.pretrained.rules import Drop, Tensors
 from heedful.pretrained.weights import read_tensors

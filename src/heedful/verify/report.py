@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from heedful import __version__
 from heedful.errors import HeedfulError
-from heedful.pretrained.card import describe
 from heedful.pretrained.folder import CARD, read_card, to_json
+from heedful.pretrained.model_card import describe
 from heedful.util.files import write
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained import load
 from heedful.pretrained.configuration import told
-from heedful.pretrained.fitting import belongs, blank, matched
+from heedful.pretrained.fill_model import belongs, blank, matched
 from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, find, read_json
 from heedful.pretrained.model_types import family_of
 from heedful.pretrained.resizing import resized

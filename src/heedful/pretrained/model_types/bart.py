@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.facts import ACTIVATIONS, Id, Key, Labels, Stored, only
+from heedful.pretrained.config_keys import ACTIVATIONS, Id, Key, Labels, Stored, only
 from heedful.pretrained.model_type import Case, Family
-from heedful.pretrained.model_type_facts import Repeated
 from heedful.pretrained.model_types.marian import LAYERS
 from heedful.pretrained.rules import Drop, Rename, SqueezeUnlessZero, Tie
+from heedful.pretrained.special_config_keys import Repeated
 
 BART = Family(
     name="bart",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.facts import ACTIVATIONS, Fact, Id, Key, Labels, Stored, only
+from heedful.pretrained.config_keys import ACTIVATIONS, Fact, Id, Key, Labels, Stored, only
 from heedful.pretrained.model_type import Case, Family
 from heedful.pretrained.rules import Drop, Rename, RenameUnlessZero, Tie
 

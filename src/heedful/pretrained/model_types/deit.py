@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.facts import Labels, Stored
+from heedful.pretrained.config_keys import Labels, Stored
 from heedful.pretrained.model_type import Case, Family
 from heedful.pretrained.model_types.vit import BODY, VIT
 from heedful.pretrained.rules import Join, Rename

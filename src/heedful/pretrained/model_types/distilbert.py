@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.facts import ACTIVATIONS, Id, Key, Labels
+from heedful.pretrained.config_keys import ACTIVATIONS, Id, Key, Labels
 from heedful.pretrained.model_type import Case, Family
-from heedful.pretrained.model_type_facts import Repeated
 from heedful.pretrained.rules import Drop, Rename
+from heedful.pretrained.special_config_keys import Repeated
 
 LAYER, BLOCK = "transformer.layer.{i}", "encoder.block.{i}"
 LABELS = Labels("id2label", "head.labels", 2)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.facts import ACTIVATIONS, Id, Key, Labels, only
+from heedful.pretrained.config_keys import ACTIVATIONS, Id, Key, Labels, only
 from heedful.pretrained.model_type import Case, Family
-from heedful.pretrained.model_type_facts import Repeated
 from heedful.pretrained.rules import Drop, Rename, Split, Transpose
+from heedful.pretrained.special_config_keys import Repeated
 
 BLOCK = "decoder.block.{i}"
 

@@ -6,10 +6,10 @@ Mistral (Jiang et al. 2023) has a sliding window, Qwen2 (Yang et al. 2024) biase
 
 from __future__ import annotations
 
-from heedful.pretrained.facts import ACTIVATIONS, Fact, Id, Key, Labels, only
+from heedful.pretrained.config_keys import ACTIVATIONS, Fact, Id, Key, Labels, only
 from heedful.pretrained.model_type import Case, Family, called
-from heedful.pretrained.model_type_facts import Rotary, Window
 from heedful.pretrained.rules import Drop, Rename, Rule
+from heedful.pretrained.special_config_keys import Rotary, Window
 
 LAYER, BLOCK = "layers.{i}", "decoder.block.{i}"
 FIXED = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.facts import ACTIVATIONS, Always, Fact, Id, Key, Only, Stored, only
+from heedful.pretrained.config_keys import ACTIVATIONS, Always, Fact, Id, Key, Only, Stored, only
 from heedful.pretrained.model_type import Case, Family
-from heedful.pretrained.model_type_facts import Repeated
 from heedful.pretrained.rules import Drop, Rename, Rule, SqueezeUnlessZero, Tie
+from heedful.pretrained.special_config_keys import Repeated
 
 ENCODER, DECODER = "encoder.layers.{i}", "decoder.layers.{i}"
 ENCODER_BLOCK, DECODER_BLOCK = "encoder.block.{i}", "decoder.block.{i}"

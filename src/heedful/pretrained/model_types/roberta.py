@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.facts import ACTIVATIONS, Fact, Id, Key, Stored, only
+from heedful.pretrained.config_keys import ACTIVATIONS, Fact, Id, Key, Stored, only
 from heedful.pretrained.model_type import Case, Family, called
-from heedful.pretrained.model_type_facts import Rows
 from heedful.pretrained.model_types.bert import BERT, LABEL_FACTS, NO_POOLER
 from heedful.pretrained.rules import Drop, Rename, Tie
+from heedful.pretrained.special_config_keys import Rows
 
 FACTS: tuple[Fact, ...] = (
     Key("type_vocab_size", "embedding.segments", 2),

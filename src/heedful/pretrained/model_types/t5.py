@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.facts import ACTIVATIONS, Always, Id, Key, Labels, Words, only
+from heedful.pretrained.config_keys import ACTIVATIONS, Always, Id, Key, Labels, Words, only
 from heedful.pretrained.model_type import Case, Family
-from heedful.pretrained.model_type_facts import OwnHead, Repeated
 from heedful.pretrained.rules import Rename, RenameBeside, Tie
+from heedful.pretrained.special_config_keys import OwnHead, Repeated
 
 ENCODER, DECODER = "encoder.block.{i}.layer", "decoder.block.{i}.layer"
 ENCODER_BLOCK, DECODER_BLOCK = "encoder.block.{i}", "decoder.block.{i}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.facts import ACTIVATIONS, Key, Labels, Size, Stored, only
+from heedful.pretrained.config_keys import ACTIVATIONS, Key, Labels, Size, Stored, only
 from heedful.pretrained.model_type import Case, Family
-from heedful.pretrained.model_type_facts import PatchTokens
 from heedful.pretrained.rules import Rename, Rule, Squeeze
+from heedful.pretrained.special_config_keys import PatchTokens
 
 LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
 

@@ -14,7 +14,7 @@ from heedful.config import LearnedPosition, ModelConfig, SinusoidalPosition, Vis
 from heedful.errors import HeedfulError
 from heedful.heads import head_of
 from heedful.models import Model, build
-from heedful.pretrained.flat import flat
+from heedful.pretrained.flat_config import flat
 from heedful.pretrained.rules import Tensors, same
 from heedful.pretrained.weights import FLOATS
 from heedful.stack import initialise

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.config import PatchConfig
 from heedful.errors import HeedfulError
-from heedful.pretrained.facts import Inexpressible, Key, Stored, checked
-from heedful.pretrained.flat import Flat, nested
+from heedful.pretrained.config_keys import Inexpressible, Key, Stored, checked
+from heedful.pretrained.flat_config import Flat, nested
 
 if TYPE_CHECKING:
     from torch import Tensor

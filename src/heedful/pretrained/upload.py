@@ -10,7 +10,6 @@ from pathlib import Path
 
 from heedful import __version__
 from heedful.errors import HeedfulError
-from heedful.pretrained.card import shareable
 from heedful.pretrained.folder import (
     CARD,
     CONFIG,
@@ -21,6 +20,7 @@ from heedful.pretrained.folder import (
     read_json,
     to_json,
 )
+from heedful.pretrained.model_card import shareable
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, revision: str | None = None) -> str:

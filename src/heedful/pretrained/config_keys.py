@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import HeedfulError
-from heedful.pretrained.flat import Flat
+from heedful.pretrained.flat_config import Flat
 
 if TYPE_CHECKING:
     from torch import Tensor
