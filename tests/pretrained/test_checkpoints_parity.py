@@ -1,4 +1,4 @@
-"""Every family and head against tiny random ``transformers`` models, there and back."""
+"""Every model type and head against tiny random ``transformers`` models, there and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiny_models import BERT, CASES, IDS, MARIAN, distance, masks, our_output, r
 import heedful
 from heedful import presets
 from heedful.pretrained import load, save
-from heedful.pretrained.model_types import FAMILIES, express
+from heedful.pretrained.model_types import MODEL_TYPES, express
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_generation_settings(tmp_path: Path) -> None:
 HOMES = {"mistral": "llama", "qwen2": "llama", "qwen3": "llama", "xlm-roberta": "roberta"}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", MODEL_TYPES)
 def test_families_are_data(name: str) -> None:
     tree = ast.parse(
         Path(import_module(f"heedful.pretrained.model_types.{HOMES.get(name, name)}").__file__ or "").read_text()

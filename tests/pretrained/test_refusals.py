@@ -13,7 +13,7 @@ from tiny_models import CASES, reference
 from heedful import HeedfulError
 from heedful.config import RotaryPosition
 from heedful.pretrained import load, save
-from heedful.pretrained.model_types import FAMILIES
+from heedful.pretrained.model_types import MODEL_TYPES
 
 # (a model to begin with, what its config.json says instead, what the refusal says)
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -187,8 +187,8 @@ def test_a_model_goes_back_into_the_layout_it_came_in(tmp_path: Path) -> None:
 def test_a_marian_of_two_vocabularies_that_names_one_size() -> None:
     """As their configuration has it: the target's is then the source's."""
     theirs = reference("marian apart").config.to_dict()
-    family = FAMILIES["marian"]
+    model_type = MODEL_TYPES["marian"]
     for told in ({}, {"decoder_vocab_size": None}):
         said = {key: value for key, value in theirs.items() if key != "decoder_vocab_size"} | told
         said["architectures"] = ["MarianMTModel"]
-        assert family.read(said, family.case_of(said), {}).target.vocab_size == theirs["vocab_size"]
+        assert model_type.read(said, model_type.architecture_of(said), {}).target.vocab_size == theirs["vocab_size"]

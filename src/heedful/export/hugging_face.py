@@ -13,10 +13,10 @@ from heedful.errors import HeedfulError
 from heedful.export.target import copy_beside
 from heedful.models import Model
 from heedful.pretrained import load, read_card, save
-from heedful.pretrained.config_keys import Inexpressible, Stored
+from heedful.pretrained.config_keys import Inexpressible, StoredTensor
 from heedful.pretrained.flat_config import Flat, flat
-from heedful.pretrained.model_type import FREE, Case, Family
-from heedful.pretrained.model_types import FAMILIES, express
+from heedful.pretrained.model_type import FREE, Architecture, ModelType
+from heedful.pretrained.model_types import MODEL_TYPES, express
 
 SHOWN = 6  # fields in an error
 OWN = ("layout", "heedful", "verification")  # of the card: what ``save`` says itself, and figures of other weights
@@ -42,11 +42,15 @@ def opened(source: Path) -> Model:
 
 
 def refuse_unsayable(config: ModelConfig) -> None:
-    """Raise ``HeedfulError``, naming the fields, for a configuration that no family can say."""
+    """Raise ``HeedfulError``, naming the fields, for a configuration that no model type can say."""
     if express(config) is not None:
         return
-    alike = [family for family in FAMILIES.values() if family.fixed["kind"] == config.kind]
-    tried = [(unsaid(config, family, case), case.name) for family in alike for case in family.cases]
+    alike = [model_type for model_type in MODEL_TYPES.values() if model_type.fixed["kind"] == config.kind]
+    tried = [
+        (unsaid(config, model_type, architecture), architecture.name)
+        for model_type in alike
+        for architecture in model_type.architectures
+    ]
     fields, name = min(tried, key=lambda found: len(found[0]))
     more = f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
     raise HeedfulError(
@@ -55,19 +59,23 @@ def refuse_unsayable(config: ModelConfig) -> None:
     )
 
 
-def unsaid(config: ModelConfig, family: Family, case: Case) -> list[str]:
-    """The fields of a configuration that a class of a family has no words for."""
+def unsaid(config: ModelConfig, model_type: ModelType, architecture: Architecture) -> list[str]:
+    """The fields of a configuration that a class of a model type has no words for."""
     ours = flat(config)
-    theirs: dict[str, Any] = {"architectures": [case.name], "model_type": family.name}
-    facts, missing = (*family.facts, *case.facts), []
-    for fact in facts:
+    theirs: dict[str, Any] = {"architectures": [architecture.name], "model_type": model_type.name}
+    config_keys, missing = (*model_type.config_keys, *architecture.config_keys), []
+    for config_key in config_keys:
         try:
-            fact.write(ours, theirs)
+            config_key.write(ours, theirs)
         except Inexpressible as error:
             missing.append(str(error))
-    told = {fact.theirs: fact.foretold(ours) for fact in facts if isinstance(fact, Stored)}
+    told = {
+        config_key.theirs: config_key.foretold(ours)
+        for config_key in config_keys
+        if isinstance(config_key, StoredTensor)
+    }
     try:
-        back = flat(family.read(theirs, case, told))
+        back = flat(model_type.read(theirs, architecture, told))
     except HeedfulError:
         back = {}
     return sorted({*missing, *_different(ours, back)})

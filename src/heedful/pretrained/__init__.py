@@ -1,9 +1,9 @@
 """Pretrained folders: Hugging Face model folders in and out, for every model type that is known.
 
     model_types/ one data file a model type: add one like those, and a line in its ``__init__``
-    model_type   what such a file holds; configurations both ways
+    model type   what such a file holds; configurations both ways
     rules        tensors: their names ↔ ours, reversible
-    facts        configuration: their keys ↔ our fields, reversible (``model_type_facts``: those of a few types)
+    config keys        configuration: their keys ↔ our fields, reversible (``model_type_facts``: those of a few types)
     flat         our configuration by whole paths
     folder       finding a folder (here or on the Hub), its JSON files, files written beside and renamed
     configuration   the model configuration and the generation settings of a folder

@@ -1,6 +1,7 @@
-"""Reversible facts: keys of a foreign ``config.json`` ↔ fields of our configuration.
+"""Reversible config keys: keys of a foreign ``config.json`` ↔ fields of our configuration.
 
-A fact reads their dictionary into ours, and writes ours into theirs; what it cannot say raises ``Inexpressible``.
+A config key reads their dictionary into ours and writes ours into theirs; it raises ``Inexpressible`` for a value that
+their layout lacks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Inexpressible(Exception):
-    """A configuration of ours that the family has no words for."""
+    """Raised for a configuration of ours that a model type cannot express."""
 
 
 ACTIVATIONS = {
@@ -49,7 +50,7 @@ def checked(key: str, value: Any, like: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Key:
+class ConfigKey:
     """A key of theirs ↔ a field of ours, or several that have the same value.
 
     ``default`` is what an absent key means; ``words`` maps their values to ours (the first of theirs is written);
@@ -98,7 +99,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Words(Key):
+class WordKey(ConfigKey):
     """A word of theirs ↔ several fields of ours, each with a value of its own: T5's "gated-gelu"."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
@@ -118,7 +119,7 @@ class Words(Key):
 
 
 @dataclass(frozen=True)
-class Id(Key):
+class TokenIdKey(ConfigKey):
     """A token id or null; where ours is several ids, theirs is one, a list or null."""
 
     several: bool = False
@@ -143,7 +144,7 @@ class Id(Key):
 
 
 @dataclass(frozen=True)
-class Size(Key):
+class SizeKey(ConfigKey):
     """A side, or (height, width): theirs is either, ours is a pair, or one number where ``square``."""
 
     square: bool = False
@@ -166,7 +167,7 @@ class Size(Key):
 
 
 @dataclass(frozen=True)
-class Labels(Key):
+class LabelKeys(ConfigKey):
     """The number of labels ↔ the table of their names, which save fills in."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
@@ -181,7 +182,7 @@ class Labels(Key):
 
 
 @dataclass(frozen=True)
-class Stored(Key):
+class StoredTensor(ConfigKey):
     """A boolean of ours that no key of theirs tells: whether the tensor ``theirs`` is stored, with more than zeros."""
 
     def look(self, tensors: Mapping[str, Tensor]) -> bool:
@@ -201,7 +202,7 @@ class Stored(Key):
 
 
 @dataclass(frozen=True)
-class Only:
+class OnlyValue:
     """A key of theirs that changes what is computed, and the one value of it that we speak. ``default``: if absent."""
 
     theirs: str
@@ -225,8 +226,8 @@ class Only:
 
 
 @dataclass(frozen=True)
-class LayerTypes(Only):
-    """Which attention each layer has: words that are known, or nothing. What they mean is the matter of other facts."""
+class LayerTypesKey(OnlyValue):
+    """Attention type of each layer: known words, or absent. Other config keys read their meaning."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Refuse other words."""
@@ -240,7 +241,7 @@ class LayerTypes(Only):
 
 
 @dataclass(frozen=True)
-class Always:
+class WrittenKey:
     """A key of theirs that is written for other programs and tells us nothing."""
 
     theirs: str
@@ -254,12 +255,12 @@ class Always:
         theirs[self.theirs] = self.value
 
 
-Fact = Key | Only | Always
+AnyConfigKey = ConfigKey | OnlyValue | WrittenKey
 
 
-def only(**values: Any) -> tuple[Only, ...]:
+def only(**values: Any) -> tuple[OnlyValue, ...]:
     """Keys that must have their default value."""
-    return tuple(Only(key, value, value) for key, value in values.items())
+    return tuple(OnlyValue(key, value, value) for key, value in values.items())
 
 
 def label_names(theirs: Mapping[str, Any]) -> list[str]:

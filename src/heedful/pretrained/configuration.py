@@ -12,7 +12,7 @@ from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
 from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, GENERATION, read_json
-from heedful.pretrained.model_types import OWN, family_of
+from heedful.pretrained.model_types import OWN, model_type_of
 from heedful.pretrained.peft_config import find_base, read_config, split_tensors, trained_head
 
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
@@ -57,10 +57,14 @@ def _config_over_base(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     _, place = find_base(folder, config)
     kind, classes = trained_head(folder, config, place, rest)
     theirs, generation = told(place)
-    family = family_of(theirs)
-    if family is not OWN and family.case_of(theirs).fixed["head.kind"] != kind:
-        case = next(case for case in family.cases if case.fixed["head.kind"] == kind)
-        theirs = {key: value for key, value in theirs.items() if key != "heedful"} | {"architectures": [case.name]}
+    model_type = model_type_of(theirs)
+    if model_type is not OWN and model_type.architecture_of(theirs).fixed["head.kind"] != kind:
+        architecture = next(
+            architecture for architecture in model_type.architectures if architecture.fixed["head.kind"] == kind
+        )
+        theirs = {key: value for key, value in theirs.items() if key != "heedful"} | {
+            "architectures": [architecture.name]
+        }
     if classes is not None and classes != len(label_names(theirs)):
         theirs = {key: value for key, value in theirs.items() if key != "id2label"} | {"num_labels": classes}
     return theirs, generation
@@ -77,7 +81,7 @@ def config_of(folder: Path) -> ModelConfig:
     """The configuration of a folder's model, but for what only its tensors tell."""
     theirs, _ = told(folder)
     try:
-        family = family_of(theirs)
-        return family.read(theirs, family.case_of(theirs), {})
+        model_type = model_type_of(theirs)
+        return model_type.read(theirs, model_type.architecture_of(theirs), {})
     except HeedfulError as error:
         raise HeedfulError(f"{folder / CONFIG}: {error}") from None

@@ -1,8 +1,8 @@
-"""PEFT's adapter folders, both ways: ``adapter_config.json`` and ``adapter_model.safetensors``.
+"""Adapter folders of PEFT, read and written: ``adapter_config.json`` and ``adapter_model.safetensors``.
 
-Names are the family's, through its rules: ``base_model.model.<their module>.lora_A.weight`` is (r, in) and
-``lora_B.weight`` (out, r), whichever way the map itself is stored. Where the family stores several of our maps as one
-(GPT-2's ``c_attn``), its A is theirs together and its B is cut into theirs; it goes back as it came.
+Tensor names are the model type's: ``base_model.model.<their module>.lora_A.weight`` is (r, in) and ``lora_B.weight``
+(out, r), whichever way the linear map itself is stored. Where the model type stores several of our maps as one (GPT-2's
+``c_attn``), they share its A, and its B is split among them; writing joins them again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from heedful.pretrained.folder import (
     multi_label,
     regression,
 )
-from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.peft_config import (
     HEADS,
     LORA_A,
@@ -105,10 +105,10 @@ def open_adapter(
     wanted = _sizes(folder) | {name: size for name, size in sizes.items() if size is not None}
     model = opened(place, dtype=dtype, sizes=wanted, check_finite=check_finite, **asked, **options)
     model.source = base
-    family, case = layout_of(model)
+    model_type, architecture = layout_of(model)
     try:
-        pairs = _pairs(model, family, case, config, low, exact=dtype is not None)
-        whole = _whole(model, family, case, rest) if same else {}
+        pairs = _pairs(model, model_type, architecture, config, low, exact=dtype is not None)
+        whole = _whole(model, model_type, architecture, rest) if same else {}
     except HeedfulError as error:
         raise HeedfulError(f"the adapter in {folder} does not fit its base {base}: {error}") from None
     for name, tensor in whole.items():
@@ -131,19 +131,21 @@ def _sizes(folder: Path) -> dict[str, Any]:
 
 def _pairs(
     model: Model,
-    family: Family,
-    case: Case,
+    model_type: ModelType,
+    architecture: Architecture,
     config: Mapping[str, Any],
     low: Mapping[str, tuple[Tensor, Tensor]],
     *,
     exact: bool,
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """A and B for each of our maps that has an adapter, on the model's device; all misfits in one error."""
-    named = modules(model, family, case)
-    there = {without_prefix(name, family, case): parts for name, parts in named.items()}
-    stored = {renamed(without_prefix(name, family, case), family): (name, pair) for name, pair in low.items()}
+    named = modules(model, model_type, architecture)
+    there = {without_prefix(name, model_type, architecture): parts for name, parts in named.items()}
+    stored = {
+        renamed(without_prefix(name, model_type, architecture), model_type): (name, pair) for name, pair in low.items()
+    }
     unexpected = [name for short, (name, _) in stored.items() if short not in there]
-    missing = [n for n in named if without_prefix(n, family, case) not in stored and covers(config, n)]
+    missing = [n for n in named if without_prefix(n, model_type, architecture) not in stored and covers(config, n)]
     misshaped: list[str] = []
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
     for short, (name, (a, b)) in stored.items():
@@ -163,18 +165,18 @@ def _pairs(
     return pairs
 
 
-def _whole(model: Model, family: Family, case: Case, rest: Tensors) -> Tensors:
+def _whole(model: Model, model_type: ModelType, architecture: Architecture, rest: Tensors) -> Tensors:
     """Our parameters of the head that are stored whole; anything else that is stored is an error."""
-    stored = family.names(rest, case)
-    made = family.tensors_in(stored, case)
+    stored = model_type.names(rest, architecture)
+    made = model_type.tensors_in(stored, architecture)
     names = [name for name, _ in model.named_parameters()]  # a tied one has its name in the embedding
     wrong = [f"{name} is not of the head" for name in stored]
     for name, tensor in made.items():
         if not name.startswith("head.") or name not in names:
-            wrong.append(f"{family.their_name(name, case)} is not of the head alone")
+            wrong.append(f"{model_type.their_name(name, architecture)} is not of the head alone")
         elif tensor.shape != model.get_parameter(name).shape:
             shape = tuple(model.get_parameter(name).shape)
-            wrong.append(f"{family.their_name(name, case)} is {tuple(tensor.shape)}, the head has {shape}")
+            wrong.append(f"{model_type.their_name(name, architecture)} is {tuple(tensor.shape)}, the head has {shape}")
     if wrong:
         raise HeedfulError(f"modules_to_save may only be those of the head, but {', '.join(wrong)}")
     return made
@@ -205,7 +207,9 @@ def _tell(model: Model, folder: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-def adapter_files(model: Model, family: Family, case: Case, folder: Path) -> tuple[dict[str, Any], Tensors]:
+def adapter_files(
+    model: Model, model_type: ModelType, architecture: Architecture, folder: Path
+) -> tuple[dict[str, Any], Tensors]:
     """``adapter_config.json`` and the tensors of a model with an adapter, by PEFT's names, for ``folder``."""
     adapter = model.adapter
     assert adapter is not None
@@ -217,22 +221,26 @@ def adapter_files(model: Model, family: Family, case: Case, folder: Path) -> tup
     if any((folder / name).exists() for name in WHOLE_MODELS):
         raise HeedfulError(f"{folder} holds a whole model, an adapter wants a folder of its own; choose another")
     low = low_rank_parts(model)
-    adapted = {name: parts for name, parts in modules(model, family, case).items() if parts[0] in low}
+    adapted = {name: parts for name, parts in modules(model, model_type, architecture).items() if parts[0] in low}
     tensors: Tensors = {}
     for name, parts in adapted.items():
         assert len({id(low[path].lora_a) for path in parts}) == 1, f"{parts} are one map, but have several A"
         tensors[PREFIX + name + LORA_A] = low[parts[0]].lora_a
         tensors[PREFIX + name + LORA_B] = torch.cat([low[path].lora_b for path in parts])
     tensors_of = stored(model)
-    whole = family.tensors_out({name: tensors_of[name] for name in adapter.whole}, case)
-    others = {module_of(name, family, case) for name in model.state_dict() if ".lora_" not in name} - adapted.keys()
+    whole = model_type.tensors_out({name: tensors_of[name] for name in adapter.whole}, architecture)
+    others = {
+        module_of(name, model_type, architecture) for name in model.state_dict() if ".lora_" not in name
+    } - adapted.keys()
     config = write_config(
         adapter,
         source=model.source,
         task_type=_task_type(model),
         targets=sorted({_ending(name, others) for name in adapted}),
-        saved=sorted({without_prefix(name.rpartition(".")[0], family, case).partition(".")[0] for name in whole}),
-        transposed=any(transposed(path, family, case) for path in low),
+        saved=sorted(
+            {without_prefix(name.rpartition(".")[0], model_type, architecture).partition(".")[0] for name in whole}
+        ),
+        transposed=any(transposed(path, model_type, architecture) for path in low),
     )
     return config, tensors | {PREFIX + name: tensor for name, tensor in whole.items()}
 

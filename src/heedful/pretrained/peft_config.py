@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from heedful.config import PooledHead
 from heedful.errors import HeedfulError
 from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, find, read_card, read_json
-from heedful.pretrained.model_types import OWN, family_of
+from heedful.pretrained.model_types import OWN, model_type_of
 from heedful.pretrained.rules import Tensors
 from heedful.util.values import describe, fits
 
@@ -110,15 +110,22 @@ def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tens
     place = folder if (folder / CONFIG).exists() else base
     theirs = read_json(place / CONFIG)
     try:
-        family = family_of(theirs)
-        case = family.case_of(theirs)
-        kind = case.fixed["head.kind"] if family is not OWN else theirs["head"]["kind"]
+        model_type = model_type_of(theirs)
+        architecture = model_type.architecture_of(theirs)
+        kind = architecture.fixed["head.kind"] if model_type is not OWN else theirs["head"]["kind"]
         if place is base and config["task_type"] in HEADS:
             kind = HEADS[config["task_type"]]
-            case = next((case for case in family.cases if case.fixed.get("head.kind") == kind), case)
+            architecture = next(
+                (
+                    architecture
+                    for architecture in model_type.architectures
+                    if architecture.fixed.get("head.kind") == kind
+                ),
+                architecture,
+            )
         if read_card(folder).get("head") == PooledHead.kind:  # which no class of theirs says
             kind = PooledHead.kind
-        made = family.tensors_in(family.names(rest, case), case)
+        made = model_type.tensors_in(model_type.names(rest, architecture), architecture)
     except (HeedfulError, KeyError, TypeError) as error:
         raise HeedfulError(f"{place / CONFIG}: {error}") from None
     output = made.get("head.output.weight", made.get("head.output.0.weight"))

@@ -1,4 +1,4 @@
-"""What PEFT calls our linear maps: the family's names for them, which its rules give, with the exceptions."""
+"""What PEFT calls our linear maps: the model type's names for them, which its rules give, with the exceptions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from heedful.models import Model
-from heedful.pretrained.model_type import Case, Family
-from heedful.pretrained.model_types import OWN, OWN_CASE, express
+from heedful.pretrained.model_type import Architecture, ModelType
+from heedful.pretrained.model_types import OWN, OWN_ARCHITECTURE, express
 from heedful.pretrained.peft_config import CLASSIFIERS
 from heedful.pretrained.rules import Split, Transpose, bound
 
@@ -23,66 +23,68 @@ _VIT = (
 RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT}
 
 
-def modules(model: nn.Module, family: Family, case: Case) -> dict[str, tuple[str, ...]]:
+def modules(model: nn.Module, model_type: ModelType, architecture: Architecture) -> dict[str, tuple[str, ...]]:
     """Their modules, and the paths of our linear maps that each is, in the order of its rows."""
     found: dict[str, tuple[str, ...]] = {}
     for path, part in model.named_modules():
         if isinstance(part, nn.Linear):
-            found.setdefault(module_of(f"{path}.weight", family, case), _parts(path, family, case))
+            found.setdefault(
+                module_of(f"{path}.weight", model_type, architecture), _parts(path, model_type, architecture)
+            )
     return found
 
 
-def module_of(name: str, family: Family, case: Case) -> str:
+def module_of(name: str, model_type: ModelType, architecture: Architecture) -> str:
     """The module of theirs that our tensor belongs to."""
-    whole = family.their_name(name, case).rpartition(".")[0]
-    short = without_prefix(whole, family, case)
-    return whole.removesuffix(short) + renamed(short, family)
+    whole = model_type.their_name(name, architecture).rpartition(".")[0]
+    short = without_prefix(whole, model_type, architecture)
+    return whole.removesuffix(short) + renamed(short, model_type)
 
 
-def without_prefix(name: str, family: Family, case: Case) -> str:
-    """A module's name without the family's prefix, which not every class has."""
-    (found,) = family.names({f"{name}.weight": torch.empty(0)}, case)
+def without_prefix(name: str, model_type: ModelType, architecture: Architecture) -> str:
+    """A module's name without the model type's prefix, which not every class has."""
+    (found,) = model_type.names({f"{name}.weight": torch.empty(0)}, architecture)
     return found.removesuffix(".weight")
 
 
-def renamed(name: str, family: Family) -> str:
+def renamed(name: str, model_type: ModelType) -> str:
     """A module's name of today for the one in files."""
-    for old, new in RENAMED.get(family.name, ()):
+    for old, new in RENAMED.get(model_type.name, ()):
         if values := bound(old, [name]):
             return new.format(**values[0])
     return name
 
 
-def _parts(path: str, family: Family, case: Case) -> tuple[str, ...]:
-    for rule in [rule for rule in (*case.body, *family.rules) if isinstance(rule, Split)]:
+def _parts(path: str, model_type: ModelType, architecture: Architecture) -> tuple[str, ...]:
+    for rule in [rule for rule in (*architecture.body, *model_type.rules) if isinstance(rule, Split)]:
         for pattern in rule.ours:
             if values := bound(pattern, [f"{path}.weight"]):
                 return tuple(ours.format(**values[0]).removesuffix(".weight") for ours in rule.ours)
     return (path,)
 
 
-def transposed(path: str, family: Family, case: Case) -> bool:
-    """Whether the family stores this linear map as (in, out)."""
-    for rule in (*case.rules, *case.body, *family.rules):
+def transposed(path: str, model_type: ModelType, architecture: Architecture) -> bool:
+    """Whether the model type stores this linear map as (in, out)."""
+    for rule in (*architecture.rules, *architecture.body, *model_type.rules):
         turned = isinstance(rule, Transpose) or (isinstance(rule, Split) and rule.transposed)
         if turned and rule.their_name(f"{path}.weight"):
             return True
     return False
 
 
-def layout_of(model: Model) -> tuple[Family, Case]:
-    """The family and class in whose layout a model is written."""
-    family, case, _ = express(model.config, model.layout) or (OWN, OWN_CASE, {})
-    return family, case
+def layout_of(model: Model) -> tuple[ModelType, Architecture]:
+    """The model type and class in whose layout a model is written."""
+    model_type, architecture, _ = express(model.config, model.layout) or (OWN, OWN_ARCHITECTURE, {})
+    return model_type, architecture
 
 
 def adaptable(model: Model) -> None:
     """Tell a model what its layout says of adapters: which maps are one, and which parameters are the classifier's."""
-    family, case = layout_of(model)
+    model_type, architecture = layout_of(model)
     maps = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]
-    groups = dict.fromkeys(_parts(path, family, case) for path in maps)
+    groups = dict.fromkeys(_parts(path, model_type, architecture) for path in maps)
     model.fused = tuple(parts for parts in groups if len(parts) > 1)
     if model.config.head.kind in CLASSIFIERS:
         names = [name for name, _ in model.named_parameters() if name.startswith("head.")]
-        own = [name for name in names if any(rule.their_name(name) for rule in case.rules)]
-        model.classifier = tuple(names if family is OWN else own)
+        own = [name for name in names if any(rule.their_name(name) for rule in architecture.rules)]
+        model.classifier = tuple(names if model_type is OWN else own)

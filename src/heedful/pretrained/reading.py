@@ -21,8 +21,8 @@ from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.configuration import IDS, told
 from heedful.pretrained.fill_model import belongs, blank, fill, fresh_head, matched, not_finite
 from heedful.pretrained.folder import CONFIG, GENERATION, find, multi_label, read_card, read_json, regression
-from heedful.pretrained.model_type import Family
-from heedful.pretrained.model_types import family_of
+from heedful.pretrained.model_type import ModelType
+from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.peft import is_adapter, open_adapter
 from heedful.pretrained.peft_names import adaptable
 from heedful.pretrained.pooling import pooled_head
@@ -107,24 +107,24 @@ def _opened(
     place = device_of(device or "cpu")
     stored: Tensors = {}
     try:
-        family = family_of(theirs)
-        case = family.case_of(theirs)
-        stored = family.names(read_tensors(folder), case)
-        config = family.read(theirs, case, family.told(case, stored))
+        model_type = model_type_of(theirs)
+        architecture = model_type.architecture_of(theirs)
+        stored = model_type.names(read_tensors(folder), architecture)
+        config = model_type.read(theirs, architecture, model_type.told(architecture, stored))
         belongs(config, stored)
         pools = head == PooledHead.kind or (head is None and read_card(folder).get("head") == PooledHead.kind)
         told_head = pooled_head(folder) if pools and config.head.kind != PooledHead.kind else None
-        asked = told_head or _asked(family, theirs, stored, config, head, num_labels)
+        asked = told_head or _asked(model_type, theirs, stored, config, head, num_labels)
         wanted = resized(replace(config, head=asked), **sizes)
         model = blank(wanted)
         other = asked.kind != config.head.kind
-        made = family.tensors_in(stored, case, head=not other)
+        made = model_type.tensors_in(stored, architecture, head=not other)
         if other:  # what belongs to the old head is left where it is; a pooler may serve the new one too
             kept = {name for name in model.state_dict() if "head.pooler." in name}
             made = {name: t for name, t in made.items() if not name.startswith("head.") or name in kept}
-            stored = {name: t for name, t in stored.items() if not family.known(name)}
+            stored = {name: t for name, t in stored.items() if not model_type.known(name)}
         rows = resize(made, config, wanted)
-        named = partial(family.their_name, case=case)
+        named = partial(model_type.their_name, architecture=architecture)
         tensors, fresh = matched(model, made, list(stored), named, asked != config.head)
     except HeedfulError as error:
         where = "" if str(folder) in str(error) else f"{folder / CONFIG}: "
@@ -135,7 +135,7 @@ def _opened(
     tensors |= fresh_head(model, fresh)
     rows = [name for name in rows if name.partition("[")[0] in tensors]  # a tied one under its first name alone
     fill(model, tensors, kind, place)
-    model.layout, model.fresh, model.generation = family.name, [*fresh, *rows], generation
+    model.layout, model.fresh, model.generation = model_type.name, [*fresh, *rows], generation
     model.labels = label_names(theirs) if asked == config.head else []
     model.multi_label = multi_label(theirs)
     model.regression = isinstance(model.config.head, SequenceHead) and regression(theirs)
@@ -153,21 +153,28 @@ def _source(asked: str | Path, folder: Path, revision: str | None) -> str:
 
 
 def _asked(
-    family: Family,
+    model_type: ModelType,
     theirs: Mapping[str, Any],
     stored: Tensors,
     config: ModelConfig,
     head: str | None,
     num_labels: int | None,
 ) -> Head:
-    """The head that is asked for; another one than the stored is as the family has it, so that it can be saved so."""
+    """Returns the requested head; a head that is not stored is as the model type has it, so that it can be saved."""
     asked = head_config(config, head)
     if asked.kind == config.head.kind:
         return head_config(config, None, num_labels)
-    case = next((case for case in family.cases if case.fixed.get("head.kind") == asked.kind), None)
-    if case is not None:
+    architecture = next(
+        (
+            architecture
+            for architecture in model_type.architectures
+            if architecture.fixed.get("head.kind") == asked.kind
+        ),
+        None,
+    )
+    if architecture is not None:
         plain = {k: v for k, v in theirs.items() if k not in ("id2label", "num_labels", "heedful")}
-        asked = family.read(plain, case, family.told(case, stored)).head
+        asked = model_type.read(plain, architecture, model_type.told(architecture, stored)).head
     return head_config(replace(config, head=asked), None, num_labels)
 
 

@@ -34,7 +34,7 @@ def bound(pattern: str, names: Iterable[str]) -> list[dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class _OfOne:
+class _OneTensorRule:
     """A rule for tensors of theirs with one pattern of names."""
 
     theirs: str
@@ -45,7 +45,7 @@ class _OfOne:
 
 
 @dataclass(frozen=True)
-class _OfSeveral:
+class _JoiningRule:
     """A rule for several tensors of theirs that are one of ours."""
 
     theirs: tuple[str, ...]
@@ -57,7 +57,7 @@ class _OfSeveral:
 
 
 @dataclass(frozen=True)
-class Rename(_OfOne):
+class Rename(_OneTensorRule):
     """One tensor of theirs is one of ours. Its kin differ in ``inward`` and ``outward``."""
 
     ours: str
@@ -141,7 +141,7 @@ class SqueezeUnlessZero(Squeeze):
 class RenameUnlessZero(Rename):
     """Another name for tensors that are not there where the weight is zero: a pooler that its class asks for.
 
-    The weight alone tells, as it does for the ``Stored`` fact.
+    The weight alone tells, as it does for the ``StoredTensor`` config key.
     """
 
     def read(self, stored: Tensors, made: Tensors) -> None:
@@ -154,7 +154,7 @@ class RenameUnlessZero(Rename):
 
 
 @dataclass(frozen=True)
-class Split(_OfOne):
+class Split(_OneTensorRule):
     """One tensor of theirs is several of ours, in equal parts along the first axis once transposed (see ``Transpose``).
 
     GPT-2's ``c_attn`` holds query, key and value.
@@ -189,7 +189,7 @@ class Split(_OfOne):
 
 
 @dataclass(frozen=True)
-class Join(_OfSeveral):
+class Join(_JoiningRule):
     """Several tensors of theirs, each of one row, are the rows of one of ours along the second axis.
 
     DeiT keeps its class and distillation tokens apart, (1, 1, D) each.
@@ -219,7 +219,7 @@ class Join(_OfSeveral):
 
 
 @dataclass(frozen=True)
-class Tie(_OfSeveral):
+class Tie(_JoiningRule):
     """Names of theirs for one and the same tensor: any of them is read, the first is written."""
 
     def read(self, stored: Tensors, made: Tensors) -> None:
@@ -239,7 +239,7 @@ class Tie(_OfSeveral):
 
 
 @dataclass(frozen=True)
-class Drop(_OfOne):
+class Drop(_OneTensorRule):
     """A tensor that is computed, or belongs to a head that we have not: ignored coming in, not written."""
 
     def read(self, stored: Tensors, made: Tensors) -> None:

@@ -1,4 +1,4 @@
-"""Facts of a few families: rotary tables, keys said twice, patches, windows, position rows, T5's two facts of a key."""
+"""Config keys of single model types: rotary scaling, repeated keys, patches, windows, position rows, T5's own head."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.config import PatchConfig
 from heedful.errors import HeedfulError
-from heedful.pretrained.config_keys import Inexpressible, Key, Stored, checked
+from heedful.pretrained.config_keys import ConfigKey, Inexpressible, StoredTensor, checked
 from heedful.pretrained.flat_config import Flat, nested
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _positive(key: str, value: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Rotary(Key):
+class RotaryKeys(ConfigKey):
     """``rope_parameters``, or the older ``rope_theta`` and ``rope_scaling`` ↔ the fields of ``RotaryPosition``."""
 
     theirs: str = "rope_parameters"
@@ -95,8 +95,8 @@ class Rotary(Key):
 
 
 @dataclass(frozen=True)
-class Repeated(Key):
-    """A key of theirs that says again what a fact before has read: where it says otherwise, it is refused.
+class RepeatedKey(ConfigKey):
+    """A key of theirs that says again what a config key before has read: where it says otherwise, it is refused.
 
     Another program would take its word. ``words`` maps their values to ours. It is not written.
     """
@@ -116,7 +116,7 @@ class Repeated(Key):
 
 
 @dataclass(frozen=True)
-class PatchTokens(Key):
+class PatchTokensKey(ConfigKey):
     """A field of ours that follows from the patches: their number, with the prefix tokens."""
 
     theirs: str = ""
@@ -133,7 +133,7 @@ class PatchTokens(Key):
 
 
 @dataclass(frozen=True)
-class Window(Key):
+class WindowKeys(ConfigKey):
     """Qwen's sliding window, which it may give to some layers only: here all of them have it, or none."""
 
     theirs: str = "sliding_window"
@@ -168,7 +168,7 @@ class Window(Key):
 
 
 @dataclass(frozen=True)
-class Rows(Key):
+class PositionRowsKey(ConfigKey):
     """RoBERTa's position rows, which begin after the row of the padding's id."""
 
     theirs: str = "max_position_embeddings"
@@ -188,8 +188,8 @@ class Rows(Key):
 
 
 @dataclass(frozen=True)
-class OwnHead(Stored):
-    """T5: whether the head has weights of its own, and whether it is scaled, two facts that one key tells.
+class OwnHeadKeys(StoredTensor):
+    """T5: whether the head has weights of its own, and whether it is scaled, two config keys that one key tells.
 
     ``tie_word_embeddings: false`` means both a head of its own and no scale (T5 1.1). Newer files always say true, tell
     the scale by ``scale_decoder_outputs``, and untie the head by storing it with other values than the embedding's.

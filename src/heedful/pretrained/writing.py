@@ -1,4 +1,4 @@
-"""Writing a model's folder: in the layout of the first family that can say the configuration, or else in our own."""
+"""Saves a model: in the layout of the first model type that can express its configuration, else in our own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heedful import __version__
 from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, TokenHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
-from heedful.pretrained.config_keys import Always, Stored, label_tables
+from heedful.pretrained.config_keys import StoredTensor, WrittenKey, label_tables
 from heedful.pretrained.configuration import GENERATES
 from heedful.pretrained.fill_model import places
 from heedful.pretrained.flat_config import flat
@@ -33,8 +33,8 @@ from heedful.pretrained.folder import (
     written,
 )
 from heedful.pretrained.model_card import card_text, is_ours
-from heedful.pretrained.model_type import Case, Family
-from heedful.pretrained.model_types import OWN, OWN_CASE, express
+from heedful.pretrained.model_type import Architecture, ModelType
+from heedful.pretrained.model_types import OWN, OWN_ARCHITECTURE, express
 from heedful.pretrained.peft import adapter_files
 from heedful.pretrained.peft_config import ADAPTER_WEIGHTS
 from heedful.pretrained.pooling import module_files
@@ -72,10 +72,10 @@ def save(
     model call ``heedful.adapters.merge`` first.
 
     A model that pools is written as its body, with the files by which ``sentence-transformers`` pools alike; a pooler
-    of the family's that it has no use for is written as zeros, so that nobody draws a random one.
+    of the model type's that it has no use for is written as zeros, so that nobody draws a random one.
 
     Args:
-        model: of any family, on any device, in its own dtype.
+        model: of any model type, on any device, in its own dtype.
         folder: made where it does not exist.
         extra: what ``heedful.json`` says besides the layout: task, labels, metrics, ...; ``labels``, a list of names,
             goes into ``config.json`` too.
@@ -87,25 +87,28 @@ def save(
     """
     model.whole("save it")
     extra = dict(extra or {})
-    family, case, theirs = express(model.config, model.layout) or (
+    model_type, architecture, theirs = express(model.config, model.layout) or (
         OWN,
-        OWN_CASE,
+        OWN_ARCHITECTURE,
         {"model_type": OWN.name, **model.config.to_dict()},
     )
-    theirs = _with_kept(model, family, case, theirs) | _labels(model, extra)
+    theirs = _with_kept(model, model_type, architecture, theirs) | _labels(model, extra)
     theirs["dtype"] = str(model.dtype).removeprefix("torch.")
     most = size_of(max_shard_size)
     head, pools, unused = model.config.head, {}, {}
-    if isinstance(head, PooledHead) and family is not OWN:
-        pools, unused = module_files(head, model.main.dim), _unused(case, model.main.dim)
+    if isinstance(head, PooledHead) and model_type is not OWN:
+        pools, unused = module_files(head, model.main.dim), _unused(architecture, model.main.dim)
         extra["head"] = head.kind
     settings: dict[str, Any] = {}
     if model.adapter is None:
-        shards = divided(family.tensors_out(_once(model) | unused, case), most, WEIGHTS)
+        shards = divided(model_type.tensors_out(_once(model) | unused, architecture), most, WEIGHTS)
     else:
-        settings, tensors = adapter_files(model, family, case, Path(folder).expanduser())
+        settings, tensors = adapter_files(model, model_type, architecture, Path(folder).expanduser())
         shards = {ADAPTER_WEIGHTS: tensors}
-    files = {CONFIG: theirs, CARD: {"layout": family.name, "heedful": __version__, "parameters": model.count()} | extra}
+    files = {
+        CONFIG: theirs,
+        CARD: {"layout": model_type.name, "heedful": __version__, "parameters": model.count()} | extra,
+    }
     if settings:
         files[ADAPTER_CONFIG] = settings
     if len(shards) > 1:
@@ -128,26 +131,31 @@ def save(
                 (place / name).chmod((place / CONFIG).stat().st_mode)  # it is written for the owner alone
     except SafetensorError as error:
         raise HeedfulError(f"cannot write {folder}: {error}; free some room or choose another folder") from None
-    return family.name
+    return model_type.name
 
 
-def _with_kept(model: Model, family: Family, case: Case, theirs: dict[str, Any]) -> dict[str, Any]:
+def _with_kept(
+    model: Model, model_type: ModelType, architecture: Architecture, theirs: dict[str, Any]
+) -> dict[str, Any]:
     """``config.json`` with the keys that came in and that we do not write; without them where another model would be
     read, or where the layout is another.
 
     A key that is only written for other programs (``max_position_embeddings`` of Marian) keeps the value that came in.
     """
-    if family.name != model.layout or family is OWN or not model.kept:
+    if model_type.name != model.layout or model_type is OWN or not model.kept:
         return theirs
-    free = {fact.theirs for fact in family.facts if isinstance(fact, Always)} - {*GENERATES, "is_encoder_decoder"}
+    free = {config_key.theirs for config_key in model_type.config_keys if isinstance(config_key, WrittenKey)} - {
+        *GENERATES,
+        "is_encoder_decoder",
+    }
     kept = {key: value for key, value in model.kept.items() if key in free or key not in {*theirs, *NOT_KEPT}}
     stored = {
-        fact.theirs: fact.foretold(flat(model.config))
-        for fact in (*family.facts, *case.facts)
-        if isinstance(fact, Stored)
+        config_key.theirs: config_key.foretold(flat(model.config))
+        for config_key in (*model_type.config_keys, *architecture.config_keys)
+        if isinstance(config_key, StoredTensor)
     }
     try:
-        same = family.read(theirs | kept, case, stored) == family.read(theirs, case, stored)
+        same = model_type.read(theirs | kept, architecture, stored) == model_type.read(theirs, architecture, stored)
     except HeedfulError:
         same = False
     return theirs | kept if same else theirs
@@ -159,9 +167,12 @@ def _once(model: Model) -> Tensors:
     return {first: state[first] for first in places(model)}
 
 
-def _unused(case: Case, dim: int) -> Tensors:
-    """The pooler that a class of the family has and a pooled model has not."""
-    has = any(isinstance(fact, Stored) and fact.ours == "head.pooler" for fact in case.facts)
+def _unused(architecture: Architecture, dim: int) -> Tensors:
+    """The pooler that a class of the model type has and a pooled model has not."""
+    has = any(
+        isinstance(config_key, StoredTensor) and config_key.ours == "head.pooler"
+        for config_key in architecture.config_keys
+    )
     sizes = {"weight": (dim, dim), "bias": (dim,)} if has else {}
     return {f"head.pooler.dense.{name}": torch.zeros(size) for name, size in sizes.items()}
 

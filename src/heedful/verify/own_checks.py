@@ -24,7 +24,7 @@ from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import told
 from heedful.pretrained.flat_config import flat
-from heedful.pretrained.model_types import family_of
+from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.rules import Drop, Tensors
 from heedful.pretrained.weights import read_tensors
 from heedful.verify.inputs import (
@@ -89,15 +89,15 @@ def stored_again(verified: VerifiedFolder) -> Outcome:
     if described["model_type"] != again["model_type"]:
         reason = f"the layout is {again['model_type']}, no longer {described['model_type']}"
         return Outcome(difference=1.0, allowed=0.0, reason=reason)
-    family = family_of(described)
-    case = family.case_of(described)
+    model_type = model_type_of(described)
+    architecture = model_type.architecture_of(described)
     files, copies = read_tensors(verified.path), read_tensors(verified.saved)
-    before, after = family.names(files, case), family.names(copies, case)
+    before, after = model_type.names(files, architecture), model_type.names(copies, architecture)
     both = before.keys() & after.keys()
     types = {str(after[name].dtype).removeprefix("torch.") for name in both if after[name].dtype != before[name].dtype}
     before |= {name: before[name].to(after[name].dtype) for name in both}
     lost = {name: before[name] for name in before.keys() - after.keys()}
-    drops = [rule for rule in (*case.rules, *case.body, *family.rules) if isinstance(rule, Drop)]
+    drops = [rule for rule in (*architecture.rules, *architecture.body, *model_type.rules) if isinstance(rule, Drop)]
     computed = {name for name in lost if any(rule.claims(name) for rule in drops) or not lost[name].any()}
     wrong = [name for name in sorted(both) if not torch.equal(before[name], after[name])]
     wrong += [name for name in sorted(lost.keys() - computed) if not _copy(lost[name], after)]

@@ -21,7 +21,7 @@ from heedful.pretrained import load
 from heedful.pretrained.configuration import told
 from heedful.pretrained.fill_model import belongs, blank, matched
 from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, find, read_json
-from heedful.pretrained.model_types import family_of
+from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.resizing import resized
 from heedful.pretrained.weights import weight_map
 
@@ -69,8 +69,8 @@ def _told_by(path: Path) -> ModelConfig:
     """The configuration that a ``config.json`` tells, but for what only tensors tell."""
     theirs = read_json(path)
     try:
-        family = family_of(theirs)
-        return family.read(theirs, family.case_of(theirs), {})
+        model_type = model_type_of(theirs)
+        return model_type.read(theirs, model_type.architecture_of(theirs), {})
     except HeedfulError as error:
         raise HeedfulError(f"{path}: {error}") from None
 
@@ -84,13 +84,13 @@ def _held_by(folder: Path) -> ModelConfig:
     files = {id(tensor): (path, name) for name, (path, tensor) in headers.items()}
     try:
         with _Unread(files):
-            family = family_of(theirs)
-            case = family.case_of(theirs)
-            stored = family.names({name: tensor for name, (_, tensor) in headers.items()}, case)
-            config = family.read(theirs, case, family.told(case, stored))
+            model_type = model_type_of(theirs)
+            architecture = model_type.architecture_of(theirs)
+            stored = model_type.names({name: tensor for name, (_, tensor) in headers.items()}, architecture)
+            config = model_type.read(theirs, architecture, model_type.told(architecture, stored))
             belongs(config, stored)
-            made = family.tensors_in(stored, case)
-            matched(blank(config), made, list(stored), partial(family.their_name, case=case), False)
+            made = model_type.tensors_in(stored, architecture)
+            matched(blank(config), made, list(stored), partial(model_type.their_name, architecture=architecture), False)
     except HeedfulError as error:
         raise HeedfulError(f"{folder / CONFIG}: {error}") from None
     return config

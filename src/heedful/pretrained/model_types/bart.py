@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, Id, Key, Labels, Stored, only
-from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, StoredTensor, TokenIdKey, only
+from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.model_types.marian import LAYERS
 from heedful.pretrained.rules import Drop, Rename, SqueezeUnlessZero, Tie
-from heedful.pretrained.special_config_keys import Repeated
+from heedful.pretrained.special_config_keys import RepeatedKey
 
-BART = Family(
+BART = ModelType(
     name="bart",
     prefix="model.",
     fixed={
@@ -25,18 +25,18 @@ BART = Family(
         "decoder.causal": True,
         "decoder.cross": True,
     },
-    facts=(
-        Key("vocab_size", "source.vocab_size", 50265),
-        Key("max_position_embeddings", ("encoder.position.length", "decoder.position.length"), 1024),
-        Key("d_model", ("encoder.dim", "decoder.dim"), 1024),
-        Key("encoder_layers", "encoder.depth", 12),
-        Key("encoder_attention_heads", "encoder.heads", 16),
-        Key("encoder_ffn_dim", "encoder.ff_dim", 4096),
-        Key("decoder_layers", "decoder.depth", 12),
-        Key("decoder_attention_heads", "decoder.heads", 16),
-        Key("decoder_ffn_dim", "decoder.ff_dim", 4096),
-        Key("activation_function", ("encoder.activation", "decoder.activation"), "gelu", ACTIVATIONS),
-        Key(
+    config_keys=(
+        ConfigKey("vocab_size", "source.vocab_size", 50265),
+        ConfigKey("max_position_embeddings", ("encoder.position.length", "decoder.position.length"), 1024),
+        ConfigKey("d_model", ("encoder.dim", "decoder.dim"), 1024),
+        ConfigKey("encoder_layers", "encoder.depth", 12),
+        ConfigKey("encoder_attention_heads", "encoder.heads", 16),
+        ConfigKey("encoder_ffn_dim", "encoder.ff_dim", 4096),
+        ConfigKey("decoder_layers", "decoder.depth", 12),
+        ConfigKey("decoder_attention_heads", "decoder.heads", 16),
+        ConfigKey("decoder_ffn_dim", "decoder.ff_dim", 4096),
+        ConfigKey("activation_function", ("encoder.activation", "decoder.activation"), "gelu", ACTIVATIONS),
+        ConfigKey(
             "dropout",
             (
                 "encoder.dropout.embedding",
@@ -46,14 +46,14 @@ BART = Family(
             ),
             0.1,
         ),
-        Key("attention_dropout", ("encoder.dropout.attention", "decoder.dropout.attention"), 0.0),
-        Key("activation_dropout", ("encoder.dropout.hidden", "decoder.dropout.hidden"), 0.0),
-        Key("init_std", ("encoder.init_std", "decoder.init_std"), 0.02),
-        Key("scale_embedding", "source.scale", False, {True: "sqrt", False: "none"}),
-        Id("decoder_start_token_id", "special.start", 2, needed=True),
-        Id("eos_token_id", "special.end", 2, several=True),
-        Id("pad_token_id", "special.pad", 1),
-        Repeated("num_attention_heads", "encoder.heads"),
+        ConfigKey("attention_dropout", ("encoder.dropout.attention", "decoder.dropout.attention"), 0.0),
+        ConfigKey("activation_dropout", ("encoder.dropout.hidden", "decoder.dropout.hidden"), 0.0),
+        ConfigKey("init_std", ("encoder.init_std", "decoder.init_std"), 0.02),
+        ConfigKey("scale_embedding", "source.scale", False, {True: "sqrt", False: "none"}),
+        TokenIdKey("decoder_start_token_id", "special.start", 2, needed=True),
+        TokenIdKey("eos_token_id", "special.end", 2, several=True),
+        TokenIdKey("pad_token_id", "special.pad", 1),
+        RepeatedKey("num_attention_heads", "encoder.heads"),
         *only(
             is_causal=True,
             is_decoder=False,
@@ -74,28 +74,28 @@ BART = Family(
         Rename("decoder.layernorm_embedding.{p}", "decoder.embedding_norm.{p}"),
         *LAYERS,
     ),
-    cases=(
-        Case(
+    architectures=(
+        Architecture(
             name="BartForConditionalGeneration",
             fixed={"head.kind": "language-model"},
-            facts=(Stored("final_logits_bias", "head.bias", False),),
+            config_keys=(StoredTensor("final_logits_bias", "head.bias", False),),
             rules=(
                 SqueezeUnlessZero("final_logits_bias", "head.output.bias"),
                 Rename("lm_head.weight", "head.output.weight"),
             ),
         ),
-        Case(name="BartModel", fixed={"head.kind": "no-head", "head.pooler": False}, prefix=""),
-        Case(
+        Architecture(name="BartModel", fixed={"head.kind": "no-head", "head.pooler": False}, prefix=""),
+        Architecture(
             name="BartForSequenceClassification",
             fixed={"head.kind": "sequence", "head.pooling": "last", "head.pooler": True, "head.bias": True},
-            facts=(Labels("id2label", "head.labels", 3), Key("classifier_dropout", "head.dropout", 0.0)),
+            config_keys=(LabelKeys("id2label", "head.labels", 3), ConfigKey("classifier_dropout", "head.dropout", 0.0)),
             rules=(
                 Drop("final_logits_bias"),  # of the pre-training class, in published files
                 Rename("classification_head.dense.{p}", "head.pooler.dense.{p}"),
                 Rename("classification_head.out_proj.{p}", "head.output.{p}"),
             ),
         ),
-        Case(
+        Architecture(
             name="BartForQuestionAnswering",
             fixed={"head.kind": "span"},
             rules=(Drop("final_logits_bias"), Rename("qa_outputs.{p}", "head.output.{p}")),

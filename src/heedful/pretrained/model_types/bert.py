@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, Fact, Id, Key, Labels, Stored, only
-from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.config_keys import (
+    ACTIVATIONS,
+    AnyConfigKey,
+    ConfigKey,
+    LabelKeys,
+    StoredTensor,
+    TokenIdKey,
+    only,
+)
+from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Drop, Rename, RenameUnlessZero, Tie
 
 LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
 NO_POOLER = Drop("pooler.dense.{p}")  # older files keep one that the class does not use
 NO_NEXT_SENTENCE = Drop("cls.seq_relationship.{p}")
 MASKED = {"head.kind": "masked-language-model"}
-MASKED_FACTS: tuple[Fact, ...] = (
+MASKED_FACTS: tuple[AnyConfigKey, ...] = (
     *only(tie_word_embeddings=True),  # untied, the class holds a bias that it does not use
-    Key("hidden_act", "head.activation", "gelu", ACTIVATIONS),
-    Key("layer_norm_eps", "head.norm_eps", 1e-12),
+    ConfigKey("hidden_act", "head.activation", "gelu", ACTIVATIONS),
+    ConfigKey("layer_norm_eps", "head.norm_eps", 1e-12),
 )
 MASKED_RULES = (
     NO_POOLER,
@@ -24,11 +32,11 @@ MASKED_RULES = (
     Tie(("cls.predictions.bias", "cls.predictions.decoder.bias"), "head.output.bias"),
 )
 LABEL_FACTS = (
-    Labels("id2label", "head.labels", 2),
-    Key("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout_prob"),
+    LabelKeys("id2label", "head.labels", 2),
+    ConfigKey("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout_prob"),
 )
 
-BERT = Family(
+BERT = ModelType(
     name="bert",
     prefix="bert.",
     old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
@@ -38,22 +46,22 @@ BERT = Family(
         "encoder.embedding_norm": True,
         "encoder.position.kind": "learned",
     },
-    facts=(
-        Key("vocab_size", "embedding.vocab_size", 30522),
-        Key("type_vocab_size", "embedding.segments", 2),
-        Key("max_position_embeddings", "encoder.position.length", 512),
-        Key("hidden_size", "encoder.dim", 768),
-        Key("num_hidden_layers", "encoder.depth", 12),
-        Key("num_attention_heads", "encoder.heads", 12),
-        Key("intermediate_size", "encoder.ff_dim", 3072),
-        Key("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
-        Key("layer_norm_eps", "encoder.norm_eps", 1e-12),
-        Key("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
-        Key("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
-        Key("initializer_range", "encoder.init_std", 0.02),
-        Id("bos_token_id", "special.start", None),
-        Id("eos_token_id", "special.end", None, several=True),
-        Id("pad_token_id", "special.pad", 0),
+    config_keys=(
+        ConfigKey("vocab_size", "embedding.vocab_size", 30522),
+        ConfigKey("type_vocab_size", "embedding.segments", 2),
+        ConfigKey("max_position_embeddings", "encoder.position.length", 512),
+        ConfigKey("hidden_size", "encoder.dim", 768),
+        ConfigKey("num_hidden_layers", "encoder.depth", 12),
+        ConfigKey("num_attention_heads", "encoder.heads", 12),
+        ConfigKey("intermediate_size", "encoder.ff_dim", 3072),
+        ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
+        ConfigKey("layer_norm_eps", "encoder.norm_eps", 1e-12),
+        ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
+        ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
+        ConfigKey("initializer_range", "encoder.init_std", 0.02),
+        TokenIdKey("bos_token_id", "special.start", None),
+        TokenIdKey("eos_token_id", "special.end", None, several=True),
+        TokenIdKey("pad_token_id", "special.pad", 0),
         *only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False),
     ),
     rules=(
@@ -73,28 +81,28 @@ BERT = Family(
         Rename(LAYER + ".output.LayerNorm.{p}", BLOCK + ".feed_forward_residual.after.{p}"),
         RenameUnlessZero("pooler.dense.{p}", "head.pooler.dense.{p}"),
     ),
-    cases=(
-        Case(
+    architectures=(
+        Architecture(
             name="BertModel",
             fixed={"head.kind": "no-head"},
-            facts=(Stored("pooler.dense.weight", "head.pooler", False),),
+            config_keys=(StoredTensor("pooler.dense.weight", "head.pooler", False),),
             prefix="",
         ),
-        Case(name="BertForMaskedLM", fixed=MASKED, facts=MASKED_FACTS, rules=MASKED_RULES),
-        Case(name="BertForPreTraining", fixed=MASKED, facts=MASKED_FACTS, rules=MASKED_RULES),
-        Case(
+        Architecture(name="BertForMaskedLM", fixed=MASKED, config_keys=MASKED_FACTS, rules=MASKED_RULES),
+        Architecture(name="BertForPreTraining", fixed=MASKED, config_keys=MASKED_FACTS, rules=MASKED_RULES),
+        Architecture(
             name="BertForSequenceClassification",
             fixed={"head.kind": "sequence", "head.pooling": "first", "head.pooler": True, "head.bias": True},
-            facts=LABEL_FACTS,
+            config_keys=LABEL_FACTS,
             rules=(Rename("classifier.{p}", "head.output.{p}"),),
         ),
-        Case(
+        Architecture(
             name="BertForTokenClassification",
             fixed={"head.kind": "token"},
-            facts=LABEL_FACTS,
+            config_keys=LABEL_FACTS,
             rules=(NO_POOLER, Rename("classifier.{p}", "head.output.{p}")),
         ),
-        Case(
+        Architecture(
             name="BertForQuestionAnswering",
             fixed={"head.kind": "span"},
             rules=(NO_POOLER, Rename("qa_outputs.{p}", "head.output.{p}")),

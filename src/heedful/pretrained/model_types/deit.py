@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import Labels, Stored
-from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.config_keys import LabelKeys, StoredTensor
+from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.model_types.vit import BODY, VIT
 from heedful.pretrained.rules import Join, Rename
 
-LABELS = (Labels("id2label", "head.labels", 2),)
+LABELS = (LabelKeys("id2label", "head.labels", 2),)
 
-DEIT = Family(
+DEIT = ModelType(
     name="deit",
     prefix="deit.",
     fixed={**VIT.fixed, "patches.prefix": "class+distillation"},
-    facts=VIT.facts,
+    config_keys=VIT.config_keys,
     rules=(Join(("embeddings.cls_token", "embeddings.distillation_token"), "embedding.prefix"), *BODY),
-    cases=(
-        Case(
+    architectures=(
+        Architecture(
             name="DeiTModel",
             fixed={"head.kind": "no-head"},
-            facts=(Stored("pooler.dense.weight", "head.pooler", False),),
+            config_keys=(StoredTensor("pooler.dense.weight", "head.pooler", False),),
             prefix="",
         ),
-        Case(
+        Architecture(
             name="DeiTForImageClassificationWithTeacher",
             fixed={"head.kind": "image"},
-            facts=LABELS,
+            config_keys=LABELS,
             rules=(
                 Rename("cls_classifier.{p}", "head.output.0.{p}"),
                 Rename("distillation_classifier.{p}", "head.output.1.{p}"),
             ),
         ),
-        Case(
+        Architecture(
             name="DeiTForImageClassification",
             fixed={"head.kind": "image", "head.tokens": "class"},
-            facts=LABELS,
+            config_keys=LABELS,
             rules=(Rename("classifier.{p}", "head.output.0.{p}"),),
         ),
     ),

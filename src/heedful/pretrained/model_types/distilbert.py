@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, Id, Key, Labels
-from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, TokenIdKey
+from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Drop, Rename
-from heedful.pretrained.special_config_keys import Repeated
+from heedful.pretrained.special_config_keys import RepeatedKey
 
 LAYER, BLOCK = "transformer.layer.{i}", "encoder.block.{i}"
-LABELS = Labels("id2label", "head.labels", 2)
+LABELS = LabelKeys("id2label", "head.labels", 2)
 
-DISTILBERT = Family(
+DISTILBERT = ModelType(
     name="distilbert",
     prefix="distilbert.",
     fixed={
@@ -20,21 +20,21 @@ DISTILBERT = Family(
         "encoder.embedding_norm": True,
         "encoder.position.kind": "learned",
     },
-    facts=(  # sinusoidal_pos_embds tells how the stored rows began, no more
-        Key("vocab_size", "embedding.vocab_size", 30522),
-        Key("max_position_embeddings", "encoder.position.length", 512),
-        Key("dim", "encoder.dim", 768),
-        Key("n_layers", "encoder.depth", 6),
-        Key("n_heads", "encoder.heads", 12),
-        Key("hidden_dim", "encoder.ff_dim", 3072),
-        Key("activation", "encoder.activation", "gelu", ACTIVATIONS),
-        Key("dropout", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
-        Key("attention_dropout", "encoder.dropout.attention", 0.1),
-        Key("initializer_range", "encoder.init_std", 0.02),
-        Id("bos_token_id", "special.start", None),
-        Id("eos_token_id", "special.end", None, several=True),
-        Id("pad_token_id", "special.pad", 0),
-        Repeated("num_attention_heads", "encoder.heads"),
+    config_keys=(  # sinusoidal_pos_embds tells how the stored rows began, no more
+        ConfigKey("vocab_size", "embedding.vocab_size", 30522),
+        ConfigKey("max_position_embeddings", "encoder.position.length", 512),
+        ConfigKey("dim", "encoder.dim", 768),
+        ConfigKey("n_layers", "encoder.depth", 6),
+        ConfigKey("n_heads", "encoder.heads", 12),
+        ConfigKey("hidden_dim", "encoder.ff_dim", 3072),
+        ConfigKey("activation", "encoder.activation", "gelu", ACTIVATIONS),
+        ConfigKey("dropout", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
+        ConfigKey("attention_dropout", "encoder.dropout.attention", 0.1),
+        ConfigKey("initializer_range", "encoder.init_std", 0.02),
+        TokenIdKey("bos_token_id", "special.start", None),
+        TokenIdKey("eos_token_id", "special.end", None, several=True),
+        TokenIdKey("pad_token_id", "special.pad", 0),
+        RepeatedKey("num_attention_heads", "encoder.heads"),
     ),
     rules=(
         Drop("embeddings.position_ids"),
@@ -50,14 +50,14 @@ DISTILBERT = Family(
         Rename(LAYER + ".ffn.lin2.{p}", BLOCK + ".feed_forward.down.{p}"),
         Rename(LAYER + ".output_layer_norm.{p}", BLOCK + ".feed_forward_residual.after.{p}"),
     ),
-    cases=(
-        Case(name="DistilBertModel", fixed={"head.kind": "no-head", "head.pooler": False}, prefix=""),
-        Case(
+    architectures=(
+        Architecture(name="DistilBertModel", fixed={"head.kind": "no-head", "head.pooler": False}, prefix=""),
+        Architecture(
             name="DistilBertForMaskedLM",
             fixed={"head.kind": "masked-language-model", "head.norm_eps": 1e-12},
-            facts=(
-                Key("tie_word_embeddings", "head.tied", True),
-                Key("activation", "head.activation", "gelu", ACTIVATIONS),
+            config_keys=(
+                ConfigKey("tie_word_embeddings", "head.tied", True),
+                ConfigKey("activation", "head.activation", "gelu", ACTIVATIONS),
             ),
             rules=(
                 Rename("vocab_transform.{p}", "head.dense.{p}"),
@@ -65,7 +65,7 @@ DISTILBERT = Family(
                 Rename("vocab_projector.{p}", "head.output.{p}"),
             ),
         ),
-        Case(
+        Architecture(
             name="DistilBertForSequenceClassification",
             fixed={
                 "head.kind": "sequence",
@@ -74,19 +74,19 @@ DISTILBERT = Family(
                 "head.pooler_activation": "relu",
                 "head.bias": True,
             },
-            facts=(LABELS, Key("seq_classif_dropout", "head.dropout", 0.2)),
+            config_keys=(LABELS, ConfigKey("seq_classif_dropout", "head.dropout", 0.2)),
             rules=(
                 Rename("pre_classifier.{p}", "head.pooler.dense.{p}"),
                 Rename("classifier.{p}", "head.output.{p}"),
             ),
         ),
-        Case(
+        Architecture(
             name="DistilBertForTokenClassification",
             fixed={"head.kind": "token"},
-            facts=(LABELS, Key("dropout", "head.dropout", 0.1)),
+            config_keys=(LABELS, ConfigKey("dropout", "head.dropout", 0.1)),
             rules=(Rename("classifier.{p}", "head.output.{p}"),),
         ),
-        Case(
+        Architecture(
             name="DistilBertForQuestionAnswering",
             fixed={"head.kind": "span"},
             rules=(Rename("qa_outputs.{p}", "head.output.{p}"),),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, Id, Key, Labels, only
-from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, TokenIdKey, only
+from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Drop, Rename, Split, Transpose
-from heedful.pretrained.special_config_keys import Repeated
+from heedful.pretrained.special_config_keys import RepeatedKey
 
 BLOCK = "decoder.block.{i}"
 
-GPT2 = Family(
+GPT2 = ModelType(
     name="gpt2",
     prefix="transformer.",
     fixed={
@@ -18,23 +18,23 @@ GPT2 = Family(
         "decoder.position.kind": "learned",
         "decoder.init": "scaled",
     },
-    facts=(
-        Key("vocab_size", "embedding.vocab_size", 50257),
-        Key("n_positions", "decoder.position.length", 1024),
-        Key("n_embd", "decoder.dim", 768),
-        Key("n_layer", "decoder.depth", 12),
-        Key("n_head", "decoder.heads", 12),
-        Key("n_inner", "decoder.ff_dim", None),
-        Key("activation_function", "decoder.activation", "gelu_new", ACTIVATIONS),
-        Key("layer_norm_epsilon", "decoder.norm_eps", 1e-5),
-        Key("embd_pdrop", "decoder.dropout.embedding", 0.1),
-        Key("attn_pdrop", "decoder.dropout.attention", 0.1),
-        Key("resid_pdrop", "decoder.dropout.residual", 0.1),
-        Key("initializer_range", "decoder.init_std", 0.02),
-        Id("bos_token_id", "special.start", 50256),
-        Id("eos_token_id", "special.end", 50256, several=True),
-        Id("pad_token_id", "special.pad", None),
-        Repeated("num_attention_heads", "decoder.heads"),
+    config_keys=(
+        ConfigKey("vocab_size", "embedding.vocab_size", 50257),
+        ConfigKey("n_positions", "decoder.position.length", 1024),
+        ConfigKey("n_embd", "decoder.dim", 768),
+        ConfigKey("n_layer", "decoder.depth", 12),
+        ConfigKey("n_head", "decoder.heads", 12),
+        ConfigKey("n_inner", "decoder.ff_dim", None),
+        ConfigKey("activation_function", "decoder.activation", "gelu_new", ACTIVATIONS),
+        ConfigKey("layer_norm_epsilon", "decoder.norm_eps", 1e-5),
+        ConfigKey("embd_pdrop", "decoder.dropout.embedding", 0.1),
+        ConfigKey("attn_pdrop", "decoder.dropout.attention", 0.1),
+        ConfigKey("resid_pdrop", "decoder.dropout.residual", 0.1),
+        ConfigKey("initializer_range", "decoder.init_std", 0.02),
+        TokenIdKey("bos_token_id", "special.start", 50256),
+        TokenIdKey("eos_token_id", "special.end", 50256, several=True),
+        TokenIdKey("pad_token_id", "special.pad", None),
+        RepeatedKey("num_attention_heads", "decoder.heads"),
         *only(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False),
         *only(add_cross_attention=False, is_causal=True),
     ),
@@ -55,15 +55,15 @@ GPT2 = Family(
         Transpose("h.{i}.mlp.c_proj.{p}", BLOCK + ".feed_forward.down.{p}"),
         Rename("ln_f.{p}", "decoder.norm.{p}"),
     ),
-    cases=(
-        Case(
+    architectures=(
+        Architecture(
             name="GPT2LMHeadModel",
             fixed={"head.kind": "language-model"},
-            facts=(Key("tie_word_embeddings", "head.tied", True),),
+            config_keys=(ConfigKey("tie_word_embeddings", "head.tied", True),),
             rules=(Rename("lm_head.weight", "head.output.weight"),),
         ),
-        Case(name="GPT2Model", fixed={"head.kind": "no-head"}, prefix=""),
-        Case(
+        Architecture(name="GPT2Model", fixed={"head.kind": "no-head"}, prefix=""),
+        Architecture(
             name="GPT2ForSequenceClassification",
             fixed={
                 "head.kind": "sequence",
@@ -72,19 +72,19 @@ GPT2 = Family(
                 "head.bias": False,
                 "head.dropout": 0.0,
             },
-            facts=(Labels("id2label", "head.labels", 2),),
+            config_keys=(LabelKeys("id2label", "head.labels", 2),),
             rules=(Rename("score.weight", "head.output.weight"),),
         ),
-        Case(
+        Architecture(
             name="GPT2ForTokenClassification",
             fixed={"head.kind": "token"},
-            facts=(
-                Labels("id2label", "head.labels", 2),
-                Key("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout"),
+            config_keys=(
+                LabelKeys("id2label", "head.labels", 2),
+                ConfigKey("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout"),
             ),
             rules=(Rename("classifier.{p}", "head.output.{p}"),),
         ),
-        Case(
+        Architecture(
             name="GPT2ForQuestionAnswering",
             fixed={"head.kind": "span"},
             rules=(Rename("qa_outputs.{p}", "head.output.{p}"),),

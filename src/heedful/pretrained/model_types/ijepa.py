@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import Labels, Stored
-from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.config_keys import LabelKeys, StoredTensor
+from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.model_types.vit import BODY, VIT
 from heedful.pretrained.rules import Rename
 
-IJEPA = Family(
+IJEPA = ModelType(
     name="ijepa",
     prefix="ijepa.",
     fixed={**VIT.fixed, "patches.prefix": "none"},
-    facts=VIT.facts,
+    config_keys=VIT.config_keys,
     rules=BODY,
-    cases=(
-        Case(
+    architectures=(
+        Architecture(
             name="IJepaModel",
             fixed={"head.kind": "no-head"},
-            facts=(Stored("pooler.dense.weight", "head.pooler", False),),
+            config_keys=(StoredTensor("pooler.dense.weight", "head.pooler", False),),
             prefix="",
         ),
-        Case(
+        Architecture(
             name="IJepaForImageClassification",
             fixed={"head.kind": "image"},
-            facts=(Labels("id2label", "head.labels", 2),),
+            config_keys=(LabelKeys("id2label", "head.labels", 2),),
             rules=(Rename("classifier.{p}", "head.output.0.{p}"),),
         ),
     ),

@@ -6,10 +6,10 @@ Mistral (Jiang et al. 2023) has a sliding window, Qwen2 (Yang et al. 2024) biase
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, Fact, Id, Key, Labels, only
-from heedful.pretrained.model_type import Case, Family, called
+from heedful.pretrained.config_keys import ACTIVATIONS, AnyConfigKey, ConfigKey, LabelKeys, TokenIdKey, only
+from heedful.pretrained.model_type import Architecture, ModelType, called
 from heedful.pretrained.rules import Drop, Rename, Rule
-from heedful.pretrained.special_config_keys import Rotary, Window
+from heedful.pretrained.special_config_keys import RotaryKeys, WindowKeys
 
 LAYER, BLOCK = "layers.{i}", "decoder.block.{i}"
 FIXED = {
@@ -19,16 +19,16 @@ FIXED = {
     "decoder.gated": True,
     "decoder.position.kind": "rotary",
 }
-FACTS: tuple[Fact, ...] = (
-    Key("hidden_size", "decoder.dim", 4096),
-    Key("num_hidden_layers", "decoder.depth", 32),
-    Key("num_attention_heads", "decoder.heads", 32),
-    Key("hidden_act", "decoder.activation", "silu", ACTIVATIONS),
-    Key("rms_norm_eps", "decoder.norm_eps", 1e-6),
-    Key("attention_dropout", "decoder.dropout.attention", 0.0),
-    Key("initializer_range", "decoder.init_std", 0.02),
-    Rotary(),
-    Id("pad_token_id", "special.pad", None),
+FACTS: tuple[AnyConfigKey, ...] = (
+    ConfigKey("hidden_size", "decoder.dim", 4096),
+    ConfigKey("num_hidden_layers", "decoder.depth", 32),
+    ConfigKey("num_attention_heads", "decoder.heads", 32),
+    ConfigKey("hidden_act", "decoder.activation", "silu", ACTIVATIONS),
+    ConfigKey("rms_norm_eps", "decoder.norm_eps", 1e-6),
+    ConfigKey("attention_dropout", "decoder.dropout.attention", 0.0),
+    ConfigKey("initializer_range", "decoder.init_std", 0.02),
+    RotaryKeys(),
+    TokenIdKey("pad_token_id", "special.pad", None),
     *only(is_causal=True),  # embedding models made of a decoder that sees both ways say false
 )
 RULES: tuple[Rule, ...] = (
@@ -49,14 +49,14 @@ RULES: tuple[Rule, ...] = (
 )
 SPAN = (Rename("qa_outputs.{p}", "head.output.{p}"),)
 CASES = (
-    Case(
+    Architecture(
         name="LlamaForCausalLM",
         fixed={"head.kind": "language-model"},
-        facts=(Key("tie_word_embeddings", "head.tied", False),),
+        config_keys=(ConfigKey("tie_word_embeddings", "head.tied", False),),
         rules=(Rename("lm_head.weight", "head.output.weight"),),
     ),
-    Case(name="LlamaModel", fixed={"head.kind": "no-head"}, prefix=""),
-    Case(
+    Architecture(name="LlamaModel", fixed={"head.kind": "no-head"}, prefix=""),
+    Architecture(
         name="LlamaForSequenceClassification",
         fixed={
             "head.kind": "sequence",
@@ -65,99 +65,101 @@ CASES = (
             "head.bias": False,
             "head.dropout": 0.0,
         },
-        facts=(Labels("id2label", "head.labels", 2),),
+        config_keys=(LabelKeys("id2label", "head.labels", 2),),
         rules=(Rename("score.weight", "head.output.weight"),),
     ),
-    Case(
+    Architecture(
         name="LlamaForTokenClassification",
         fixed={"head.kind": "token"},
-        facts=(
-            Labels("id2label", "head.labels", 2),
-            Key("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout"),
+        config_keys=(
+            LabelKeys("id2label", "head.labels", 2),
+            ConfigKey("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout"),
             *only(token_classification_bias=True),
         ),
         rules=(Rename("score.{p}", "head.output.{p}"),),
     ),
 )
-LLAMA_SPAN = Case(name="LlamaForQuestionAnswering", fixed={"head.kind": "span"}, rules=SPAN, prefix="transformer.")
+LLAMA_SPAN = Architecture(
+    name="LlamaForQuestionAnswering", fixed={"head.kind": "span"}, rules=SPAN, prefix="transformer."
+)
 
-LLAMA = Family(
+LLAMA = ModelType(
     name="llama",
     prefix="model.",
     fixed=FIXED,
-    facts=(
+    config_keys=(
         *FACTS,
-        Key("vocab_size", "embedding.vocab_size", 32000),
-        Key("max_position_embeddings", "decoder.position.length", 2048),
-        Key("intermediate_size", "decoder.ff_dim", 11008),
-        Key("num_key_value_heads", "decoder.kv_heads", None),
-        Key("head_dim", "decoder.head_dim", None),
-        Key("attention_bias", "decoder.attention_bias", False, {True: "all", False: "none"}),
-        Key("mlp_bias", "decoder.ff_bias", False),
-        Id("bos_token_id", "special.start", 1),
-        Id("eos_token_id", "special.end", 2, several=True),
+        ConfigKey("vocab_size", "embedding.vocab_size", 32000),
+        ConfigKey("max_position_embeddings", "decoder.position.length", 2048),
+        ConfigKey("intermediate_size", "decoder.ff_dim", 11008),
+        ConfigKey("num_key_value_heads", "decoder.kv_heads", None),
+        ConfigKey("head_dim", "decoder.head_dim", None),
+        ConfigKey("attention_bias", "decoder.attention_bias", False, {True: "all", False: "none"}),
+        ConfigKey("mlp_bias", "decoder.ff_bias", False),
+        TokenIdKey("bos_token_id", "special.start", 1),
+        TokenIdKey("eos_token_id", "special.end", 2, several=True),
     ),
     rules=RULES,
-    cases=(*CASES, LLAMA_SPAN),
+    architectures=(*CASES, LLAMA_SPAN),
 )
 
-MISTRAL = Family(
+MISTRAL = ModelType(
     name="mistral",
     prefix="model.",
     fixed={**FIXED, "decoder.ff_bias": False, "decoder.attention_bias": "none"},
-    facts=(
+    config_keys=(
         *FACTS,
-        Key("vocab_size", "embedding.vocab_size", 32000),
-        Key("max_position_embeddings", "decoder.position.length", 131072),
-        Key("intermediate_size", "decoder.ff_dim", 14336),
-        Key("num_key_value_heads", "decoder.kv_heads", 8, null=True),
-        Key("head_dim", "decoder.head_dim", None),
-        Key("sliding_window", "decoder.window", 4096, null=True),
-        Id("bos_token_id", "special.start", 1),
-        Id("eos_token_id", "special.end", 2, several=True),
+        ConfigKey("vocab_size", "embedding.vocab_size", 32000),
+        ConfigKey("max_position_embeddings", "decoder.position.length", 131072),
+        ConfigKey("intermediate_size", "decoder.ff_dim", 14336),
+        ConfigKey("num_key_value_heads", "decoder.kv_heads", 8, null=True),
+        ConfigKey("head_dim", "decoder.head_dim", None),
+        ConfigKey("sliding_window", "decoder.window", 4096, null=True),
+        TokenIdKey("bos_token_id", "special.start", 1),
+        TokenIdKey("eos_token_id", "special.end", 2, several=True),
     ),
     rules=RULES,
-    cases=(
+    architectures=(
         *called(CASES, "Llama", "Mistral"),
-        Case(name="MistralForQuestionAnswering", fixed={"head.kind": "span"}, rules=SPAN),
+        Architecture(name="MistralForQuestionAnswering", fixed={"head.kind": "span"}, rules=SPAN),
     ),
 )
 
-QWEN2 = Family(
+QWEN2 = ModelType(
     name="qwen2",
     prefix="model.",
     fixed={**FIXED, "decoder.ff_bias": False, "decoder.attention_bias": "qkv"},
-    facts=(
+    config_keys=(
         *FACTS,
-        Key("vocab_size", "embedding.vocab_size", 151936),
-        Key("max_position_embeddings", "decoder.position.length", 32768),
-        Key("intermediate_size", "decoder.ff_dim", 22016),
-        Key("num_key_value_heads", "decoder.kv_heads", 32, null=True),
-        Key("head_dim", "decoder.head_dim", None),
-        Window(),
-        Id("bos_token_id", "special.start", None),
-        Id("eos_token_id", "special.end", None, several=True),
+        ConfigKey("vocab_size", "embedding.vocab_size", 151936),
+        ConfigKey("max_position_embeddings", "decoder.position.length", 32768),
+        ConfigKey("intermediate_size", "decoder.ff_dim", 22016),
+        ConfigKey("num_key_value_heads", "decoder.kv_heads", 32, null=True),
+        ConfigKey("head_dim", "decoder.head_dim", None),
+        WindowKeys(),
+        TokenIdKey("bos_token_id", "special.start", None),
+        TokenIdKey("eos_token_id", "special.end", None, several=True),
     ),
     rules=RULES,
-    cases=called((*CASES, LLAMA_SPAN), "Llama", "Qwen2"),
+    architectures=called((*CASES, LLAMA_SPAN), "Llama", "Qwen2"),
 )
 
-QWEN3 = Family(
+QWEN3 = ModelType(
     name="qwen3",
     prefix="model.",
     fixed={**FIXED, "decoder.ff_bias": False, "decoder.qk_norm": "head"},
-    facts=(
+    config_keys=(
         *FACTS,
-        Key("vocab_size", "embedding.vocab_size", 151936),
-        Key("max_position_embeddings", "decoder.position.length", 32768),
-        Key("intermediate_size", "decoder.ff_dim", 22016),
-        Key("num_key_value_heads", "decoder.kv_heads", 32, null=True),
-        Key("head_dim", "decoder.head_dim", 128, null=True),
-        Key("attention_bias", "decoder.attention_bias", False, {True: "all", False: "none"}),
-        Window(),
-        Id("bos_token_id", "special.start", None),
-        Id("eos_token_id", "special.end", None, several=True),
+        ConfigKey("vocab_size", "embedding.vocab_size", 151936),
+        ConfigKey("max_position_embeddings", "decoder.position.length", 32768),
+        ConfigKey("intermediate_size", "decoder.ff_dim", 22016),
+        ConfigKey("num_key_value_heads", "decoder.kv_heads", 32, null=True),
+        ConfigKey("head_dim", "decoder.head_dim", 128, null=True),
+        ConfigKey("attention_bias", "decoder.attention_bias", False, {True: "all", False: "none"}),
+        WindowKeys(),
+        TokenIdKey("bos_token_id", "special.start", None),
+        TokenIdKey("eos_token_id", "special.end", None, several=True),
     ),
     rules=RULES,
-    cases=called((*CASES, LLAMA_SPAN), "Llama", "Qwen3"),
+    architectures=called((*CASES, LLAMA_SPAN), "Llama", "Qwen3"),
 )

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, Always, Fact, Id, Key, Only, Stored, only
-from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.config_keys import (
+    ACTIVATIONS,
+    AnyConfigKey,
+    ConfigKey,
+    OnlyValue,
+    StoredTensor,
+    TokenIdKey,
+    WrittenKey,
+    only,
+)
+from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Drop, Rename, Rule, SqueezeUnlessZero, Tie
-from heedful.pretrained.special_config_keys import Repeated
+from heedful.pretrained.special_config_keys import RepeatedKey
 
 ENCODER, DECODER = "encoder.layers.{i}", "decoder.layers.{i}"
 ENCODER_BLOCK, DECODER_BLOCK = "encoder.block.{i}", "decoder.block.{i}"
@@ -36,9 +45,9 @@ LAYERS: tuple[Rule, ...] = (  # BART's too
     Rename(DECODER + ".fc2.{p}", DECODER_BLOCK + ".feed_forward.down.{p}"),
     Rename(DECODER + ".final_layer_norm.{p}", DECODER_BLOCK + ".feed_forward_residual.after.{p}"),
 )
-HAS_BIAS: tuple[Fact, ...] = (Stored("final_logits_bias", "head.bias", False),)
+HAS_BIAS: tuple[AnyConfigKey, ...] = (StoredTensor("final_logits_bias", "head.bias", False),)
 
-MARIAN = Family(
+MARIAN = ModelType(
     name="marian",
     prefix="model.",
     fixed={
@@ -54,17 +63,17 @@ MARIAN = Family(
         "decoder.causal": True,
         "decoder.cross": True,
     },
-    facts=(
-        Key("vocab_size", "source.vocab_size", 58101),
-        Key("d_model", ("encoder.dim", "decoder.dim"), 1024),
-        Key("encoder_layers", "encoder.depth", 12),
-        Key("encoder_attention_heads", "encoder.heads", 16),
-        Key("encoder_ffn_dim", "encoder.ff_dim", 4096),
-        Key("decoder_layers", "decoder.depth", 12),
-        Key("decoder_attention_heads", "decoder.heads", 16),
-        Key("decoder_ffn_dim", "decoder.ff_dim", 4096),
-        Key("activation_function", ("encoder.activation", "decoder.activation"), "gelu", ACTIVATIONS),
-        Key(
+    config_keys=(
+        ConfigKey("vocab_size", "source.vocab_size", 58101),
+        ConfigKey("d_model", ("encoder.dim", "decoder.dim"), 1024),
+        ConfigKey("encoder_layers", "encoder.depth", 12),
+        ConfigKey("encoder_attention_heads", "encoder.heads", 16),
+        ConfigKey("encoder_ffn_dim", "encoder.ff_dim", 4096),
+        ConfigKey("decoder_layers", "decoder.depth", 12),
+        ConfigKey("decoder_attention_heads", "decoder.heads", 16),
+        ConfigKey("decoder_ffn_dim", "decoder.ff_dim", 4096),
+        ConfigKey("activation_function", ("encoder.activation", "decoder.activation"), "gelu", ACTIVATIONS),
+        ConfigKey(
             "dropout",
             (
                 "encoder.dropout.embedding",
@@ -74,16 +83,16 @@ MARIAN = Family(
             ),
             0.1,
         ),
-        Key("attention_dropout", ("encoder.dropout.attention", "decoder.dropout.attention"), 0.0),
-        Key("activation_dropout", ("encoder.dropout.hidden", "decoder.dropout.hidden"), 0.0),
-        Key("init_std", ("encoder.init_std", "decoder.init_std"), 0.02),
-        Id("decoder_start_token_id", "special.start", 58100, needed=True),
-        Id("eos_token_id", "special.end", 0, several=True),
-        Id("pad_token_id", "special.pad", 58100),
-        Always("is_encoder_decoder", True),
-        Always("max_position_embeddings", 1024),  # how far other programs compute the sinusoid
-        Always("forced_eos_token_id", None),  # otherwise 0, whatever the end token is
-        Repeated("num_attention_heads", "encoder.heads"),
+        ConfigKey("attention_dropout", ("encoder.dropout.attention", "decoder.dropout.attention"), 0.0),
+        ConfigKey("activation_dropout", ("encoder.dropout.hidden", "decoder.dropout.hidden"), 0.0),
+        ConfigKey("init_std", ("encoder.init_std", "decoder.init_std"), 0.02),
+        TokenIdKey("decoder_start_token_id", "special.start", 58100, needed=True),
+        TokenIdKey("eos_token_id", "special.end", 0, several=True),
+        TokenIdKey("pad_token_id", "special.pad", 58100),
+        WrittenKey("is_encoder_decoder", True),
+        WrittenKey("max_position_embeddings", 1024),  # how far other programs compute the sinusoid
+        WrittenKey("forced_eos_token_id", None),  # otherwise 0, whatever the end token is
+        RepeatedKey("num_attention_heads", "encoder.heads"),
         *only(normalize_embedding=False, normalize_before=False, static_position_embeddings=True),
         *only(is_causal=True, is_decoder=False, is_encoder_decoder=True),
     ),
@@ -92,12 +101,12 @@ MARIAN = Family(
         Drop("decoder.embed_positions.weight"),
         *LAYERS,
     ),
-    cases=(
-        Case(
+    architectures=(
+        Architecture(
             name="MarianMTModel",
             fixed={"head.kind": "language-model", "target": None},
-            facts=(
-                Key("scale_embedding", "source.scale", False, {True: "sqrt", False: "none"}),
+            config_keys=(
+                ConfigKey("scale_embedding", "source.scale", False, {True: "sqrt", False: "none"}),
                 *only(share_encoder_decoder_embeddings=True, tie_word_embeddings=True),
                 *HAS_BIAS,
             ),
@@ -107,14 +116,14 @@ MARIAN = Family(
                 Rename("decoder.embed_tokens.weight", "target_embedding.token.weight"),
             ),
         ),
-        Case(
+        Architecture(
             name="MarianMTModel",
             fixed={"head.kind": "language-model", "target.kind": "embedding"},
-            facts=(
-                Only("share_encoder_decoder_embeddings", False, True),
-                Key("decoder_vocab_size", "target.vocab_size", 58101, otherwise="vocab_size"),
-                Key("scale_embedding", ("source.scale", "target.scale"), False, {True: "sqrt", False: "none"}),
-                Key("tie_word_embeddings", "head.tied", True),
+            config_keys=(
+                OnlyValue("share_encoder_decoder_embeddings", False, True),
+                ConfigKey("decoder_vocab_size", "target.vocab_size", 58101, otherwise="vocab_size"),
+                ConfigKey("scale_embedding", ("source.scale", "target.scale"), False, {True: "sqrt", False: "none"}),
+                ConfigKey("tie_word_embeddings", "head.tied", True),
                 *HAS_BIAS,
             ),
             rules=HEAD,

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, Fact, Id, Key, Stored, only
-from heedful.pretrained.model_type import Case, Family, called
+from heedful.pretrained.config_keys import ACTIVATIONS, AnyConfigKey, ConfigKey, StoredTensor, TokenIdKey, only
+from heedful.pretrained.model_type import Architecture, ModelType, called
 from heedful.pretrained.model_types.bert import BERT, LABEL_FACTS, NO_POOLER
 from heedful.pretrained.rules import Drop, Rename, Tie
-from heedful.pretrained.special_config_keys import Rows
+from heedful.pretrained.special_config_keys import PositionRowsKey
 
-FACTS: tuple[Fact, ...] = (
-    Key("type_vocab_size", "embedding.segments", 2),
-    Key("hidden_size", "encoder.dim", 768),
-    Key("num_hidden_layers", "encoder.depth", 12),
-    Key("num_attention_heads", "encoder.heads", 12),
-    Key("intermediate_size", "encoder.ff_dim", 3072),
-    Key("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
-    Key("layer_norm_eps", "encoder.norm_eps", 1e-12),
-    Key("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
-    Key("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
-    Key("initializer_range", "encoder.init_std", 0.02),
-    Id("bos_token_id", "special.start", 0),
-    Id("eos_token_id", "special.end", 2, several=True),
-    Id("pad_token_id", "special.pad", 1, needed=True),
-    Rows(),
+FACTS: tuple[AnyConfigKey, ...] = (
+    ConfigKey("type_vocab_size", "embedding.segments", 2),
+    ConfigKey("hidden_size", "encoder.dim", 768),
+    ConfigKey("num_hidden_layers", "encoder.depth", 12),
+    ConfigKey("num_attention_heads", "encoder.heads", 12),
+    ConfigKey("intermediate_size", "encoder.ff_dim", 3072),
+    ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
+    ConfigKey("layer_norm_eps", "encoder.norm_eps", 1e-12),
+    ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
+    ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
+    ConfigKey("initializer_range", "encoder.init_std", 0.02),
+    TokenIdKey("bos_token_id", "special.start", 0),
+    TokenIdKey("eos_token_id", "special.end", 2, several=True),
+    TokenIdKey("pad_token_id", "special.pad", 1, needed=True),
+    PositionRowsKey(),
     *only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False),
 )
 CASES = (
-    Case(
+    Architecture(
         name="RobertaModel",
         fixed={"head.kind": "no-head"},
-        facts=(Stored("pooler.dense.weight", "head.pooler", False),),
+        config_keys=(StoredTensor("pooler.dense.weight", "head.pooler", False),),
         prefix="",
     ),
-    Case(
+    Architecture(
         name="RobertaForMaskedLM",
         fixed={"head.kind": "masked-language-model", "head.activation": "gelu"},
-        facts=(
+        config_keys=(
             *only(tie_word_embeddings=True),  # untied, the class holds a bias that it does not use
-            Key("layer_norm_eps", "head.norm_eps", 1e-12),
+            ConfigKey("layer_norm_eps", "head.norm_eps", 1e-12),
         ),
         rules=(
             NO_POOLER,
@@ -48,43 +48,43 @@ CASES = (
             Tie(("lm_head.bias", "lm_head.decoder.bias"), "head.output.bias"),
         ),
     ),
-    Case(
+    Architecture(
         name="RobertaForSequenceClassification",
         fixed={"head.kind": "sequence", "head.pooling": "first", "head.pooler": True, "head.bias": True},
-        facts=LABEL_FACTS,
+        config_keys=LABEL_FACTS,
         rules=(
             NO_POOLER,
             Rename("classifier.dense.{p}", "head.pooler.dense.{p}"),
             Rename("classifier.out_proj.{p}", "head.output.{p}"),
         ),
     ),
-    Case(
+    Architecture(
         name="RobertaForTokenClassification",
         fixed={"head.kind": "token"},
-        facts=LABEL_FACTS,
+        config_keys=LABEL_FACTS,
         rules=(NO_POOLER, Rename("classifier.{p}", "head.output.{p}")),
     ),
-    Case(
+    Architecture(
         name="RobertaForQuestionAnswering",
         fixed={"head.kind": "span"},
         rules=(NO_POOLER, Rename("qa_outputs.{p}", "head.output.{p}")),
     ),
 )
 
-ROBERTA = Family(
+ROBERTA = ModelType(
     name="roberta",
     prefix="roberta.",
     old_names=BERT.old_names,
     fixed=BERT.fixed,
-    facts=(Key("vocab_size", "embedding.vocab_size", 50265), *FACTS),
+    config_keys=(ConfigKey("vocab_size", "embedding.vocab_size", 50265), *FACTS),
     rules=BERT.rules,
-    cases=CASES,
+    architectures=CASES,
 )
-XLM_ROBERTA = Family(
+XLM_ROBERTA = ModelType(
     name="xlm-roberta",
     prefix="roberta.",
     fixed=BERT.fixed,
-    facts=(Key("vocab_size", "embedding.vocab_size", 30522), *FACTS),
+    config_keys=(ConfigKey("vocab_size", "embedding.vocab_size", 30522), *FACTS),
     rules=BERT.rules,
-    cases=called(CASES, "Roberta", "XLMRoberta"),
+    architectures=called(CASES, "Roberta", "XLMRoberta"),
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, Always, Id, Key, Labels, Words, only
-from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, TokenIdKey, WordKey, WrittenKey, only
+from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Rename, RenameBeside, Tie
-from heedful.pretrained.special_config_keys import OwnHead, Repeated
+from heedful.pretrained.special_config_keys import OwnHeadKeys, RepeatedKey
 
 ENCODER, DECODER = "encoder.block.{i}.layer", "decoder.block.{i}.layer"
 ENCODER_BLOCK, DECODER_BLOCK = "encoder.block.{i}", "decoder.block.{i}"
@@ -19,9 +19,9 @@ FEED_FORWARD = {
     "gated-silu": ("silu", True),
     "gated-gelu_new": ("gelu_tanh", True),
 }
-LABELS = Labels("id2label", "head.labels", 2)
+LABELS = LabelKeys("id2label", "head.labels", 2)
 
-T5 = Family(
+T5 = ModelType(
     name="t5",
     fixed={
         "kind": "encoder-decoder",
@@ -39,26 +39,26 @@ T5 = Family(
         "decoder.causal": True,
         "decoder.cross": True,
     },
-    facts=(
-        Key("vocab_size", "source.vocab_size", 32128),
-        Key("d_model", ("encoder.dim", "decoder.dim"), 512),
-        Key("num_layers", "encoder.depth", 6),
-        Key("num_decoder_layers", "decoder.depth", None, otherwise="num_layers"),
-        Key("num_heads", ("encoder.heads", "decoder.heads"), 8),
-        Key("d_kv", ("encoder.head_dim", "decoder.head_dim"), 64),
-        Key("d_ff", ("encoder.ff_dim", "decoder.ff_dim"), 2048),
-        Words("feed_forward_proj", ("encoder.activation", "encoder.gated"), "relu", FEED_FORWARD),
-        Words("feed_forward_proj", ("decoder.activation", "decoder.gated"), "relu", FEED_FORWARD),
-        Repeated("dense_act_fn", "encoder.activation", words=ACTIVATIONS),
-        Repeated("is_gated_act", "encoder.gated"),
-        Key("relative_attention_num_buckets", ("encoder.position.buckets", "decoder.position.buckets"), 32),
-        Key(
+    config_keys=(
+        ConfigKey("vocab_size", "source.vocab_size", 32128),
+        ConfigKey("d_model", ("encoder.dim", "decoder.dim"), 512),
+        ConfigKey("num_layers", "encoder.depth", 6),
+        ConfigKey("num_decoder_layers", "decoder.depth", None, otherwise="num_layers"),
+        ConfigKey("num_heads", ("encoder.heads", "decoder.heads"), 8),
+        ConfigKey("d_kv", ("encoder.head_dim", "decoder.head_dim"), 64),
+        ConfigKey("d_ff", ("encoder.ff_dim", "decoder.ff_dim"), 2048),
+        WordKey("feed_forward_proj", ("encoder.activation", "encoder.gated"), "relu", FEED_FORWARD),
+        WordKey("feed_forward_proj", ("decoder.activation", "decoder.gated"), "relu", FEED_FORWARD),
+        RepeatedKey("dense_act_fn", "encoder.activation", words=ACTIVATIONS),
+        RepeatedKey("is_gated_act", "encoder.gated"),
+        ConfigKey("relative_attention_num_buckets", ("encoder.position.buckets", "decoder.position.buckets"), 32),
+        ConfigKey(
             "relative_attention_max_distance",
             ("encoder.position.max_distance", "decoder.position.max_distance"),
             128,
         ),
-        Key("layer_norm_epsilon", ("encoder.norm_eps", "decoder.norm_eps"), 1e-6),
-        Key(
+        ConfigKey("layer_norm_epsilon", ("encoder.norm_eps", "decoder.norm_eps"), 1e-6),
+        ConfigKey(
             "dropout_rate",
             (
                 "encoder.dropout.embedding",
@@ -72,10 +72,10 @@ T5 = Family(
             ),
             0.1,
         ),
-        Id("decoder_start_token_id", "special.start", 0),
-        Id("eos_token_id", "special.end", 1, several=True),
-        Id("pad_token_id", "special.pad", 0),
-        Always("is_encoder_decoder", True),
+        TokenIdKey("decoder_start_token_id", "special.start", 0),
+        TokenIdKey("eos_token_id", "special.end", 1, several=True),
+        TokenIdKey("pad_token_id", "special.pad", 0),
+        WrittenKey("is_encoder_decoder", True),
         *only(is_causal=True, is_decoder=False, is_encoder_decoder=True),
     ),
     rules=(
@@ -119,25 +119,25 @@ T5 = Family(
         Rename(DECODER + ".2.layer_norm.weight", DECODER_BLOCK + ".feed_forward_residual.before.weight"),
         Rename("decoder.final_layer_norm.weight", "decoder.norm.weight"),
     ),
-    cases=(
-        Case(
+    architectures=(
+        Architecture(
             name="T5ForConditionalGeneration",
             fixed={"head.kind": "language-model"},
-            facts=(OwnHead(),),
+            config_keys=(OwnHeadKeys(),),
             rules=(Rename("lm_head.weight", "head.output.weight"),),
         ),
-        Case(name="T5Model", fixed={"head.kind": "no-head", "head.pooler": False}),
-        Case(
+        Architecture(name="T5Model", fixed={"head.kind": "no-head", "head.pooler": False}),
+        Architecture(
             name="T5ForSequenceClassification",
             fixed={"head.kind": "sequence", "head.pooling": "last", "head.pooler": True, "head.bias": True},
-            facts=(LABELS, Key("classifier_dropout", "head.dropout", 0.0)),
+            config_keys=(LABELS, ConfigKey("classifier_dropout", "head.dropout", 0.0)),
             rules=(
                 Rename("classification_head.dense.{p}", "head.pooler.dense.{p}"),
                 Rename("classification_head.out_proj.{p}", "head.output.{p}"),
             ),
             prefix="transformer.",
         ),
-        Case(
+        Architecture(
             name="T5ForQuestionAnswering",
             fixed={"head.kind": "span"},
             rules=(Rename("qa_outputs.{p}", "head.output.{p}"),),

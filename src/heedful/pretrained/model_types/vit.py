@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, Key, Labels, Size, Stored, only
-from heedful.pretrained.model_type import Case, Family
+from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, SizeKey, StoredTensor, only
+from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Rename, Rule, Squeeze
-from heedful.pretrained.special_config_keys import PatchTokens
+from heedful.pretrained.special_config_keys import PatchTokensKey
 
 LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
 
@@ -24,7 +24,7 @@ BODY: tuple[Rule, ...] = (  # DeiT's too
     Rename("pooler.dense.{p}", "head.pooler.dense.{p}"),
 )
 
-VIT = Family(
+VIT = ModelType(
     name="vit",
     prefix="vit.",
     fixed={
@@ -33,35 +33,35 @@ VIT = Family(
         "encoder.position.kind": "learned",
         "encoder.init": "truncated",
     },
-    facts=(
-        Size("image_size", "patches.image_size", 224),
-        Size("patch_size", "patches.patch_size", 16, square=True),
-        Key("num_channels", "patches.channels", 3),
-        PatchTokens(),
-        Key("hidden_size", "encoder.dim", 768),
-        Key("num_hidden_layers", "encoder.depth", 12),
-        Key("num_attention_heads", "encoder.heads", 12),
-        Key("intermediate_size", "encoder.ff_dim", 3072),
-        Key("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
-        Key("layer_norm_eps", "encoder.norm_eps", 1e-12),
-        Key("qkv_bias", "encoder.attention_bias", True, {True: "all", False: "out"}),
-        Key("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.0),
-        Key("attention_probs_dropout_prob", "encoder.dropout.attention", 0.0),
-        Key("initializer_range", "encoder.init_std", 0.02),
+    config_keys=(
+        SizeKey("image_size", "patches.image_size", 224),
+        SizeKey("patch_size", "patches.patch_size", 16, square=True),
+        ConfigKey("num_channels", "patches.channels", 3),
+        PatchTokensKey(),
+        ConfigKey("hidden_size", "encoder.dim", 768),
+        ConfigKey("num_hidden_layers", "encoder.depth", 12),
+        ConfigKey("num_attention_heads", "encoder.heads", 12),
+        ConfigKey("intermediate_size", "encoder.ff_dim", 3072),
+        ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
+        ConfigKey("layer_norm_eps", "encoder.norm_eps", 1e-12),
+        ConfigKey("qkv_bias", "encoder.attention_bias", True, {True: "all", False: "out"}),
+        ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.0),
+        ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", 0.0),
+        ConfigKey("initializer_range", "encoder.init_std", 0.02),
         *only(pooler_act="tanh"),
     ),
     rules=(Rename("embeddings.cls_token", "embedding.prefix"), *BODY),
-    cases=(
-        Case(
+    architectures=(
+        Architecture(
             name="ViTModel",
             fixed={"head.kind": "no-head"},
-            facts=(Stored("pooler.dense.weight", "head.pooler", False),),
+            config_keys=(StoredTensor("pooler.dense.weight", "head.pooler", False),),
             prefix="",
         ),
-        Case(
+        Architecture(
             name="ViTForImageClassification",
             fixed={"head.kind": "image"},
-            facts=(Labels("id2label", "head.labels", 2),),
+            config_keys=(LabelKeys("id2label", "head.labels", 2),),
             rules=(Rename("classifier.{p}", "head.output.0.{p}"),),
         ),
     ),
