@@ -1,4 +1,4 @@
-"""How the documentation is built: ``make docs`` writes it to ``build/site``. No page needs a network."""
+"""Sphinx configuration of the documentation: ``make docs`` writes it to ``build/site``. No page needs a network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ sphinx_gallery_conf = {
     "run_stale_examples": True,  # the library may have changed, though the page has not
     "reset_modules": (),
     "write_computation_times": False,
-    "min_reported_time": 10**6,  # how long a page took is no part of it
+    "min_reported_time": 10**6,  # pages show no times
     "show_signature": False,
     "remove_config_comments": True,
     "download_all_examples": True,

@@ -1,15 +1,15 @@
-"""What does this parameter do? A published encoder learns to point at the answer in a docstring, and reads help pages.
+"""Fine-tunes a published encoder to find what a parameter does in a docstring, and asks it about help pages.
 
     python examples/ask_the_docs.py MODEL [STEPS]
 
-MODEL is an encoder's folder or Hub id, such as sentence-transformers/all-MiniLM-L6-v2; it is trained in the folder
-"answers", unless that is there. One core, STEPS (48 by default) of eight questions, three minutes and a half, others
-working beside it. To expect, with that model:
+MODEL is an encoder's folder or Hub id, such as sentence-transformers/all-MiniLM-L6-v2; the run folder is "answers",
+which is reused. STEPS (48 by default) of eight questions take three and a half minutes on one core beside other work.
+To expect, with that model:
 
     387 questions about other functions: F1 34.3, exactly right 15.5 %; the likeliest sentence has F1 47.9
 
-and, from help pages of Python's own, what the answer is and how sure the model is of it. In so few steps it learns what
-an answer looks like, and does not yet beat whoever takes the whole sentence: give it more. The same without Python:
+and answers from Python's own help pages with their probabilities. So few steps do not beat the whole likeliest
+sentence; more do. The same without Python:
 
     heedful train question-answering --train builtin:parameters --from MODEL --out answers
     heedful evaluate answers --data builtin:parameters --baseline

@@ -1,10 +1,10 @@
-"""A character model of Tiny Shakespeare that writes lines.
+"""Trains a character model of Tiny Shakespeare and samples from it.
 
     python examples/character_model.py input.txt [STEPS]
 
-input.txt is Tiny Shakespeare, data/tinyshakespeare/input.txt of github.com/karpathy/char-rnn, as it is or gzipped. Two
-cores, a hundred seconds: 850 steps of 24 windows of 64 characters, in a run folder "shakespeare" that is made anew. To
-expect, after the run's own lines:
+input.txt is Tiny Shakespeare, data/tinyshakespeare/input.txt of github.com/karpathy/char-rnn, as it is or gzipped. 850
+steps of 24 windows of 64 characters take a hundred seconds on two cores; the run folder "shakespeare" is overwritten.
+To expect, after the run's own lines:
 
     parameters: 810,368
     validation loss 1.63, 2.36 bits a character

@@ -1,4 +1,4 @@
-"""What is every name in a piece of Python? A classifier of tokens learns to say, and paints a file with its answers.
+"""Trains a token classifier for the role of each name in Python code, and colours a file with its predictions.
 
     python examples/code_in_colours.py [FILE [OUT]]
 
@@ -8,8 +8,8 @@ unless it is there. One core, a minute and a half. To expect (other figures on a
     300 unseen functions: F1 73.8, of the most frequent role of each word 63.4
     212 names are painted in roles/code.html
 
-It is given nothing but the tokens of a function: whether a name is a parameter or a variable has to be found in those
-around it. What it is less than half sure of is underlined. The same without Python:
+The input is nothing but the tokens of a function: the context decides whether a name is a parameter or a variable.
+Predictions with a probability below one half are underlined. The same without Python:
 
     heedful train token-classification --train builtin:code-roles --max-epochs 6 --out roles
     heedful evaluate roles --data builtin:code-roles --baseline

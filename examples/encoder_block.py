@@ -1,4 +1,4 @@
-"""One encoder block, measured: shapes, parameters and multiply-adds of ViT-B/16's and of BERT-base's.
+"""Shows shapes, parameters and multiply-adds of one encoder block of ViT-B/16 and of BERT-base.
 
     python examples/encoder_block.py
 
@@ -13,8 +13,8 @@ expect, after a table for each block:
     BERT-base block: 7,087,872 parameters, 4,026,531,840 multiply-adds
     BERT-base whole model: 109,482,240 parameters, 48,318,382,080 multiply-adds
 
-The two blocks are the same but for the place of their norms. Attention's own products, queries by keys and weights by
-values, are among the multiply-adds: a count of layers that hold weights would miss them.
+The two blocks differ in the placement of their norms alone. The multiply-adds include attention's own products,
+queries by keys and weights by values, which a count of layers with weights would miss.
 """
 
 from __future__ import annotations

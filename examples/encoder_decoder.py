@@ -1,9 +1,9 @@
-"""An encoder–decoder trained with the published settings, in a loop of its own: English dates become French ones.
+"""Trains an encoder-decoder with the published settings in a loop of its own: English dates become French ones.
 
     python examples/encoder_decoder.py
 
 One core, a minute and a quarter: 1,000 steps of 64 dates. "Tuesday, October 30, 2040" has to be translated, put into
-another order and stripped of its commas; the dates it is measured on stand in no training pair. To expect:
+another order and stripped of its commas; the test dates stand in no training pair. To expect:
 
     held-out dates: 301, all words known
     parameters: 960,640
@@ -15,7 +15,7 @@ another order and stripped of its commas; the dates it is measured on stand in n
 
 The settings are those of Vaswani et al. 2017 (section 5.3) at a constant rate, as tutorials take them: Adam with 1e-4,
 β = (0.9, 0.98), ε = 1e-9, dropout 0.1; the loss ignores padding. `heedful train translation --recipe
-transformer-constant` has the same settings behind it; here nothing is hidden.
+transformer-constant` has the same settings behind it; here the loop is written out.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""A published writer of titles learns to write the first lines of docstrings from what stands below them.
+"""Fine-tunes a published summariser to write the first lines of docstrings from the text below them.
 
     python examples/first_lines.py MODEL [STEPS]
 
-MODEL is the folder or Hub id of an encoder-decoder that summarizes, such as google/flan-t5-small; it is trained in the
-folder "first-lines", unless that is there. One core, STEPS (12 by default) of eight docstrings, three minutes, others
-working beside it. To expect, with a flan-t5-small that was tuned on titles:
+MODEL is the folder or Hub id of an encoder-decoder that summarizes, such as google/flan-t5-small; the run folder is
+"first-lines", which is reused. STEPS (12 by default) of eight docstrings take three minutes on one core beside other
+work. To expect, with a flan-t5-small that was fine-tuned on titles:
 
     30 unseen docstrings, ROUGE-L: 7.8 as it came, 17.1 after 12 steps; 20.3 of the text's beginning
 
-and some of what it says. The same without Python, on all docstrings:
+and some predictions. The same without Python, on all docstrings:
 
     heedful train summarization --train builtin:docstrings --from MODEL --out first-lines
     heedful evaluate first-lines --data builtin:docstrings --baseline

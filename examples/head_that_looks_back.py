@@ -1,12 +1,12 @@
-"""Which head of a character model looks at the letter before? Found by an analysis, shown, broken by an ablation.
+"""Finds the head of a character model that attends to the previous letter, shows it and tests it by ablation.
 
     python examples/head_that_looks_back.py input.txt [RUN]
 
 input.txt is Tiny Shakespeare, data/tinyshakespeare/input.txt of github.com/karpathy/char-rnn, as it is or gzipped. RUN
 is the folder of a model trained on it; without one, examples/character_model.py trains it first, in "shakespeare". Two
-cores, a hundred seconds of training, then ten seconds. One letter says little of the next; which letter stood before
-it, a model of attention must find out with a head that looks one place back. Writes head.html and head.svg beside the
-model. To expect (other figures on another machine, the same story):
+cores, a hundred seconds of training, then ten seconds. To know the previous letter, a model needs a head that attends
+one position back. Writes head.html and head.svg beside the model. To expect (other figures on another machine, the same
+conclusion):
 
     loss on the last 6,400 characters: 1.88
     looks back best: block 0, head 3, weight on the letter before 0.84 (a head that looks everywhere: 0.06)

@@ -1,11 +1,11 @@
-"""Which head of a translator puts words in another order? Found by an analysis, shown by a view, broken by an ablation.
+"""Finds the head of a translator that reorders words, shows it and tests it by ablation.
 
     python examples/head_that_reorders.py [RUN]
 
 RUN is the folder of a trained translator of dates; without it the demo trains one first, in runs/demo-en-fr. Two cores,
 two minutes and a half of training, then ten seconds. English says "Friday, September 19, 1902", French "vendredi 19
-septembre 1902": whoever writes the second word must look at the third. Writes head.html and head.svg beside the model.
-To expect, after the demo's own lines (other figures on another machine, the same story):
+septembre 1902": to write the second word, a model attends to the third. Writes head.html and head.svg beside the model.
+To expect, after the demo's own lines (other figures on another machine, the same conclusion):
 
     151 full dates, 100.0 % exactly right
     reorders best: block 1, head 2, weight on the right word 0.99 (a head that looks everywhere: 0.29)
@@ -13,7 +13,7 @@ To expect, after the demo's own lines (other figures on another machine, the sam
     without it and the next, block 1, head 3: 16.6 % exactly right
     without the two that reorder least: 100.0 % exactly right
 
-Two heads know the order, and either is enough: a head that can be spared alone may still be what does the work.
+Two heads know the order, and either is enough: a head whose ablation costs nothing may still do the work.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""A line of code with holes: an encoder learns to tell letters that are missing from those around them.
+"""Trains an encoder to fill in missing letters of a line of code from those around them.
 
     python examples/letters_with_holes.py ["for i in r_ng_(1_):" ...] [STEPS]
 
-Each `_` of the lines is a missing letter. The model is trained first on Python's own library, letter by letter, in the
-folder "holes", unless that is there. One core, STEPS (500 by default), three minutes, others working beside it. To
-expect (other figures on another machine):
+Each `_` of the lines is a missing letter. The model is trained on Python's own library, letter by letter; the run
+folder is "holes", which is reused. STEPS (500 by default) take three minutes on one core beside other work. To expect
+(other figures on another machine):
 
     67,218 hidden letters: 32.8 % told right; always the most frequent: 29.9 %
 
-and each line, filled, with what else was thought of each hole: so few steps teach little more than which letters stand
-beside which, enough for `len(self)` and not for `range`. The same without Python:
+and each line, filled, with further guesses for each hole: so few steps teach little more than which letters are
+neighbours, enough for `len(self)` and not for `range`. The same without Python:
 
     heedful train fill-mask --train builtin:stdlib --tokenizer.kind character --data.max-length 32 --out holes
     heedful predict holes "for i in r<mask>nge(10):" --top-k 5 --json

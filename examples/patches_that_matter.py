@@ -1,11 +1,11 @@
-"""Does a vision Transformer look at the object? Found by an analysis, shown by a view, broken by an ablation.
+"""Tests whether a vision Transformer attends to the object: by an analysis, a view and an ablation.
 
     python examples/patches_that_matter.py [OUT]
 
 Two cores, three minutes; the handwritten digits are scikit-learn's. Each digit,
-of 8 × 8 pixels, is put anywhere on a noisy picture of 32 × 32, so that it is known where the object is. A ViT of 0.2 M
-parameters learns to read them in the folder OUT/model (OUT is "placed" by default; a model that is there is taken).
-Writes look.html and look.svg into OUT. To expect (other figures on another machine, the same story):
+of 8 × 8 pixels, is put anywhere on a noisy image of 32 × 32, so that its position is known. A ViT of 0.2 M parameters
+learns to read them in the folder OUT/model (OUT is "placed" by default), which is reused. Writes look.html and look.svg
+into OUT. To expect (other figures on another machine, the same conclusion):
 
     300 unseen pictures, 82.7 % read right
     the class token's attention in the last block: 79 % on the digit, on 11 % of the patches

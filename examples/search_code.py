@@ -1,14 +1,14 @@
-"""Which function does this? Source code is searched by words, with the vectors of a published model of sentences.
+"""Searches source code by its meaning, with the vectors of a published sentence encoder.
 
     python examples/search_code.py MODEL ["which lines of a program were executed?" ...]
 
-MODEL is a folder or a Hub id, such as sentence-transformers/all-MiniLM-L6-v2, taken as it is: nothing is trained. One
-core, a minute the first time; then seconds, the vectors being kept in the folder "functions". To expect, with that
+MODEL is a folder or a Hub id, such as sentence-transformers/all-MiniLM-L6-v2, used without training. One
+core, a minute the first time; then seconds, since the vectors are saved in the folder "functions". To expect, with that
 model:
 
     895 functions: 47.4 % are the first that their own first line finds, 85.3 % among the first ten
 
-and under each question the three nearest functions. Texts of your own are searched alike, without Python:
+and under each question the three nearest functions. Your own texts are searched without Python:
 
     heedful nearest MODEL "how do I open a file?" --among notes --index notes.vectors
 """

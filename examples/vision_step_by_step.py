@@ -1,10 +1,10 @@
-"""A vision Transformer step by step, on a real photograph: what becomes of the pixels, shape by shape.
+"""Follows a real photograph through a vision Transformer, step by step and shape by shape.
 
     python examples/vision_step_by_step.py [OUT] [MODEL]
 
 One core, twenty seconds; scikit-learn brings the photograph. Writes
-grid.svg, strip.svg and features.svg into the folder OUT ("vision" by default). The weights are fresh and the answer is
-a guess, unless MODEL is the folder of a trained ViT-B/16. To expect:
+grid.svg, strip.svg and features.svg into the folder OUT ("vision" by default). The weights are random and the
+prediction is a guess, unless MODEL is the folder of a trained ViT-B/16. To expect:
 
     photograph                     (427, 640, 3)
     cropped and resized            (224, 224, 3)

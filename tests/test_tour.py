@@ -1,5 +1,5 @@
-"""The tour runs, shows our own source and our pictures, and its site needs no network; the names and tests that the
-page for people from notebooks tells of exist.
+"""The tour runs, shows source and figures, and its site needs no network; the names and tests on the page about
+notebooks exist.
 """
 
 from __future__ import annotations
@@ -133,10 +133,10 @@ def test_our_source_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sphinx")
     monkeypatch.syspath_prepend(DOCS)
     piece = import_module("parts.ours").piece
-    shown = piece("heedful.layers.mask.padding_mask")
+    source = piece("heedful.layers.mask.padding_mask")
     lines, first = inspect.getsourcelines(heedful.layers.padding_mask)
-    assert shown.place == f"heedful/layers/mask.py, line {first}: layers.mask.padding_mask"
-    assert shown.text.splitlines() == [lines[0].rstrip(), lines[-1].rstrip()]
+    assert source.location == f"heedful/layers/mask.py, line {first}: layers.mask.padding_mask"
+    assert source.text.splitlines() == [lines[0].rstrip(), lines[-1].rstrip()]
     short = piece("heedful.layers.attention.Attention.__init__", "self.scale =").text.splitlines()
     assert [line.strip() for line in short] == ["def __init__(", "...", short[2].strip(), "..."]
     assert short[2].startswith("    self.scale = ")
@@ -186,7 +186,7 @@ def test_notebooks_and_scripts_can_be_downloaded(site: Path) -> None:
         assert ast.dump(ast.parse(code)) == ast.dump(ast.Module(ast.parse(read(page)).body[1:], []))
 
 
-# ------------------------------------------------------------------------------------------ for people from notebooks
+# --------------------------------------------------------------------------------------------------- the notebooks page
 
 
 def rows(heading: str) -> list[list[list[str]]]:

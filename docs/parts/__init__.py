@@ -1,1 +1,1 @@
-"""What our pages need of Sphinx beyond its own parts: equations without a network, our source, our pictures."""
+"""Sphinx extensions of the documentation: equations without a network, source code, figures, notebooks."""

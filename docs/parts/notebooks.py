@@ -1,4 +1,4 @@
-"""Our directives in the notebooks, which know none: a block of code stands for ``ours``, nothing for ``lead``."""
+"""Replaces our directives in the notebooks: ``ours`` by a block of code, ``lead`` by nothing."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ LEAD = re.compile(r"^\.\. lead::\n\n?", re.M)
 
 
 def plain(text: str) -> str:
-    """The text of a page in words that sphinx-gallery can turn into Markdown."""
+    """Returns the text of a page without our directives, so that sphinx-gallery can turn it into Markdown."""
 
     def block(match: re.Match[str]) -> str:
-        shown = piece(match[1], match[2] or "")
-        return f"``{shown.place}``\n\n.. code-block:: python\n\n{textwrap.indent(shown.text, '    ')}\n"
+        source = piece(match[1], match[2] or "")
+        return f"``{source.location}``\n\n.. code-block:: python\n\n{textwrap.indent(source.text, '    ')}\n"
 
     return LEAD.sub("", OURS.sub(block, text + "\n"))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Have a say in the notebooks; sphinx-gallery offers no other way."""
-    theirs = sphinx_gallery.notebook.rst2md
-    if theirs.__module__ == sphinx_gallery.notebook.__name__:
+    """Wraps sphinx-gallery's conversion to Markdown, which has no option for this."""
+    original = sphinx_gallery.notebook.rst2md
+    if original.__module__ == sphinx_gallery.notebook.__name__:
 
         def rst2md(text: str, *rest: Any, **more: Any) -> str:
-            return theirs(plain(text), *rest, **more)
+            return original(plain(text), *rest, **more)
 
         sphinx_gallery.notebook.rst2md = rst2md
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,7 +1,7 @@
-"""Our SVG pictures in the pages of sphinx-gallery: the value of a block's last line, written to a file.
+"""Writes figures on pages of sphinx-gallery to SVG files: a figure is the value of a block's last line.
 
-A page whose first text holds ``.. lead::`` opens with its first picture, which then is not shown again below the code
-that makes it.
+A page whose first text contains ``.. lead::`` opens with its first figure, which is then not shown again below its
+code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heedful.views.svg import Picture
 
 
 def scrape(block: Any, variables: dict[str, Any], conf: dict[str, Any]) -> str:
-    """The picture that the block ends with, as reStructuredText; nothing where it ends with none."""
+    """Returns the figure that the block ends with as reStructuredText, or an empty string."""
     picture = variables["example_globals"].get("___")
     if not isinstance(picture, Picture) or picture is variables.get("picture"):
         return ""
@@ -30,28 +30,28 @@ def scrape(block: Any, variables: dict[str, Any], conf: dict[str, Any]) -> str:
     if first and ".. lead::" in Path(variables["src_file"]).read_text(encoding="utf-8"):
         return ""
     where = path.relative_to(conf["src_dir"]).as_posix()
-    return f"\n.. image:: /{where}\n   :alt: {_said(picture)}\n   :class: picture\n"
+    return f"\n.. image:: /{where}\n   :alt: {_alternative_text(picture)}\n   :class: picture\n"
 
 
-def _said(picture: str) -> str:
-    """What the picture says of itself for people who do not see it, its title and its description, as one line."""
+def _alternative_text(picture: str) -> str:
+    """Returns the alternative text of a figure: its title and description, as one line."""
     return html.unescape(". ".join(re.findall(r"<(?:title|desc)>(.*?)</(?:title|desc)>\n", picture)[:2]))
 
 
 class Lead(SphinxDirective):
-    """The page's first picture."""
+    """The page's first figure."""
 
     def run(self) -> list[nodes.Node]:
-        """An image node."""
+        """Returns an image node."""
         folder, _, name = self.env.docname.rpartition("/")
         where = f"/{folder}/images/sphx_glr_{name}_001.svg"
         text = Path(self.env.srcdir, where[1:]).read_text(encoding="utf-8")
-        image = nodes.image(uri=where, alt=_said(text), classes=["picture"])
+        image = nodes.image(uri=where, alt=_alternative_text(text), classes=["picture"])
         self.set_source_info(image)
         return [image]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Teach Sphinx the directive; ``scrape`` is named in the gallery's configuration."""
+    """Registers the directive; the gallery's configuration names ``scrape``."""
     app.add_directive("lead", Lead)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
