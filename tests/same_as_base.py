@@ -103,9 +103,10 @@ def optimised(model: Any) -> Any:
     """The model optimised for inference, by whichever room of the tree does so."""
     for room in ("heedful.kernels", "heedful.inference"):
         with contextlib.suppress(ImportError):
-            if prepare := getattr(importlib.import_module(room), "prepare", None):
-                return prepare(model)
-    raise AssertionError("neither heedful.kernels nor heedful.inference prepares a model")
+            for name in ("optimize", "prepare"):
+                if callable(optimize := getattr(importlib.import_module(room), name, None)):
+                    return optimize(model)
+    raise AssertionError("neither heedful.kernels nor heedful.inference optimises a model")
 
 
 SMALL_PRESETS = ("transformer-tiny", "gpt-micro", "stories260k", "bert-tiny", "vit-micro")

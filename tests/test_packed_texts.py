@@ -26,7 +26,7 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.errors import HeedfulError
-from heedful.kernels.unpadded import unpad
+from heedful.kernels.plan import apply_plan
 from heedful.models import build
 
 SCHEMES = [
@@ -105,7 +105,7 @@ def test_encoder(position: Position) -> None:
     ids, numbers = packed(texts())
     alone = [[model(text) for text in row] for row in texts()]
     same(model, model(ids, numbers), numbers, alone)
-    unpad(model.encoder)
+    apply_plan(model, "cpu-inference")
     same(model, model(ids, numbers), numbers, alone)
 
 

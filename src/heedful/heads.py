@@ -22,7 +22,9 @@ from heedful.config import (
     SpanHead,
     TokenHead,
 )
+from heedful.layers.dropout import Dropout
 from heedful.layers.feedforward import ACTIVATIONS
+from heedful.layers.linear import Linear
 from heedful.layers.norm import LayerNorm
 
 
@@ -57,7 +59,7 @@ class Dense(nn.Module):
 
     def __init__(self, into: int, out: int, activation: str = "tanh") -> None:
         super().__init__()
-        self.dense = nn.Linear(into, out)
+        self.dense = Linear(into, out)
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ class LanguageModel(nn.Module):
 
     def __init__(self, config: LanguageHead, dim: int, token: nn.Embedding) -> None:
         super().__init__()
-        self.output = nn.Linear(dim, token.num_embeddings, bias=config.bias)
+        self.output = Linear(dim, token.num_embeddings, bias=config.bias)
         if config.tied:
             self.output.weight = token.weight
         self.factor = {"sqrt": dim**-0.5, "none": 1.0}[config.scale]
@@ -101,10 +103,10 @@ class MaskedLanguageModel(nn.Module):
 
     def __init__(self, config: MaskedHead, dim: int, token: nn.Embedding) -> None:
         super().__init__()
-        self.dense = nn.Linear(dim, dim)
+        self.dense = Linear(dim, dim)
         self.activation = ACTIVATIONS[config.activation]
         self.norm = LayerNorm(dim, config.norm_eps)
-        self.output = nn.Linear(dim, token.num_embeddings)
+        self.output = Linear(dim, token.num_embeddings)
         if config.tied:
             self.output.weight = token.weight
 
@@ -124,8 +126,8 @@ class SequenceClassifier(nn.Module):
         super().__init__()
         self.pooling = config.pooling
         self.pooler = Dense(dim, dim, config.pooler_activation) if config.pooler else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
-        self.output = nn.Linear(dim, config.labels, bias=config.bias)
+        self.dropout = Dropout(config.dropout)
+        self.output = Linear(dim, config.labels, bias=config.bias)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, labels)."""
@@ -137,8 +139,8 @@ class TokenClassifier(nn.Module):
 
     def __init__(self, config: TokenHead, dim: int) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(config.dropout)
-        self.output = nn.Linear(dim, config.labels)
+        self.dropout = Dropout(config.dropout)
+        self.output = Linear(dim, config.labels)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, T, labels)."""
@@ -150,7 +152,7 @@ class SpanFinder(nn.Module):
 
     def __init__(self, config: SpanHead, dim: int) -> None:
         super().__init__()
-        self.output = nn.Linear(dim, 2)
+        self.output = Linear(dim, 2)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, T, 2)."""
@@ -184,7 +186,7 @@ class ImageClassifier(nn.Module):
         width = config.hidden or dim
         rows = 1 if config.tokens == "class" else max(1, prefix_tokens)
         self.prefixed = prefix_tokens > 0
-        self.output = nn.ModuleList(nn.Linear(width, config.labels) for _ in range(rows))
+        self.output = nn.ModuleList(Linear(width, config.labels) for _ in range(rows))
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, labels)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from heedful.cache import NoCache, Seen
 from heedful.config import StackConfig
 from heedful.layers.attention import NOTHING, Attention, Remembered
+from heedful.layers.dropout import Dropout
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.mask import Mask, causal_mask, window_mask
@@ -41,7 +42,7 @@ class Residual(nn.Module):
         self.before, self.out, self.after = (
             norm_of(config) if slot in slots else Identity() for slot in ("before", "out", "after")
         )
-        self.dropout: nn.Module = nn.Dropout(config.dropout.residual)
+        self.dropout: nn.Module = Dropout(config.dropout.residual)
 
     def forward(self, x: Tensor, real: Tensor | None, f: Callable[..., Tensor], **context: Any) -> Tensor:
         """``x`` (B, T, D) with what ``f`` adds to it; ``real`` (B, T) is for batch norm."""
@@ -119,6 +120,46 @@ def recent(seen: Seen, config: StackConfig) -> Mask:
     return near if seen.real is None else near & seen.mask(seen.real)
 
 
+class StackInput(NamedTuple):
+    """Arguments of a call of a stack, as ``Stack.forward`` describes them."""
+
+    x: Tensor
+    mask: Tensor | None = None
+    memory: Tensor | None = None
+    memory_mask: Tensor | None = None
+    cache: NoCache | None = None
+
+
+class Layout(Protocol):
+    """Runs a stack over a batch: padded as it came, or with the padding left out (``heedful.kernels``)."""
+
+    def __call__(self, stack: Stack, batch: StackInput) -> Tensor:
+        """The hidden stream (B, T, D)."""
+
+
+def padded(stack: Stack, batch: StackInput) -> Tensor:
+    """Computes every token of the batch, padding too: the reference layout."""
+    x, mask, memory, memory_mask, cache = batch
+    cache = cache or NO_CACHE
+    seen = cache.see(x, mask)
+    x = stack.position.embed(x, seen.queries, seen.end)
+    x = stack.dropout(stack.embedding_norm(x, mask))
+    place = stack.position.prepare(seen.queries, seen.keys)
+    visible = place.join(stack.visible(seen, stack.config))
+    memory_visible = None if memory_mask is None else seen.mask(memory_mask)
+    for block, remembered in zip(stack.block, cache.layers(len(stack.block)), strict=True):
+        x = block(
+            x,
+            mask,
+            mask=visible,
+            position=place,
+            memory=memory,
+            memory_mask=memory_visible,
+            cache=remembered,
+        )
+    return stack.norm(x, mask)
+
+
 class Stack(nn.Module):
     """Positions, embedding norm and dropout, ``depth`` blocks, and a final norm exactly where blocks begin with one.
 
@@ -134,12 +175,13 @@ class Stack(nn.Module):
         self.config = config
         self.position = position_of(config)
         self.embedding_norm = norm_of(config) if config.embedding_norm else Identity()
-        self.dropout = nn.Dropout(config.dropout.embedding)
+        self.dropout = Dropout(config.dropout.embedding)
         self.block = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.norm = Identity() if config.placement == "post" else norm_of(config)
         self.visible = {(False, False): everything, (True, False): earlier, (True, True): recent}[
             config.causal, config.window is not None
         ]
+        self.layout: Layout = padded  # or what a plan chooses: heedful.kernels.plan
 
     def forward(
         self,
@@ -157,24 +199,11 @@ class Stack(nn.Module):
         and positions count from its beginning. ``memory`` (B, S, D) is what cross-attention looks at; ``cache``
         remembers earlier calls.
         """
-        cache = cache or NO_CACHE
-        seen = cache.see(x, mask)
-        x = self.position.embed(x, seen.queries, seen.end)
-        x = self.dropout(self.embedding_norm(x, mask))
-        place = self.position.prepare(seen.queries, seen.keys)
-        visible = place.join(self.visible(seen, self.config))
-        memory_visible = None if memory_mask is None else seen.mask(memory_mask)
-        for block, remembered in zip(self.block, cache.layers(len(self.block)), strict=True):
-            x = block(
-                x,
-                mask,
-                mask=visible,
-                position=place,
-                memory=memory,
-                memory_mask=memory_visible,
-                cache=remembered,
-            )
-        return self.norm(x, mask)
+        return self.layout(self, StackInput(x, mask, memory, memory_mask, cache))
+
+    def extra_repr(self) -> str:
+        """The layout, where it is not the padded one."""
+        return "" if self.layout is padded else f"layout={getattr(self.layout, '__name__', self.layout)}"
 
 
 # --------------------------------------------------------------------------------------------------- how weights begin

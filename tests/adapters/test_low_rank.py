@@ -12,6 +12,7 @@ import heedful
 from heedful.adapters import LoraConfig, LowRank, add_adapter, low_rank_parts, merge, remove
 from heedful.config import DecoderConfig, EmbeddingConfig, EncoderConfig, StackConfig
 from heedful.errors import HeedfulError
+from heedful.layers.linear import Linear
 
 STACK = StackConfig(dim=16, depth=2, heads=4)
 IDS = torch.tensor([[5, 7, 9, 11], [6, 8, 10, 12]])
@@ -40,7 +41,7 @@ def test_it_computes_its_equation(rslora: bool, scale: float) -> None:
             expected[i, t] = part.weight @ x[i, t] + part.bias + scale * low
     torch.testing.assert_close(part(x), expected, rtol=1e-12, atol=1e-12)
     merged = part.merged()
-    assert type(merged) is nn.Linear
+    assert type(merged) is Linear
     torch.testing.assert_close(merged(x), expected, rtol=1e-12, atol=1e-12)
     assert part.base().weight is part.weight
     torch.testing.assert_close(part.base()(x), expected - scale * (x @ part.lora_a.T @ part.lora_b.T))

@@ -18,7 +18,7 @@ import heedful
 from heedful import presets
 from heedful.generation import decode
 from heedful.generation.token_choice import draws
-from heedful.kernels import optimize as prepare
+from heedful.kernels import optimize
 
 PROMPTS, STEPS, VOCAB, SEED, BORDER = 200, 5, 1000, 11, 1e-5
 CONFIGS = {
@@ -87,7 +87,7 @@ def to_border(model: Any, prompt: Tensor, one: list[int], other: list[int], opti
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_hundred_prompts_alone_and_in_batches(name: str, ready: bool) -> None:
     plain, options = model_of(name), OPTIONS[name]
-    model = prepare(model_of(name)) if ready else plain
+    model = optimize(model_of(name)) if ready else plain
     ids, mask = prompts_of("left")
     alone = [sampled(model, row[real][None], None, **options)[0] for row, real in zip(ids, mask, strict=True)]
     assert len({tuple(row) for row in alone}) > 190

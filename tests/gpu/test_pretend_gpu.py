@@ -17,8 +17,8 @@ from heedful.inspection.ablation import ablate
 from heedful.inspection.importance import head_importance
 from heedful.inspection.intervene import intervene
 from heedful.inspection.logit_lens import logit_lens
-from heedful.kernels.optimize import prepare
-from heedful.kernels.training import quicken
+from heedful.kernels.optimize import optimize
+from heedful.kernels.plan import apply_training_plan
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Alone, forgetful
 from heedful.training.gradient import Gradient
@@ -107,7 +107,7 @@ def test_generation_gives_the_tokens_of_the_cpu(name: str, method: str) -> None:
 def test_a_step_of_training_never_waits(name: str, precision: str, texts: bool) -> None:
     with pretend_gpu() as watch:
         model = heedful.create(name, seed=0).to(CUDA).train()
-        quicken(model)
+        apply_training_plan(model)
         optimiser = adamw(model, lr=1e-3)
         assert all(group["fused"] for group in optimiser.param_groups)
         gradient = Gradient(
@@ -157,7 +157,7 @@ def test_other_ways_to_train_stay_on_the_device(kind: str) -> None:
 
 def test_an_optimised_model_generates_on_the_device() -> None:
     with pretend_gpu():
-        model = prepare(made("gpt-micro").to(CUDA), "bfloat16")
+        model = optimize(made("gpt-micro").to(CUDA), "bfloat16")
         assert model.generate(IDS.to(CUDA), max_new_tokens=4).device.type == "cuda"
 
 

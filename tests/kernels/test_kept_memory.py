@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.kernels import optimize as prepare
+from heedful.kernels import optimize
 from heedful.kernels.allocator import CAPACITIES, KERNELS, keep_few_kernels
-from heedful.kernels.training import quicken
+from heedful.kernels.plan import apply_training_plan
 
 PROGRAM = """
 import resource, sys, torch
@@ -113,7 +113,7 @@ def test_an_environment_that_says_how_many_kernels_is_heard(monkeypatch: pytest.
     assert (os.environ[first], os.environ[second]) == ("7", str(KERNELS))
 
 
-@pytest.mark.parametrize("ready", [quicken, prepare])
+@pytest.mark.parametrize("ready", [apply_training_plan, optimize])
 def test_models_that_learn_or_answer_on_a_cpu_keep_few_kernels(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in CAPACITIES:
         monkeypatch.setenv(name, "")  # so that it is put back

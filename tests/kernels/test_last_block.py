@@ -32,8 +32,9 @@ from heedful.config import (
     TokenHead,
     VisionConfig,
 )
-from heedful.kernels import optimize as prepare
+from heedful.kernels import optimize
 from heedful.kernels.last_block import read_only
+from heedful.kernels.plan import apply_plan
 from heedful.models import Model, build
 
 STACK = StackConfig(dim=16, depth=2, heads=4, position=LearnedPosition(length=16))
@@ -50,7 +51,7 @@ def loud(model: Model, std: float = 0.3) -> Model:
 
 
 def reading(model: Model) -> Model:
-    made = copy.deepcopy(model)
+    made = apply_plan(copy.deepcopy(model), "cpu-inference")
     read_only(made)
     return made
 
@@ -132,7 +133,7 @@ def test_the_mean_of_all_patches_is_read_of_all_of_them() -> None:
     model = vision(ImageHead(labels=3), "none")
     made, pixels = reading(model), torch.randn(3, 1, 8, 8, dtype=torch.float64)
     exact(made(pixels), model(pixels))
-    prepared = prepare(copy.deepcopy(model), "float32")
+    prepared = optimize(copy.deepcopy(model), "float32")
     torch.testing.assert_close(prepared(pixels.float()).double(), model(pixels), atol=1e-3, rtol=1e-3)
 
 
@@ -147,10 +148,10 @@ def test_a_pooled_vector() -> None:
 def test_of_a_prepared_model(head: Head) -> None:
     model, ids = encoder(head), torch.randint(20, REAL.shape)
     expected = model(ids, REAL)
-    made = prepare(copy.deepcopy(model), "float64")
+    made = optimize(copy.deepcopy(model), "float64")
     read_only(made)
     exact(made(ids, REAL), expected)
-    packed = prepare(copy.deepcopy(model), "float32")
+    packed = optimize(copy.deepcopy(model), "float32")
     read_only(packed)
     torch.testing.assert_close(packed(ids, REAL).double(), expected, atol=1e-3, rtol=1e-3)
 

@@ -17,12 +17,13 @@ import heedful
 from heedful.adapters import LoraConfig, add_adapter, merge
 from heedful.config import SequenceHead, SpecialTokens
 from heedful.inspection.pruning import prune
-from heedful.kernels import KINDS, direct
-from heedful.kernels import optimize as prepare
+from heedful.kernels import KINDS, optimize
 from heedful.kernels import prepacked_linear as linear_maps
 from heedful.kernels.fused_projections import FusedAttention
-from heedful.kernels.prepacked_linear import FEW, Int4Linear, Int8Linear, PackedLinear, WholeLinear
+from heedful.kernels.plan import decoding
+from heedful.kernels.prepacked_linear import FEW, Int4Linear, Int8Linear, PackedLinear, WholeLinear, onednn_linear
 from heedful.layers.attention import Attention
+from heedful.layers.linear import Linear
 from heedful.models import Model
 
 SMALL = {"dim": 32, "depth": 2, "heads": 4, "ff_dim": 64}
@@ -77,7 +78,7 @@ def asked(model: Model) -> Callable[[], Tensor]:
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-12), ("float32", 2e-6)])
 def test_a_prepared_model_says_the_same(name: str, dtype: str, near: float) -> None:
-    plain, fast = small(name).to(getattr(torch, dtype)), prepare(small(name), dtype)
+    plain, fast = small(name).to(getattr(torch, dtype)), optimize(small(name), dtype)
     with torch.inference_mode():
         wanted, given = asked(plain)(), asked(fast)()
     assert given.dtype is wanted.dtype
@@ -87,7 +88,7 @@ def test_a_prepared_model_says_the_same(name: str, dtype: str, near: float) -> N
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize(("dtype", "near"), [("bfloat16", 3e-2), ("float16", 2e-3), ("int8", 4e-2), ("int4", 0.5)])
 def test_fewer_bits_stay_near(name: str, dtype: str, near: float) -> None:
-    plain, fast = small(name), prepare(small(name), dtype)
+    plain, fast = small(name), optimize(small(name), dtype)
     with torch.inference_mode():
         wanted, given = asked(plain)(), asked(fast)().float()
     error = (wanted - given).norm() / wanted.norm()
@@ -163,7 +164,7 @@ def test_a_row_of_zeros_is_no_number_short() -> None:
 def test_packed_weights_are_no_parameters_and_are_counted() -> None:
     model = small("gpt2")
     count = model.count()
-    prepare(model, "int8")
+    optimize(model, "int8")
     assert model.count() == count
     assert {type(part) for part in model.modules() if isinstance(part, PackedLinear)} == {Int8Linear}
     assert not [name for name, _ in model.named_parameters() if name.endswith("up.weight")]
@@ -171,7 +172,7 @@ def test_packed_weights_are_no_parameters_and_are_counted() -> None:
 
 def test_labels_keep_whole_weights() -> None:
     """Few outputs decide much and cost little: a classifier's own maps are not rounded."""
-    model = prepare(heedful.create("bert-tiny", head="sequence", num_labels=3, seed=0), "int8")
+    model = optimize(heedful.create("bert-tiny", head="sequence", num_labels=3, seed=0), "int8")
     kinds = {path: type(part) for path, part in model.named_modules() if isinstance(part, PackedLinear)}
     assert {kind for path, kind in kinds.items() if path.startswith("head.")} == {WholeLinear}
     assert {kind for path, kind in kinds.items() if ".block." in path} == {Int8Linear}
@@ -179,7 +180,7 @@ def test_labels_keep_whole_weights() -> None:
 
 def test_generation_of_a_prepared_model() -> None:
     for name in ("gpt2", "marian", "tinyllama-1.1b"):
-        plain, fast = small(name).double(), prepare(small(name), "float64")
+        plain, fast = small(name).double(), optimize(small(name), "float64")
         ids, mask = torch.randint(3, 101, (3, 6)), torch.tensor([[1] * 6, [1] * 2 + [0] * 4, [0] * 3 + [1] * 3]).bool()
         for options in ({}, {"num_beams": 3}, {"do_sample": True, "seed": 5}):
             settings: dict[str, Any] = {"max_new_tokens": 12, **options}
@@ -188,7 +189,7 @@ def test_generation_of_a_prepared_model() -> None:
 
 def test_what_is_recorded_stays() -> None:
     ids = torch.randint(3, 101, (2, 7))
-    plain, fast = small("gpt2").double(), prepare(small("gpt2"), "float64")
+    plain, fast = small("gpt2").double(), optimize(small("gpt2"), "float64")
     names = ["pattern", "query", "key", "value", "mixed", "activation", "sum", "hidden", "logits"]
     with torch.inference_mode(), heedful.record(plain, names) as wanted, heedful.record(fast, names) as given:
         plain(ids), fast(ids)
@@ -204,7 +205,7 @@ def test_an_adapter_is_merged() -> None:
             nn.init.normal_(part.lora_b, std=0.1)
     merged = small("bert-base")
     merged.load_state_dict(merge(deepcopy(model)).state_dict())
-    fast = prepare(model, "float32")
+    fast = optimize(model, "float32")
     assert fast.adapter is None
     with torch.inference_mode():
         torch.testing.assert_close(asked(fast)(), asked(merged)(), rtol=1e-5, atol=1e-5)
@@ -214,7 +215,7 @@ def test_an_adapter_is_merged() -> None:
 
 
 def test_it_is_for_answering_alone(tmp_path: Path) -> None:
-    model = prepare(small("gpt2"))
+    model = optimize(small("gpt2"))
     for call in (
         lambda: model.save_pretrained(tmp_path / "out"),
         lambda: prune(model, layers=[0]),
@@ -225,7 +226,7 @@ def test_it_is_for_answering_alone(tmp_path: Path) -> None:
             call()
     assert not (tmp_path / "out").exists()
     with pytest.raises(heedful.HeedfulError, match="prepared already, in float32"):
-        prepare(model, "int8")
+        optimize(model, "int8")
     with pytest.raises(heedful.HeedfulError, match="no gradients"):
         model.decoder(torch.randn(1, 3, 32, requires_grad=True))
     with pytest.raises(heedful.HeedfulError, match="looks at its own input"):
@@ -242,7 +243,7 @@ def test_it_is_for_answering_alone(tmp_path: Path) -> None:
 )
 def test_unknown_types(dtype: str, says: str) -> None:
     with pytest.raises(heedful.HeedfulError, match=says):
-        prepare(small("gpt2"), dtype)
+        optimize(small("gpt2"), dtype)
 
 
 def test_refused_weights_leave_the_model_as_it_was() -> None:
@@ -252,11 +253,11 @@ def test_refused_weights_leave_the_model_as_it_was() -> None:
     with pytest.raises(
         heedful.HeedfulError, match=r"decoder\.block\.1\.feed_forward\.up: a weight of 1e\+06 is beyond"
     ):
-        prepare(model, "float16")
+        optimize(model, "float16")
     assert type(model.decoder.block[0].attention) is Attention
     odd = heedful.create(replace(model.config, decoder=replace(model.config.decoder, ff_dim=50)), seed=0)
     with pytest.raises(heedful.HeedfulError, match=r"feed_forward\.down: int4 takes inputs by groups of 32, not 50"):
-        prepare(odd, "int4")
+        optimize(odd, "int4")
     assert not odd.prepared
 
 
@@ -278,19 +279,19 @@ def test_direct_maps_for_a_while() -> None:
     model = small("gpt2")
     ids = torch.randint(3, 101, (2, 5))
     wanted = model(ids)
-    with direct(model):
-        up = model.decoder.block[0].feed_forward.up
-        assert "forward" in vars(up)
+    up = model.decoder.block[0].feed_forward.up
+    with decoding(model):
+        assert up.linear is onednn_linear
         outside = model(ids)
         with torch.inference_mode():
             inside = model(ids)
         assert outside.requires_grad  # whoever trains between two steps of a stream has gradients
-    assert "forward" not in vars(up)
+    assert up.linear is F.linear
     assert torch.equal(outside, wanted)
     torch.testing.assert_close(inside, wanted, rtol=1e-5, atol=1e-5)
-    own = nn.Linear(3, 3)
+    own = Linear(3, 3)
     vars(own)["forward"] = lambda x: x + 1
-    with torch.inference_mode(), direct(own):
+    with torch.inference_mode(), decoding(own):
         assert torch.equal(own(torch.zeros(1, 3)), torch.ones(1, 3))
     assert torch.equal(own(torch.zeros(1, 3)), torch.ones(1, 3))
 
@@ -318,10 +319,10 @@ def test_weights_that_lie_turned_are_the_same_weights(dtype: str) -> None:
 
 
 def test_turned_weights_are_laid_row_after_row_by_direct() -> None:
-    linear, x = nn.Linear(8, 6), torch.randn(3, 8)
+    linear, x = Linear(8, 6), torch.randn(3, 8)
     linear.weight = nn.Parameter(torch.randn(8, 6).t())
     wanted, values = linear(x), linear.weight.detach().clone()
-    with torch.inference_mode(), direct(linear):
+    with torch.inference_mode(), decoding(linear):
         for given in (x, x[:1]):
             torch.testing.assert_close(linear(given), wanted[: len(given)], rtol=1e-5, atol=1e-5)
     assert linear.weight.is_contiguous()
@@ -334,7 +335,7 @@ def test_a_copy_is_prepared_like_its_original() -> None:
     """A copied model's activation may be another object, of the same function."""
     model = small("gpt2")
     with torch.inference_mode():
-        torch.testing.assert_close(asked(prepare(deepcopy(model)))(), asked(model)(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(asked(optimize(deepcopy(model)))(), asked(model)(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture(params=[False, True], ids=["another's", "Intel's"])
@@ -348,10 +349,10 @@ def intel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_an_odd_number_of_outputs(count: int) -> None:
     """One row is multiplied in as many parts as there are threads; what is left over is not lost."""
-    linear = nn.Linear(32, 61)
+    linear = Linear(32, 61)
     x = torch.randn(count, 32)
     wanted = linear(x).detach()
-    with torch.inference_mode(), direct(linear):
+    with torch.inference_mode(), decoding(linear):
         torch.testing.assert_close(linear(x[None])[0], wanted, rtol=1e-5, atol=1e-6)
     with torch.inference_mode():
         torch.testing.assert_close(WholeLinear(linear.weight, linear.bias)(x), linear(x), rtol=1e-5, atol=1e-6)
@@ -367,9 +368,9 @@ def test_mkl_multiplies_the_rows_that_it_is_fastest_for(intel: bool, monkeypatch
         return by_mkl(rows, weight, bias)
 
     monkeypatch.setattr(linear_maps, "_by_mkl", counted)
-    linear = nn.Linear(8, 6)
+    linear = Linear(8, 6)
     packed = WholeLinear(linear.weight, linear.bias)
-    with torch.inference_mode(), direct(linear):
+    with torch.inference_mode(), decoding(linear):
         for count in range(1, 6):
             torch.testing.assert_close(linear(torch.ones(count, 8)), packed(torch.ones(count, 8)))
     few = [1, 2, 3] if intel else [1]

@@ -27,8 +27,9 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.inspection import intervene
-from heedful.kernels import optimize as prepare
-from heedful.kernels.unpadded import Unpadded, unpad, watched
+from heedful.kernels import optimize
+from heedful.kernels.plan import apply_plan
+from heedful.kernels.unpadded import unpadded_inference, watched
 from heedful.models import build
 from heedful.stack import Stack
 
@@ -64,9 +65,7 @@ def loud(part: nn.Module, std: float = 0.4) -> Any:
 
 
 def without_padding(stack: Stack) -> Stack:
-    made = copy.deepcopy(stack)
-    unpad(made)
-    return made
+    return apply_plan(copy.deepcopy(stack), "cpu-inference")
 
 
 def close(a: Tensor, b: Tensor) -> None:
@@ -118,8 +117,8 @@ def test_of_a_prepared_model(position: Position) -> None:
     model = loud(build(EncoderConfig(embedding=EmbeddingConfig(vocab_size=20), encoder=stack)))
     ids = torch.randint(20, REAL.shape)
     expected = model(ids, REAL)
-    made = prepare(model, "float64")
-    unpad(made.encoder)
+    made = optimize(model, "float64")
+    apply_plan(made.encoder, "cpu-inference")
     close(made(ids, REAL)[REAL], expected[REAL])
 
 
@@ -128,8 +127,8 @@ def test_unpadding_comes_before_preparing_too() -> None:
     model = heedful.create("bert-tiny", seed=0).eval()
     ids = torch.randint(100, REAL.shape)
     expected = model(ids, REAL)
-    unpad(model.encoder)
-    torch.testing.assert_close(prepare(model)(ids, REAL)[REAL], expected[REAL], atol=1e-4, rtol=0)
+    apply_plan(model.encoder, "cpu-inference")
+    torch.testing.assert_close(optimize(model)(ids, REAL)[REAL], expected[REAL], atol=1e-4, rtol=0)
 
 
 @torch.no_grad()
@@ -138,7 +137,7 @@ def test_an_encoder_of_a_pair() -> None:
     source, target = torch.randint(100, REAL.shape), torch.randint(100, (len(REAL), 3))
     some = REAL.any(1)
     expected = model(source, target, REAL)
-    unpad(model.encoder)
+    apply_plan(model.encoder, "cpu-inference")
     close(model(source, target, REAL)[some], expected[some])
     assert torch.isfinite(model(source, target, REAL)).all()
 
@@ -184,7 +183,7 @@ def test_what_is_recorded_has_its_rows_and_columns(name: str) -> None:
     ids = torch.randint(100, REAL.shape)
     with heedful.record(model, name) as expected:
         output = model(ids, REAL)
-    unpad(model.encoder)
+    apply_plan(model.encoder, "cpu-inference")
     with heedful.record(model, name) as seen:
         recorded = model(ids, REAL)
     assert torch.equal(recorded, output)
@@ -199,7 +198,7 @@ def test_what_is_changed_is_changed() -> None:
     model = loud(heedful.create("bert-tiny", seed=0), std=0.1)
     ids = torch.randint(100, REAL.shape)
     made = copy.deepcopy(model)
-    unpad(made.encoder)
+    apply_plan(made.encoder, "cpu-inference")
     outputs = []
     for each in (model, made):
         with intervene(each, "attention.mixed", 0.0, layers=[0]):
@@ -222,14 +221,11 @@ def test_anyones_hook_sees_rows_and_columns() -> None:
 
 
 @torch.no_grad()
-def test_copied_pickled_and_unpadded_once() -> None:
+def test_copied_and_pickled() -> None:
     stack = without_padding(loud(Stack(StackConfig(dim=16, depth=1, heads=4))))
     x = torch.randn(*REAL.shape, 16, dtype=torch.float64)
-    attend = stack.block[0].attention.attend
-    unpad(stack)
-    assert stack.block[0].attention.attend is attend
     for copied in (copy.deepcopy(stack), pickle.loads(pickle.dumps(stack))):
-        assert isinstance(copied, Unpadded)
+        assert copied.layout is unpadded_inference
         assert torch.equal(copied(x, REAL), stack(x, REAL))
 
 

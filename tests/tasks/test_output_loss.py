@@ -16,7 +16,7 @@ from heedful import presets
 from heedful.config import LanguageHead, MaskedHead
 from heedful.heads import head_of
 from heedful.kernels.allocator import alike
-from heedful.kernels.training_linear import learn_directly
+from heedful.kernels.plan import apply_plan
 from heedful.tasks import output_loss as module
 from heedful.tasks.output_loss import InChunks, output_loss
 from heedful.tasks.r_drop import beside
@@ -105,14 +105,14 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
 
 @pytest.mark.parametrize("direct", [False, True], ids=["as it is", "by oneDNN"])
 def test_float32_stays_float32(direct: bool, chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.kernels.training_linear.LARGE", 0)
+    monkeypatch.setattr("heedful.kernels.plan.LARGE", 0)
     monkeypatch.setattr("heedful.kernels.prepacked_linear.intel", lambda: not direct)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=True)
     hidden.requires_grad_()
     expected = learned(plain(head, hidden, labels, 0.1), hidden, head)
     if direct:
-        learn_directly(head)
+        apply_plan(head, "cpu-training")
     found = learned(output_loss(head, hidden, labels, 0.1), hidden, head)
     assert chunks == [1]
     for name, one in expected.items():

@@ -11,8 +11,10 @@ from torch import Tensor
 import heedful
 from heedful import presets
 from heedful.kernels import blocked_attention as module
-from heedful.kernels.blocked_attention import attend_in_blocks, blocked_attention, parts
+from heedful.kernels.blocked_attention import blocked_attention, parts
 from heedful.kernels.dropout import Bits
+from heedful.kernels.plan import apply_plan
+from heedful.kernels.unpadded_training import blocked_row_attention
 from heedful.layers.attention import attention_weights, explicit_attention, fused_attention
 
 RATE = 0.4
@@ -186,6 +188,6 @@ def test_rows_that_share_keys_are_left_to_the_fused_kernel() -> None:
 def test_what_was_exchanged_stays() -> None:
     model = heedful.create(presets.gpt2(32, 2, 2, 50, 64), seed=0)
     model.decoder.block[0].attention.attend = explicit_attention
-    attend_in_blocks(model)
+    apply_plan(model, "cpu-training")
     assert model.decoder.block[0].attention.attend is explicit_attention
-    assert model.decoder.block[1].attention.attend is blocked_attention
+    assert model.decoder.block[1].attention.attend is blocked_row_attention

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from heedful import cli
 from heedful.errors import HeedfulError
+from heedful.layers.linear import Linear
 from heedful.training.determinism import WORKSPACE, deterministic
 
 
@@ -60,14 +60,14 @@ def test_a_gpu_that_was_used_before_is_told_in_one_line() -> None:
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_run_is_made_so(tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    forward = nn.Linear.forward
+    forward = Linear.forward
 
-    def watched(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    def watched(self: Linear, x: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             seen.append(torch.are_deterministic_algorithms_enabled())
         return forward(self, x)
 
-    monkeypatch.setattr(nn.Linear, "forward", watched)
+    monkeypatch.setattr(Linear, "forward", watched)
     data = tmp_path / "data.tsv"
     data.write_text("".join(f"{w} day {n}\t{w}\n" for w in ("good", "bad") for n in range(20)), encoding="utf-8")
     small = ["--preset=bert-tiny", "--model.dim=16", "--model.heads=2", "--tokenizer.size=60", "--max-steps=2"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import heedful
 from heedful import presets
-from heedful.kernels.blocked_attention import attend_in_blocks
-from heedful.kernels.dropout import Bits, Dropper, drop_quickly
+from heedful.kernels.dropout import Bits, cpu_dropout
+from heedful.kernels.plan import apply_plan
+from heedful.layers.dropout import Dropout
 from heedful.training.engine import forgetful
 
 RATE = 0.4
@@ -24,8 +25,8 @@ def made(*shape: int, seed: int) -> Tensor:
 
 
 def test_a_row_is_dropped_and_scaled(drawn: list[Tensor]) -> None:
-    dropout, x = nn.Dropout(RATE), made(200, 100, seed=0)
-    drop_quickly(dropout)
+    dropout, x = Dropout(RATE), made(200, 100, seed=0)
+    apply_plan(dropout, "cpu-training")
     y = dropout(x)
     expected = x * drawn[0] * Bits(RATE).scale
     torch.testing.assert_close(y, expected)
@@ -50,8 +51,8 @@ def test_shares_and_means_are_right(rate: float) -> None:
 
 
 def test_numbers_are_a_function_of_the_seed() -> None:
-    dropout, x = nn.Dropout(0.5), torch.ones(300, 100)
-    drop_quickly(dropout)
+    dropout, x = Dropout(0.5), torch.ones(300, 100)
+    apply_plan(dropout, "cpu-training")
     torch.manual_seed(7)
     first, second = dropout(x), dropout(x)
     torch.manual_seed(7)
@@ -62,8 +63,7 @@ def test_numbers_are_a_function_of_the_seed() -> None:
 
 def test_what_is_forgotten_is_dropped_alike_again() -> None:
     model = heedful.create(presets.gpt2(32, 2, 2, 50, 64, 0.3), seed=0).double().train()
-    drop_quickly(model)
-    attend_in_blocks(model)
+    apply_plan(model, "cpu-training")
     ids = torch.randint(50, (16, 64), generator=torch.Generator().manual_seed(0))
 
     def gradients() -> dict[str, Tensor]:
@@ -85,13 +85,13 @@ def test_answers_are_as_before() -> None:
     model = heedful.create(presets.gpt2(32, 2, 2, 50, 64, 0.3), seed=0).eval()
     ids = torch.randint(50, (16, 64), generator=torch.Generator().manual_seed(0))
     before = model(ids)
-    drop_quickly(model)
+    apply_plan(model, "cpu-training")
     assert torch.equal(model(ids), before)
 
 
 def test_little_is_dropped_as_pytorch_does(drawn: list[Tensor]) -> None:
-    dropout, plain, x = nn.Dropout(0.5), nn.Dropout(0.5), torch.ones(100)
-    drop_quickly(dropout)
+    dropout, plain, x = Dropout(0.5), Dropout(0.5), torch.ones(100)
+    apply_plan(dropout, "cpu-training")
     torch.manual_seed(0)
     found = dropout(x)
     torch.manual_seed(0)
@@ -103,13 +103,14 @@ def test_little_is_dropped_as_pytorch_does(drawn: list[Tensor]) -> None:
 
 
 def test_what_was_exchanged_stays() -> None:
-    class Louder(nn.Dropout):
-        pass
+    class Louder(Dropout):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
 
     model = heedful.create(presets.gpt2(32, 2, 2, 50, 64, 0.3), seed=0)
     model.decoder.dropout = Louder(0.1)
-    drop_quickly(model)
-    assert "forward" not in vars(model.decoder.dropout)
-    inner = [part for part in model.decoder.block.modules() if type(part) is nn.Dropout]
+    apply_plan(model, "cpu-training")
+    assert model.decoder.dropout.dropout is F.dropout
+    inner = [part for part in model.decoder.block.modules() if type(part) is Dropout]
     assert inner
-    assert all(isinstance(vars(part)["forward"], Dropper) for part in inner)
+    assert all(part.dropout is cpu_dropout for part in inner)

@@ -22,14 +22,14 @@ from heedful.config import (
     SpecialTokens,
     StackConfig,
 )
-from heedful.kernels import training_linear as products
+from heedful.kernels import plan as plans
 from heedful.kernels import unpadded_training as packed
 from heedful.kernels.allocator import alike
-from heedful.kernels.blocked_attention import blocked_attention
-from heedful.kernels.prepacked_linear import direct
-from heedful.kernels.training import quicken
-from heedful.kernels.training_linear import Learning, learn_directly
-from heedful.kernels.unpadded_training import Packed, Row, leave_padding_out
+from heedful.kernels.plan import apply_training_plan, decoding
+from heedful.kernels.prepacked_linear import onednn_linear
+from heedful.kernels.training_linear import onednn_training_linear
+from heedful.kernels.unpadded_training import Row
+from heedful.layers.linear import Linear
 from heedful.training.optimisation import adamw
 
 REAL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 1, 1]]).bool()
@@ -94,13 +94,13 @@ def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     ],
 )
 def test_an_encoder_learns_the_same_without_padding(stack: dict[str, object], filled: bool) -> None:
-    check_equal(encoder(**stack), scored, leave_padding_out)
+    check_equal(encoder(**stack), scored, apply_training_plan)
 
 
 def test_rows_are_filled_with_what_is_not_learned_from(filled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     model = encoder()
-    leave_padding_out(model)
+    apply_training_plan(model)
     model.encoder.block[0].feed_forward.up.register_forward_pre_hook(lambda part, given: seen.append(given[0].size(1)))
     monkeypatch.setattr(packed, "watched", lambda stack: False)
     scored(model.train())
@@ -125,12 +125,12 @@ def test_an_encoder_decoder_learns_the_same_without_padding(filled: bool) -> Non
         hidden = model.hidden(IDS, ids, REAL, target)
         return F.cross_entropy(model.head(hidden[target]), ids[target], reduction="sum")
 
-    check_equal(heedful.create(config, seed=0), loss, leave_padding_out)
+    check_equal(heedful.create(config, seed=0), loss, apply_training_plan)
 
 
 def test_dropout_still_drops_the_real_tokens() -> None:
     model = encoder(dropout=Dropout(embedding=0.5, attention=0.3, residual=0.5))
-    leave_padding_out(model)
+    apply_training_plan(model)
     model.train()
     first, second = scored(model), scored(model)
     assert first.isfinite()
@@ -140,7 +140,7 @@ def test_dropout_still_drops_the_real_tokens() -> None:
 
 def test_rows_are_made_only_where_something_learns_and_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     model, made = encoder(), []
-    leave_padding_out(model)
+    apply_training_plan(model)
     begin = Row.__init__
 
     def counted(self: Row, real: Tensor, filled: bool) -> None:
@@ -171,19 +171,19 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small maps learn through oneDNN as large ones do."""
-    monkeypatch.setattr(products, "LARGE", 1)
+    monkeypatch.setattr(plans, "LARGE", 1)
 
 
 @pytest.mark.usefixtures("foreign", "small")
 def test_products_by_onednn_are_the_same_to_rounding() -> None:
     torch.manual_seed(0)
     for shape in ((5, 7), (2, 3, 7), (1, 7), (0, 7), (3, 1, 7)):
-        linear, x = nn.Linear(7, 9, bias=len(shape) == 2), torch.randn(shape, requires_grad=True)
+        linear, x = Linear(7, 9, bias=len(shape) == 2), torch.randn(shape, requires_grad=True)
         inputs = [x, *linear.parameters()]
         weights = torch.randn(*shape[:-1], 9)
         wanted = torch.autograd.grad((linear(x) * weights).sum(), inputs)
-        learn_directly(linear)
-        assert isinstance(vars(linear)["forward"], Learning)
+        apply_training_plan(linear)
+        assert linear.linear is onednn_training_linear
         torch.testing.assert_close(torch.autograd.grad((linear(x) * weights).sum(), inputs), wanted)
         expanded = torch.autograd.grad(linear(x).sum(), inputs)  # a gradient that is one number, expanded
         assert all(part.isfinite().all() for part in expanded)
@@ -199,16 +199,16 @@ def test_small_maps_stay_as_they_are_and_all_where_mkl_is_at_its_best(
     monkeypatch.setattr("heedful.kernels.prepacked_linear.intel", lambda: intel)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: widest)
-    model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 64))
-    learn_directly(model)
-    assert ["forward" in vars(part) for part in model] == [direct, False]
+    model = nn.Sequential(Linear(512, 512), Linear(512, 64))
+    apply_training_plan(model)
+    assert [part.linear for part in model] == [onednn_training_linear if direct else onednn_linear, onednn_linear]
 
 
 @pytest.mark.usefixtures("foreign", "small")
 def test_what_is_frozen_gets_no_gradient() -> None:
-    linear = nn.Linear(7, 9)
+    linear = Linear(7, 9)
     linear.weight.requires_grad_(False)
-    learn_directly(linear)
+    apply_training_plan(linear)
     linear(torch.randn(5, 7)).sum().backward()
     assert linear.weight.grad is None
     torch.testing.assert_close(linear.bias.grad, torch.full((9,), 5.0))
@@ -216,23 +216,23 @@ def test_what_is_frozen_gets_no_gradient() -> None:
 
 @pytest.mark.usefixtures("foreign", "small")
 def test_autocast_and_double_keep_their_own_products() -> None:
-    linear, double = nn.Linear(7, 9), nn.Linear(7, 9).double()
-    learn_directly(linear)
-    learn_directly(double)
-    assert "forward" not in vars(double)
+    linear, double = Linear(7, 9), Linear(7, 9).double()
+    apply_training_plan(linear)
+    apply_training_plan(double)
+    assert double.linear is F.linear
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(torch.randn(5, 7)).dtype == torch.bfloat16
-    with torch.inference_mode(), direct(linear):
+    with torch.inference_mode(), decoding(linear):
         assert linear(torch.randn(5, 7)).shape == (5, 9)
-    assert isinstance(vars(linear)["forward"], Learning)
+    assert linear.linear is onednn_training_linear
 
 
 @pytest.mark.usefixtures("foreign", "small")
-def test_a_quickened_model_learns_what_a_plain_one_does_and_is_saved_alike() -> None:
+def test_a_model_under_the_training_plan_learns_what_a_plain_one_does_and_is_saved_alike() -> None:
     config = presets.gpt2(32, 2, 4, vocab=50, length=16, dropout=0.0)
     ids = torch.randint(0, 50, (3, 9), generator=torch.Generator().manual_seed(0))
     ends = []
-    for quick in (lambda model: None, quicken):
+    for quick in (lambda model: None, apply_training_plan):
         model = heedful.create(config, seed=0).train()
         names = list(model.state_dict())
         quick(model)
@@ -247,13 +247,3 @@ def test_a_quickened_model_learns_what_a_plain_one_does_and_is_saved_alike() -> 
         ends.append(losses)
     assert ends[0] == pytest.approx(ends[1], rel=1e-5)
     assert ends[0][-1] < ends[0][0]
-
-
-def test_every_stack_packs_once() -> None:
-    model = heedful.create(presets.transformer(16, 1, 4, 32, 50), seed=0)
-    quicken(model)
-    quicken(model)
-    assert type(model.encoder) is type(model.decoder) is Packed
-    assert not isinstance(model.encoder.block[0].attention.attend.attend, type(model.encoder.block[0].attention.attend))
-    assert model.encoder.block[0].attention.attend.attend is blocked_attention
-    assert replace(model.config) == model.config

@@ -17,8 +17,8 @@ from benchmarks.speed.programs import Call, Ready, Setting
 from benchmarks.speed.steps import BETAS, CLIP, DECAY, EPS, RATE, Losses, bare, tensors
 from benchmarks.speed.works import Work
 from heedful import tasks
-from heedful.kernels import optimize as prepare
-from heedful.kernels.training import quicken
+from heedful.kernels import optimize
+from heedful.kernels.plan import apply_training_plan
 from heedful.models import Model
 from heedful.pretrained.fill_model import pack
 from heedful.training import Limits, Loader, Loop, adamw
@@ -36,7 +36,7 @@ def opened(at: Setting) -> Model:
     """The model, prepared unless it is to be measured plain."""
     if at.way == "plain":
         return heedful.from_pretrained(at.model, dtype=at.precision, device=at.device)
-    return prepare(heedful.from_pretrained(at.model, device=at.device), at.precision)
+    return optimize(heedful.from_pretrained(at.model, device=at.device), at.precision)
 
 
 def generation(at: Setting) -> Ready:
@@ -89,7 +89,7 @@ def training(at: Setting) -> Ready:
     """The losses of the first steps, in our loop or in a bare one."""
     model = heedful.from_pretrained(at.model, dtype="float32", device=at.device).train()
     pack(model)
-    quicken(model)
+    apply_training_plan(model)
     task = tasks.get(TASKS[at.model.name.partition("-")[0]]).load(at.model)
     optimiser = adamw(model, lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY)
 

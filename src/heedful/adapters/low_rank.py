@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.layers.linear import Linear
+
 
 class LowRank(nn.Linear):
     """y = W x + b + s B A dropout(x), where A is (r, in), B (out, r), and s = α/r, or α/√r with ``rslora``.
@@ -56,14 +58,14 @@ class LowRank(nn.Linear):
         """As a linear map, with the rank."""
         return f"{super().extra_repr()}, rank={len(self.lora_a)}"
 
-    def base(self) -> nn.Linear:
-        """The map without its adapter: the same parameters in a plain ``nn.Linear``."""
-        linear = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+    def base(self) -> Linear:
+        """The map without its adapter: the same parameters in a plain ``Linear``."""
+        linear = Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
         linear.weight, linear.bias = self.weight, self.bias
         return linear.train(self.training)
 
     @torch.no_grad()
-    def merged(self) -> nn.Linear:
+    def merged(self) -> Linear:
         """The plain map with W + s B A in place of W, summed in float32 at least and rounded once."""
         wide = torch.promote_types(torch.promote_types(self.weight.dtype, self.lora_a.dtype), torch.float32)
         added = self.scale * (self.lora_b.to(wide) @ self.lora_a.to(wide))

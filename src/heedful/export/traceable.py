@@ -1,7 +1,7 @@
 """A model that can be traced: the same numbers, without what a tracer cannot follow.
 
-The fused attention asks whether two lengths are equal, batch norm picks out real tokens, a table of sines grows when it
-must. None of the three is a number of the model's; each is put in another form here, on the model that is to be traced.
+The fused attention asks whether two lengths are equal: the plan "export" computes it otherwise. Batch norm picks out
+real tokens, and a table of sines grows when it must: both get another form here, on the model that is to be traced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heedful.config import (
     StackConfig,
     VisionConfig,
 )
-from heedful.layers.attention import Attention, explicit_attention
+from heedful.kernels.plan import apply_plan
 from heedful.layers.norm import BatchNorm
 from heedful.layers.position import Sinusoidal, sinusoid
 from heedful.models import Model
@@ -47,11 +47,9 @@ class Traceable(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.model = model.eval()
+        self.model = apply_plan(model.eval(), "export")
         for name, part in list(model.named_modules()):
-            if isinstance(part, Attention):
-                part.attend = explicit_attention
-            elif isinstance(part, Sinusoidal):
+            if isinstance(part, Sinusoidal):
                 part.table = sinusoid(SINES + part.offset, part.dim, part.base, part.order).to(part.table)
             elif isinstance(part, BatchNorm):
                 owner, _, last = name.rpartition(".")

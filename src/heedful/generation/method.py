@@ -12,7 +12,7 @@ from heedful.generation.options import Options
 from heedful.generation.processors import Processor
 from heedful.generation.source import Source
 from heedful.generation.stopping import StopStrings
-from heedful.kernels.prepacked_linear import direct
+from heedful.kernels.plan import decoding
 
 Made = tuple[Tensor, Tensor, Tensor]  # ids (N, columns), −1 for none; scores (N,); log p of each id, (N, columns) or 0
 Steps = Generator[Tensor, None, Made]  # the tokens of each step (N,), −1 for none, where a method knows them
@@ -61,7 +61,7 @@ def answering(model: nn.Module) -> Iterator[None]:
     training = [module for module in model.modules() if module.training]
     try:
         model.eval()
-        with direct(model):
+        with decoding(model):
             yield
     finally:
         for module in training:

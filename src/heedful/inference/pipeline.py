@@ -28,7 +28,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES, resolve
 from heedful.inference.input_blocks import BLOCK, FIRST, Seeds, blocks
 from heedful.inference.warnings import Told
-from heedful.kernels.optimize import prepare, stored_as
+from heedful.kernels.optimize import optimize, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.pretrained import load, read_card
@@ -201,4 +201,4 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     loaded = load(model, head=kind.head, device=place, dtype=stored_as(dtype, place))
     made = kind.load(model)
     made.check(loaded)
-    return Pipeline(made, prepare(loaded, dtype), card)
+    return Pipeline(made, optimize(loaded, dtype), card)

@@ -1,11 +1,12 @@
-"""Kernels: how the core's operations run on this machine, in training and for inference. The results are the same.
+"""Kernels: how the core's operations are computed on this machine, in training and in inference.
 
-Training on a CPU: ``training`` puts in place what ``training_linear``, ``blocked_attention``, ``dropout`` and
-``unpadded_training`` hold. Inference: ``optimize`` puts in place ``prepacked_linear``, ``fused_projections``,
-``unpadded``, ``last_block``, ``residual`` and ``allocator``.
+``plan`` applies and removes kernels of a model: what ``training_linear``, ``blocked_attention``, ``dropout``,
+``unpadded_training`` (training on a CPU), ``unpadded``, ``prepacked_linear`` (inference) and ``export`` hold.
+``optimize`` changes a model's storage for inference, for good: ``prepacked_linear``, ``fused_projections``,
+``last_block``, ``residual``. ``allocator`` keeps freed memory in the process.
 """
 
-from heedful.kernels.optimize import KINDS, prepare
-from heedful.kernels.prepacked_linear import direct
+from heedful.kernels.optimize import KINDS, optimize
+from heedful.kernels.plan import PLANS, Plan, apply_plan, using
 
-__all__ = ["KINDS", "direct", "prepare"]
+__all__ = ["KINDS", "PLANS", "Plan", "apply_plan", "optimize", "using"]

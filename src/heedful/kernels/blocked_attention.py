@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heedful.kernels.dropout import Bits
-from heedful.layers.attention import Attention, fused_attention
+from heedful.layers.attention import fused_attention
 from heedful.layers.mask import Mask, tensor_mask
 
 QUERIES = 128  # of a block
@@ -211,16 +211,3 @@ def added_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, float("-inf"))
     return mask.to(dtype)[(None,) * (4 - mask.ndim)]
-
-
-def attend_in_blocks(model: nn.Module) -> None:
-    """Let the attentions of ``model`` be ``blocked_attention`` where they are the fused one.
-
-    >>> attention = Attention(16, heads=4)
-    >>> attend_in_blocks(attention)
-    >>> attention.attend is blocked_attention
-    True
-    """
-    for part in model.modules():
-        if isinstance(part, Attention) and part.attend is fused_attention:
-            part.attend = blocked_attention

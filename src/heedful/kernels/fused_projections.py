@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
 from heedful.layers.attention import NOTHING, Attention, Remembered
+from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask
 from heedful.layers.position import NOWHERE, Place
 
@@ -57,9 +58,9 @@ class FusedAttention(Attention):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
-def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+def linear(weight: Tensor, bias: Tensor | None) -> Linear:
     """A plain linear map with these weights."""
-    made = nn.Linear(weight.size(1), weight.size(0), bias is not None, device="meta")
+    made = Linear(weight.size(1), weight.size(0), bias is not None, device="meta")
     made.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:
         made.bias = nn.Parameter(bias.detach(), requires_grad=False)

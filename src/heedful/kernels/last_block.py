@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.cache import NoCache
 from heedful.heads import ImageClassifier, Pooled, SequenceClassifier
-from heedful.kernels.unpadded import Ragged, Row, Unpadded, unpad, watched
+from heedful.kernels.unpadded import Ragged, Row, attends_by, enter, fused_row_attention, watched
 from heedful.models import Decoder, Encoder, Model, VisionTransformer
 from heedful.stack import Block, Stack
 
@@ -26,11 +26,10 @@ def read(stack: Stack, x: Tensor, mask: Tensor | None, kept: slice) -> Tensor:
 
     Zeros for a sequence without a token.
     """
-    assert isinstance(stack, Unpadded)
     row = Row(mask, (x.size(0), x.size(1)), x.device)
     if not row.groups:
         return x.new_zeros(x[:, kept].shape)
-    x, within, place = stack.enter(row.gather(x), row)
+    x, within, place = enter(stack, row.gather(x), row)
     for block in stack.block[:-1]:
         x = block(x, mask=Ragged(row.groups, within), position=place)
     last = stack.block[-1]
@@ -55,13 +54,19 @@ def tokens_read(model: Model) -> slice | None:
     return None
 
 
+def readable(model: Model) -> bool:
+    """Returns whether nobody watches a model, and its attentions know the masks of rows."""
+    stacks = (stack for stack in model.children() if isinstance(stack, Stack))
+    return not watched(model) and all(attends_by(stack, fused_row_attention) for stack in stacks)
+
+
 class ReadingEncoder(Encoder):
     """An encoder whose call computes what its head reads, no more. Watched or in training, it computes all."""
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """What the head makes of the tokens it reads."""
         kept = tokens_read(self)
-        if kept is None or self.training or watched(self):
+        if kept is None or self.training or not readable(self):
             return super().forward(ids, mask, segments)
         return self.head(read(self.encoder, self.embedding(ids, segments), mask, kept))
 
@@ -72,7 +77,7 @@ class ReadingDecoder(Decoder):
     def forward(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
         """What the head makes of the tokens it reads."""
         kept = tokens_read(self)
-        if kept is None or cache is not None or self.training or watched(self):
+        if kept is None or cache is not None or self.training or not readable(self):
             return super().forward(ids, mask, cache=cache)
         return self.head(read(self.decoder, self.embedding(ids), mask, kept))
 
@@ -83,7 +88,7 @@ class ReadingVision(VisionTransformer):
     def forward(self, pixels: Tensor) -> Tensor:
         """What the head makes of the tokens it reads."""
         kept = tokens_read(self)
-        if kept is None or self.training or watched(self):
+        if kept is None or self.training or not readable(self):
             return super().forward(pixels)
         return self.head(read(self.encoder, self.embedding(pixels), None, kept))
 
@@ -94,18 +99,16 @@ READING = {Encoder: ReadingEncoder, Decoder: ReadingDecoder, VisionTransformer: 
 def read_only(model: Model) -> None:
     """Let a model compute, from now on, only what its head reads; one whose head reads every token is left as it is.
 
-    ``model.hidden`` still gives the whole stream.
+    Without the plan ``cpu-inference`` it computes all. ``model.hidden`` still gives the whole stream.
 
     >>> import heedful, torch
+    >>> from heedful.kernels.plan import apply_plan
     >>> model, pixels = heedful.create("vit-micro", seed=0).eval(), torch.randn(2, 1, 28, 28)
     >>> whole = model(pixels)
-    >>> read_only(model)
+    >>> read_only(apply_plan(model, "cpu-inference"))
     >>> torch.allclose(model(pixels), whole, atol=1e-5)
     True
     """
     if type(model) not in READING or tokens_read(model) is None:
         return
-    for stack in model.children():
-        if isinstance(stack, Stack):
-            unpad(stack)
     model.__class__ = READING[type(model)]

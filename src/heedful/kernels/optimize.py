@@ -15,6 +15,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.fused_projections import FusedAttention, linear
 from heedful.kernels.last_block import read_only
+from heedful.kernels.plan import apply_plan
 from heedful.kernels.prepacked_linear import (
     Activation,
     HalfLinear,
@@ -25,11 +26,11 @@ from heedful.kernels.prepacked_linear import (
     onednn,
 )
 from heedful.kernels.residual import lean
-from heedful.kernels.unpadded import unpad
 from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
+from heedful.layers.linear import Linear
 from heedful.models.base import Model
-from heedful.stack import Block, Stack
+from heedful.stack import Block
 
 M = TypeVar("M", bound=Model)
 
@@ -46,7 +47,7 @@ LOW = ("int8", "int4")  # what only a CPU has
 
 
 @torch.no_grad()
-def prepare(model: M, dtype: str | torch.dtype | None = None) -> M:
+def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
     """Make a model ready for answering, in place and for good: the same outputs, sooner.
 
     On a CPU the weights of its linear maps are packed (``heedful.kernels.prepacked_linear``), which leaves them no
@@ -68,7 +69,7 @@ def prepare(model: M, dtype: str | torch.dtype | None = None) -> M:
             prepared already.
 
     >>> import heedful
-    >>> model = prepare(heedful.create("gpt-micro", seed=0), "int8")
+    >>> model = optimize(heedful.create("gpt-micro", seed=0), "int8")
     >>> model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=5).shape
     torch.Size([1, 8])
     """
@@ -102,11 +103,11 @@ def prepare(model: M, dtype: str | torch.dtype | None = None) -> M:
         parent, _, last = path.rpartition(".")
         setattr(model.get_submodule(parent), last, _packed(kind if many else whole, part.weight, part.bias))
     if model.device.type == "cpu":  # elsewhere a call for each length may cost more than padding does
-        for stack in model.children():
-            if isinstance(stack, Stack) and not stack.config.cross:
-                unpad(stack)
+        apply_plan(model, "cpu-inference")
         read_only(model)
         keep_memory()
+    else:
+        apply_plan(model, "gpu")
     model.prepared, model.packed = name, count - model.count()
     return model.eval()  # new parts too
 
@@ -125,7 +126,7 @@ def stored_as(dtype: str | torch.dtype | None, device: torch.device) -> str | to
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     """The linear maps that are there now, by path."""
-    yield from [(path, part) for path, part in model.named_modules() if type(part) is nn.Linear]
+    yield from [(path, part) for path, part in model.named_modules() if type(part) is Linear]
 
 
 def _packed(

@@ -12,8 +12,7 @@ Shapes: x (..., into), W (out, into), b (out,), y (..., out).
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -304,23 +303,19 @@ def _scale(rows: Tensor, levels: int) -> Tensor:
     return rows.abs().amax(1, keepdim=True).div_(levels).clamp_(min=torch.finfo(rows.dtype).tiny)
 
 
-# --------------------------------------------------------------------------------- a model as it is, for a while
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b of float32 on a CPU through oneDNN in inference mode, weights as they lie; else PyTorch's own product.
 
-
-class Direct:
-    """A linear map's forward through oneDNN, its weights where they are; outside inference mode as ever."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        self.linear = linear
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """``x`` (..., into) → (..., out)."""
-        linear = self.linear
-        if not torch.is_inference_mode_enabled():
-            return F.linear(x, linear.weight, linear.bias)
-        if best_by_mkl(x.numel() // linear.in_features):
-            return _by_mkl(x.reshape(-1, linear.in_features), linear.weight, linear.bias).view(*x.shape[:-1], -1)
-        return pointwise(x, linear.weight, linear.bias)
+    >>> x, linear = torch.randn(2, 8), nn.Linear(8, 16)
+    >>> with torch.inference_mode():
+    ...     torch.allclose(onednn_linear(x, linear.weight, linear.bias), linear(x), atol=1e-6)
+    True
+    """
+    if not torch.is_inference_mode_enabled() or x.dtype is not torch.float32 or not x.is_cpu:
+        return F.linear(x, weight, bias)
+    if best_by_mkl(x.numel() // weight.size(1)):
+        return _by_mkl(x.reshape(-1, weight.size(1)), weight, bias).view(*x.shape[:-1], -1)
+    return pointwise(x, weight, bias)
 
 
 def onednn(dtype: torch.dtype) -> bool:
@@ -336,37 +331,3 @@ def emulated(device: torch.device) -> bool:
     if device.type == "cuda":
         return not torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and not onednn(torch.bfloat16)
-
-
-@contextmanager
-def direct(model: nn.Module) -> Iterator[None]:
-    """Inside, in inference mode, float32 linear maps on a CPU go straight to oneDNN: no weight is copied.
-
-    Weights that lie turned, as GPT-2's files have them, are laid row after row first, once and for all: read turned,
-    they take twice the time. A map that has a forward of its own keeps it.
-
-    >>> linear, x = nn.Linear(8, 16), torch.randn(2, 8)
-    >>> with torch.inference_mode(), direct(linear):
-    ...     torch.allclose(linear(x), F.linear(x, linear.weight, linear.bias), atol=1e-6)
-    True
-    """
-    fits = onednn(torch.float32)
-    chosen = [
-        part
-        for part in model.modules()
-        if fits
-        and type(part) is nn.Linear
-        and "forward" not in vars(part)
-        and part.weight.dtype is torch.float32
-        and part.weight.device.type == "cpu"
-    ]
-    for part in chosen:
-        if not part.weight.is_contiguous():
-            with torch.inference_mode(False):  # or it could never learn again
-                part.weight.data = part.weight.data.contiguous()
-        vars(part)["forward"] = Direct(part)
-    try:
-        yield
-    finally:
-        for part in chosen:
-            vars(part).pop("forward", None)

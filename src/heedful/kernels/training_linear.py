@@ -11,12 +11,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heedful.kernels.prepacked_linear import FEW, Direct, best_by_onednn, pointwise
-
-LARGE = 2**17  # numbers of a weight from which on oneDNN saves more than another operation in Python costs
+from heedful.kernels.prepacked_linear import FEW, onednn_linear, pointwise
 
 
 class Product(torch.autograd.Function):
@@ -42,34 +40,18 @@ class Product(torch.autograd.Function):
         )
 
 
-class Learning(Direct):
-    """A linear map's forward where it learns: through ``Product``; in inference mode as ``direct`` has it."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """``x`` (..., into) → (..., out)."""
-        linear = self.linear
-        if torch.is_autocast_enabled(x.device.type):
-            return F.linear(x, linear.weight, linear.bias)
-        if not torch.is_grad_enabled() or x.numel() < FEW * linear.in_features:
-            return super().__call__(x)
-        made: Tensor = Product.apply(x, linear.weight, linear.bias)
-        return made
-
-
-def learn_directly(model: nn.Module) -> None:
-    """Let the large float32 linear maps of ``model`` on a CPU learn through oneDNN, where PyTorch has it and MKL is not
-    at its best (``intel``). A map with a forward of its own keeps it; weights, their names and what is saved stay.
+def onednn_training_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b of float32 through ``Product`` where gradients are wanted; without them as ``onednn_linear``.
 
     >>> linear, x = nn.Linear(512, 512), torch.randn(5, 512)
     >>> plain = torch.autograd.grad(linear(x).square().sum(), linear.weight)[0]
-    >>> learn_directly(linear)
-    >>> torch.allclose(torch.autograd.grad(linear(x).square().sum(), linear.weight)[0], plain, atol=1e-4)
+    >>> y = onednn_training_linear(x, linear.weight, linear.bias)
+    >>> torch.allclose(torch.autograd.grad(y.square().sum(), linear.weight)[0], plain, atol=1e-4)
     True
     """
-    if not best_by_onednn():
-        return
-    for part in model.modules():
-        if type(part) is not nn.Linear or "forward" in vars(part) or part.weight.numel() < LARGE:
-            continue
-        if part.weight.dtype is torch.float32 and part.weight.device.type == "cpu":
-            vars(part)["forward"] = Learning(part)
+    if not x.is_cpu or x.dtype is not torch.float32 or torch.is_autocast_enabled("cpu"):
+        return F.linear(x, weight, bias)
+    if not torch.is_grad_enabled() or x.numel() < FEW * weight.size(1):
+        return onednn_linear(x, weight, bias)
+    product: Tensor = Product.apply(x, weight, bias)
+    return product

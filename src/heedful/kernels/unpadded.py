@@ -11,17 +11,17 @@ size.
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from heedful.cache import NoCache, Seen, counted
-from heedful.layers.attention import Attend
+from heedful.cache import Seen, counted
+from heedful.layers.attention import Attend, Attention, fused_attention
 from heedful.layers.mask import Mask
 from heedful.layers.position import Place
 from heedful.layers.probe import AttentionProbe
-from heedful.stack import Block, Stack
+from heedful.stack import Block, Stack, StackInput, padded
 
 ALL = slice(None)
 
@@ -119,22 +119,17 @@ class Ragged(NamedTuple):
         return self.within[..., :length, :length][..., self.kept, :]
 
 
-class Grouped:
-    """Attends as ``attend`` does, under a ``Ragged`` mask too."""
-
-    def __init__(self, attend: Attend) -> None:
-        self.attend = attend
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | Ragged, scale: float, dropout: float) -> Tensor:
-        """The output of ``attend``, for a row of each sequence's own."""
-        if isinstance(mask, Ragged):
-            return mask.attend(self.attend, q, k, v, scale, dropout)
-        return self.attend(q, k, v, mask, scale, dropout)
+def fused_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
+    """``fused_attention``, under the masks of rows too (``Ragged``)."""
+    if isinstance(mask, Ragged):
+        return mask.attend(fused_attention, q, k, v, scale, dropout)
+    return fused_attention(q, k, v, mask, scale, dropout)
 
 
 def watched(part: nn.Module) -> bool:
-    """Whether anyone looks at, or changes, what a module or those in it compute: who does is promised (B, T) tokens.
-    The hooks by which PyTorch shares weights out among processes do neither.
+    """Returns whether anyone observes or changes what a module, or one inside it, computes: by a hook or a probe.
+
+    Observers are promised (B, T) tokens. The hooks by which PyTorch shards weights over processes do not count.
     """
     state = vars(part)  # asking each module for what it has not would take longer than all the rest
     hooks = (*state["_forward_hooks"].values(), *state["_forward_pre_hooks"].values())
@@ -142,57 +137,54 @@ def watched(part: nn.Module) -> bool:
     return here or isinstance(state.get("attend"), AttentionProbe) or any(watched(child) for child in part.children())
 
 
-class Unpadded(Stack):
-    """A stack that leaves padding out: what ``Stack`` computes at the real tokens, and zeros at padding.
-
-    Where nothing is padded, where several texts share a row, where a cache or a memory is given, and where its parts
-    are watched (``heedful.record``, an intervention, any hook), it runs as ``Stack`` does. Make one with ``unpad``.
-    """
-
-    def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        *,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        cache: NoCache | None = None,
-    ) -> Tensor:
-        """Embeddings ``x`` (B, T, D), real where ``mask`` (B, T) is True → hidden stream (B, T, D)."""
-        joined = memory is not None or cache is not None
-        if mask is None or joined or bool((mask == 1).all() | (mask > 1).any()) or watched(self):
-            return super().forward(x, mask, memory=memory, memory_mask=memory_mask, cache=cache)
-        row = Row(mask, (x.size(0), x.size(1)))
-        if not row.groups:
-            return torch.zeros_like(x)
-        x, within, place = self.enter(row.gather(x), row)
-        for block in self.block:
-            x = block(x, mask=Ragged(row.groups, within), position=place)
-        return row.scatter(self.norm(x))
-
-    def enter(self, x: Tensor, row: Row) -> tuple[Tensor, Mask, Place]:
-        """What the first block reads (1, N, D), what the longest sequence may attend to, and the tokens' places."""
-        longest = row.groups[-1].length
-        one = torch.arange(longest, device=x.device)[None]
-        within = self.position.prepare(one, one).join(self.visible(Seen(one, one, None, longest), self.config))
-        place = self.position.prepare(row.positions, row.positions[:, :0])  # turns; its bias is in ``within``
-        x = self.position.embed(x, row.positions, longest)
-        return self.dropout(self.embedding_norm(x)), within, place
+def attends_by(stack: Stack, attend: Attend) -> bool:
+    """Returns whether a stack has our blocks alone, with ``attend``, which knows the masks of rows, in each."""
+    for block in stack.block:
+        if not isinstance(block, Block) or block.attention.attend is not attend:
+            return False
+        if isinstance(block.cross_attention, Attention) and block.cross_attention.attend is not attend:
+            return False
+    return True
 
 
-def unpad(stack: Stack) -> None:
-    """Let a stack leave padding out from now on.
+def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
+    """Leaves padding out: what ``padded`` computes at the real tokens, and zeros at padding.
+
+    Where nothing is padded, where several texts share a row, where a cache or a memory is given, where the parts of the
+    stack are watched (``heedful.record``, an intervention, any hook) and where an attention has a callable of its own,
+    it runs as ``padded``.
 
     >>> import heedful
+    >>> from heedful.kernels.plan import apply_plan
     >>> model, ids = heedful.create("bert-tiny", seed=0).eval(), torch.tensor([[5, 7, 9], [5, 0, 0]])
-    >>> padded = model(ids, ids > 0)
-    >>> unpad(model.encoder)
-    >>> torch.allclose(model(ids, ids > 0)[0], padded[0], atol=1e-5), model(ids, ids > 0)[1, 1:].count_nonzero().item()
+    >>> output = model(ids, ids > 0)
+    >>> unpadded = apply_plan(model, "cpu-inference")(ids, ids > 0)
+    >>> torch.allclose(unpadded[0], output[0], atol=1e-5), unpadded[1, 1:].count_nonzero().item()
     (True, 0)
     """
-    if isinstance(stack, Unpadded):
-        return
-    stack.__class__ = Unpadded
+    x, mask, memory, _, cache = batch
+    joined = memory is not None or cache is not None
+    if mask is None or joined or bool((mask == 1).all() | (mask > 1).any()) or not unpaddable(stack):
+        return padded(stack, batch)
+    row = Row(mask, (x.size(0), x.size(1)))
+    if not row.groups:
+        return torch.zeros_like(x)
+    x, within, place = enter(stack, row.gather(x), row)
     for block in stack.block:
-        assert isinstance(block, Block)
-        block.attention.attend = Grouped(block.attention.attend)
+        x = block(x, mask=Ragged(row.groups, within), position=place)
+    return row.scatter(stack.norm(x))
+
+
+def unpaddable(stack: Stack) -> bool:
+    """Returns whether a stack may leave padding out in inference: nobody watches it, and its attentions know rows."""
+    return attends_by(stack, fused_row_attention) and not watched(stack)
+
+
+def enter(stack: Stack, x: Tensor, row: Row) -> tuple[Tensor, Mask, Place]:
+    """Returns what the first block reads (1, N, D), what the longest sequence may attend to, and the positions."""
+    longest = row.groups[-1].length
+    one = torch.arange(longest, device=x.device)[None]
+    within = stack.position.prepare(one, one).join(stack.visible(Seen(one, one, None, longest), stack.config))
+    place = stack.position.prepare(row.positions, row.positions[:, :0])  # turns; its bias is in ``within``
+    x = stack.position.embed(x, row.positions, longest)
+    return stack.dropout(stack.embedding_norm(x)), within, place

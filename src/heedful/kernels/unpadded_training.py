@@ -9,18 +9,18 @@ size.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from heedful.cache import NoCache, counted
+from heedful.cache import counted
 from heedful.kernels.allocator import alike
+from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.prepacked_linear import made_for_rows
-from heedful.kernels.unpadded import watched
-from heedful.layers.attention import Attend, Attention
+from heedful.kernels.unpadded import attends_by, watched
 from heedful.layers.mask import Mask, padding_mask
-from heedful.stack import NO_CACHE, Block, Stack
+from heedful.stack import NO_CACHE, Stack, StackInput, padded
 
 
 class Row:
@@ -61,79 +61,54 @@ class Between(NamedTuple):
     allowed: Mask
 
 
-class Across:
-    """Attends as ``attend`` does, between rows too."""
+def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
+    """``blocked_attention``, under the masks of rows too.
 
-    def __init__(self, attend: Attend) -> None:
-        self.attend = attend
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | Between, scale: float, dropout: float) -> Tensor:
-        """q (1, H, N, E), k and v (1, H, M, E) → (1, H, N, E) under ``Between``; else what ``attend`` gives."""
-        if not isinstance(mask, Between):
-            return self.attend(q, k, v, mask, scale, dropout)
-        k, v = mask.keys.heads(k), mask.keys.heads(v)
-        y = self.attend(mask.queries.heads(q), k, v, mask.allowed, scale, dropout)
-        return mask.queries.gather(y.transpose(1, 2)).transpose(1, 2)
-
-
-class Packed(Stack):
-    """A stack that leaves padding out as it learns: what ``Stack`` computes at the real tokens, and zeros at padding.
-
-    Where it does not learn, where nothing is padded, where a cache is given or a mask that tells texts apart, and where
-    its parts are watched (``heedful.record``, an intervention, any hook), it runs as ``Stack`` does. Make one with
-    ``leave_padding_out``.
+    Under ``Between`` q is (1, H, N, E), k and v are (1, H, M, E), and the output is (1, H, N, E).
     """
-
-    def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        *,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        cache: NoCache | None = None,
-    ) -> Tensor:
-        """Embeddings ``x`` (B, T, D), real where ``mask`` (B, T) is True → hidden stream (B, T, D)."""
-        masks = [each for each in (mask, memory_mask) if each is not None]
-        boolean = all(each.dtype is torch.bool for each in masks)
-        padded = boolean and not all(bool(each.all()) for each in masks)
-        if not padded or cache is not None or not (self.training and torch.is_grad_enabled()) or watched(self):
-            return super().forward(x, mask, memory=memory, memory_mask=memory_mask, cache=cache)
-        seen = NO_CACHE.see(x, mask)
-        allowed = self.position.prepare(seen.queries, seen.keys).join(self.visible(seen, self.config))
-        filled = made_for_rows() and self.config.norm != "batch"  # whose statistics are of real tokens alone
-        own = Row(x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask, filled)
-        place = self.position.prepare(own.positions, own.positions[:, :0])  # turns; its bias is in ``allowed``
-        x = self.dropout(self.embedding_norm(self.position.embed(own.gather(x), own.positions, seen.end)))
-        across: Between | None = None
-        if memory is not None:
-            theirs = Row(
-                memory.new_ones(memory.shape[:2], dtype=torch.bool) if memory_mask is None else memory_mask, filled
-            )
-            across = Between(own, theirs, None if memory_mask is None else padding_mask(memory_mask))
-            memory = theirs.gather(memory)
-        for block in self.block:
-            x = block(x, mask=Between(own, own, allowed), position=place, memory=memory, memory_mask=across)
-        return own.scatter(self.norm(x))
+    if not isinstance(mask, Between):
+        return blocked_attention(q, k, v, mask, scale, dropout)
+    k, v = mask.keys.heads(k), mask.keys.heads(v)
+    y = blocked_attention(mask.queries.heads(q), k, v, mask.allowed, scale, dropout)
+    return mask.queries.gather(y.transpose(1, 2)).transpose(1, 2)
 
 
-def leave_padding_out(model: nn.Module) -> None:
-    """Let every stack of ``model`` leave padding out while it learns.
+def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
+    """Leaves padding out in training: what ``padded`` computes at the real tokens, and zeros at padding.
 
-    What is drawn once for a sequence (``drop_paths``) would be drawn once for the row: leave such a model as it is.
+    Outside training, where nothing is padded, where a cache is given or a mask that tells texts apart, where the parts
+    of the stack are watched (``heedful.record``, an intervention, any hook) and where an attention has a callable of
+    its own, it runs as ``padded``. What is drawn once a sequence (``DropPath``) would be drawn once a row: a plan for
+    such a model keeps ``padded``.
 
     >>> from heedful.config import StackConfig
+    >>> from heedful.kernels.plan import apply_plan
     >>> stack, x = Stack(StackConfig(dim=16, depth=2, heads=4)), torch.randn(2, 3, 16)
     >>> real = torch.tensor([[True, True, True], [True, False, False]])
-    >>> padded = stack(x, real)[real]
-    >>> leave_padding_out(stack)
-    >>> torch.allclose(stack(x, real)[real], padded, atol=1e-5)
+    >>> output = stack(x, real)[real]
+    >>> torch.allclose(apply_plan(stack, "cpu-training")(x, real)[real], output, atol=1e-5)
     True
     """
-    for stack in [part for part in model.modules() if type(part) is Stack]:
-        stack.__class__ = Packed
-        for block in stack.block:
-            assert isinstance(block, Block)
-            for attention in (block.attention, block.cross_attention):
-                if isinstance(attention, Attention):
-                    attention.attend = Across(attention.attend)
+    x, mask, memory, memory_mask, cache = batch
+    masks = [each for each in (mask, memory_mask) if each is not None]
+    boolean = all(each.dtype is torch.bool for each in masks)
+    padding = boolean and not all(bool(each.all()) for each in masks)
+    learns = stack.training and torch.is_grad_enabled()
+    if not padding or cache is not None or not learns or watched(stack) or not attends_by(stack, blocked_row_attention):
+        return padded(stack, batch)
+    seen = NO_CACHE.see(x, mask)
+    allowed = stack.position.prepare(seen.queries, seen.keys).join(stack.visible(seen, stack.config))
+    filled = made_for_rows() and stack.config.norm != "batch"  # whose statistics are of real tokens alone
+    own = Row(x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask, filled)
+    place = stack.position.prepare(own.positions, own.positions[:, :0])  # turns; its bias is in ``allowed``
+    x = stack.dropout(stack.embedding_norm(stack.position.embed(own.gather(x), own.positions, seen.end)))
+    across: Between | None = None
+    if memory is not None:
+        theirs = Row(
+            memory.new_ones(memory.shape[:2], dtype=torch.bool) if memory_mask is None else memory_mask, filled
+        )
+        across = Between(own, theirs, None if memory_mask is None else padding_mask(memory_mask))
+        memory = theirs.gather(memory)
+    for block in stack.block:
+        x = block(x, mask=Between(own, own, allowed), position=place, memory=memory, memory_mask=across)
+    return own.scatter(stack.norm(x))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from heedful.config import StackConfig
 from heedful.errors import HeedfulError, chosen
+from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask, tensor_mask
 from heedful.layers.norm import Identity, RMSNorm
 from heedful.layers.position import NOWHERE, Place
@@ -161,16 +162,16 @@ class Attention(nn.Module):
         if heads % self.kv_heads:
             raise HeedfulError(f"{heads} heads cannot share {self.kv_heads} key-value heads evenly")
         into, out = chosen(BIASES, bias, "attention bias")
-        self.query = nn.Linear(dim, self.heads * self.head_dim, bias=into)
-        self.key = nn.Linear(dim, self.kv_heads * self.head_dim, bias=into)
-        self.value = nn.Linear(dim, self.kv_heads * self.head_dim, bias=into)
-        self.out = nn.Linear(self.heads * self.head_dim, dim, bias=out)
+        self.query = Linear(dim, self.heads * self.head_dim, bias=into)
+        self.key = Linear(dim, self.kv_heads * self.head_dim, bias=into)
+        self.value = Linear(dim, self.kv_heads * self.head_dim, bias=into)
+        self.out = Linear(self.heads * self.head_dim, dim, bias=out)
         self.query_norm, self.key_norm = (
             RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity() for _ in range(2)
         )
         self.scale = chosen({"sqrt": self.head_dim**-0.5, "none": 1.0}, scale, "attention scale")
         self.dropout = dropout
-        self.attend: Attend = fused_attention
+        self.attend: Attend = fused_attention  # or what a plan chooses: heedful.kernels.plan
 
     @classmethod
     def of(cls, config: StackConfig) -> Attention:
@@ -207,6 +208,10 @@ class Attention(nn.Module):
         k, v = memory.update(lambda: self.project(source, place))  # (B, K, S, E)
         y = self.attend(q, k, v, mask, self.scale, self.dropout * self.training)
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, H E) → (B, T, D)
+
+    def extra_repr(self) -> str:
+        """The callable that attends, where it is not the fused kernel."""
+        return "" if self.attend is fused_attention else f"attend={getattr(self.attend, '__name__', self.attend)}"
 
     def project(self, source: Tensor, place: Place) -> tuple[Tensor, Tensor]:
         """Keys and values of ``source`` (B, S, D): twice (B, K, S, E)."""

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from heedful.config import Activation
 from heedful.errors import chosen
+from heedful.layers.dropout import Dropout
+from heedful.layers.linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -52,11 +54,11 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         inner = ff_dim or 4 * dim
-        self.up = nn.Linear(dim, inner, bias)
-        self.gate = nn.Linear(dim, inner, bias) if gated else None
-        self.down = nn.Linear(inner, dim, bias)
+        self.up = Linear(dim, inner, bias)
+        self.gate = Linear(dim, inner, bias) if gated else None
+        self.down = Linear(inner, dim, bias)
         self.activation = chosen(ACTIVATIONS, activation, "activation")
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` (..., dim) → (..., dim), each position alone."""

@@ -44,6 +44,7 @@ class Model(nn.Module):
     fused: Sequence[Sequence[str]] = ()  # paths of linear maps that the layout stores as one
     classifier: Sequence[str] = ()  # parameters of a head of classes or spans: an adapter trains and stores them whole
     watchers: Sequence[Any] = ()  # who is told of each step of a generation: see heedful.inspection.record
+    kernels: str = "auto"  # the plan of kernels that was applied, by name: see heedful.kernels.plan
     prepared: str = ""  # how ``heedful.kernels.optimize`` packed the weights for answering alone: "int8", ...
     packed: int = 0  # so many parameters went into that, and are none any more
     adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
@@ -78,6 +79,10 @@ class Model(nn.Module):
                 f"the model was prepared for answering alone, in {self.prepared}; to {purpose}, open it anew with "
                 "heedful.from_pretrained"
             )
+
+    def extra_repr(self) -> str:
+        """The plan of kernels, where one was applied."""
+        return "" if self.kernels == "auto" else f"kernels={self.kernels!r}"
 
     def generate(self, ids: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
         """Token ids that follow ``ids`` (B, T): see ``heedful.generation.generate``."""

@@ -13,7 +13,7 @@ import torch
 
 from heedful.config import Head, ModelConfig, PooledHead, SequenceHead
 from heedful.errors import HeedfulError, nearest
-from heedful.kernels.optimize import LOW, prepare, stored_as
+from heedful.kernels.optimize import LOW, optimize, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import head_config
@@ -89,7 +89,7 @@ def load(
     for what, names in (("the head is", [name for name in model.fresh if name not in rows]), ("rows are", rows)):
         if names:
             log.warning("%s new and untrained: %s; train before trusting its answers", what, ", ".join(names))
-    return (prepare(model, name) if name in LOW else model).eval()
+    return (optimize(model, name) if name in LOW else model).eval()
 
 
 def _opened(
@@ -190,6 +190,6 @@ def _dtype(asked: str | torch.dtype | None, tensors: Tensors, device: torch.devi
     if asked is not None:
         raise HeedfulError(
             "float16 is hundreds of times slower on a CPU; use dtype='bfloat16' or 'float32', or for answering alone "
-            "heedful.kernels.optimize(model, 'float16')"
+            "heedful.optimize(model, 'float16')"
         )
     return torch.float32

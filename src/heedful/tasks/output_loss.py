@@ -16,13 +16,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heedful.heads import LanguageModel, MaskedLanguageModel
 from heedful.kernels.allocator import alike
-from heedful.kernels.prepacked_linear import Direct, best_by_onednn, made_for_rows, pointwise
+from heedful.kernels.plan import slot_of
+from heedful.kernels.prepacked_linear import best_by_onednn, made_for_rows, pointwise
 from heedful.kernels.unpadded import watched
+from heedful.layers.linear import Linear
 from heedful.tasks.r_drop import divergence
 from heedful.tasks.shared import IGNORED
 
@@ -171,6 +173,6 @@ def output_loss(
 
 def _plain(head: Any) -> bool:
     """Whether it is a head over a vocabulary as it was made."""
-    if type(head) not in (LanguageModel, MaskedLanguageModel) or type(head.output) is not nn.Linear or watched(head):
+    if type(head) not in (LanguageModel, MaskedLanguageModel) or type(head.output) is not Linear or watched(head):
         return False
-    return isinstance(vars(head.output).get("forward"), Direct | None)
+    return slot_of(head.output) is not None

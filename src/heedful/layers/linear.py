@@ -1,0 +1,35 @@
+"""Linear map whose product can be computed by another kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x (..., in), W (out, in), b (out,) → x Wᵀ + b (..., out)
+
+
+class Linear(nn.Linear):
+    """y = x Wᵀ + b, computed by ``self.linear``.
+
+    Attributes:
+        linear: ``torch.nn.functional.linear``, or the kernel that a plan chooses (``heedful.kernels.plan``).
+
+    >>> import torch
+    >>> Linear(8, 3)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 3])
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, device: str | None = None) -> None:
+        super().__init__(in_features, out_features, bias, device=device)
+        self.linear: Multiply = F.linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` (..., in) → (..., out)."""
+        return self.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """As torch shows a linear map, with the kernel where a plan chose one."""
+        kernel = "" if self.linear is F.linear else f", linear={getattr(self.linear, '__name__', self.linear)}"
+        return super().extra_repr() + kernel
