@@ -1,4 +1,4 @@
-"""What docs/decoding.md says can be done is done, by its own blocks and names."""
+"""docs/decoding.md: its Python runs, and it names every option and type."""
 
 from __future__ import annotations
 

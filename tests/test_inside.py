@@ -1,4 +1,4 @@
-"""docs/inside.md: its table is the code's own, its code runs, its options, views, files and pictures are there."""
+"""docs/inside.md: its table is that of the code, its code runs, and its options, views, files and figures exist."""
 
 from __future__ import annotations
 

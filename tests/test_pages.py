@@ -55,6 +55,14 @@ def test_dotted_names_exist(page: Path) -> None:
             assert named(name) is not None, name
 
 
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/decisions.md"])
+def test_classes_exist(name: str) -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    classes = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z]\w*)?)[`.(]", text_of(ROOT / name)))
+    missing = {name for name in classes if not re.search(rf"\b{name}\b", source)}
+    assert missing <= {"BertForMaskedLM", "DistributedDataParallel"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text_of(page)):

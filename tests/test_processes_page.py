@@ -1,4 +1,4 @@
-"""What docs/processes.md says: its plan is what its formulas give, its options are options."""
+"""docs/processes.md: its plan is the output of its formulas, and its options exist."""
 
 from __future__ import annotations
 

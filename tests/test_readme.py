@@ -45,7 +45,7 @@ SMALL = {
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a person's files in it."""
     monkeypatch.chdir(tmp_path)
     lines = [f"{a} {b}" for a in WORDS for b in WORDS]
@@ -65,12 +65,19 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text("\n".join(lines[:20]) + "\n", encoding="utf-8")
     tagged = "\n\n".join(f"{a} B-number\nof O\n{b} B-number" for a in WORDS for b in WORDS)
     (tmp_path / "names.conll").write_text(tagged + "\n", encoding="utf-8")
-    asked = [{"question": "which one ?", "context": line} for line in lines]
-    answers = [{"answers": [{"text": one["context"].split()[0], "answer_start": 0}], **one} for one in asked]
-    qas = [{"context": one.pop("context"), "qas": [{"id": str(i), **one}]} for i, one in enumerate(answers)]
-    data = [{"title": str(i), "paragraphs": [one]} for i, one in enumerate(qas)]
+    questions = [{"question": "which one ?", "context": line} for line in lines]
+    qas = [
+        {"id": str(i), "question": "which one ?", "answers": [{"text": line.split()[0], "answer_start": 0}]}
+        for i, line in enumerate(lines)
+    ]
+    data = [
+        {"title": str(i), "paragraphs": [{"context": line, "qas": [qa]}]}
+        for i, (line, qa) in enumerate(zip(lines, qas, strict=True))
+    ]
     (tmp_path / "squad.json").write_text(json.dumps({"data": data}), encoding="utf-8")
-    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked[:5]), encoding="utf-8")
+    (tmp_path / "questions.jsonl").write_text(
+        "".join(json.dumps(question) + "\n" for question in questions[:5]), encoding="utf-8"
+    )
     for label, shade in (("dark", 30), ("light", 220)):
         (tmp_path / "pictures" / label).mkdir(parents=True)
         for number in range(12):
@@ -79,7 +86,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_commands_and_python_of_the_readme(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_and_python_of_the_readme(data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (session,) = blocks(README, "console")
     shown = re.findall(r"^\$ heedful (.*)\n((?:(?!\$ ).*\n)*)", session, re.M)
     assert len(shown) == 10
@@ -96,18 +103,18 @@ def test_the_commands_and_python_of_the_readme(desk: Path, capsys: pytest.Captur
         else:
             assert status == 0, line
             assert output.split()[0] in printed.out + printed.err or arguments[0] == "predict", line
-    assert (desk / "dates.jsonl").read_text(encoding="utf-8").count('"output"') == 2
-    assert (desk / "look.html").stat().st_size > 2000
-    assert (desk / "en-fr.onnx").stat().st_size > 2000
+    assert (data_folder / "dates.jsonl").read_text(encoding="utf-8").count('"output"') == 2
+    assert (data_folder / "look.html").stat().st_size > 2000
+    assert (data_folder / "en-fr.onnx").stat().st_size > 2000
 
     (code,) = blocks(README, "python")
     exec(code, {})
     (printed_there,) = blocks(README, "text")
     assert capsys.readouterr().out.splitlines()[1:] == printed_there.splitlines()[1:]
-    assert (desk / "out" / "model.safetensors").is_file()
+    assert (data_folder / "out" / "model.safetensors").is_file()
 
 
-def test_the_commands_of_the_pages(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_of_the_pages(data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of docs/tasks.md make the runs that the other two pages use."""
     tasks, pretrained, inside = (commands(page) for page in OTHERS)
     assert {words[1] for words in tasks if words[0] == "train"} == {*SMALL}
@@ -128,16 +135,16 @@ def test_the_commands_of_the_pages(desk: Path, capsys: pytest.CaptureFixture[str
         capsys.readouterr()
         assert cli.main([*words, *(["--max-steps", "3"] if words[0] == "train" else [])]) == 0, words
         assert capsys.readouterr().out.strip(), words
-    assert (desk / "runs" / "adapter" / "adapter_model.safetensors").is_file()
+    assert (data_folder / "runs" / "adapter" / "adapter_model.safetensors").is_file()
     for name in ("model.html", "look.html", "steps.html", "lens.svg", "image.html"):
-        assert (desk / name).stat().st_size > 2000
+        assert (data_folder / name).stat().st_size > 2000
 
 
 def test_the_readme_is_short() -> None:
     assert len(README.encode()) <= 10_000
 
 
-def test_every_command_that_is_named_exists() -> None:
+def test_every_command_exists() -> None:
     text = "\n".join(block for page in (README, *OTHERS) for block in blocks(page, "|console|sh"))
     named = set(re.findall(r"^(?:\$ )?heedful ([a-z]+)\b", text, re.M))
     assert {"train", "predict", "evaluate", "audit", "doctor"} <= named
@@ -145,7 +152,7 @@ def test_every_command_that_is_named_exists() -> None:
         assert command in cli.app, command
 
 
-def test_every_option_that_is_named_exists(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_exists(capsys: pytest.CaptureFixture[str]) -> None:
     known = ""
     for command in (
         "train",
@@ -173,12 +180,12 @@ def test_every_option_that_is_named_exists(capsys: pytest.CaptureFixture[str]) -
         assert option in known, option
 
 
-def test_its_pictures_are_there() -> None:
+def test_pictures_and_links_exist() -> None:
     pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
     assert len(pictures) == 4
     for path in [*pictures, *re.findall(r"\]\(([\w/.-]+)\)", README)]:
         assert (ROOT / path).is_file(), path
 
 
-def test_nothing_is_left_to_fill_in() -> None:
+def test_no_placeholder_is_left() -> None:
     assert not re.findall(r"\b[A-Z]+_[A-Z_]+\b", re.sub(r"`[^`]*`", "", README))

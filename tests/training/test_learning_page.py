@@ -1,4 +1,4 @@
-"""What docs/learning.md names is there, and its formulae are those of the code."""
+"""docs/learning.md: its options and files exist, and its formulae are those of the code."""
 
 from __future__ import annotations
 
