@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from heedful import renamed
+
 TYPE_CHECKING = False  # as in typing, whose import would take half of the time in which Ctrl-C is not yet handled
 
 __version__ = "0.1.0"
@@ -57,14 +59,16 @@ _HOMES = {
     "record": "heedful.inspection.record",
     "summary": "heedful.inspection.summary",
 }
-_ROOMS = ("adapters", "config", "layers", "presets", "tasks", "verification")
+_ROOMS = ("adapters", "config", "layers", "presets", "tasks", "verify")
+
+renamed.install()
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         module, _, attribute = _HOMES[name].partition(":")
         return getattr(import_module(module), attribute or name)
-    if name in _ROOMS:
+    if name in _ROOMS or name in renamed.MODULES:
         return import_module(f"heedful.{name}")
     raise AttributeError(f"module 'heedful' has no attribute {name!r}")
 

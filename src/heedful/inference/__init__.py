@@ -1,3 +1,13 @@
 """Inference: the pipeline (``pipeline``), files of inputs through a model (``files``), the nearest of many texts
 (``neighbours``). Files are worked through in blocks, and a stopped call is continued.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+from heedful.renamed import old_attribute
+
+
+def __getattr__(name: str) -> Any:
+    return old_attribute(__name__, name)

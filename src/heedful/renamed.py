@@ -1,0 +1,107 @@
+"""Old module names of version 0.1, which still import for this version with a ``DeprecationWarning``.
+
+To rename a module that documentation or examples name, add a line to ``MODULES``; a module below it follows it. Names
+are relative to ``heedful``. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+
+TYPE_CHECKING = False  # as in typing, which is not imported before Ctrl-C is handled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Any
+
+MODULES = {  # old: new
+    "answering": "inference",
+    "checkpoints": "pretrained",
+    "data.files": "data.text_files",
+    "evaluation.metrics": "metrics.translation",
+    "evaluation.paired": "metrics.paired",
+    "files": "util.files",
+    "inspection.finding": "inspection.find_heads",
+    "inspection.lens": "inspection.logit_lens",
+    "looking": "views.inspect",
+    "tasks.pipeline": "inference.pipeline",
+    "verification": "verify",
+    "views.attention": "views.attention_html",
+    "views.image": "views.image_html",
+    "views.lens": "views.lens_html",
+    "views.maps": "views.map_data",
+    "views.steps": "views.steps_html",
+    "views.watch": "views.watch_html",
+}
+ATTRIBUTES = {"inference.prepare": "kernels.optimize:prepare"}  # old: module and name
+
+
+def new_name(module: str) -> str | None:
+    """Returns the present name of a module that has been renamed, or None for any other.
+
+    >>> new_name("heedful.checkpoints.preprocessing"), new_name("heedful.config")
+    ('heedful.pretrained.preprocessing', None)
+    """
+    package, _, name = module.partition(".")
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1) if package == "heedful" else ():
+        new = MODULES.get(".".join(parts[:end]))
+        if new is not None:
+            return ".".join([package, new, *parts[end:]])
+    return None
+
+
+def old_attribute(module: str, name: str) -> Any:
+    """Returns what was ``module.name`` before it moved; raises ``AttributeError`` for any other name."""
+    place = ATTRIBUTES.get(f"{module}.{name}".removeprefix("heedful."))
+    if place is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    home, _, attribute = place.partition(":")
+    _warn(f"{module}.{name}", f"heedful.{home}.{attribute}")
+    return getattr(import_module(f"heedful.{home}"), attribute)
+
+
+def _warn(old: str, new: str) -> None:
+    """Warns at the line that imports, below the frames of the import system and of this package's ``__getattr__``."""
+    import warnings
+
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("heedful", "importlib"):
+        frame = frame.f_back
+    warnings.warn_explicit(
+        f"{old} is now {new}; the old name goes with the next version",
+        DeprecationWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        frame.f_globals.get("__name__"),
+    )
+
+
+class RenamedModules:
+    """A finder of modules under their old names: the module in ``sys.modules`` is the one of the new name."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns a spec for an old name; None leaves the module to the other finders."""
+        return None if new_name(name) is None else ModuleSpec(name, cls())  # type: ignore[arg-type]  # a loader by shape
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Returns None: an empty module, which ``exec_module`` replaces."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Puts the module of the new name into the place of the empty one, and warns."""
+        old = module.__name__
+        new = str(new_name(old))
+        _warn(old, new)
+        sys.modules[old] = import_module(new)
+
+
+def install() -> None:
+    """Lets ``import`` find modules under their old names."""
+    if RenamedModules not in sys.meta_path:
+        sys.meta_path.insert(0, RenamedModules)  # before the finder of files, which would load a submodule twice
