@@ -18,7 +18,7 @@ from heedful.errors import HeedfulError
 from heedful.util import files, machine
 from heedful.verify import kills
 
-SOURCES = sorted(Path(files.__file__).parent.rglob("*.py"))
+SOURCES = sorted(Path(files.__file__).parents[1].rglob("*.py"))
 
 # Runs before heedful is imported: other packages have seen the machine as it is, heedful sees no POSIX.
 WINDOWS = """

@@ -82,7 +82,7 @@ def test_tokens_are_made_once_for_a_file_as_it_is(tmp_path: Path, monkeypatch: p
         assert located(tokenizer, rows, [], [5])[0].tolist() == first.tolist()
     again = in_pieces(monkeypatch, made(tmp_path, TEXT.replace("old", "new")))
     assert located(tokenizer, again, [], [5])[0].tolist() != first.tolist()
-    assert not list((tmp_path / "kept").glob("*.part"))
+    assert not list((tmp_path / "kept").glob("**/.*"))
 
 
 def test_the_last_pieces_are_held_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

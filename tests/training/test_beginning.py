@@ -105,13 +105,14 @@ def test_what_was_half_written_goes_and_a_person_s_files_stay(settings: RunSetti
     for folder in (out / "last", out / ".12-345.part", out / ".last.12-345.part"):
         folder.mkdir()
         (folder / "config.json").write_text("{}", encoding="utf-8")
-    halves = ["checkpoint.pt.part", "metrics.jsonl.part", ".run.toml.part.ab_d3f9h", "last/.tokenizer.json.ab_d3f9h"]
+    halves = [".checkpoint.pt.12-345.part", "checkpoint.pt.part", "metrics.jsonl.part"]
+    halves += [".run.toml.part.ab_d3f9h", "last/.tokenizer.json.ab_d3f9h"]
     mine = [".gitignore", ".notes.markdown", ".env.local123", "plan.part", "last/config.json"]
     for name in (*halves, *mine):
         (out / name).write_text("", encoding="utf-8")
-    assert len(left(out)) == 5
+    assert len(left(out)) == 6
     taken_up(asked(settings), lambda line: None, tidy=False)
-    assert len(left(out)) == 5, "another process may be writing them"
+    assert len(left(out)) == 6, "another process may be writing them"
     taken_up(asked(settings), lambda line: None)
     found = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert found == {BEGUN, *mine}
@@ -199,7 +200,7 @@ def test_a_run_killed_before_a_change_of_its_folder_ends_with_the_same_bits(tmp_
         "os.rename .run.toml.part",
         "os.rename last/.tokenizer.json",
         "os.remove run.toml.part",
-        "os.rename checkpoint.pt.part",
+        "os.rename .checkpoint.pt.",
         ".ready/model.safetensors",
     ]
     small = ["--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60"]

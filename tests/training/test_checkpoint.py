@@ -14,6 +14,7 @@ import torch
 
 from heedful.errors import HeedfulError
 from heedful.training import Checkpoints, Limits
+from heedful.util import files
 
 STATE = {"weight": torch.arange(5000.0), "numbers": {"step": 3, "best": None, "names": ["a", 1.5]}}
 
@@ -30,9 +31,10 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert checkpoints.load() is None
 
 
-def test_after_a_failed_write_the_next_is_tried_at_once(tmp_path, caplog):
+def test_after_a_failed_write_the_next_is_tried_at_once(tmp_path, caplog, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
-    in_the_way = tmp_path / "checkpoint.pt.part"
+    in_the_way = tmp_path / "in-the-way"
+    monkeypatch.setattr(files, "temporary_path", lambda path: in_the_way)
     in_the_way.mkdir()
     checkpoints.save({**STATE, "step": 1}, wait=False)
     checkpoints._writer.join()
@@ -158,7 +160,7 @@ def test_a_disk_that_fails_to_read_is_passed_over(tmp_path, monkeypatch):
 def test_of_those_that_rescue_a_step_one_writes(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     state = {"numbers": {"step": 7}}
-    other = tmp_path / "checkpoint.pt.7.part"
+    other = tmp_path / ".checkpoint.pt.7-0.part"
     other.touch()
     checkpoints.rescue(state)
     assert checkpoints.load() is None
@@ -333,7 +335,8 @@ def test_a_kill_meanwhile_leaves_the_earlier_one_and_an_end_waits(tmp_path, numb
         process.wait(60)
     step = 1 if number else 2
     assert Checkpoints(tmp_path).load()["weight"].tolist() == [step] * 1000
-    assert ("checkpoint.pt.part" in os.listdir(tmp_path)) == (number is not None)
+    left = [name for name in os.listdir(tmp_path) if files.TEMPORARY.fullmatch(name)]
+    assert len(left) == (number is not None)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

@@ -275,9 +275,11 @@ def test_what_is_half_written_is_called_what_it_was_to_be(tmp_path: Path) -> Non
     (tmp_path / "shards-4-2" / ".metadata").touch()  # that one is whole
     for name in (".12-34.part", ".last.12-34.part", ".56.ready", "last/.78.ready"):
         (tmp_path / name).mkdir()
-    for name in ("run.toml.part", "checkpoint.pt.part", "last/.tokenizer.json.ab_d3f9h", "notes.txt"):
+    files = ("run.toml.part", "checkpoint.pt.part", ".metrics.jsonl.1-2.part", "last/.tokenizer.json.ab_d3f9h")
+    for name in (*files, "notes.txt"):
         (tmp_path / name).write_text("", encoding="utf-8")
-    expected = ["run.toml.part", "shards", "checkpoint.pt", "last/", "last/", "last/tokenizer.json", "the best model"]
+    expected = ["run.toml.part", "shards", "checkpoint.pt", "metrics.jsonl"]
+    expected += ["last/", "last/", "last/tokenizer.json", "the best model"]
     assert sorted(unfinished(tmp_path)) == sorted([*expected, "the best model"])
 
 

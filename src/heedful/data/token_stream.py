@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from pathlib import Path
-from secrets import token_hex
-from typing import Any, BinaryIO, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.util.files import move
+from heedful.util.files import atomic_file, sync
 
 PART = 1 << 24  # tokens looked at together
 NOWHERE = np.zeros(0, dtype=np.int64)
@@ -125,31 +123,19 @@ def stored(
     if not (tokens.exists() and places.exists()):
         try:
             tokens.parent.mkdir(parents=True, exist_ok=True)
-            with _whole(tokens) as file:
+            with atomic_file(tokens) as file:
                 for part in parts():
                     file.write(part.data)
-            with _whole(places) as file:
+                sync(file)
+            with atomic_file(places) as file:
                 np.save(file, np.array(starts, dtype=np.int64))
+                sync(file)
         except OSError as error:
             raise HeedfulError(
                 f"cannot write tokens to {tokens.parent}: {error.strerror}; make room, or name another folder in "
                 "HEEDFUL_CACHE"
             ) from None
     return np.memmap(tokens, kind, "r"), np.load(places)
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that gets its name when all of it is on the disk; where that fails, nothing of it stays."""
-    beside = path.with_name(f"{path.name}.{token_hex(8)}.part")
-    try:
-        with beside.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        move(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def home() -> Path:

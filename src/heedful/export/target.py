@@ -11,7 +11,7 @@ from pathlib import Path
 
 from heedful.errors import HeedfulError
 from heedful.pretrained.configuration import home
-from heedful.util.files import move
+from heedful.util.files import move, temporary_path
 
 # what tells a tokenizer or a preprocessor apart from weights, configurations and a run's own files
 BESIDE = (
@@ -71,7 +71,7 @@ def _check_writable(path: Path, out: str | Path) -> None:
 def replaced(out: Path) -> Iterator[Path]:
     """A new folder that takes the place of ``out`` when the block ends well; otherwise ``out`` is as it was."""
     out = out.expanduser().absolute()
-    place, old = (out.with_name(f".{out.name}.{os.getpid()}.{word}") for word in ("part", "old"))
+    place, old = temporary_path(out), out.with_name(f".{out.name}.{os.getpid()}.old")
     try:
         place.mkdir(parents=True)
         yield place
@@ -93,7 +93,7 @@ def replaced_file(out: Path) -> Iterator[Path]:
     ``out`` is as it was.
     """
     out = out.expanduser().absolute()
-    folder = out.with_name(f".{out.name}.{os.getpid()}.part")
+    folder = temporary_path(out)
     try:
         folder.mkdir(parents=True)
         yield folder / out.name

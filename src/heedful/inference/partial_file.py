@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import IO, Any, Self
 
 from heedful.errors import HeedfulError
 from heedful.util.files import WINDOWS, move, read_json, write
+from heedful.util.locks import lock_file
 
 
 class Unfinished:
@@ -47,7 +47,13 @@ class Unfinished:
             self._check_free(facts, told)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = open(os.open(self.part, os.O_RDWR | os.O_CREAT, 0o666), "r+b")  # noqa: SIM115
-        _lock(self._file, self.path)
+        try:
+            lock_file(self._file.fileno())
+        except BlockingIOError:
+            self._file.close()
+            raise HeedfulError(f"{path} is being written by another call; wait for it, or name another file") from None
+        except OSError:  # a file system without locks
+            pass
         if goes_on and told is not None:
             self.done, self.kept = self._whole_lines(), told["kept"]
         else:
@@ -105,16 +111,3 @@ class Unfinished:
         if refused:  # before the first line: there is nothing to go on after
             self.part.unlink(missing_ok=True)
             self.beside.unlink(missing_ok=True)
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    """Keep others from writing, until the file is closed or the process is no more; some systems have no such lock."""
-    try:
-        fcntl = importlib.import_module("fcntl")
-    except ImportError:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise HeedfulError(f"{path} is being written by another call; wait for it, or name another file") from None

@@ -130,8 +130,7 @@ def written(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path
     Other files stay, but for those whose whole names fit ``stale`` and that are not among the new. A file may stand in
     a folder of its own there ("1_Pooling/config.json").
     """
-    own = f".{os.getpid()}-{time.time_ns()}.part"  # no other process's or thread's, nor a killed one's of this number
-    beside = folder / own if folder.is_dir() else folder.with_name(f".{folder.name}{own}")
+    beside = folder / files.temporary_name() if folder.is_dir() else files.temporary_path(folder)
     try:
         beside.mkdir(parents=True)
         yield beside

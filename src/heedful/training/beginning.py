@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import filecmp
 import os
-import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,7 @@ from heedful.pretrained import read_card
 from heedful.pretrained.folder import settle
 from heedful.settings import RunSettings, read_toml, resolve, to_toml
 from heedful.training.choices import changed, check_same
-from heedful.util.files import write
+from heedful.util.files import TEMPORARY, temporary_path, write
 from heedful.util.locks import contents
 
 BEGUN, BEGINNING = "run.toml", "run.toml.part"
@@ -28,12 +27,6 @@ OWN = (BEGUN, BEGINNING, "heedful.json")  # either tells a folder that a run wro
 MODELS = (".", "last", "average")  # the folders of a run that hold a model
 SHARDS = "shards"  # how a folder of shares is called, of the checkpoint of weights that no process holds whole
 ANEW = "overwrite = true\n"  # at the head of run.toml.part: whatever else is in the folder goes
-# what a kill leaves of a file, or a folder of files, that was being written: ours by the name, which is no person's
-LEFT = re.compile(
-    r"\.(.+\.)?\d+-\d+\.part"  # checkpoints.folder.written
-    r"|\..+\.(json|jsonl|toml|toml\.part|svg|html|png|pdf|txt|md|bin)\.[a-z0-9_]{8}"  # files.write
-    r"|(checkpoint\.pt(\.\d+)?|metrics\.jsonl)\.part"
-)
 
 
 def taken_up(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = True) -> RunSettings:
@@ -137,11 +130,11 @@ def link_equal_weights(out: Path) -> None:
         if twin is None:
             seen.append(path)
         elif not path.samefile(twin):
-            beside = path.with_name(f".{path.name}.{os.getpid()}-0.part")
+            temporary = temporary_path(path)
             with suppress(OSError):
-                os.link(twin, beside)
-                os.replace(beside, path)
-            beside.unlink(missing_ok=True)
+                os.link(twin, temporary)
+                os.replace(temporary, path)
+            temporary.unlink(missing_ok=True)
 
 
 def _equal(one: Path, other: Path) -> bool:
@@ -150,7 +143,7 @@ def _equal(one: Path, other: Path) -> bool:
 
 def left(folder: Path) -> list[Path]:
     """What was being written in ``folder`` when a run was killed."""
-    return sorted(path for path in folder.iterdir() if LEFT.fullmatch(path.name))
+    return sorted(path for path in folder.iterdir() if TEMPORARY.fullmatch(path.name))
 
 
 def remove(path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import torch
 
 from heedful.errors import HeedfulError
-from heedful.util.files import check_regular, move
+from heedful.util.files import atomic_file, check_regular, move, sync
 
 log = logging.getLogger("heedful")
 
@@ -102,24 +102,22 @@ class Checkpoints:
             self._failed = error
 
     def rescue(self, state: Mapping[str, Any]) -> None:
-        """Replace the newest checkpoint for a process that has gone; of those that do so at one step one writes."""
-        beside = self.path.with_name(f"{self.path.name}.{state['numbers']['step']}.part")
+        """Replaces the newest checkpoint for a process that ended. Of several that do so at one step one writes."""
+        temporary = self.path.with_name(f".{self.path.name}.{state['numbers']['step']}-0.part")
         with writing(self.path):
             try:
-                file = beside.open("xb+")
+                with atomic_file(self.path, temporary) as file:
+                    self._fill(file, state)
             except FileExistsError:
                 return
-            self._fill(file, beside, state)
-            move(beside, self.path)
             self._step = _step_of(state)
 
     def _write(self, state: Mapping[str, Any]) -> None:
-        beside = self.path.with_name(self.path.name + ".part")
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._fill(beside.open("wb+"), beside, state)
-            self._make_way()
-            move(beside, self.path)
+            with atomic_file(self.path) as file:
+                self._fill(file, state)
+                self._make_way()
             for number, path in self.kept().items():
                 if number >= self.keep:
                     path.unlink(missing_ok=True)
@@ -128,22 +126,13 @@ class Checkpoints:
     def replace(self, state: Mapping[str, Any]) -> None:
         """Replace the newest checkpoint by the same ``state`` stored otherwise; those before it stay."""
         self.wait()
-        beside = self.path.with_name(self.path.name + ".part")
-        with writing(self.path):
-            self._fill(beside.open("wb+"), beside, state)
-            move(beside, self.path)
+        with writing(self.path), atomic_file(self.path) as file:
+            self._fill(file, state)
 
-    def _fill(self, file: BinaryIO, beside: Path, state: Mapping[str, Any]) -> None:
-        """Write ``state`` into ``file``, which lies ``beside``, to the last byte."""
-        try:
-            with file:
-                torch.save(dict(state), file)
-                _seal(file)
-                file.flush()
-                os.fsync(file.fileno())  # the bytes before the name: a power cut leaves the old file or the new one
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+    def _fill(self, file: BinaryIO, state: Mapping[str, Any]) -> None:
+        torch.save(dict(state), file)
+        _seal(file)
+        sync(file)
 
     def _make_way(self) -> None:
         """Free the newest one's place: those up to the first gap go one further, over the oldest. A kill in between

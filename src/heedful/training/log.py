@@ -1,29 +1,24 @@
-"""What is known of a run while it goes on: ``metrics.jsonl`` for programs, a bar or plain lines for people."""
+"""Log of a run: ``metrics.jsonl`` for programs, a progress bar or plain lines for people."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from heedful.data.cells import brief
 from heedful.errors import HeedfulError
 from heedful.training.checkpoint import writing
 from heedful.training.reporters import Reporter
-from heedful.util.files import check_regular, move, parse_json
-from heedful.util.progress import remaining
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from heedful.util.files import atomic_file, check_regular, parse_json
+from heedful.util.progress import Bar, remaining
 
 REDRAW = 0.1  # seconds between two updates of the bar
 QUIET = 10.0  # seconds of an evaluation without a bar between two lines
-BAR = 24  # characters of the bar
 DROPPED = ("ceiling", "epoch", "lr", "speed")  # from a line that is too long, the least important first
 SAID = 60  # characters of a sample that is shown
 
@@ -50,12 +45,10 @@ class Log:
     ) -> None:
         self.reporters = reporters
         self.path = None if path is None else Path(path)
-        self.quiet = quiet
-        self.stream = sys.stderr if stream is None else stream
+        self._bar = Bar(stream, quiet=quiet)
         self._file: IO[str] | None = None
         self._last: dict[str, Any] = {"step": 0}  # the last line of the file, and where it begins
         self._last_at = 0
-        self._bar: Progress | None = None
         self._drawn = 0.0
         self._noted = 0.0  # when the last line was shown
         self._shown: Mapping[str, Any] = {}  # the last line
@@ -80,34 +73,19 @@ class Log:
         texts = [json.dumps(line) + "\n" for line in kept]
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            beside = self.path.with_name(self.path.name + ".part")
-            beside.write_text("".join(texts), encoding="utf-8", newline="\n")
-            move(beside, self.path)
+            with atomic_file(self.path) as file:
+                file.write("".join(texts).encode())
             self._file = self.path.open("a", encoding="utf-8", newline="\n")
         self._last = kept[-1] if kept else {"step": 0}
         self._last_at = sum(map(len, texts[:-1]))  # json.dumps writes ASCII: characters are bytes
 
     def __enter__(self) -> Log:
-        if not self.quiet and self.stream.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
-            from rich.table import Column
-
-            line = Column(no_wrap=True, overflow="ellipsis")
-            columns = (
-                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-                BarColumn(bar_width=BAR),
-                TextColumn("{task.fields[shown]}", table_column=line),
-            )
-            self._bar = Progress(*columns, console=Console(file=self.stream), transient=True)
-            self._bar.start()
-            self._bar.add_task("step 0", total=None, shown="")
+        self._bar.__enter__()
+        self._bar.update("step 0", "")
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._bar.__exit__(None, None, None)
         for reporter in self.reporters:
             reporter.end()
         if self._file is not None:
@@ -127,7 +105,7 @@ class Log:
             reporter.write(line)
         self._shown = line
         # The bar shows the latest numbers itself; an evaluation is worth a line that stays.
-        if self._bar is None or any(name.startswith("valid_") for name in line):
+        if not self._bar.active or any(name.startswith("valid_") for name in line):
             self.note(f"step {line['step']:,}  {describe(line)}{remaining(left)}")
         for sample in line.get("samples", ())[:1]:
             self.note(f"           {brief(sample['input'], SAID)} → {brief(sample['output'], SAID)}")
@@ -147,39 +125,29 @@ class Log:
 
     def tick(self, step: int, progress: float | None, left: float | None) -> None:
         """Move the bar: called every step, drawn ten times a second at most."""
-        if self._bar is not None and time.monotonic() - self._drawn > REDRAW:
+        if self._bar.active and time.monotonic() - self._drawn > REDRAW:
             self._draw(step, progress, left)
 
     def evaluating(self, step: int, done: int, total: int, left: float | None) -> None:
         """Shows how many batches of an evaluation are done: in the bar, or as a line every ten seconds."""
         now = time.monotonic()
         text = f"evaluating, {done:,} of {total:,} batches{remaining(left)}"
-        if self._bar is not None and now - self._drawn > REDRAW:
+        if self._bar.active and now - self._drawn > REDRAW:
             self._drawn = now
-            self._bar.update(self._bar.task_ids[0], description=f"step {step:,}", shown=text)
-        elif self._bar is None and now - self._noted > QUIET:
+            self._bar.update(f"step {step:,}", text)
+        elif not self._bar.active and now - self._noted > QUIET:
             self.note(f"step {step:,}  {text}")
 
     def note(self, text: str) -> None:
-        """A line for a person, above the bar where there is one."""
-        if self.quiet:
-            return
+        """Prints a line, above the bar if there is one."""
         self._noted = time.monotonic()
-        if self._bar is not None:
-            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
-        else:
-            print(text, file=self.stream, flush=True)
+        self._bar.note(text)
 
     def _draw(self, step: int, progress: float | None, left: float | None) -> None:
-        assert self._bar is not None
         self._drawn = time.monotonic()
         description, time_left = f"step {step:,}", remaining(left)
-        room = self._bar.console.width - len(description) - BAR - len(time_left) - 2  # spaces between the columns
-        shown = describe(self._shown, room) + time_left
-        total = None if progress is None else 1.0
-        self._bar.update(
-            self._bar.task_ids[0], description=description, total=total, completed=progress or 0.0, shown=shown.strip()
-        )
+        text = describe(self._shown, self._bar.room(description, time_left)) + time_left
+        self._bar.update(description, text.strip(), total=None if progress is None else 1.0, completed=progress or 0.0)
 
 
 def describe(line: Mapping[str, Any], room: float = math.inf) -> str:

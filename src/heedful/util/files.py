@@ -1,50 +1,90 @@
-"""Files: written whole or not at all; JSON and TOML parsed, with every fault of theirs as one line for people."""
+"""Atomic writes through temporary files; JSON and TOML parsed with one-line errors."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import stat
-import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from heedful.errors import HeedfulError
 
 LARGEST = 1 << 28  # bytes of a JSON or TOML file that is parsed
-DEEPEST = 100  # levels of lists and objects, one in the other
-WINDOWS = os.name == "nt"  # there a file that is open or memory-mapped can be neither replaced nor removed
-PATIENCE = 2.0  # seconds for which a rename is tried again there
-LONGEST = 300  # digits of a whole number: any of them is a finite float
+DEEPEST = 100  # levels of nested lists and objects
+WINDOWS = os.name == "nt"  # where an open or memory-mapped file can be neither replaced nor removed
+PATIENCE = 2.0  # seconds for which a rename is retried on Windows
+LONGEST = 300  # digits of a whole number: any such number is a finite float
+# Names of temporary files and folders, which a killed process leaves behind. No person names a file so.
+TEMPORARY = re.compile(
+    r"\.(.+\.)?\d+-\d+\.part"  # temporary_name
+    r"|\..+\.(json|jsonl|toml|toml\.part|svg|html|png|pdf|txt|md|bin)\.[a-z0-9_]{8}"  # of earlier versions
+    r"|(checkpoint\.pt(\.\d+)?|metrics\.jsonl)\.part"  # likewise
+)
 
 
 def write(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Write ``content``, text as UTF-8, to ``path``: beside it first and renamed then, so that nobody reads half of it.
+    """Writes ``content`` to ``path`` atomically, text as UTF-8, and returns the path. Makes a missing folder.
 
-    The folder is made where it is missing. Raises ``HeedfulError`` where it may not be written, or the disk is full.
+    Raises:
+        HeedfulError: the file cannot be written, or the disk is full.
     """
     path, data = Path(path), content.encode() if isinstance(content, str) else content
-    beside: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with atomic_file(path) as file:
             file.write(data)
-        os.chmod(beside, 0o666 & ~_umask())
-        move(beside, path)
     except OSError as error:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
-        raise HeedfulError(f"cannot write {path}: {error.strerror}; make room, or choose another place") from None
+        raise HeedfulError(f"cannot write {path}: {error.strerror}; free some space, or name another file") from None
     return path
 
 
-def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Renames ``source`` to ``target``, which it replaces in one step: ``os.replace``.
+@contextmanager
+def atomic_file(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
+    """Yields a new file that replaces ``path`` when the block ends. A block that raises leaves ``path`` as it was.
 
-    On Windows a rename is tried again for two seconds: a reader, a virus scanner or an indexer that has one of the two
-    files open refuses it there, and is soon done.
+    Args:
+        path: the file to be written.
+        temporary: the name it has until then; ``temporary_path(path)`` by default.
+
+    Raises:
+        OSError: the file cannot be written; ``FileExistsError`` where ``temporary`` exists.
+    """
+    temporary = temporary_path(path) if temporary is None else temporary
+    file = temporary.open("xb+")
+    try:
+        with file:
+            yield file
+        move(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync(file: BinaryIO) -> None:
+    """Writes a file's buffers to the disk: after a power cut a later rename has all bytes, or has not happened."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def temporary_name(name: str = "") -> str:
+    """Returns an unused name that ``TEMPORARY`` matches, for a file or folder ``name`` that is being written."""
+    return f".{name}{'.' if name else ''}{os.getpid()}-{time.time_ns()}.part"
+
+
+def temporary_path(path: Path) -> Path:
+    """Returns an unused path in the same folder for the time in which ``path`` is being written."""
+    return path.with_name(temporary_name(path.name))
+
+
+def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Renames ``source`` to ``target`` and replaces an existing ``target``, by ``os.replace``.
+
+    On Windows a refused rename is retried for two seconds: a reader, a virus scanner or an indexer has a file open.
     """
     limit = time.monotonic() + PATIENCE
     while True:
@@ -58,39 +98,32 @@ def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None
             return
 
 
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
-
-
 def read_json(path: Path, remedy: str) -> Any:
-    """Returns the value in a JSON file. Raises ``HeedfulError`` as ``parse_json`` does, and for a missing file."""
+    """Returns the value in a JSON file. Raises ``HeedfulError`` like ``parse_json``, and for a missing file."""
     return parse_json(read_bytes(path, remedy), path, remedy)
 
 
 def read_toml(path: Path, remedy: str) -> dict[str, Any]:
-    """Returns the table in a TOML file. Raises ``HeedfulError`` as ``parse_toml`` does, and for a missing file."""
+    """Returns the table in a TOML file. Raises ``HeedfulError`` like ``parse_toml``, and for a missing file."""
     return parse_toml(read_bytes(path, remedy), path, remedy)
 
 
 def check_regular(path: Path, remedy: str) -> None:
-    """Raises ``HeedfulError`` for what is there and is no regular file: opening a pipe would wait for a writer."""
+    """Raises ``HeedfulError`` for an existing path that is no regular file: opening a pipe would wait for a writer."""
     if path.exists() and not path.is_file():
         raise HeedfulError(f"{path} is no regular file; {remedy}")
 
 
 def read_bytes(path: Path, remedy: str) -> bytes:
-    """Returns the content of a regular file of at most 256 MiB; everything else raises ``HeedfulError``."""
+    """Returns the bytes of a regular file of at most 256 MiB. Raises ``HeedfulError`` for any other."""
     try:
-        facts = path.stat()
-        if not stat.S_ISREG(facts.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise HeedfulError(f"{path} is no regular file; {remedy}")
-        if facts.st_size > LARGEST:
-            raise HeedfulError(f"{path} has {facts.st_size:,} bytes, more than {LARGEST:,}; {remedy}")
+        if status.st_size > LARGEST:
+            raise HeedfulError(f"{path} has {status.st_size:,} bytes, more than {LARGEST:,}; {remedy}")
         return path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
         if isinstance(error, HeedfulError):
             raise
         raise HeedfulError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}; {remedy}") from None
@@ -101,12 +134,12 @@ def parse_json(content: str | bytes, where: str | Path, remedy: str) -> Any:
 
     Args:
         content: the text, or its bytes in UTF-8.
-        where: the file, or the file and line, that the error names.
-        remedy: what a person can do, the end of the error.
+        where: the file, or file and line, that the error names.
+        remedy: the end of the error: what the user can do.
 
     Raises:
-        HeedfulError: one line, for what is not UTF-8, not JSON, nested more than 100 levels deep, or holds a whole
-            number of more than 300 digits.
+        HeedfulError: the text is not UTF-8 or not JSON, is nested more than 100 levels deep, or has a whole number of
+            more than 300 digits. One line.
 
     >>> parse_json('{"a": [1, 2.5]}', "a.json", "write it again")
     {'a': [1, 2.5]}
@@ -115,15 +148,15 @@ def parse_json(content: str | bytes, where: str | Path, remedy: str) -> Any:
         value = json.loads(_text(content), parse_int=_integer)
         _check_depth(value)
     except json.JSONDecodeError as error:
-        place = f"{where}:{error.lineno}" if isinstance(where, Path) else where
-        raise HeedfulError(f"broken JSON in {place}: {error.msg}; {remedy}") from None
+        where = f"{where}:{error.lineno}" if isinstance(where, Path) else where
+        raise HeedfulError(f"broken JSON in {where}: {error.msg}; {remedy}") from None
     except (ValueError, RecursionError) as error:
         raise HeedfulError(f"cannot read {where}: {_reason(error)}; {remedy}") from None
     return value
 
 
 def parse_toml(content: str | bytes, where: str | Path, remedy: str) -> dict[str, Any]:
-    """Returns the table that a TOML text holds; raises ``HeedfulError`` of one line, as ``parse_json`` does."""
+    """Returns the table that a TOML text holds. Raises ``HeedfulError`` like ``parse_json``."""
     import tomllib
 
     try:
@@ -145,15 +178,16 @@ def _integer(digits: str) -> int:
 
 
 def _check_depth(value: Any) -> None:
-    """Raises ``ValueError`` for nesting that a function which calls itself could not follow, and for endless integers
-    (TOML's reader has no hook for them).
+    """Raises ``ValueError`` for nesting too deep for recursive functions, and for huge integers.
+
+    TOML's reader has no hook for integers.
     """
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEEPEST):
-        inner = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
-        if any(type(part) is int and part.bit_length() > 3 * LONGEST for part in inner):
+        items = [item for values in level for item in (values.values() if isinstance(values, dict) else values)]
+        if any(type(item) is int and item.bit_length() > 3 * LONGEST for item in items):
             raise ValueError(f"a number of more than {LONGEST} digits")
-        level = [part for part in inner if isinstance(part, dict | list)]
+        level = [item for item in items if isinstance(item, dict | list)]
         if not level:
             return
     raise ValueError(f"lists and objects are nested more than {DEEPEST} levels deep")

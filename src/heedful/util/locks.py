@@ -60,7 +60,7 @@ def check_unlocked(folder: Path) -> None:
     except OSError:  # no lock file
         return
     try:
-        _lock(descriptor)
+        lock_file(descriptor)
     except BlockingIOError:
         raise HeedfulError(_held(folder)) from None
     except OSError:  # a file system without locks
@@ -77,7 +77,7 @@ def _acquire(path: Path, seconds: float) -> int | None:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _lock(descriptor)
+            lock_file(descriptor)
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode())
@@ -107,8 +107,13 @@ def _release(path: Path, descriptor: int | None) -> None:
             path.unlink(missing_ok=True)
 
 
-def _lock(descriptor: int) -> None:
-    """Locks an open file for this process, without waiting: ``BlockingIOError`` where the lock is held."""
+def lock_file(descriptor: int) -> None:
+    """Locks an open file for this process until it is closed, without waiting.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        OSError: the file system has no locks.
+    """
     try:
         if WINDOWS:
             msvcrt: Any = import_module("msvcrt")

@@ -1,27 +1,92 @@
-"""How far a long work is, for a person: a bar on a terminal, now and then a plain line elsewhere."""
+"""Progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress as RichProgress
 
 EVERY = 30.0  # seconds between two plain lines
+BAR = 24  # characters of the bar
+
+
+class Bar:
+    """Progress bar with a text on either side. It is drawn on a terminal only; ``note`` prints lines anywhere.
+
+    Args:
+        stream: the text stream; None: standard error.
+        quiet: print nothing.
+    """
+
+    def __init__(self, stream: IO[str] | None = None, *, quiet: bool = False) -> None:
+        self.stream, self.quiet = sys.stderr if stream is None else stream, quiet
+        self._progress: RichProgress | None = None
+
+    @property
+    def active(self) -> bool:
+        """True while a bar is drawn."""
+        return self._progress is not None
+
+    def __enter__(self) -> Self:
+        if not self.quiet and self.stream.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.table import Column
+
+            columns = (
+                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+                BarColumn(bar_width=BAR),
+                TextColumn("{task.fields[shown]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            )
+            self._progress = Progress(*columns, console=Console(file=self.stream), transient=True)
+            self._progress.start()
+            self._progress.add_task("", total=None, shown="")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def update(self, description: str, shown: str, **numbers: float | None) -> None:
+        """Sets the texts before and after the bar, and its ``completed`` and ``total``; an absent one stays."""
+        if self._progress is not None:
+            fields: dict[str, Any] = {"description": description, "shown": shown, **numbers}
+            self._progress.update(self._progress.task_ids[0], **fields)
+
+    def room(self, *texts: str) -> int:
+        """Returns the width that is left for the text after the bar beside ``texts``."""
+        assert self._progress is not None
+        return self._progress.console.width - BAR - sum(map(len, texts)) - 2  # spaces between the columns
+
+    def refresh(self) -> None:
+        """Draws the bar now."""
+        if self._progress is not None:
+            self._progress.refresh()
+
+    def note(self, text: str) -> None:
+        """Prints a line, above the bar if there is one."""
+        if self.quiet:
+            return
+        if self._progress is not None:
+            self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=self.stream, flush=True)
 
 
 class Progress:
-    """Shows on standard error how many inputs are answered, how fast, and how long the rest will take.
+    """Number of inputs done, their rate and the time left: a bar on a terminal, else a line every 30 seconds.
 
     Args:
-        total: how many there are; None: nobody knows.
-        done: how many of them were answered by an earlier call.
-        quiet: show nothing.
-        unit: the inputs' name.
-        stream: where to show; None: standard error.
+        total: number of inputs; None: unknown.
+        done: number of inputs that an earlier call finished.
+        quiet: print nothing.
+        unit: name of the inputs.
+        stream: the text stream; None: standard error.
     """
 
     def __init__(
@@ -33,57 +98,45 @@ class Progress:
         unit: str = "inputs",
         stream: IO[str] | None = None,
     ) -> None:
-        self.total, self.before, self.quiet, self.unit = total, done, quiet, unit
-        self.stream = sys.stderr if stream is None else stream
-        self.began = self.told = time.monotonic()
-        self._bar: Bar | None = None
+        self.total, self.done_before, self.unit = total, done, unit
+        self.bar = Bar(stream, quiet=quiet)
+        self.start_time = self.last_line_time = time.monotonic()
 
     def __enter__(self) -> Self:
-        if not self.quiet and self.stream.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[shown]}"))
-            self._bar = Progress(*columns, console=Console(file=self.stream), transient=True)
-            self._bar.start()
-            self._bar.add_task("answering", total=self.total, completed=self.before, shown="")
+        self.bar.__enter__()
+        self.bar.update("answering", "", total=self.total, completed=self.done_before)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self.bar.__exit__(kind, error, at)
 
     def tick(self, done: int) -> None:
-        """So many are answered now."""
-        if self.quiet:
-            return
-        shown = self._shown(done)
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=done, description=f"{done:,}", shown=shown)
-        elif time.monotonic() - self.told >= EVERY:
-            self.told = time.monotonic()
+        """Shows that ``done`` inputs are finished."""
+        text = self._rate(done)
+        if self.bar.active:
+            self.bar.update(f"{done:,}", text, completed=done)
+        elif time.monotonic() - self.last_line_time >= EVERY:
+            self.last_line_time = time.monotonic()
             of = "" if self.total is None else f" of {self.total:,}"
-            self.note(f"{done:,}{of} {self.unit}  {shown}")
+            self.note(f"{done:,}{of} {self.unit}  {text}")
 
-    def _shown(self, done: int) -> str:
-        rate = (done - self.before) / max(time.monotonic() - self.began, 1e-9)
+    def _rate(self, done: int) -> str:
+        rate = (done - self.done_before) / max(time.monotonic() - self.start_time, 1e-9)
         left = None if self.total is None or not rate else (self.total - done) / rate
-        figure = f"{rate:,.3g}" if rate < 100 else f"{rate:,.0f}"
-        return f"{figure} {self.unit}/s{remaining(left)}"
+        number = f"{rate:,.3g}" if rate < 100 else f"{rate:,.0f}"
+        return f"{number} {self.unit}/s{remaining(left)}"
 
     def note(self, text: str) -> None:
-        """A line for a person."""
-        if self.quiet:
-            return
-        if self._bar is not None:
-            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
-        else:
-            print(text, file=self.stream, flush=True)
+        """Prints a line, above the bar if there is one."""
+        self.bar.note(text)
 
 
 def remaining(seconds: float | None) -> str:
-    """``"  3:20 left"``, and nothing where it is not known."""
+    """Returns ``"  3:20 left"``; "" for None.
+
+    >>> remaining(200), remaining(None)
+    ('  3:20 left', '')
+    """
     if seconds is None:
         return ""
     minutes, rest = divmod(max(0, round(seconds)), 60)

@@ -16,7 +16,8 @@ from tempfile import TemporaryFile
 from threading import current_thread, main_thread
 from typing import IO, Any, Self
 
-from heedful.training.beginning import BEGINNING, LEFT, MODELS, SHARDS
+from heedful.training.beginning import BEGINNING, MODELS, SHARDS
+from heedful.util.files import TEMPORARY
 
 AIMS = ("training", "save", "any time", "save", "after a save", "save", "training", "beginning", "model", "training")
 WHOLE = "checkpoint.pt"
@@ -225,23 +226,27 @@ def unfinished(out: Path) -> list[str]:
     found = [BEGINNING] if (out / BEGINNING).exists() else []
     for part in MODELS:
         try:
-            names = [entry.name for entry in os.scandir(out / part)]
+            entries = {entry.name: entry.is_dir() for entry in os.scandir(out / part)}
         except OSError:  # not there, or not any more
             continue
         found += [
-            SHARDS for name in names if name.startswith(f"{SHARDS}-") and not (out / part / name / INDEX).exists()
+            SHARDS for name in entries if name.startswith(f"{SHARDS}-") and not (out / part / name / INDEX).exists()
         ]
-        found += [_called(part, name) for name in names if LEFT.fullmatch(name) or name.endswith(READY)]
+        found += [
+            _called(part, name, is_folder)
+            for name, is_folder in entries.items()
+            if TEMPORARY.fullmatch(name) or name.endswith(READY)
+        ]
     return found
 
 
-def _called(part: str, name: str) -> str:
+def _called(part: str, name: str, is_folder: bool) -> str:
     """The file, or the folder of a model, that a half written one was to become."""
     inside = "" if part == "." else f"{part}/"
     if name.endswith(READY) or re.fullmatch(r"\.\d+-\d+\.part", name):
         return inside or "the best model"
     if new := re.fullmatch(r"\.(.+)\.\d+-\d+\.part", name):
-        return f"{inside}{new[1]}/"
+        return f"{inside}{new[1]}{'/' if is_folder else ''}"
     if file := re.fullmatch(r"\.(.+)\.[a-z0-9_]{8}", name):
         return inside + file[1]
     return inside + name.removesuffix(".part")
