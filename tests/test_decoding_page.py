@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from heedful.generation.options import Options
-from heedful.kernels import KINDS
+from heedful.kernels import KINDS, PLANS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
 
@@ -15,7 +15,7 @@ PAGE = (Path(__file__).resolve().parents[1] / "docs" / "decoding.md").read_text(
 def test_its_python_runs() -> None:
     names: dict[str, object] = {}
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.S | re.M)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "docs/decoding.md", "exec"), names)
 
@@ -26,6 +26,12 @@ def test_every_option_is_named() -> None:
     assert {name for name in options if not re.search(rf"\b{name}\b", PAGE)} == set()
 
 
-def test_every_type_is_named() -> None:
-    rows = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M))
-    assert rows == set(KINDS) - {"float64"}
+def first_column(page: str) -> set[str]:
+    """The names in the first column of a page's tables."""
+    return {name for row in re.findall(r"^\| (`[^|]*) \|", page, re.M) for name in re.findall(r"`([\w-]+)`", row)}
+
+
+def test_every_type_and_plan_is_named() -> None:
+    optimise, kernels = re.split(r"^## (?=Optimise|Kernels)", PAGE, flags=re.M)[1:]
+    assert first_column(optimise) - {"dtype", "--dtype"} == set(KINDS) - {"float64"}
+    assert first_column(kernels) == set(PLANS)
