@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from heedful import renamed
 from heedful.tasks.task import Task
 from test_architecture import CORE, ROOMS
 
@@ -102,6 +103,13 @@ def test_the_tables_that_are_extended_are_where_the_page_says() -> None:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         bound = {target.id for node in tree.body for target in targets(node) if isinstance(target, ast.Name)}
         assert name in bound, f"{name} in {path}"
+
+
+def test_the_changelog_has_every_old_module_name() -> None:
+    table = RENAMED.search((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    assert table is not None
+    rows = dict(re.findall(r"^\| `heedful\.([\w.]+)` \| `heedful\.([\w.]+)` \|$", table[0], re.M))
+    assert rows == renamed.MODULES | {old: new.replace(":", ".") for old, new in renamed.ATTRIBUTES.items()}
 
 
 def targets(node: ast.stmt) -> list[ast.expr]:
