@@ -79,7 +79,7 @@ def verify_resume(
     line = ["train", *arguments, f"--out={out or '-'}"]
     _, bound, _ = app.parse_args(line, exit_on_error=False, print_error=False)
     settings: RunSettings = bound.arguments["settings"]
-    from heedful.verify.resume import check_repeatable
+    from heedful.verify.resume_options import check_repeatable
 
     check_repeatable(settings, kills, processes)
 

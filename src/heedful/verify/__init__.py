@@ -8,6 +8,7 @@
     inputs               random inputs for models, and the distance of two outputs
     report               results: a finding per check, and the report
     resume               ``verify_resume``
+    resume_options       its options, checked before anything slow is imported
     kills                a training run in processes of its own, killed at random moments
     run_comparison       two run folders, compared bit by bit
 

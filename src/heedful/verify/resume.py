@@ -16,26 +16,10 @@ from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.verify.kills import AIMS, Session, aimed, unfinished
 from heedful.verify.report import Finding, Report
+from heedful.verify.resume_options import check_repeatable
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-def check_repeatable(settings: RunSettings, kills: int, processes: int = 1) -> None:
-    """Refuse what ``verify resume`` cannot make twice with the same bits, or not read twice."""
-    if settings.max_minutes is not None:
-        raise HeedfulError("--max-minutes ends a run by the clock, so no two are the same; give --max-steps")
-    if settings.training.keep == 0:
-        raise HeedfulError("--training.keep 0 leaves no checkpoint to compare; leave it out")
-    for flag, given in (("--resume", settings.resume), ("--overwrite", settings.overwrite)):
-        if given:
-            raise HeedfulError(f"{flag} is given by verify resume itself; leave it out")
-    if "-" in (*settings.train, *(settings.valid or ())):
-        raise HeedfulError("standard input cannot be read again when a run is resumed; give a file")
-    if kills < 1:
-        raise HeedfulError(f"--kills must be at least 1, not {kills}")
-    if processes < 1:
-        raise HeedfulError(f"--processes must be at least 1, not {processes}")
 
 
 NAME = "run"  # of the folder of each run: the same, so that what tells its name is the same
