@@ -16,7 +16,7 @@ import heedful
 from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, StackConfig
 from heedful.pretrained import load, save
 from heedful.pretrained.folder import written
-from heedful.pretrained.shards import size_of
+from heedful.pretrained.writing import size_of
 
 STACK = StackConfig(
     dim=16,

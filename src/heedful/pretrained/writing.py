@@ -40,7 +40,6 @@ from heedful.pretrained.peft_config import ADAPTER_WEIGHTS
 from heedful.pretrained.pooling import module_files
 from heedful.pretrained.rules import Tensors
 from heedful.pretrained.scaled_output import stored
-from heedful.pretrained.shards import divided, index_of, size_of
 
 # keys of a config.json that are of the file or of its program, that labels and heads decide, or that tell of generating
 NOT_KEPT = {
@@ -49,6 +48,8 @@ NOT_KEPT = {
     *("rope_theta", "rope_scaling"),  # said anew in rope_parameters
     *GENERATES,
 }
+UNITS = {"": 1, **{unit + "B": 1000**n for n, unit in enumerate("KMGT", 1)}}
+UNITS |= {unit + "IB": 1024**n for n, unit in enumerate("KMGT", 1)}
 FORMAT = {"format": "pt"}  # as readers of several frameworks want it told
 STALE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json|adapter_(model|config)\..*")
 
@@ -101,10 +102,10 @@ def save(
         extra["head"] = head.kind
     settings: dict[str, Any] = {}
     if model.adapter is None:
-        shards = divided(model_type.tensors_out(_once(model) | unused, architecture), most, WEIGHTS)
+        shards, index = _split(model_type.tensors_out(_once(model) | unused, architecture), most)
     else:
         settings, tensors = adapter_files(model, model_type, architecture, Path(folder).expanduser())
-        shards = {ADAPTER_WEIGHTS: tensors}
+        shards, index = {ADAPTER_WEIGHTS: tensors}, {}
     files = {
         CONFIG: theirs,
         CARD: {"layout": model_type.name, "heedful": __version__, "parameters": model.count()} | extra,
@@ -112,7 +113,7 @@ def save(
     if settings:
         files[ADAPTER_CONFIG] = settings
     if len(shards) > 1:
-        files[INDEX] = index_of(shards)
+        files[INDEX] = index
     if isinstance(model.config.head, LanguageHead):
         files[GENERATION] = _generation(model)
     out = Path(folder).expanduser().resolve()
@@ -132,6 +133,36 @@ def save(
     except SafetensorError as error:
         raise HeedfulError(f"cannot write {folder}: {error}; free some room or choose another folder") from None
     return model_type.name
+
+
+def size_of(max_shard_size: int | str) -> int:
+    """Returns a size in bytes; takes a number of bytes, or "200MB", "5GB" (powers of ten), "5GiB" (powers of two).
+
+    >>> size_of("200MB"), size_of("1.5KiB")
+    (200000000, 1536)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]I?B|)", str(max_shard_size).strip().upper())
+    size = int(float(match[1]) * UNITS[match[2]]) if match else 0
+    if size < 1:
+        raise HeedfulError(
+            f"max_shard_size is {max_shard_size!r}; give a number of bytes, or a size such as '5GB' or '200MB'"
+        )
+    return size
+
+
+def _split(tensors: Tensors, most: int) -> tuple[dict[str, Tensors], dict[str, Any]]:
+    """Returns files of at most ``most`` bytes of tensors (a larger tensor has its own), and their index."""
+    from huggingface_hub import split_state_dict_into_shards_factory
+
+    stem, _, ending = WEIGHTS.rpartition(".")
+    split = split_state_dict_into_shards_factory(
+        tensors,
+        get_storage_size=lambda tensor: tensor.nbytes,
+        filename_pattern=f"{stem}{{suffix}}.{ending}",
+        max_shard_size=most,
+    )
+    shards = {file: {name: tensors[name] for name in names} for file, names in split.filename_to_tensors.items()}
+    return shards, {"metadata": split.metadata, "weight_map": dict(sorted(split.tensor_to_filename.items()))}
 
 
 def _with_kept(
