@@ -142,6 +142,17 @@ def test_our_source_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert short[2].startswith("    self.scale = ")
 
 
+def test_shown_source_exists_and_has_the_marked_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS)
+    piece = import_module("parts.ours").piece
+    directive = re.compile(r"^#? ?\.\. ours:: (\S+)\n(?:#?    :(?:mark|only): (.*)\n)?", re.M)
+    shown = [match for page in PAGES for match in directive.findall(read(page))]
+    assert len(shown) > 30
+    for path, wanted in shown:
+        assert wanted in piece(path).text, path
+
+
 def test_the_site_is_whole_and_fetches_nothing(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(PAGES) + 4

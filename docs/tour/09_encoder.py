@@ -52,7 +52,7 @@ flow(
 #
 # The whole stack: positions, dropout, blocks, and a last norm where blocks begin with one.
 #
-# .. ours:: heedful.stack.Stack.forward
+# .. ours:: heedful.stack.padded
 #    :mark: for block
 #
 # And the family, in two lines:
