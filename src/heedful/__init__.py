@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from heedful.inference.pipeline import pipeline
     from heedful.inspection.record import record
     from heedful.inspection.summary import summary
+    from heedful.kernels.optimize import optimize
     from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
     from heedful.models.create import create
     from heedful.pretrained import load as from_pretrained
@@ -38,6 +39,7 @@ __all__ = [
     "create",
     "from_pretrained",
     "inspect",
+    "optimize",
     "pipeline",
     "record",
     "summary",
@@ -55,6 +57,7 @@ _HOMES = {
     "create": "heedful.models.create",
     "from_pretrained": "heedful.pretrained:load",
     "inspect": "heedful.views.inspect.inspect",
+    "optimize": "heedful.kernels.optimize",
     "pipeline": "heedful.inference.pipeline",
     "record": "heedful.inspection.record",
     "summary": "heedful.inspection.summary",

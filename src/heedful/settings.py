@@ -254,6 +254,7 @@ class TrainingSettings(Settings):
     betas: tuple[float, float] | None = _option("Adam's two decay rates", least=0, below=1)
     eps: float | None = _option("Adam's epsilon", above=0)
     precision: Literal["fp32", "bf16"] | None = _option("number format of the forward pass")
+    kernels: Literal["auto", "plain"] | None = _option("plain: the model's own code alone, slower, to look for a bug")
     gradient_checkpointing: bool | None = _option("keep no activations of a block but make them again: less memory")
     shard: bool | None = _option("share the weights among the processes of torchrun, as fully_shard does")
     patience: int | None = _option(

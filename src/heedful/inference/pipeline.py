@@ -171,14 +171,14 @@ def task_of(folder: Path) -> str:
 
 
 def pipeline(task: str | None, model: str | Path, device: str | None = None, dtype: Any = None) -> Pipeline:
-    """The model in a folder, prepared to answer fast: see ``heedful.kernels.optimize``.
+    """The model in a folder, optimised for inference: see ``heedful.optimize``.
 
     Args:
         task: what to do with it; None is what the folder was trained for, or, where it does not say, what its model's
             head is for. Another one than the folder's is an error.
         model: a model folder, or a Hub id.
         device: "cpu", "cuda", ...; None: the best there is.
-        dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.kernels.optimize``) or a torch.dtype;
+        dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.optimize``) or a torch.dtype;
             None: as stored.
 
     >>> import heedful

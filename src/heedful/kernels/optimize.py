@@ -1,4 +1,4 @@
-"""A model made ready for answering alone."""
+"""Optimises a model for inference: fused projections, prepacked or quantised weights, the plan of its device."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ LOW = ("int8", "int4")  # what only a CPU has
 
 @torch.no_grad()
 def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
-    """Make a model ready for answering, in place and for good: the same outputs, sooner.
+    """Optimises a model for inference, in place and for good: the same outputs, sooner.
 
-    On a CPU the weights of its linear maps are packed (``heedful.kernels.prepacked_linear``), which leaves them no
-    parameters; anywhere the projections of self-attention become one product. No work is done on padding, whose
-    rows of the stream are zeros (``unpadded``), nor in the last block on tokens that the head does not read
-    (``last_block``). An adapter is merged first. Such a model generates, answers and is recorded as before; while
-    it is recorded, padding and all tokens are computed, and outputs are equal to rounding. It can no longer be
-    trained, saved or taken apart: open it anew for that. The process keeps freed memory for what comes next
-    (``memory``).
+    On a CPU the weights of its linear maps are prepacked (``heedful.kernels.prepacked_linear``) and are parameters no
+    more; anywhere the projections of self-attention become one product. The plan "cpu-inference" or "gpu" is applied
+    (``heedful.kernels.plan``): on a CPU no work is done on padding, whose rows of the stream are zeros, nor in the last
+    block on tokens that the head does not read (``last_block``). An adapter is merged first. Such a model generates,
+    predicts and is recorded as before; while it is recorded, padding and all tokens are computed, and outputs are equal
+    to rounding. It can no longer be trained, saved or taken apart: load it anew for that. The process keeps freed
+    memory for what comes next (``heedful.kernels.allocator``).
 
     Args:
         model: any; it is returned, in evaluation mode.
@@ -66,18 +66,18 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
 
     Raises:
         HeedfulError: for an unknown type, one that the weights, the device or this CPU cannot have, and a model that is
-            prepared already.
+            optimised already.
 
     >>> import heedful
     >>> model = optimize(heedful.create("gpt-micro", seed=0), "int8")
     >>> model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=5).shape
     torch.Size([1, 8])
     """
-    if model.prepared:
-        raise HeedfulError(f"the model is prepared already, in {model.prepared}; open it anew for another type")
+    if model.optimised:
+        raise HeedfulError(f"the model is optimised already, in {model.optimised}; load it anew for another type")
     name = str(model.dtype if dtype is None else dtype).removeprefix("torch.")
     if name not in KINDS:
-        raise HeedfulError(f"dtype {name!r} is no type to answer in; {nearest(name, KINDS)}")
+        raise HeedfulError(f"dtype {name!r} is no type of an optimised model; {nearest(name, KINDS)}")
     kind, rest = KINDS[name]
     keep_few_kernels()
     if model.device.type != "cpu":
@@ -108,7 +108,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
         keep_memory()
     else:
         apply_plan(model, "gpu")
-    model.prepared, model.packed = name, count - model.count()
+    model.optimised, model.prepacked = name, count - model.count()
     return model.eval()  # new parts too
 
 

@@ -149,7 +149,7 @@ def apply_plan(model: M, plan: str | Plan) -> M:
     >>> apply_plan(model, "plain").encoder.layout.__name__
     'padded'
     """
-    _write(model, _named(plan))
+    _write(model, plan_of(plan))
     return model
 
 
@@ -165,7 +165,7 @@ def using(model: nn.Module, plan: str | Plan) -> Iterator[None]:
     >>> model.kernels
     'auto'
     """
-    changes = _write(model, _named(plan))
+    changes = _write(model, plan_of(plan))
     try:
         yield
     finally:
@@ -174,7 +174,8 @@ def using(model: nn.Module, plan: str | Plan) -> Iterator[None]:
                 setattr(part, slot, before)
 
 
-def _named(plan: str | Plan) -> Plan:
+def plan_of(plan: str | Plan) -> Plan:
+    """Returns the plan of a name; raises ``HeedfulError`` for an unknown one. A plan is returned as it is."""
     if isinstance(plan, Plan):
         return plan
     if plan not in PLANS:

@@ -67,7 +67,9 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``x`` (..., into) → (..., out)."""
         if torch.is_grad_enabled() and x.requires_grad:
-            raise HeedfulError("a model prepared for answering has no gradients; open it with heedful.from_pretrained")
+            raise HeedfulError(
+                "a model optimised for inference has no gradients; load it anew with heedful.from_pretrained"
+            )
         return self.product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
     def activated(self, y: Tensor) -> Tensor:

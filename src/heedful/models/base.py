@@ -45,8 +45,8 @@ class Model(nn.Module):
     classifier: Sequence[str] = ()  # parameters of a head of classes or spans: an adapter trains and stores them whole
     watchers: Sequence[Any] = ()  # who is told of each step of a generation: see heedful.inspection.record
     kernels: str = "auto"  # the plan of kernels that was applied, by name: see heedful.kernels.plan
-    prepared: str = ""  # how ``heedful.kernels.optimize`` packed the weights for answering alone: "int8", ...
-    packed: int = 0  # so many parameters went into that, and are none any more
+    optimised: str = ""  # type of the weights, "int8", ..., of a model optimised for inference (``heedful.optimize``)
+    prepacked: int = 0  # number of parameters replaced by prepacked weights
     adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
 
     def begin(self) -> None:
@@ -70,13 +70,13 @@ class Model(nn.Module):
 
     def count(self) -> int:
         """The number of parameters: ties once, no buffers."""
-        return sum(p.numel() for p in self.parameters()) + self.packed
+        return sum(p.numel() for p in self.parameters()) + self.prepacked
 
     def whole(self, purpose: str) -> None:
-        """Raise where the weights are packed, and so cannot serve ``purpose``."""
-        if self.prepared:
+        """Raises where the weights are prepacked, and so cannot serve ``purpose``."""
+        if self.optimised:
             raise HeedfulError(
-                f"the model was prepared for answering alone, in {self.prepared}; to {purpose}, open it anew with "
+                f"the model was optimised for inference, in {self.optimised}; to {purpose}, load it anew with "
                 "heedful.from_pretrained"
             )
 

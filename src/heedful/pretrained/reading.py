@@ -14,6 +14,7 @@ import torch
 from heedful.config import Head, ModelConfig, PooledHead, SequenceHead
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.optimize import LOW, optimize, stored_as
+from heedful.kernels.plan import AUTO, apply_plan, plan_of
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import head_config
@@ -45,6 +46,7 @@ def load(
     image_size: int | tuple[int, int] | None = None,
     vocab_size: int | None = None,
     check_finite: bool = True,
+    kernels: str = AUTO,
 ) -> Model:
     """Open a model's folder (ours or Hugging Face's) or a Hub id, in evaluation mode.
 
@@ -60,7 +62,7 @@ def load(
         revision: a branch, tag or commit of the Hub's folder; refused for one that is here.
         dtype: "float32", "bfloat16", "float16", "float64" or torch's; None is the stored one, but float32 for float16
             on a CPU, which computes it hundreds of times more slowly. "int8" and "int4", on a CPU, make a model for
-            answering alone (``heedful.kernels.optimize``).
+            inference alone (``heedful.optimize``).
         device: where the weights go; None is the CPU.
         num_labels: classes of the head; another number than the stored one makes the head's output fresh.
         positions: how many the model is to have, more or fewer; stored rows are kept, further ones are fresh.
@@ -68,12 +70,15 @@ def load(
         vocab_size: tokens, no fewer than are stored; further rows are fresh, in the embeddings and in the output.
         check_finite: refuse weights that hold NaN, infinity, or numbers that ``dtype`` cannot hold. False leaves the
             weights unread until they are used.
+        kernels: "plain" computes everything by the code of the model's own classes, in generation too: to look for a
+            bug. "auto" lets generation choose its kernels; another name is that of a plan (``heedful.kernels.plan``).
 
     Returns:
         The model, with ``labels`` (their names, [] where none are stored), ``multi_label`` (whether an input may have
         several), ``generation`` (generation_config.json but for the token ids, which are in ``config.special``) and
         ``fresh`` (names of parameters drawn anew, with their rows where it is not all of them: ``"...weight[8:16]"``).
     """
+    plan = None if kernels == AUTO else plan_of(kernels)
     options: dict[str, Any] = {"head": head, "num_labels": num_labels, "dtype": dtype, "device": device}
     options["check_finite"] = check_finite
     options["sizes"] = {"positions": positions, "image_size": image_size, "vocab_size": vocab_size}
@@ -89,7 +94,8 @@ def load(
     for what, names in (("the head is", [name for name in model.fresh if name not in rows]), ("rows are", rows)):
         if names:
             log.warning("%s new and untrained: %s; train before trusting its answers", what, ", ".join(names))
-    return (optimize(model, name) if name in LOW else model).eval()
+    model = (optimize(model, name) if name in LOW else model).eval()
+    return model if plan is None else apply_plan(model, plan)
 
 
 def _opened(
@@ -189,7 +195,7 @@ def _dtype(asked: str | torch.dtype | None, tensors: Tensors, device: torch.devi
         return dtype
     if asked is not None:
         raise HeedfulError(
-            "float16 is hundreds of times slower on a CPU; use dtype='bfloat16' or 'float32', or for answering alone "
+            "float16 is hundreds of times slower on a CPU; use dtype='bfloat16' or 'float32', or for inference alone "
             "heedful.optimize(model, 'float16')"
         )
     return torch.float32

@@ -25,7 +25,7 @@ from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
 from heedful.data import Rows
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
-from heedful.kernels.plan import apply_training_plan
+from heedful.kernels.plan import AUTO, apply_training_plan
 from heedful.kernels.prepacked_linear import emulated
 from heedful.layers.norm import BatchNorm
 from heedful.metrics.intervals import standard_error
@@ -567,7 +567,9 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     most = partial(most_flops, model.device, dtype)
     ceiling = Ceiling(lambda batch: passes * flops(batch), most) if ranks.first else None
     engine = engine_of(ranks, bool(training.shard), training.precision == "bf16")
-    apply_training_plan(model, rows_alike=not settings.model.drop_path, whole=not training.shard)
+    apply_training_plan(
+        model, training.kernels or AUTO, rows_alike=not settings.model.drop_path, whole=not training.shard
+    )
     objective = engine.learner(
         model, lambda model, batch: task.objective(model, batch, training.label_smoothing or 0.0)
     )

@@ -1,4 +1,4 @@
-"""Models prepared for answering give what they gave before, and refuse what they can no longer do."""
+"""Models optimised for inference give what they gave before, and refuse what they can no longer do."""
 
 from __future__ import annotations
 
@@ -222,10 +222,10 @@ def test_it_is_for_answering_alone(tmp_path: Path) -> None:
         lambda: add_adapter(model, LoraConfig()),
         lambda: heedful.summary(model),
     ):
-        with pytest.raises(heedful.HeedfulError, match=r"prepared for answering alone, in float32; .*from_pretrained"):
+        with pytest.raises(heedful.HeedfulError, match=r"optimised for inference, in float32.*from_pretrained"):
             call()
     assert not (tmp_path / "out").exists()
-    with pytest.raises(heedful.HeedfulError, match="prepared already, in float32"):
+    with pytest.raises(heedful.HeedfulError, match="optimised already, in float32"):
         optimize(model, "int8")
     with pytest.raises(heedful.HeedfulError, match="no gradients"):
         model.decoder(torch.randn(1, 3, 32, requires_grad=True))
@@ -236,8 +236,8 @@ def test_it_is_for_answering_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "says"),
     [
-        ("int3", r"no type to answer in; did you mean '?int\d"),
-        ("float8", "no type to answer in"),
+        ("int3", r"no type of an optimised model; did you mean '?int\d"),
+        ("float8", "no type of an optimised model"),
         ("complex64", "no type"),
     ],
 )
@@ -258,7 +258,7 @@ def test_refused_weights_leave_the_model_as_it_was() -> None:
     odd = heedful.create(replace(model.config, decoder=replace(model.config.decoder, ff_dim=50)), seed=0)
     with pytest.raises(heedful.HeedfulError, match=r"feed_forward\.down: int4 takes inputs by groups of 32, not 50"):
         optimize(odd, "int4")
-    assert not odd.prepared
+    assert not odd.optimised
 
 
 # --------------------------------------------------------------------------------------- doors, and without it
@@ -268,9 +268,9 @@ def test_the_doors(tmp_path: Path) -> None:
     small("gpt2").save_pretrained(tmp_path)
     for dtype in ("int8", "int4"):
         model = heedful.from_pretrained(tmp_path, dtype=dtype)
-        assert model.prepared == dtype
+        assert model.optimised == dtype
         assert not model.training
-    assert heedful.from_pretrained(tmp_path).prepared == ""
+    assert heedful.from_pretrained(tmp_path).optimised == ""
     with pytest.raises(heedful.HeedfulError, match="int8"):
         heedful.from_pretrained(tmp_path, dtype="int9")
 

@@ -1,0 +1,238 @@
+"""Plans of kernels: the same outputs, in any order, removable, visible, and never over a part of one's own."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import pickle
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import heedful
+from heedful import cli
+from heedful.kernels import PLANS, Plan, apply_plan, using
+from heedful.kernels.dropout import cpu_dropout
+from heedful.kernels.plan import AUTO, apply_training_plan, decoding
+from heedful.kernels.unpadded import fused_row_attention, unpadded_inference
+from heedful.kernels.unpadded_training import blocked_row_attention, unpadded_training
+from heedful.layers.attention import Attention, explicit_attention, fused_attention
+from heedful.layers.dropout import Dropout
+from heedful.layers.linear import Linear
+from heedful.models import Model
+from heedful.stack import Stack, padded
+
+IDS = torch.tensor([[5, 7, 9, 4], [6, 3, 0, 0]])
+NAMES = [*PLANS]
+
+
+def encoder() -> Model:
+    return heedful.create("bert-tiny", seed=0)
+
+
+def kernels(model: nn.Module) -> list[Any]:
+    """The kernel of every part, in order, and the name of every model's plan."""
+    slots = {Attention: "attend", Linear: "linear", Dropout: "dropout", Stack: "layout", Model: "kernels"}
+    return [getattr(part, slot) for part in model.modules() for kind, slot in slots.items() if isinstance(part, kind)]
+
+
+def losses(model: nn.Module) -> tuple[Tensor, list[Tensor]]:
+    """The loss over real tokens, without dropout, and the gradients."""
+    model.train()
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        if isinstance(part, Attention):
+            part.dropout = 0.0
+    loss = model(IDS, IDS > 0)[IDS > 0].square().sum()
+    return loss.detach(), list(torch.autograd.grad(loss, list(model.encoder.parameters())))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_applied_twice_is_applied_once(name: str) -> None:
+    once = apply_plan(encoder(), name)
+    assert kernels(apply_plan(copy.deepcopy(once), name)) == kernels(once)
+    assert once.kernels == name
+
+
+@pytest.mark.parametrize(("first", "last"), [*itertools.permutations(NAMES, 2)])
+def test_the_plan_before_makes_no_difference(first: str, last: str) -> None:
+    assert kernels(apply_plan(apply_plan(encoder(), first), last)) == kernels(apply_plan(encoder(), last))
+
+
+def test_each_part_gets_the_kernel_of_its_plan() -> None:
+    model = apply_plan(encoder(), "cpu-training")
+    assert model.encoder.layout is unpadded_training
+    assert model.encoder.block[0].attention.attend is blocked_row_attention
+    assert model.encoder.dropout.dropout is cpu_dropout
+    apply_plan(model, "cpu-inference")
+    assert model.encoder.layout is unpadded_inference
+    assert model.encoder.block[0].attention.attend is fused_row_attention
+    assert model.encoder.dropout.dropout is F.dropout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_after_removal_outputs_are_those_of_a_fresh_model_bit_for_bit(name: str) -> None:
+    fresh, model = encoder().eval(), apply_plan(encoder().eval(), name)
+    apply_plan(model, "plain")
+    assert kernels(model) == kernels(apply_plan(fresh, "plain"))
+    assert torch.equal(model(IDS, IDS > 0), fresh(IDS, IDS > 0))
+    (loss, gradients), (expected, others) = losses(model), losses(encoder())
+    assert torch.equal(loss, expected)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, others, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_and_gradients_are_those_of_the_plain_plan(name: str) -> None:
+    plain, model = encoder().double().eval(), apply_plan(encoder().double().eval(), name)
+    real = IDS > 0
+    torch.testing.assert_close(model(IDS, real)[real], plain(IDS, real)[real], atol=1e-10, rtol=1e-8)
+    (loss, gradients), (expected, others) = losses(model), losses(plain)
+    torch.testing.assert_close(loss, expected, atol=1e-10, rtol=1e-10)
+    for ours, theirs in zip(gradients, others, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_classes_forwards_weights_and_their_names_stay(name: str) -> None:
+    model = encoder()
+    classes, state = [type(part) for part in model.modules()], {k: v.clone() for k, v in model.state_dict().items()}
+    apply_plan(model, name)
+    assert [type(part) for part in model.modules()] == classes
+    assert not any("forward" in vars(part) for part in model.modules())
+    assert model.state_dict().keys() == state.keys()
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
+
+
+def test_a_context_gives_each_part_what_it_had() -> None:
+    for before in ("plain", "cpu-training"):
+        model = apply_plan(encoder(), before)
+        expected = kernels(model)
+        with suppress(RuntimeError), using(model, "cpu-inference"):
+            assert model.encoder.layout is unpadded_inference
+            model.encoder.block[0].attention.attend = explicit_attention
+            raise RuntimeError
+        assert model.encoder.block[0].attention.attend is explicit_attention  # put there meanwhile
+        model.encoder.block[0].attention.attend = expected[kernels(model).index(explicit_attention)]
+        assert kernels(model) == expected
+
+
+def test_two_contexts_that_overlap_leave_nothing_behind() -> None:
+    model = heedful.create("gpt-micro", seed=0)
+    expected = kernels(model)
+    first, second = decoding(model), decoding(model)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert kernels(model) == expected
+
+
+def test_print_shows_the_plan_and_the_kernels() -> None:
+    model = encoder()
+    plain = str(model)
+    assert "kernels=" not in plain
+    shown = str(apply_plan(model, "cpu-training"))
+    assert shown.splitlines()[1].strip() == "kernels='cpu-training'"
+    for kernel in ("layout=unpadded_training", "attend=blocked_row_attention", "dropout=cpu_dropout"):
+        assert kernel in shown
+    assert "kernels='plain'" in str(apply_plan(model, "plain"))
+    assert str(model).replace("  kernels='plain'\n", "") == plain
+    assert "kernels='cpu-inference'" in str(heedful.optimize(model))
+
+
+def test_a_part_of_ones_own_keeps_what_it_has() -> None:
+    class Own(Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
+        assert mask is None or isinstance(mask, str | Tensor)  # never a row's
+        return fused_attention(q, k, v, mask, scale, dropout)
+
+    model = encoder().eval()
+    block, plain = model.encoder.block[0], nn.Linear(128, 128)
+    block.attention.attend, block.attention.query, block.attention.value = attend, Own(128, 128), plain
+    block.feed_forward.down.linear = own = lambda x, weight, bias: F.linear(x, weight, bias)
+    block.feed_forward.dropout.forward = forward = lambda x: x
+    expected = model(IDS, IDS > 0)
+    for name in NAMES:
+        apply_plan(model, name)
+        assert block.attention.attend is attend
+        assert block.attention.query.linear is F.linear
+        assert block.attention.value is plain
+        assert block.feed_forward.down.linear is own
+        assert block.feed_forward.dropout.forward is forward
+        assert block.feed_forward.dropout.dropout is F.dropout
+        torch.testing.assert_close(model(IDS, IDS > 0), expected, atol=1e-5, rtol=1e-5)
+        model.train()
+        model(IDS, IDS > 0).sum().backward()
+        model.eval()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_and_pickles_keep_the_plan(name: str) -> None:
+    model = apply_plan(encoder().eval(), name)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert kernels(copied) == kernels(model)
+        assert torch.equal(copied(IDS, IDS > 0), model(IDS, IDS > 0))
+
+
+def test_a_plan_of_ones_own_and_an_unknown_one() -> None:
+    model = apply_plan(encoder(), Plan("mine", layout=unpadded_inference, attend=fused_row_attention))
+    assert (model.kernels, model.encoder.layout, model.encoder.dropout.dropout) == (
+        "mine",
+        unpadded_inference,
+        F.dropout,
+    )
+    with pytest.raises(heedful.HeedfulError, match="'plane'; did you mean 'plain'"):
+        apply_plan(model, "plane")
+
+
+def test_generation_chooses_unless_a_plan_was_applied(tmp_path: Path) -> None:
+    heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path)
+    ids = torch.tensor([[1, 2, 3]])
+    model, plain = heedful.from_pretrained(tmp_path), heedful.from_pretrained(tmp_path, kernels="plain")
+    assert (model.kernels, plain.kernels) == (AUTO, "plain")
+    seen: list[str] = []
+    for each in (model, plain):
+        handle = each.decoder.register_forward_hook(lambda *_, each=each: seen.append(each.kernels))
+        assert each.generate(ids, max_new_tokens=3).shape == (1, 6)
+        handle.remove()
+    assert [name for name, _ in itertools.groupby(seen)] == ["cpu-decoding", "plain"]
+    assert torch.equal(model.generate(ids, max_new_tokens=9), plain.generate(ids, max_new_tokens=9))
+    assert model.kernels == AUTO
+    assert model.decoder.layout is padded
+    with pytest.raises(heedful.HeedfulError, match="plain"):
+        heedful.from_pretrained(tmp_path, kernels="plane")
+
+
+def test_training_takes_the_plan_of_the_device_or_the_one_that_is_given() -> None:
+    assert apply_training_plan(encoder()).kernels == "cpu-training"
+    assert apply_training_plan(encoder(), rows_alike=False).encoder.layout is padded
+    assert apply_training_plan(encoder().to("meta")).kernels == "gpu"
+    assert kernels(apply_training_plan(encoder(), "plain")) == kernels(apply_plan(encoder(), "plain"))
+
+
+def test_a_run_with_plain_kernels_has_the_same_losses(tmp_path: Path) -> None:
+    data = tmp_path / "data.tsv"
+    lines = [f"{w} day {'and night ' * (n % 4)}{n}\t{w}\n" for w in ("good", "bad") for n in range(20)]
+    data.write_text("".join(lines), encoding="utf-8")
+    small = ["--preset=bert-tiny", "--model.dim=16", "--model.heads=2", "--tokenizer.size=60", "--max-steps=6"]
+    small += ["--model.dropout=0", "--training.log-every=1", "--training.evaluate-every=3"]
+    found = {}
+    for name in ("auto", "plain"):
+        out = tmp_path / name
+        run = ["train", "text-classification", "--train", str(data), "--out", str(out), *small]
+        assert cli.main([*run, "--training.kernels", name]) == 0
+        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        found[name] = [row["loss"] for row in rows if "loss" in row]
+        assert f'kernels = "{name}"' in (out / "run.toml").read_text(encoding="utf-8")
+    assert len(found["auto"]) >= 6
+    assert found["auto"] == pytest.approx(found["plain"], rel=1e-5)
