@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,27 @@ def test_transformers_divides_alike(tmp_path: Path) -> None:
 def test_a_size_that_is_none(size: Any, tmp_path: Path) -> None:
     with pytest.raises(heedful.HeedfulError, match=r"max_shard_size is .*; give a number of bytes, or a size such"):
         save(heedful.create(GPT, seed=0), tmp_path / "x", max_shard_size=size)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["-O"]], ids=["plain", "optimised"])
+def test_a_replaced_part_that_the_layout_lacks_is_an_error(options: list[str], tmp_path: Path) -> None:
+    """Its weights would be lost without a word: under python -O as well, where assertions vanish."""
+    code = """
+import sys, heedful
+from torch import nn
+model = heedful.create("gpt-micro", seed=0)
+model.decoder.block[0].feed_forward.gate = nn.Linear(2, 2)
+try:
+    model.save_pretrained(sys.argv[1])
+except heedful.HeedfulError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, *options, "-c", code, str(tmp_path / "x")], capture_output=True, text=True, check=True
+    )
+    for part in ("decoder.block.0.feed_forward.gate.weight", "replaced", "put the original part back"):
+        assert part in done.stdout
     assert not (tmp_path / "x").exists()
 
 

@@ -163,7 +163,12 @@ class ModelType:
             rule.write(remaining, head)
         for rule in reversed((*architecture.body, *self.rules)):
             rule.write(remaining, body)
-        assert not remaining, f"no rule of {self.name} writes {sorted(remaining)}"
+        if remaining:
+            names = ", ".join(sorted(remaining))
+            raise HeedfulError(
+                f"the layout {self.name!r} has no place for {names}; a part of the model was replaced: put the "
+                "original part back, or keep the weights with torch.save(model.state_dict(), ...)"
+            )
         prefix = self._prefix(architecture)
         return {prefix + name: tensor for name, tensor in body.items()} | head
 

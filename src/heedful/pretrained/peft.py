@@ -212,7 +212,8 @@ def adapter_files(
 ) -> tuple[dict[str, Any], Tensors]:
     """``adapter_config.json`` and the tensors of a model with an adapter, by PEFT's names, for ``folder``."""
     adapter = model.adapter
-    assert adapter is not None
+    if adapter is None:
+        raise HeedfulError("the model has no adapter; add one with heedful.adapters.add_adapter")
     if not model.source:
         raise HeedfulError(
             "the model was not read from a folder or the Hub, so its adapter has no base to name; "
@@ -224,7 +225,11 @@ def adapter_files(
     adapted = {name: parts for name, parts in modules(model, model_type, architecture).items() if parts[0] in low}
     tensors: Tensors = {}
     for name, parts in adapted.items():
-        assert len({id(low[path].lora_a) for path in parts}) == 1, f"{parts} are one map, but have several A"
+        if len({id(low[path].lora_a) for path in parts}) > 1:
+            raise HeedfulError(
+                f"{', '.join(parts)} are stored as one linear map, so they must share one lora_A; add the adapter with "
+                "heedful.adapters.add_adapter"
+            )
         tensors[PREFIX + name + LORA_A] = low[parts[0]].lora_a
         tensors[PREFIX + name + LORA_B] = torch.cat([low[path].lora_b for path in parts])
     tensors_of = stored(model)
