@@ -86,7 +86,7 @@ command()
 @pytest.mark.parametrize(
     ("module", "statuses"),
     [
-        ("heedful.cli.run", [-signal.SIGINT]),
+        ("heedful.cli.command_line", [-signal.SIGINT]),
         ("cyclopts", [-signal.SIGINT]),
         ("heedful.cli.parser", [-signal.SIGINT]),
         ("heedful.settings", [-signal.SIGINT]),

@@ -23,7 +23,8 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.errors import HeedfulError
-from heedful.export import engine, export
+from heedful.export import ctranslate2_writer as engine
+from heedful.export import export
 from heedful.models import Model, build
 from heedful.text import Tokenizer
 

@@ -168,7 +168,7 @@ def test_the_graph_gives_our_numbers(case: str, tmp_path: Path) -> None:
 
 def test_names_are_optimums(tmp_path: Path) -> None:
     """The three cases of inputs beside the plain one, from the configurations alone."""
-    from heedful.export.graph import names_of
+    from heedful.export.onnx_writer import names_of
 
     assert names_of(CASES["encoder, segments"][0]) == ("input_ids", "attention_mask", "token_type_ids")
     assert names_of(CASES["pair, sines"][0]) == ("input_ids", "attention_mask", "decoder_input_ids")
@@ -235,7 +235,7 @@ def test_weights_that_one_file_cannot_hold_leave_nothing(tmp_path: Path, monkeyp
         return {}
 
     save(randomised(CASES["pictures"][0]), tmp_path / "model")
-    monkeypatch.setattr("heedful.export.graph.write_file", written)
+    monkeypatch.setattr("heedful.export.onnx_writer.write_file", written)
     with pytest.raises(HeedfulError, match=r"leave \.onnx out of --out"):
         export(tmp_path / "model", "onnx", tmp_path / "big.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -31,15 +31,15 @@ TYPE_CHECKING = False  # as in typing, which is not imported before Ctrl-C is ha
 if TYPE_CHECKING:
     from typing import Any
 
+    from heedful.cli.command_line import main
     from heedful.cli.commands import app
-    from heedful.cli.run import main
 
 __all__ = ["app", "command", "main"]
 
 
 def __getattr__(name: str) -> Any:
     """Imports the app and ``main`` when they are asked for: before, ``command`` hears Ctrl-C."""
-    homes = {"app": "heedful.cli.commands", "main": "heedful.cli.run"}
+    homes = {"app": "heedful.cli.commands", "main": "heedful.cli.command_line"}
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(homes[name]), name)

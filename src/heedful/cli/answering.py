@@ -9,7 +9,7 @@ from typing import Annotated, Literal, cast
 
 from cyclopts import Parameter
 
-from heedful.cli.options import check_file, check_model
+from heedful.cli.arguments import check_file, check_model
 from heedful.cli.parser import Answering, Decoding, Device, Dtype, Json
 from heedful.cli.processes import rank, several
 from heedful.errors import HeedfulError

@@ -9,10 +9,10 @@ from heedful.cli.answering import nearest, predict
 from heedful.cli.doctor import doctor
 from heedful.cli.evaluation import compare, evaluate
 from heedful.cli.export import export
-from heedful.cli.lists import list_presets, list_recipes, list_tasks
-from heedful.cli.looking import inspect, summary
+from heedful.cli.information import list_presets, list_recipes, list_tasks
+from heedful.cli.inspection import inspect, summary
 from heedful.cli.parser import app
-from heedful.cli.training import audit, demo, train, watch
+from heedful.cli.train import audit, demo, train, watch
 from heedful.cli.verification import proofs
 
 __all__ = ["app"]

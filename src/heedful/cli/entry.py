@@ -33,13 +33,13 @@ def command() -> NoReturn:
     if heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process at once, and quietly
     _open_streams()
-    from heedful.cli import processes, run
+    from heedful.cli import command_line, processes
 
     processes.started = started
     try:
         if heard:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        status = run.process()
+        status = command_line.process()
     except KeyboardInterrupt:
         print("heedful: stopped", file=sys.stderr)
         status = STOPPED
@@ -48,7 +48,7 @@ def command() -> NoReturn:
     _flush()
     if processes.several():
         if status and processes.rank():
-            run.wait_for_the_first()
+            command_line.wait_for_the_first()
         os._exit(status)
     sys.exit(status)
 

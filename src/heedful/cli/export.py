@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.options import check_model
+from heedful.cli.arguments import check_model
 from heedful.cli.parser import Json
 from heedful.util.terminal import to_json
 

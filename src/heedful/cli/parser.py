@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter, default_name_transform
 
 from heedful import __version__
-from heedful.cli.options import read_file, refuse_fractions, try_without_a_folder
+from heedful.cli.arguments import read_file, refuse_fractions, try_without_a_folder
 from heedful.settings import (
     AnsweringSettings,
     AveragingSettings,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from heedful.cli.options import check_model
+from heedful.cli.arguments import check_model
 from heedful.cli.parser import Json, app
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings

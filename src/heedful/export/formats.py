@@ -29,8 +29,12 @@ class Format:
 
 FORMATS: Mapping[str, Format] = {
     "hf": Format("heedful.export.hugging_face", options=("dtype",)),
-    "ctranslate2": Format("heedful.export.engine", options=("quantization",), needs=("ctranslate2", "transformers")),
-    "onnx": Format("heedful.export.graph", needs=("onnx", "onnxscript"), extension=".onnx"),
+    "ctranslate2": Format(
+        "heedful.export.ctranslate2_writer",
+        options=("quantization",),
+        needs=("ctranslate2", "transformers"),
+    ),
+    "onnx": Format("heedful.export.onnx_writer", needs=("onnx", "onnxscript"), extension=".onnx"),
 }
 FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf")  # extensions that no folder is meant to have
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.options import check_model
+from heedful.cli.arguments import check_model
 from heedful.cli.parser import Device, Json
 from heedful.errors import HeedfulError, nearest
 from heedful.settings import DecodingSettings

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heedful.cli import processes
-from heedful.cli.options import check_file, check_model, check_out
+from heedful.cli.arguments import check_file, check_model, check_out
 from heedful.cli.parser import Flattened, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError

@@ -13,8 +13,8 @@ from io import TextIOWrapper
 
 from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
+from heedful.cli.arguments import by_flags, join_dashes, likely
 from heedful.cli.commands import app
-from heedful.cli.options import by_flags, join_dashes, likely
 from heedful.cli.processes import check_shared, rank, several, wait_passively
 from heedful.errors import HeedfulError, shortened
 
