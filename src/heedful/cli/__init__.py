@@ -1,23 +1,25 @@
-"""The command line: parses, calls, prints. What is wrong with the options is said before anything slow is imported.
+"""The command line: parses, calls, prints. It checks options before it imports anything slow.
 
 Every command prints for people, and with ``--json`` one JSON object (``predict``: a line an input) and nothing else on
-standard output. An error is one line on standard error with exit status 2; ``HEEDFUL_DEBUG=1`` shows where it arose.
+standard output. An error is one line on standard error with exit status 2; ``HEEDFUL_DEBUG=1`` shows its traceback.
 
     entry         ``command``: the process, its standard streams, Ctrl-C from its first moment on
-    run           ``main``: one command line, its errors as one line, its exit status
-    commands      which command is which function
-    parser        the app, and the options of several commands
-    processes     those that ``torchrun`` started together: who speaks, what they may share
-    training      train, audit, watch, demo
+    command_line  ``main``: runs one command line; errors as one line, exit status
+    commands      the table of commands
+    parser        the app, and options that several commands share
+    arguments     checks and completion of options, --config files
+    processes     processes that ``torchrun`` started: which one prints
+    train         train, audit, watch, demo
     answering     predict, nearest
     evaluation    evaluate, compare
+    scores        metrics as text
     verification  verify, verify resume
-    looking       summary, inspect
+    inspection    summary, inspect
     export        export
-    lists         presets, recipes, tasks
-    doctor        doctor
+    information   presets, recipes, tasks, doctor
 
-The work is done in other rooms, which a command imports once its options are checked. No room imports this one.
+To add a command, write a function whose signature is the options and whose docstring is the help, and a line in
+``commands``. No room imports this one.
 """
 
 from __future__ import annotations

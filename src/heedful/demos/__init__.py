@@ -1,14 +1,15 @@
-"""The first minutes: a model of each family learns from data that comes along, and shows what it can do.
+"""Demos: a small model of each family, trained in minutes on data that comes with the package.
 
-Here live what a demo is and the steps that all take (`show.py`), and the four: `dates.py` (encoder-decoder),
-`languages.py` (encoder), `code.py` (decoder), `digits.py` (vision). Nothing imports them but the command line.
+    definitions  the four demos: dates, languages, code, digits
+    show         the steps of every demo: train, score, print, draw
+
+Only the command line imports them. To add a demo, write its function in ``definitions`` and its name in ``DEMOS``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from heedful.errors import HeedfulError, nearest
@@ -38,10 +39,10 @@ def demo(
     """
     if name not in DEMOS:
         raise HeedfulError(f"unknown demo {name!r}; {nearest(name, DEMOS)}")
+    from heedful.demos import definitions
     from heedful.demos.show import show
 
-    made = import_module(f"heedful.demos.{name}").demo(**choices)
-    return show(made, out, say, quiet)
+    return show(getattr(definitions, name)(**choices), out, say, quiet)
 
 
 def all_demos(say: Callable[[str], None] = print, quiet: bool = False) -> dict[str, Any]:
