@@ -36,7 +36,7 @@ MODULES = {  # old: new
     "views.steps": "views.steps_html",
     "views.watch": "views.watch_html",
 }
-ATTRIBUTES = {"inference.prepare": "kernels.optimize:prepare"}  # old: module and name
+ATTRIBUTES = {"inference.prepare": "kernels.optimize:optimize"}  # old: module and name
 
 
 def new_name(module: str) -> str | None:
