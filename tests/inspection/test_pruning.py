@@ -34,8 +34,7 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.inspection import intervene
-from heedful.inspection.kept import heads_kept
-from heedful.inspection.pruning import prune
+from heedful.inspection.pruning import heads_kept, prune
 from heedful.models import Model, build
 
 STACK = StackConfig(dim=24, depth=3, heads=4, ff_dim=10)
