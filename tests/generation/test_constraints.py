@@ -10,8 +10,8 @@ import torch
 
 import heedful
 from heedful.errors import HeedfulError
-from heedful.generation import constraints as ours
 from heedful.generation import decode
+from heedful.generation import processors as ours
 from heedful.generation.processors import LogitNormalization
 from heedful.pretrained import load
 

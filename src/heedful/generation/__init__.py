@@ -1,10 +1,13 @@
-"""Generation: tokens after tokens, for decoders and encoder-decoders.
+"""Decoding for decoders and encoder-decoders.
 
-``decode`` the public calls, with the table of the methods: ``one_by_one`` the loop of greedy decoding and sampling,
-``assisted`` the same with proposed tokens, ``contrastive``, ``beam`` the search, ``groups`` and ``words`` its kinds;
-``run`` what each is given; ``source`` a model with its memory, the one place that tells the two families apart;
-``processors`` what changes scores; ``sampling`` the choice of a token; ``options`` their names, checked. It receives
-models and imports none; every method must give a row the same result alone and in any batch.
+- ``decode``: the public calls, the table of methods, and length limits; ``options``: decoding options, validated;
+- ``sampling`` (greedy decoding, too), ``assisted``, ``contrastive``, ``beam``, ``diverse_beam``, ``constrained_beam``:
+  the methods, one a file; ``method``: what each receives and returns;
+- ``source``: a model with its cache, the one place that distinguishes the two families;
+- ``processors``: change scores before a token is chosen; ``token_choice``: chooses it;
+- ``stopping``: stop strings; ``incremental_text``: text of tokens as they arrive.
+
+This room receives models and imports none. Every method must give a row the same result alone and in any batch.
 """
 
 from heedful.generation.decode import Generated, decode, generate, stream

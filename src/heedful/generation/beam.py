@@ -36,11 +36,6 @@ def candidates(
     return best, place // values.size(1), tokens.view(len(running), -1).gather(1, place)
 
 
-def _pick(tensor: Tensor, index: Tensor) -> Tensor:
-    """Rows ``index`` (S, k) of ``tensor`` (S, K, N)."""
-    return tensor.gather(1, index[:, :, None].expand(-1, -1, tensor.size(2)))
-
-
 def seated(parents: Tensor) -> Tensor:
     """The order (S, K) in which as many beams as can stand where their ``parents`` (S, K) stood: one child of each.
 
@@ -102,7 +97,7 @@ def beam_search(
             sums, parents, tokens = candidates(log_p, running, count)
         else:
             sums, parents, tokens = candidates(logits, running, count, less)
-        made, told = _pick(history, parents), _pick(said, parents)
+        made, told = pick(history, parents), pick(said, parents)
         made[:, :, width + step - 1] = tokens
         if logprobs:
             sentences = torch.arange(len(tokens), device=tokens.device)[:, None]
@@ -115,7 +110,7 @@ def beam_search(
         # finished: those among the first K continuations, joined with what was found before
         ripe = stopping & (torch.arange(stopping.size(1), device=end.device) < beams) & ~done[:, None]
         scores, place = torch.cat((scores, (sums / step**penalty).masked_fill(~ripe, NEVER)), 1).topk(beams)
-        found, found_said = _pick(torch.cat((found, made), 1), place), _pick(torch.cat((found_said, told), 1), place)
+        found, found_said = pick(torch.cat((found, made), 1), place), pick(torch.cat((found_said, told), 1), place)
 
         # running: the first K others, each where its parent stood, so that little moves
         before = running.size(1)
@@ -123,7 +118,7 @@ def beam_search(
         if running.size(1) == before:
             order = seated(parents.gather(1, place))
             running, place = running.gather(1, order), place.gather(1, order)
-        history, said, parents = _pick(made, place), _pick(told, place), parents.gather(1, place)
+        history, said, parents = pick(made, place), pick(told, place), parents.gather(1, place)
         most = running.amax(1)
 
         worst = scores.amin(1)  # −∞ until K are found
@@ -158,3 +153,52 @@ def beam_search(
     best = options.num_return_sequences
     ids, scores, said = (result[:, :best].flatten(0, 1) for result in results)
     return ids, scores, said
+
+
+def pick(tensor: Tensor, index: Tensor) -> Tensor:
+    """Rows ``index`` (S, k) of ``tensor`` (S, K, N)."""
+    return tensor.gather(1, index[:, :, None].expand(-1, -1, tensor.size(2)))
+
+
+class Finished:
+    """The ``count`` best finished rows of each sentence, of rows like ``ids`` (S, 1, N) and ``said`` (S, 1, N).
+
+    Attributes:
+        ids: (S, K, N).
+        said: (S, K, N) log p of each token, or nothing.
+        scores: (S, K), best first; −∞ until there are so many.
+        done: (S,) no more is looked for.
+    """
+
+    def __init__(self, options: Options, count: int, ids: Tensor, said: Tensor, like: Tensor) -> None:
+        self.options = options
+        self.ids, self.said = ids.repeat(1, count, 1), said.repeat(1, count, 1)
+        self.scores = like.new_full((len(ids), count), NEVER)
+        self.done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+
+    def add(self, sums: Tensor, ids: Tensor, said: Tensor, ripe: Tensor, step: int) -> None:
+        """Continuations with ``sums`` (S, C), of which the ``ripe`` (S, C) have ended with token ``step``."""
+        new = (sums / step**self.options.length_penalty).masked_fill(~ripe | self.done[:, None], NEVER)
+        self.scores, place = torch.cat((self.scores, new), 1).topk(self.scores.size(1))
+        self.ids, self.said = pick(torch.cat((self.ids, ids), 1), place), pick(torch.cat((self.said, said), 1), place)
+
+    def settle(self, running: Tensor, limits: Tensor, step: int) -> None:
+        """Whether the best ``running`` sum (S,) can still enter, as ``early_stopping`` reckons it."""
+        worst, penalty = self.scores[:, -1], self.options.length_penalty
+        if self.options.early_stopping is True:
+            hope = torch.where(worst > NEVER, NEVER, running)
+        else:
+            longest = limits if self.options.early_stopping == "never" and penalty > 0 else step
+            hope = running / longest**penalty
+        self.done = self.done | (hope <= worst)
+
+    def put(self, other: Finished, rows: Tensor) -> None:
+        """What ``other`` has found, at ``rows`` (S',)."""
+        self.ids[rows], self.said[rows], self.scores[rows] = other.ids, other.said, other.scores
+
+    def part(self, rows: Tensor) -> Finished:
+        """Of sentences ``rows`` alone."""
+        made = Finished(self.options, 0, self.ids[rows, :1], self.said[rows, :1], self.scores)
+        made.ids, made.said = self.ids[rows], self.said[rows]
+        made.scores, made.done = self.scores[rows], self.done[rows]
+        return made

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.beam import candidates
-from heedful.generation.finished import NEVER, Finished, pick
+from heedful.generation.beam import NEVER, Finished, candidates, pick
 from heedful.generation.method import Made, Run
 from heedful.generation.processors import process
 from heedful.generation.source import NONE

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from heedful.generation.beam import candidates
-from heedful.generation.finished import NEVER, Finished, pick
+from heedful.generation.beam import NEVER, Finished, candidates, pick
 from heedful.generation.method import Made, Run
 from heedful.generation.processors import process
 from heedful.generation.source import NONE

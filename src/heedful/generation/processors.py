@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from heedful.errors import HeedfulError
+from heedful.generation.options import Options
+from heedful.generation.source import NONE, Source
 from heedful.generation.token_choice import log_sums, top
 
 Processor = Callable[[Tensor, Tensor], Tensor]
@@ -173,3 +176,160 @@ def process(processors: Sequence[Processor], history: Tensor, scores: Tensor) ->
     for processor in processors:
         scores = processor(history, scores)
     return scores
+
+
+def _ids(tokens: Sequence[int], scores: Tensor) -> Tensor:
+    """Those of ``tokens`` that the scores (R, V) have; others can never come."""
+    return torch.tensor([i for i in tokens if 0 <= i < scores.size(1)], dtype=torch.int64, device=scores.device)
+
+
+def _banned(scores: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
+    """Scores (R, V), −∞ for ``tokens`` in the ``rows`` (R,) where it is True."""
+    scores[:, tokens] = scores[:, tokens].masked_fill(rows[:, None], NEVER)
+    return scores
+
+
+@dataclass(frozen=True)
+class MinLength:
+    """No end token before a row has ``least`` tokens, its prompt counted."""
+
+    least: int
+    end: Sequence[int]
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        short = (history != NONE).sum(1) < self.least
+        return _banned(scores, _ids(self.end, scores), short)
+
+
+@dataclass(frozen=True)
+class EncoderNoRepeatNGram:
+    """No token that would complete an n-gram of what was given: an encoder-decoder's source, a decoder's prompt."""
+
+    size: int
+    source: Source
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        given = self.source.given[self.source.origin]
+        if min(history.size(1) + 1, given.size(1)) < self.size:
+            return scores
+        suffix = history[:, history.size(1) - self.size + 1 :]  # (R, n − 1)
+        return scores.masked_fill_(marked(again(given, suffix), scores.size(1)), NEVER)
+
+
+@dataclass(frozen=True)
+class NoBadWords:
+    """None of these ``words``, each one token or several: its last token never follows the others."""
+
+    words: Sequence[Sequence[int]]
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        for *before, last in self.words:
+            if last >= scores.size(1) or len(before) > history.size(1):
+                continue
+            wanted = torch.tensor(before, dtype=torch.int64, device=history.device)
+            there = history[:, history.size(1) - len(before) :].eq(wanted).all(1)
+            scores[:, last].masked_fill_(there, NEVER)
+        return scores
+
+
+@dataclass(frozen=True)
+class SuppressTokens:
+    """None of these ``tokens``."""
+
+    tokens: Sequence[int]
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        return scores.index_fill_(1, _ids(self.tokens, scores), NEVER)
+
+
+@dataclass(frozen=True)
+class SuppressTokensAtBegin:
+    """None of these ``tokens`` as the first new one; as the second, where the first is ``forced``."""
+
+    tokens: Sequence[int]
+    forced: bool
+    source: Source
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        alone = self.source.counts[self.source.origin] == 1  # only there a first token is forced
+        begins = (alone & self.forced).long() == history.size(1) - self.source.prompt.size(1)
+        return _banned(scores, _ids(self.tokens, scores), begins)
+
+
+def _forced(name: str, tokens: Sequence[int], rows: Tensor, scores: Tensor) -> Tensor:
+    """Scores (R, V): in ``rows`` (R,) boolean 0 for ``tokens`` and −∞ for all others."""
+    for token in tokens:
+        if token >= scores.size(1):
+            raise HeedfulError(f"{name} is {token}, but the model has {scores.size(1)} tokens; set another, or None")
+    only = torch.full_like(scores[:1], NEVER).index_fill(1, _ids(tokens, scores), 0.0)
+    return torch.where(rows[:, None], only, scores)
+
+
+@dataclass(frozen=True)
+class ForcedBOSToken:
+    """After a single token (an encoder-decoder's start token) nothing but ``token``."""
+
+    token: int
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        return _forced("forced_bos_token_id", [self.token], (history != NONE).sum(1) == 1, scores)
+
+
+@dataclass(frozen=True)
+class ForcedEOSToken:
+    """As the last token that a row may have (``limits``, (B,), new ones of each prompt) nothing but ``tokens``."""
+
+    tokens: Sequence[int]
+    limits: Tensor
+    source: Source
+
+    def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
+        """Scores (R, V)."""
+        made = history.size(1) - self.source.prompt.size(1)
+        return _forced("forced_eos_token_id", self.tokens, self.limits[self.source.origin] == made + 1, scores)
+
+
+def processors_of(options: Options, source: Source, limits: Tensor, end: Sequence[int]) -> list[Processor]:
+    """Those that change something; ``limits`` (B,) are the new tokens each prompt may have, ``end`` the end ids."""
+    prompt = source.prompt.size(1)
+    words = [word for word in options.bad_words_ids if list(word) not in [[number] for number in end]]
+    first, last = options.forced_bos_token_id, options.forced_eos_token_id
+    late = () if last is None else (last,) if isinstance(last, int) else tuple(last)
+    begin = options.begin_suppress_tokens
+    alone = [word[0] for word in words if len(word) == 1]
+    banned = {"bad_words_ids": alone, "suppress_tokens": options.suppress_tokens, "begin_suppress_tokens": begin}
+    if source.vocabulary and {*range(source.vocabulary)} <= set().union(*banned.values()):
+        names = " and ".join(name for name, tokens in banned.items() if tokens)
+        raise HeedfulError(f"{names} leaves none of the {source.vocabulary} tokens that could come; take some out")
+    wanted: list[tuple[object, Processor]] = [
+        (options.repetition_penalty != 1, RepetitionPenalty(options.repetition_penalty)),
+        (
+            options.presence_penalty or options.frequency_penalty,
+            CountPenalty(prompt, options.presence_penalty, options.frequency_penalty),
+        ),
+        (options.no_repeat_ngram_size, NoRepeatNGram(options.no_repeat_ngram_size)),
+        (
+            options.encoder_no_repeat_ngram_size,
+            EncoderNoRepeatNGram(options.encoder_no_repeat_ngram_size, source),
+        ),
+        (words, NoBadWords(words)),
+        (options.min_length and end, MinLength(options.min_length, end)),
+        (options.min_new_tokens and end, MinNewTokens(prompt, options.min_new_tokens, end)),
+        (first is not None, ForcedBOSToken(first or 0)),
+        (late, ForcedEOSToken(late, limits, source)),
+        (options.suppress_tokens, SuppressTokens(options.suppress_tokens)),
+        (begin, SuppressTokensAtBegin(begin, first is not None, source)),
+        (options.temperature != 1, Temperature(options.temperature)),
+        (options.top_k and options.method == "sampling", TopK(options.top_k)),
+        (options.top_p < 1, TopP(options.top_p)),
+        (options.min_p, MinP(options.min_p)),
+        (options.typical_p < 1, TypicalP(options.typical_p)),
+        (options.renormalize_logits, LogitNormalization()),
+    ]
+    return [processor for wanting, processor in wanted if wanting]

@@ -1,16 +1,16 @@
-"""Looking inside: what a model computes, seen, changed, measured and counted.
+"""Inspection: records, changes, measures and counts what a model computes.
 
-- ``paths``: which tensors there are, and what they are called;
-- ``record``, ``observe``: see them; ``tape`` puts what a generation showed in order; ``intervene``: change them;
-  ``taps``, ``weights``: how readers and changers are put at a model's tensors, and taken away;
-- ``attention_maps``, ``alignment``, ``head_scores``, ``finding``: what patterns say, and which head does what;
-- ``lens``, ``gradients``: what each layer would say, and what an answer hangs on;
-- ``ablation``, ``importance``, ``pruning`` (``kept``): what parts are worth, and a smaller model without some;
-- ``embeddings``, ``positions``, ``images``: what tables hold;
+- ``tensor_paths``: the tensors that can be recorded, and their names;
+- ``record`` reads tensors (``tape`` orders those of a generation), ``intervene`` changes them; ``taps`` and
+  ``attention_weights`` attach readers and editors to a model, and detach them;
+- ``attention_maps``, ``alignment``, ``head_scores``, ``find_heads``: measures of attention patterns and heads;
+- ``logit_lens``, ``gradients``: predictions of each layer, and attributions of an output to the input;
+- ``ablation``, ``importance``, ``pruning``: the effect of removing parts, and smaller models without them;
+- ``embedding_space``, ``position_tables``, ``image_patches``: contents of embedding and position tables;
 - ``summary``: layers, shapes, parameters, operations, memory;
-- ``evaluating``: evaluation mode while one looks.
+- ``eval_mode``: puts a model in evaluation mode for a while.
 
-Nothing here knows a tokenizer, a task or a picture: tensors in, tensors out.
+Tensors in, tensors out: nothing here knows a tokenizer, a task or a picture.
 """
 
 from heedful.inspection.ablation import ablate

@@ -1,9 +1,8 @@
-"""The summary: what a model is made of, without its weights.
+"""Model summary: layers, shapes, parameters, operations and memory, without allocating weights.
 
-- ``counted``: the function itself, over one forward on the meta device;
-- ``source``: a module without weights, of a preset, a configuration or a folder;
-- ``layers``: what runs inside each module; ``memory``: bytes; ``kernels``: where attention has no fused one;
-- ``table``: what it found, and how that is shown.
+- ``count``: the public function, over one forward on the meta device;
+- ``weightless``: a module on the meta device, of a preset, a configuration or a folder;
+- ``memory``: bytes, and attention without a fused kernel; ``table``: the result, and how it is printed.
 """
 
 from heedful.inspection.summary.count import summary
