@@ -1,4 +1,4 @@
-"""Errors for people: one line that says what was found, where, and what to do."""
+"""`HeedfulError`, a one-line error for users, and helpers for messages."""
 
 from __future__ import annotations
 

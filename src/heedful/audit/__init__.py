@@ -1,5 +1,5 @@
-"""The data, looked at before the time is spent: ``heedful audit`` and the lines at the head of a run.
+"""Checks of the data before training: ``heedful audit``, and the warnings at the start of a run.
 
-Here live `audit` (audit.py), what rows tell by themselves (rows.py, characters.py) and beside each other (near.py),
-what the model would be given of them (tokens.py), and what a finding is (finding.py).
+audit.py runs the checks. One file a check: duplicates.py, characters.py, near_duplicates.py, labels.py, tagged_words.py,
+images.py, encoded_lengths.py. findings.py holds their result, ``Finding``.
 """

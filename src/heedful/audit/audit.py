@@ -1,4 +1,4 @@
-"""``heedful audit``: everything that can be known of the data without training."""
+"""``heedful audit``: all checks of the data of a run, without training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Characters that are seldom meant: broken ones, invisible ones, text that was decoded wrongly."""
+"""Suspicious characters: broken, invisible, or decoded with the wrong encoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rows tell before any tokenizer reads them: what comes twice, what is copied, what leaks."""
+"""Checks of rows: duplicates, contradictions, copies, and leakage into validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model would be given of the data: lengths, cuts, unknown tokens, rows in which nothing is learned."""
+"""Checks of encoded examples: lengths, truncation, unknown tokens, examples without a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit finds: one line each, with its number, where it stands, and what to do."""
+"""`Finding`: result of a check, with its count, places and remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What images tell: their sizes and colours, which are of a shape or a kind that little is learned of."""
+"""Checks of images: sizes, colours, odd shapes and several frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What labels tell: how they are spread, which are misspelt, which validation alone has."""
+"""Checks of labels: distribution, misspellings, and labels that only validation has."""
 
 from __future__ import annotations
 

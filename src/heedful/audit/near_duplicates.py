@@ -1,4 +1,4 @@
-"""Examples that are nearly the same: but for case, blanks, signs and digits, or in most of their pieces."""
+"""Near-duplicates: texts equal but for case, blanks, signs and digits, or with most n-grams in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings on tagged words: a prefix that nearly all words share, labels that stand on one word alone."""
+"""Checks of tagged words: a prefix common to all words, labels that occur with one word only."""
 
 from __future__ import annotations
 

@@ -1,10 +1,15 @@
-"""Rows of text, labels and images: reading what people have, holding some back, and the sets of the package itself.
+"""Rows of text, labels and images: readers, splits, augmentation, batches and the built-in sets.
 
-Here live `read` and `parts` (readers.py, over files.py, tables.py, documents.py, images.py, hub_sets.py), what is read
-when it is asked for (`Picture`, pictures.py; texts, pieces.py and shelves.py), `split` (split.py), the built-in sets
-(builtin.py, over a file for each), what is drawn anew in each epoch (augment.py) and the plan of batches (batching.py).
-A leaf: it may import `heedful.errors`, `heedful.util`, the standard library, and, when they are needed, `numpy`, `PIL`,
-`babel`, `pyarrow`, `zstandard` and `sklearn`; it knows nothing of tokenizers, models or tasks.
+- readers: ``read`` and ``parts`` (readers.py, over text_files.py, tables.py, records.py, documents.py, images.py,
+  conll.py, squad.py, conversations.py, hub_sets.py)
+- rows: ``Row``, ``Rows`` (rows.py); images decoded on access: ``Picture`` (pictures.py); texts read on access:
+  lazy_texts.py; columns of a table: columns.py; labels and numbers in cells: cells.py
+- training: ``split`` (split.py), batches (batching.py), windows of tokens (token_stream.py), masking (masking.py),
+  augmentation (augment.py)
+- built-in sets: builtin/, a file each
+
+A leaf: it imports ``heedful.errors``, ``heedful.util``, the standard library and, on first use, ``numpy``, ``PIL``,
+``babel``, ``pyarrow``, ``zstandard`` and ``sklearn``. It knows nothing of tokenizers, models or tasks.
 """
 
 from heedful.data.pictures import Picture

@@ -1,7 +1,7 @@
-"""Images brought to one size and scale, and changed at random while they are learned from.
+"""Images resized, normalised and augmented: crop, flip, erase, mixup and RandAugment (Cubuk et al. 2020).
 
-Batches are uint8 (B, C, H, W), C = 1 or 3, and are never changed in place; all that is random is drawn from the
-`numpy.random.Generator` given, so the same generator gives the same images.
+Batches are uint8 (B, C, H, W), C = 1 or 3, and are never changed in place. All randomness comes from the given
+`numpy.random.Generator`: the same generator gives the same images.
 """
 
 from __future__ import annotations

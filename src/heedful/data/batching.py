@@ -1,4 +1,4 @@
-"""Which examples go into a batch together: examples of like length under a budget of tokens.
+"""Batches of examples of similar length under a token budget.
 
 A plan is a list of index arrays. It is a pure function of the lengths, the budget, the seed and the epoch, so a run can
 be taken up again in the middle of an epoch without having stored it.

@@ -1,4 +1,4 @@
-"""Labels: what a cell of a table or a value of JSON or Parquet says of the class, or the classes, of its row."""
+"""Cells of tables, JSON and Parquet read as labels or numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guesses from their content which columns of a table a task needs, where neither names nor a person say so."""
+"""Column inference: which columns of a table a task needs, guessed from names and content."""
 
 from __future__ import annotations
 

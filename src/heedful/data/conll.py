@@ -1,4 +1,4 @@
-"""Sentences of words with a tag each: CoNLL files, a word a line, and JSON lines and Parquet with lists."""
+"""Readers of tagged words: CoNLL files with a word a line, JSON lines and Parquet with lists."""
 
 from __future__ import annotations
 

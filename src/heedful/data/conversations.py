@@ -1,4 +1,4 @@
-"""Instructions and conversations: tables with a prompt and its completion, or with messages, a row each."""
+"""Readers of instructions and conversations: a prompt and its completion, or messages, in each row."""
 
 from __future__ import annotations
 

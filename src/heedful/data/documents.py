@@ -1,4 +1,4 @@
-"""Documents: whole texts, from files, folders, tables or standard input."""
+"""Readers of documents: whole texts from files, folders, tables or standard input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form of a data file: by its extension, or recognised by its content where the extension says nothing."""
+"""File format of a data file, from its extension or its content."""
 
 from __future__ import annotations
 

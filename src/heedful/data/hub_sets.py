@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, accepted wherever a file is: ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]``."""
+"""Data sets of the Hugging Face Hub: ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]`` in place of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of images and of labels, in the shapes and types in which they are stored, brought to one."""
+"""Images and labels in arrays: IDX files (MNIST), NumPy's ``.npz``, and arrays of any usual shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of images in which a sub-folder's name is the label."""
+"""Image folders: the name of a sub-folder is the label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images with their labels, as rows, from whatever they are kept in: folders, IDX, `.npz`, tables, single files."""
+"""Readers of images and labels: folders, IDX, ``.npz``, tables and single files."""
 
 from __future__ import annotations
 

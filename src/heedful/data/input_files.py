@@ -1,4 +1,4 @@
-"""Files of inputs that are to be answered, read one after the other: a file may be larger than the memory."""
+"""Input files for prediction and evaluation, streamed: a file may be larger than memory."""
 
 from __future__ import annotations
 

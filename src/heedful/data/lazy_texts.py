@@ -1,4 +1,4 @@
-"""Texts larger than memory: a file cut into pieces that are read whenever they are asked for, and forgotten."""
+"""Texts larger than memory: pieces of files, JSON lines and Parquet rows, read on access."""
 
 from __future__ import annotations
 

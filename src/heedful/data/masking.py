@@ -1,4 +1,4 @@
-"""Hiding tokens so that a model learns to fill them in: single ones, whole words, or spans of words.
+"""Masked-token selection for masked language models and T5's span corruption.
 
 Shapes: B windows, T tokens of the longest with its padding, V tokens in the vocabulary.
 """

@@ -1,4 +1,4 @@
-"""`Picture`: an image that is decoded when it is asked for, whatever it is stored as."""
+"""`Picture`: an image that is decoded on access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`read`: whatever a person gives as data, as rows."""
+"""`read`: rows from paths, standard input, built-in sets, the Hub or Python objects."""
 
 from __future__ import annotations
 

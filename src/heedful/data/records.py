@@ -1,4 +1,4 @@
-"""JSON lines and Parquet as (line, record): a row as a dictionary of whatever types the file has."""
+"""JSON lines and Parquet as (line, record); a record is a dictionary of the file's own types."""
 
 from __future__ import annotations
 

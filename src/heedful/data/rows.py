@@ -1,4 +1,4 @@
-"""What every reader gives: rows that know where they came from."""
+"""`Row` and `Rows`: values with the file and line that they come from."""
 
 from __future__ import annotations
 

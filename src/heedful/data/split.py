@@ -1,4 +1,4 @@
-"""Holding rows, or a part of a text, back for validation without letting anything stand on both sides."""
+"""Validation split of rows or of a text, without any row on both sides."""
 
 from __future__ import annotations
 

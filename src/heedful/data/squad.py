@@ -1,4 +1,4 @@
-"""Questions, each with a text and the pieces of it that answer: SQuAD's JSON, and tables."""
+"""Readers of question answering: SQuAD's JSON, and tables with a question, a context and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: TSV, CSV, JSON lines and Parquet as (line, values) with the wanted columns found."""
+"""Tables: TSV, CSV, JSON lines and Parquet as (line, values of the wanted columns)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening text files as people have them: compressed or not, with every way they can be broken said in one line."""
+"""Text files, compressed or not, opened and decoded with one-line errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long row of tokens, read through windows: the examples of a language model."""
+"""Token streams: tokens cached on disk, and windows over them for language models."""
 
 from __future__ import annotations
 

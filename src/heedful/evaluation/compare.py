@@ -1,4 +1,4 @@
-"""Two model folders on the same examples: which is better, whether that may be chance, and where they differ."""
+"""``heedful compare``: two models on the same examples, with intervals and the examples that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole evaluation: a model folder, a file of examples, the task's metrics."""
+"""``heedful evaluate``: a model folder on a file of examples, with the metrics of its task."""
 
 from __future__ import annotations
 

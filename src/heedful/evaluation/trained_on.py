@@ -1,4 +1,4 @@
-"""The rows that a model was trained on, by their hashes: so that a score on them is not taken for one on new rows.
+"""Hashes of training rows, to count evaluated rows that the model was trained on.
 
 Two rows are the same where a model is asked the same, by the rule of the audit (:mod:`heedful.audit.duplicates`):
 letters in whichever case, blanks as one. Of documents the first 4,096 characters are compared, since the last part of

@@ -1,5 +1,5 @@
-"""Metrics: numbers and texts in, numbers out, as the field computes them, with confidence intervals and the verdict.
+"""Metrics: numbers and texts in, numbers out, with confidence intervals and the verdict on a model.
 
-Each file holds one kind of metric. ``scored`` is what they share: a metric that can be computed for any choice of the
-examples, which intervals (``intervals``) and paired comparisons (``paired``, ``verdict``) resample. No torch.
+A file a kind of metric. ``example_scores`` is their common base: metrics of any choice of examples, which intervals
+(``intervals``) and paired comparisons (``paired``, ``verdict``) resample. No torch.
 """

@@ -1,4 +1,4 @@
-"""Scores of classifiers from counts, and their surest mistakes."""
+"""Classification metrics from counts, per-example scores and the most confident mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags of words: the entities they tell, and precision, recall and F1 of these as CoNLL's scorer counts them.
+"""Entities in tag sequences, and their precision, recall and F1 as CoNLL's scorer counts them.
 
 An entity is right where its kind and both its ends are (Tjong Kim Sang and De Meulder 2003, section 2.3).
 """

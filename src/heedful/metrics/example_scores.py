@@ -1,4 +1,4 @@
-"""Scores that know their examples: the figures of any choice of them, which intervals and comparisons are made of."""
+"""Per-example scores: metrics of any choice of examples, for intervals and comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a score may be off by the luck of the examples: bootstrap intervals (Efron 1979; for BLEU, Koehn 2004)."""
+"""Bootstrap confidence intervals of metrics (Efron 1979; for BLEU, Koehn 2004)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How two models differ on the same examples, and how often chance alone would make such a difference."""
+"""Paired comparison of two models on the same examples: bootstrap intervals and p-values."""
 
 from __future__ import annotations
 

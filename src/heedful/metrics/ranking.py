@@ -1,4 +1,4 @@
-"""How well similarities rank: correlations with people's scores, and finding each text's pair among all.
+"""Ranking metrics of similarities: correlations with human scores, and retrieval of each text's pair.
 
 Vectors are held, N × D numbers; similarities are made and forgotten in blocks.
 """

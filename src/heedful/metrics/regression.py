@@ -1,4 +1,4 @@
-"""Scores of numbers beside the true ones: R², correlations and the mean absolute error of any choice of examples."""
+"""Regression metrics: R², correlations and the mean absolute error."""
 
 from __future__ import annotations
 

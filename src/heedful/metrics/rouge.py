@@ -1,4 +1,4 @@
-"""ROUGE (Lin 2004): how much of a reference summary a text has, in words, pairs of words and their order.
+"""ROUGE (Lin 2004): overlap of a text with its reference summary in words, bigrams and word order.
 
 What counts as a word is the only choice there is. For text in ASCII it is what Google's ``rouge_score`` takes, and all
 figures are equal to its own without a stemmer. It drops every other letter: ``café`` is ``caf`` to it, and a text in

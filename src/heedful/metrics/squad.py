@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers that are pieces of a text: SQuAD's own scores (Rajpurkar et al. 2016, 2018)."""
+"""SQuAD's exact match and F1 (Rajpurkar et al. 2016, 2018), and a baseline sentence for a question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of texts beside references, by the official scorer where there is one."""
+"""Translation metrics against references, by the official scorer where there is one."""
 
 from __future__ import annotations
 

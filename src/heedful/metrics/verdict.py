@@ -1,4 +1,4 @@
-"""The verdict on a trained model: is it better than a simple method, than guessing, or can nobody tell?
+"""Verdict on a trained model: better than a simple method or than guessing, or undecided.
 
 The metric that chose the weights is compared on the validation rows, example by example: the difference to a rival and
 its 95 % interval by the paired bootstrap. The model is better or worse where the interval excludes 0; of fewer than 30

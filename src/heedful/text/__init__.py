@@ -1,10 +1,13 @@
-"""Text to ids and back: tokenizers trained and run by the `tokenizers` library.
+"""Tokenizers, trained and run by the `tokenizers` library.
 
-Here live `Tokenizer` (tokenizer.py), what each trained kind is made of (pipelines.py), and what published folders hold:
-what they tell (facts.py), each family's files and names (families.py), its tokenizer rebuilt from older files
-(published.py, with vocabulary.py and sentencepiece.py), what it puts around a text (around.py). A leaf: it may import
-`heedful.errors`, `heedful.util`, the standard library and, on first use, `tokenizers` and `sentencepiece`; it knows
-nothing of models, tasks or tensors.
+- tokenizer.py: ``Tokenizer``; pipelines.py: the components of each kind that is trained here
+- tokenizer_config.py, tokenizer_types.py, legacy_files.py, sentencepiece.py, post_processor.py: tokenizers of published
+  folders
+- chat.py: chat templates; filling.py: masks and sentinels in texts; bulk_encoding.py: long documents; merge_dropout.py:
+  BPE-dropout; word_boundaries.py: words in tokens and texts; readable.py: tokens for display
+
+A leaf: it imports ``heedful.errors``, ``heedful.util``, the standard library and, on first use, ``tokenizers`` and
+``sentencepiece``. It knows nothing of models, tasks or tensors.
 """
 
 from heedful.text.post_processor import Around

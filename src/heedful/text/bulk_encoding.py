@@ -1,4 +1,4 @@
-"""Encoding long documents: in parts, so that memory need not hold a whole one; each word once where that is exact."""
+"""Encoding of long documents: in parts that fit memory, and each word once where that is exact."""
 
 from __future__ import annotations
 

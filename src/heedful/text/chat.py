@@ -1,4 +1,4 @@
-"""Conversations as text: the chat template that a published folder brings, filled in.
+"""Chat templates: conversations as text, by the template of a published folder.
 
 A template is a small program of strangers. It runs in Jinja's sandbox, sees plain data alone (strings, numbers, lists
 and mappings), and can change none of it.

@@ -1,4 +1,4 @@
-"""Texts with something to fill in: where the mask stands, and what stands there when it is filled."""
+"""Masks and T5's sentinels (``<extra_id_0>``, ...) in a text, and the text with them filled in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers of folders that hold only a family's older files, rebuilt from the library's parts."""
+"""Tokenizers rebuilt from the older files of a model type: vocab.json, vocab.txt, merges.txt, *.model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BPE-dropout: in training a word is cut anew each time, with merges left out at random."""
+"""BPE-dropout: words are segmented anew in each epoch, with merges skipped at random."""
 
 from __future__ import annotations
 

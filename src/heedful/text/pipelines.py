@@ -1,4 +1,4 @@
-"""What each kind of tokenizer is made of: normaliser, pre-tokenizer, model, trainer, decoder."""
+"""Components of each trained kind of tokenizer: normaliser, pre-tokenizer, model, trainer, decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a published tokenizer puts around a text or a pair of texts: read off its post-processor."""
+"""Special tokens that a tokenizer adds around a text or a pair, read from its post-processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens as people read them."""
+"""Tokens as displayed text."""
 
 from __future__ import annotations
 

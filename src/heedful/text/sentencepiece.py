@@ -1,4 +1,4 @@
-"""SentencePiece's own files (.model, .spm; Kudo & Richardson 2018): read, and rebuilt from the library's parts."""
+"""SentencePiece files (.model, .spm; Kudo & Richardson 2018), rebuilt with the library's components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tokenizer class over the `tokenizers` library: train, encode, decode, show, save, load."""
+"""`Tokenizer`: train, encode, decode, show, save and load, over the `tokenizers` library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a folder tells about its tokenizer beside the vocabulary: its family, special names, added tokens, options."""
+"""Tokenizer settings of a folder: its type, special tokens, added tokens and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the published families' tokenizers are, where a folder says no more: files, special names, templates. Data only.
+"""Table of published tokenizer types: files, special tokens and templates. Data only.
 
 The names are those of the released models (Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020; Devlin et al. 2019;
 Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Junczys-Dowmunt et al. 2018).

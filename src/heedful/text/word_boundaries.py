@@ -1,4 +1,4 @@
-"""Where words begin and end: in a vocabulary's tokens, and in a text."""
+"""Word boundaries in a vocabulary's tokens and in a text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The Hugging Face Hub, through ``huggingface_hub``: files of a model or a data set, brought here once.
+"""Downloads from the Hugging Face Hub, through ``huggingface_hub``, into its cache.
 
-Its own settings are heard: ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN``, and ``HF_HUB_OFFLINE=1``, with which what was
-brought here before is found.
+The client's own settings apply: ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN``, and ``HF_HUB_OFFLINE=1``, with which only
+earlier downloads are found.
 """
 
 from __future__ import annotations

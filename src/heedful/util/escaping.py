@@ -1,4 +1,4 @@
-"""Untrusted text made fit to be shown: no character moves a terminal's cursor, turns what is around it, or hides."""
+"""Escaping of untrusted text: no character moves the cursor, changes text direction, or is invisible."""
 
 from __future__ import annotations
 

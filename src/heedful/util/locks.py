@@ -1,4 +1,4 @@
-"""The lock of a folder in which one process at a time writes."""
+"""Locks of files and folders: one process at a time writes."""
 
 from __future__ import annotations
 

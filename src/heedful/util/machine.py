@@ -1,4 +1,4 @@
-"""Facts about the machine from its operating system: processor, memory, load. None where the system does not tell.
+"""Processor, memory and load of the machine. None where the system does not tell.
 
 Every call that Linux, macOS and Windows spell differently is made here, and none of it needs torch.
 """

@@ -1,4 +1,4 @@
-"""The processes that train one model together: which one this is, and what they tell each other.
+"""Ranks of a distributed run: this process's rank, and the collectives between all.
 
 ``torchrun`` starts them and says in the environment who is who (RANK, WORLD_SIZE, LOCAL_RANK); without it there is one.
 """

@@ -1,4 +1,4 @@
-"""Work shared out among the processes that measure or answer together: each does a part, and all are told all of it."""
+"""Shards work over ranks and gathers the results on all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and printing: lines in as they come, text for people or JSON for programs out."""
+"""Standard input in batches of lines, and printing as text or JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values: whether one is of the kind that an annotation says, that kind in words, and any of them as JSON."""
+"""Type checks of values against annotations, type names for people, and JSON."""
 
 from __future__ import annotations
 

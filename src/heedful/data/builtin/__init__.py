@@ -1,4 +1,4 @@
-"""Built-in sets, accepted wherever a file is: ``builtin:NAME[/ARG][:SPLIT]``."""
+"""Built-in data sets, accepted in place of a file: ``builtin:NAME[/ARGUMENT][:SPLIT]``. A file each."""
 
 from __future__ import annotations
 

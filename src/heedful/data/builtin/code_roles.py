@@ -1,4 +1,4 @@
-"""`code-roles`: functions of Python's standard library in tokens, and what each name in them is."""
+"""`code-roles`: tokens of functions of Python's standard library, each name tagged with its role."""
 
 from __future__ import annotations
 

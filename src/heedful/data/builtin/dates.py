@@ -1,4 +1,4 @@
-"""`cldr-dates`: dates and times written out in two languages, from the Unicode CLDR patterns that Babel carries.
+"""`cldr-dates`: dates and times written out in two languages, from the Unicode CLDR patterns in Babel.
 
 What a translator has to do here is real, and has one right answer: reorder (March 5, 1997 = 5 mars 1997), inflect
 (Russian's genitive months), abbreviate, pad, and turn a clock of 12 hours into one of 24.

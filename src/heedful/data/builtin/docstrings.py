@@ -1,4 +1,4 @@
-"""`docstrings`: what a Python function or class does, in detail, and the one line that its docstring says it in.
+"""`docstrings`: the details of a Python docstring → its first line.
 
 From the sources of the standard library and of packages that are always there with this one, read and never imported.
 The detail alone often leaves out what the thing is, which its name tells: so its name and arguments stand before it.

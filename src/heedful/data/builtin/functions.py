@@ -1,4 +1,4 @@
-"""`functions`: what Python functions are for, and their source without that line: code that is searched for by words.
+"""`functions`: the first line of a function's docstring and the source without it, for code search.
 
 From the standard library and the packages that are always there with this one, read and never imported.
 """

@@ -1,4 +1,4 @@
-"""`cldr-languages`: names and phrases from the Unicode CLDR data that Babel carries, and the language of each.
+"""`cldr-languages`: names and phrases from the Unicode CLDR data in Babel, with their language.
 
 Names of languages, scripts, territories, cities, currencies, time zones, units, months and weekdays, and dates written
 out: short, real texts in which endings and spelling tell languages apart that share an alphabet.

@@ -1,4 +1,4 @@
-"""`parameters`: what a parameter of a function does, asked of the docstrings of the packages that heedful stands on.
+"""`parameters`: questions on function parameters, answered by spans of installed packages' docstrings.
 
 Docstrings are read from the installed sources and never run or imported. Those in the styles of NumPy, Google and
 Sphinx say in a fixed form what each parameter does: that piece is the answer. Who knows the form needs no model; one

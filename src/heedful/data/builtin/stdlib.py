@@ -1,4 +1,4 @@
-"""`stdlib`: the source of Python's own standard library, as it is installed, a module a document."""
+"""`stdlib`: the source of Python's standard library, a module a document; and sources of packages."""
 
 from __future__ import annotations
 
