@@ -29,27 +29,27 @@ from heedful.tasks.sources import divided
 from heedful.tasks.task import Encoded, Task
 from heedful.training.choices import asked_for, settled, suggested_for
 
-FEW = 200  # examples whose tokens the short form looks at
+FEW = 200  # examples whose tokens are checked at the start of a run
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found of the data of one run."""
+    """Findings on the data of one run."""
 
     task: str
     examples: int
     held: int
     findings: Sequence[Finding]
-    sample: Sequence[str]  # lines: exactly what the model sees
+    sample: Sequence[str]  # lines that show the model's input
     seconds: float
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is likely wrong."""
+        """True if there is no warning."""
         return all(finding.level == "fact" for finding in self.findings)
 
     def lines(self) -> list[str]:
-        """For a person, warnings first."""
+        """Returns the printed lines, warnings first."""
         ordered = sorted(self.findings, key=lambda finding: finding.level == "fact")
         count = sum(finding.level == "warning" for finding in ordered)
         verdict = "nothing stands out" if not count else f"{many(count, 'thing')} to look at, marked !"
@@ -61,7 +61,7 @@ class Audit:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the audit for JSON."""
         return {
             "task": self.task,
             "ok": self.ok,
@@ -74,10 +74,10 @@ class Audit:
 
 
 def audit(settings: RunSettings) -> Audit:
-    """Read the data of a run as ``train`` would, and look at it; nothing is written and nothing is trained.
+    """Reads the data of a run as ``train`` would and checks it. Writes nothing, trains nothing.
 
     Raises:
-        HeedfulError: for what ``train`` would refuse.
+        HeedfulError: ``train`` would refuse the data or the settings.
     """
     began = time.perf_counter()
     kind = tasks.chosen(settings)
@@ -85,7 +85,7 @@ def audit(settings: RunSettings) -> Audit:
     rows, held = divided(kind, settings)
     kind = kind.for_rows(rows, settings)
     settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device_of("cpu"))
-    task, config = _made(kind, rows, settings)
+    task, config = _task_and_config(kind, rows, settings)
     encoded = task.encode(rows, settings.data.max_length)
     findings = [
         *findings_of(task, rows, held),
@@ -99,8 +99,8 @@ def audit(settings: RunSettings) -> Audit:
     return Audit(task.name, len(rows), len(held), findings, sample, time.perf_counter() - began)
 
 
-def _made(kind: type[Task], rows: Rows, settings: RunSettings) -> tuple[Task, ModelConfig]:
-    """The task as it is before the first step, and what model it would train."""
+def _task_and_config(kind: type[Task], rows: Rows, settings: RunSettings) -> tuple[Task, ModelConfig]:
+    """Returns the task before the first step, and the configuration of its model."""
     if settings.start_from:
         task, model = kind.start(settings.start_from, rows, settings)
     else:
@@ -111,13 +111,13 @@ def _made(kind: type[Task], rows: Rows, settings: RunSettings) -> tuple[Task, Mo
 
 
 def warnings(task: Task, rows: Rows, held: Rows, learned: Encoded) -> list[str]:
-    """The short form, for the head of a run: what is likely wrong, of all rows and of some examples' tokens."""
-    found = [*findings_of(task, rows, held), *looked_at(task, learned, most=FEW)]
-    return [finding.line() for finding in found if finding.level == "warning"]
+    """Returns the warnings that a run begins with, from all rows and the tokens of 200 examples."""
+    findings = [*findings_of(task, rows, held), *looked_at(task, learned, most=FEW)]
+    return [finding.line() for finding in findings if finding.level == "warning"]
 
 
 def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
-    """What rows tell by themselves."""
+    """Yields the findings on rows, before any tokenizer reads them."""
     columns = dict(task.columns)
     yield from (Finding("columns", "fact", len(part), note, (), name) for part, name, note in _notes(rows, held))
     if on_disk(rows):
@@ -126,7 +126,7 @@ def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
         rows = Rows(sampled(rows), 0, rows.columns)
         yield Finding("sampled", "fact", len(rows), f"{len(rows):,} {of} were looked at")
     yield from skipped(rows)
-    yield from (replace(one, part="valid") for one in skipped(held))
+    yield from (replace(finding, part="valid") for finding in skipped(held))
     keys, others = (keys_of(part, columns, task.input_columns) for part in (rows, held))
     yield from repeated(rows, keys, columns)
     yield from copied(rows, columns)
@@ -138,36 +138,36 @@ def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
 
 
 def _notes(rows: Rows, held: Rows) -> list[tuple[Rows, Literal["train", "valid"], str]]:
-    """Notes for people on how the files were read."""
+    """Returns (rows, split, note) of each note on how the files were read."""
     others = [note for note in held.notes if note not in rows.notes]
     return [*((rows, "train", note) for note in rows.notes), *((held, "valid", note) for note in others)]
 
 
 def _findings_of_pairs(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
-    """What rows tell beside each other; too slow for the head of a run."""
+    """Yields near-duplicates; too slow for the start of a run."""
     if not on_disk(rows):
         yield from near(rows, held, dict(task.columns), task.input_columns)
 
 
 def _findings_of_images(settings: RunSettings, rows: Rows, held: Rows) -> Iterator[Finding]:
-    """What images look like, and folders without any."""
+    """Yields the findings on images, and on label folders without any."""
     yield from looks(rows)
     yield from bare(settings.train, "train")
     sources = settings.valid or [source for source in settings.train if image_folder.parts(source)]
-    yield from (replace(one, part="valid") for one in (*looks(held), *bare(sources, "valid")))
+    yield from (replace(finding, part="valid") for finding in (*looks(held), *bare(sources, "valid")))
 
 
 def findings_of_tokens(task: Task, encoded: Encoded) -> Iterator[Finding]:
-    """What the model would be given of them."""
+    """Yields the findings on encoded examples."""
     yield from lengths(task, encoded)
     yield from unread(encoded)
     yield from looked_at(task, encoded)
 
 
 def _findings_of_validation(task: Task, held: Rows, max_length: int | None) -> Iterator[Finding]:
-    """What the model would be asked, and cannot be."""
-    strange, known = unlearned(held, getattr(task, "labels", ()), task.columns)
-    yield from strange
+    """Yields the findings on encoded validation examples, and on labels unknown to the model."""
+    unknown_labels, known = unlearned(held, getattr(task, "labels", ()), task.columns)
+    yield from unknown_labels
     if known:
         encoded = task.encode(known, max_length)
-        yield from (replace(one, part="valid") for one in (*unread(encoded), *looked_at(task, encoded)))
+        yield from (replace(finding, part="valid") for finding in (*unread(encoded), *looked_at(task, encoded)))

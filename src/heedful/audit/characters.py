@@ -12,8 +12,8 @@ from heedful.data.documents import line_at
 from heedful.data.rows import Kind
 from heedful.errors import many
 
-# name: (what it looks like, what it is and what to do)
-ODD: dict[str, tuple[re.Pattern[str], str]] = {
+# name: (pattern, description and remedy)
+SUSPICIOUS: dict[str, tuple[re.Pattern[str], str]] = {
     "broken": (re.compile("\ufffd"), "with U+FFFD, what a wrong decoding leaves of a letter; read the original again"),
     "mojibake": (
         # UTF-8 of two or three bytes read as Latin-1 or Windows-1252: "Ã©" for "é", "â€™" for an apostrophe
@@ -41,7 +41,7 @@ ODD: dict[str, tuple[re.Pattern[str], str]] = {
 
 
 def texts_of(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
-    """The texts of a row, those of words as one: what is asked, answered, said in messages, and the labels.
+    """Yields the texts of a row: texts, messages, labels; words and tags joined by spaces.
 
     >>> list(texts_of(Row({"words": ("in", "Rome"), "tags": ("O", "LOC")}, "a", 1), {"words": "words", "tags": "tags"}))
     ['in Rome', 'O LOC']
@@ -57,31 +57,33 @@ def texts_of(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
 
 
 def odd_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Finding]:
-    """A finding for each kind of odd character that some rows hold, and one for texts written in more than one way.
+    """Returns a finding for each kind of suspicious character, and one for texts not in Unicode's form NFC.
 
     >>> rows = [Row({"text": "caf\\ufffd"}, "a.txt", 1), Row({"text": "tea"}, "a.txt", 2)]
     >>> print(odd_characters(rows, {"text": "text"})[0].line())
     ! broken      1 example with U+FFFD, what a wrong decoding leaves of a letter; read the original again (a.txt:1)
     """
-    found: dict[str, list[str]] = {name: [] for name in (*ODD, "forms")}
+    places: dict[str, list[str]] = {name: [] for name in (*SUSPICIOUS, "forms")}
     for row in rows:
         for text in texts_of(row, columns):
-            if text.isascii() and min(text, default=" ") >= "\x00" and not _suspicious(text):
+            if text.isascii() and min(text, default=" ") >= "\x00" and not _may_be_suspicious(text):
                 continue
-            for name, (pattern, _) in ODD.items():
+            for name, (pattern, _) in SUSPICIOUS.items():
                 if first := pattern.search(text):
-                    found[name].append(place(row, line_at(row, text, first.start())))
+                    places[name].append(place(row, line_at(row, text, first.start())))
             if not unicodedata.is_normalized("NFC", text):
-                found["forms"].append(place(row))
-    told = {name: what for name, (_, what) in ODD.items()}
-    told["forms"] = "with letters and accents apart (not NFC), so that equal words differ; normalise them all alike"
+                places["forms"].append(place(row))
+    descriptions = {name: description for name, (_, description) in SUSPICIOUS.items()}
+    descriptions["forms"] = (
+        "with letters and accents apart (not NFC), so that equal words differ; normalise them all alike"
+    )
     return [
-        Finding(name, "warning", len(places), f"{many(len(places))} {told[name]}", places)
-        for name, places in ((name, list(dict.fromkeys(places))) for name, places in found.items())
-        if places
+        Finding(name, "warning", len(unique), f"{many(len(unique))} {descriptions[name]}", unique)
+        for name, unique in ((name, list(dict.fromkeys(found))) for name, found in places.items())
+        if unique
     ]
 
 
-def _suspicious(text: str) -> bool:
-    """Whether a text of ASCII may hold something odd, by a quick look."""
+def _may_be_suspicious(text: str) -> bool:
+    """Quick check of an ASCII text."""
     return "&" in text or "<" in text or not text.isprintable()

@@ -14,79 +14,79 @@ from heedful.tasks.seen import seen
 from heedful.tasks.task import Encoded, Task
 from heedful.util.escaping import named
 
-READ = 5_000  # examples whose tokens are looked at
+MAX_CHECKED = 5_000  # examples whose tokens are checked
 
 
 def lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
-    """How long the examples are; of several texts by their names."""
+    """Reports the lengths of the examples, by name if they have several texts."""
     sides = task.lengths(encoded.examples)
     names = [side.name for side in seen(task, task.collate(encoded.examples[:1]))]
-    told = []
-    for name, side in zip(names, sides.T, strict=False):  # of images there are none
+    parts = []
+    for name, side in zip(names, sides.T, strict=False):  # images have none
         low, middle, high = np.percentile(side, (5, 50, 95))
-        told.append(
+        parts.append(
             (f"{name} " if len(names) > 1 else "")
             + f"{many(round(middle), 'token')} in the middle, most between {low:.0f} and {high:.0f}, "
             + f"{side.max()} at most"
         )
-    if told:
-        yield Finding("lengths", "fact", len(sides), "; ".join(told))
+    if parts:
+        yield Finding("lengths", "fact", len(sides), "; ".join(parts))
 
 
 def unread(encoded: Encoded) -> Iterator[Finding]:
-    """What the task said it cut, split or left out."""
+    """Reports what the task truncated, split or left out."""
     if encoded.note:
         level: Literal["fact", "warning"] = "warning" if encoded.lost else "fact"
         yield Finding("read", level, encoded.lost, encoded.note, list(map(place, encoded.unread)))
 
 
-def looked_at(task: Task, encoded: Encoded, most: int = READ) -> Iterator[Finding]:
-    """Unknown tokens, and examples in which nothing would be learned; of more than ``most``, so many spread evenly, and
-    that they are no more is a finding.
+def looked_at(task: Task, encoded: Encoded, most: int = MAX_CHECKED) -> Iterator[Finding]:
+    """Reports unknown tokens, and examples without a target. Checks at most ``most`` examples, evenly spread; a smaller
+    part is a finding of its own.
     """
     examples = encoded.examples
     step = max(1, -(-len(examples) // most))
     chosen = range(0, len(examples), step)
-    missed, total, lost = 0, 0, []
-    strange: dict[str, None] = {}  # where tokens are unknown, each place once
+    missed, total, without_target = 0, 0, []
+    places: dict[str, None] = {}  # of unknown tokens, each place once
     for i in chosen:
         batch = task.collate([examples[i]])
         sides = seen(task, batch)
         if not sides:
-            return  # of images there are no tokens
+            return  # images have no tokens
         for side in sides:
             total += len(side.ids)
             missing = side.tokenizer.unknown
             if missing is not None and missing in side.ids:
                 missed += side.ids.count(missing)
-                strange[_place(encoded, i)] = None
+                places[_place(encoded, i)] = None
         if task.count(batch) == 0:
-            lost.append(_place(encoded, i))
+            without_target.append(_place(encoded, i))
     of = f" of {len(chosen):,} examples looked at" if step > 1 else ""
     if missed:
         share = 100 * missed / total
         text = f"{many(missed, 'token')}{of} ({share:.2f} %) unknown to the tokenizer"
         text += "; begin anew with --tokenizer.kind bpe, which spells anything" if share > 1 else ""
-        yield Finding("unknown", "warning" if share > 1 else "fact", missed, text, list(strange))
-    if lost:
-        text = f"{many(len(lost))}{of} with nothing to learn: every label is masked; look at what is cut"
-        yield Finding("masked", "warning", len(lost), text, lost)
+        yield Finding("unknown", "warning" if share > 1 else "fact", missed, text, list(places))
+    if without_target:
+        text = f"{many(len(without_target))}{of} with nothing to learn: every label is masked; look at what is cut"
+        yield Finding("masked", "warning", len(without_target), text, without_target)
     if step > 1:
         text = f"the tokens of {len(chosen):,} of {len(examples):,} examples were looked at, evenly spread"
         yield Finding("sampled", "fact", len(chosen), text)
 
 
 def _place(encoded: Encoded, number: int) -> str:
-    """Where an example stands, if it is a row or tells which row it is a window of."""
-    own = getattr(encoded.examples[number], "row", None)
-    if isinstance(own, int):
-        return place(encoded.rows[own])
+    """Returns the place of an example: its row's, if it names its row or is one."""
+    row = getattr(encoded.examples[number], "row", None)
+    if isinstance(row, int):
+        return place(encoded.rows[row])
     return place(encoded.rows[number]) if len(encoded.rows) == len(encoded.examples) else f"example {number + 1}"
 
 
 def shown(task: Task, encoded: Encoded) -> list[str]:
-    """Exactly what the model is given of the first example and of the longest, and what is learned of it. Where tokens
-    are hidden, that is one draw of many.
+    """Returns lines that show the model's exact inputs and targets for the first and the longest example. Masked tokens
+    are one random draw.
     """
     examples, lines = encoded.examples, list[str]()
     longest = int(task.lengths(examples).sum(axis=1).argmax())
@@ -101,12 +101,12 @@ def shown(task: Task, encoded: Encoded) -> list[str]:
             if side.learned:
                 lines.append(f"  {'':<10}{side.learned:,} of {len(side.ids):,} places are learned from")
         if len(encoded.rows) == len(examples):
-            lines += told(task, encoded.rows[number])
+            lines += label_lines(task, encoded.rows[number])
     return lines
 
 
-def told(task: Task, row: Row) -> Iterator[str]:
-    """What an example says of its texts: a label, several, or a number."""
+def label_lines(task: Task, row: Row) -> Iterator[str]:
+    """Yields a line for each label or number of an example."""
     for name, kind in task.columns.items():
         value = row.values.get(name)
         if kind == "label" and value is not None:

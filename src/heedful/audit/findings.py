@@ -10,21 +10,21 @@ from typing import Any, Literal
 from heedful.data import Row
 from heedful.util.escaping import named
 
-PLACES = 3  # shown of each finding; all are in the JSON, up to ``KEPT``
-KEPT = 1000
+PLACES = 3  # printed of each finding
+JSON_PLACES = 1000  # written to JSON of each finding
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about the data.
+    """Result of a check of the data.
 
     Attributes:
-        name: a word for it: "duplicates", "leakage", "lengths", ...
-        level: "warning" where something is likely wrong, else "fact".
-        count: of examples, or of what ``text`` says.
-        text: a line for a person, with the remedy where it is a warning.
-        places: file and line of the examples, "train.tsv:41".
-        part: of the data that it is about.
+        name: name of the check: "duplicates", "leakage", "lengths", ...
+        level: "warning" if something is likely wrong, else "fact".
+        count: number of examples, or of whatever ``text`` counts.
+        text: one line for people; a warning's ends with the remedy.
+        places: file and line of each example, "train.tsv:41".
+        part: the split that was checked.
     """
 
     name: str
@@ -35,26 +35,26 @@ class Finding:
     part: Literal["train", "valid"] = "train"
 
     def line(self) -> str:
-        """``! duplicates  12 examples ... (train.tsv:41, train.tsv:77, ...)``."""
+        """Returns the printed line: ``! duplicates  12 examples ... (train.tsv:41, train.tsv:77, ...)``."""
         more = ", ..." if len(self.places) > PLACES else ""
         where = f" ({', '.join(self.places[:PLACES])}{more})" if self.places else ""
         part = "validation: " if self.part == "valid" else ""
         return f"{'!' if self.level == 'warning' else ' '} {self.name:<12}{part}{self.text}{where}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the finding for JSON."""
         return {
             "name": self.name,
             "level": self.level,
             "part": self.part,
             "count": self.count,
             "text": self.text,
-            "places": list(self.places[:KEPT]),
+            "places": list(self.places[:JSON_PLACES]),
         }
 
 
 def place(row: Row, line: int | None = None) -> str:
-    """File and line at which a row begins, or another line of it.
+    """Returns ``FILE:LINE`` of a row's first line, or of another line of it.
 
     >>> place(Row({}, "train.tsv", 41)), place(Row({}, "train.tsv", 41), 43), place(Row({}, "train.json", 1, "q7"))
     ('train.tsv:41', 'train.tsv:43', 'train.json:1 (q7)')
@@ -65,7 +65,7 @@ def place(row: Row, line: int | None = None) -> str:
 
 
 def relative(path: str) -> str:
-    """An absolute path below the current folder as seen from there; any other as it was given.
+    """Returns an absolute path below the current folder as a relative one; any other path as it is.
 
     >>> relative(os.path.join(os.getcwd(), "data", "train.tsv")), relative("../train.tsv")
     ('data/train.tsv', '../train.tsv')
@@ -73,7 +73,7 @@ def relative(path: str) -> str:
     if not os.path.isabs(path):
         return path
     try:
-        here = os.path.join(os.getcwd(), "")
+        current = os.path.join(os.getcwd(), "")
     except OSError:  # the current folder is gone
         return path
-    return path.removeprefix(here) or path
+    return path.removeprefix(current) or path

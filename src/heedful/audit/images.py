@@ -13,24 +13,24 @@ from heedful.errors import many
 from heedful.tasks.task import Encoded
 from heedful.util.escaping import named
 
-LONG = 4  # times as long as wide, from which a square shows little of an image
+LONG = 4  # ratio of the sides from which a square crop or resize loses most of an image
 
 
 def looks(rows: Sequence[Row]) -> Iterator[Finding]:
-    """The sizes and the colours of images; those of odd shape, and those of which only a part is read."""
+    """Reports sizes and colours of images, odd shapes, and images of several frames."""
     heads = [row.values["image"].head() for row in rows]
     sizes = sorted({head.size for head in heads}, key=lambda size: (size[0] * size[1], size))
     middle = sorted((head.size for head in heads), key=lambda size: (size[0] * size[1], size))[len(heads) // 2]
-    told = _by(sizes[0])
+    text = _by(sizes[0])
     if len(sizes) > 1:
-        told += f" at the smallest, {_by(middle)} in the middle, {_by(sizes[-1])} at the largest"
+        text += f" at the smallest, {_by(middle)} in the middle, {_by(sizes[-1])} at the largest"
     colours = {
         "grey": sum(not head.colour for head in heads),
         "in colour": sum(head.colour for head in heads),
         "with what is transparent, laid on white": sum(head.transparent for head in heads),
     }
-    told += "; " + ", ".join(f"{count:,} {what}" for what, count in colours.items() if count)
-    yield Finding("sizes", "fact", len(sizes), told)
+    text += "; " + ", ".join(f"{count:,} {name}" for name, count in colours.items() if count)
+    yield Finding("sizes", "fact", len(sizes), text)
     odd = [row for row, head in zip(rows, heads, strict=True) if _odd(*head.size)]
     if odd:
         text = (
@@ -52,28 +52,28 @@ def _by(size: tuple[int, int]) -> str:
 
 
 def bare(sources: Sequence[str], part: str) -> Iterator[Finding]:
-    """The folders of a ``part`` ("train", "valid") that name a label and hold no image."""
-    found = []
+    """Reports label folders of a split ("train", "valid") without an image."""
+    empty = []
     for source in filter(os.path.isdir, sources):
         parts = image_folder.parts(source)
-        found += image_folder.bare(parts.get(part, "") if parts else source)
-    if found:
-        names = ", ".join(f"'{named(Path(folder).name)}'" for folder in found[:5])
-        text = f"{many(len(found), 'folder')} without an image ({names}), so that no such label is learned"
-        yield Finding("empty", "warning", len(found), text, [relative(folder) for folder in found])
+        empty += image_folder.bare(parts.get(part, "") if parts else source)
+    if empty:
+        names = ", ".join(f"'{named(Path(folder).name)}'" for folder in empty[:5])
+        text = f"{many(len(empty), 'folder')} without an image ({names}), so that no such label is learned"
+        yield Finding("empty", "warning", len(empty), text, [relative(folder) for folder in empty])
 
 
 def pictured(config: VisionConfig, encoded: Encoded) -> list[str]:
-    """What the model is given of the first image: its size, its channels and its patches."""
+    """Returns lines that show the model's input for the first image: size, channels and patches."""
     row, patches = encoded.rows[0], config.patches
     height, width = patches.image_size
     size = row.values["image"].head().size
-    made = f" resized to {width} × {height}" if size != (width, height) else ""
+    resized = f" resized to {width} × {height}" if size != (width, height) else ""
     number = patches.tokens - patches.prefix_tokens
-    before = "".join(f" + {each}" for each in patches.prefix.split("+") if each != "none")
+    before = "".join(f" + {token}" for token in patches.prefix.split("+") if token != "none")
     side = patches.patch_size
     line = (
-        f"  {named(Path(row.values['image'].name).name)}, {_by(size)}{made}, {many(patches.channels, 'channel')}, "
+        f"  {named(Path(row.values['image'].name).name)}, {_by(size)}{resized}, {many(patches.channels, 'channel')}, "
         f"{many(number, 'patch', 'patches')} of {side} × {side}{before} → {named(row.values['label'])}"
     )
     return ["the first example, as the model is given it", line]

@@ -14,13 +14,13 @@ from heedful.data.rows import Kind
 from heedful.errors import many
 from heedful.util.escaping import named
 
-FEW = 5  # of a label, so few examples hardly teach it
-NUMBERS = 20  # different numbers, above which labels are no names of classes
-SKEWED = 0.9  # the share from which one label drowns the others
+FEW = 5  # examples below which a label is hardly learned
+NUMBERS = 20  # distinct numbers above which labels are quantities, not class names
+SKEWED = 0.9  # share of one label from which accuracy says little
 
 
 def balance(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """How often each label stands, and which hardly does."""
+    """Reports the distribution of labels, rare labels, misspelled ones, and one that dominates."""
     yield from (_numbers(rows, name) for name, kind in columns.items() if kind == "number" and rows)
     for name in _labelled(columns):
         counts: Counter[str] = Counter()
@@ -59,14 +59,14 @@ def balance(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Findin
 
 
 def _numbers(rows: Sequence[Row], name: str) -> Finding:
-    """The range of labels that are numbers."""
+    """Reports the range of labels that are numbers."""
     values = [row.values[name] for row in rows]
     text = f"numbers from {min(values):g} to {max(values):g}, {fmean(values):.4g} on average (deviation "
     return Finding("labels", "fact", len(values), f"{text}{pstdev(values):.4g})")
 
 
 def unlearned(held: Rows, known: Collection[str], columns: Mapping[str, Kind]) -> tuple[list[Finding], Rows]:
-    """The labels of validation that are none of those ``known`` to the model, and the rows without them.
+    """Returns findings on validation labels that are not ``known`` to the model, and the rows without them.
 
     >>> held = Rows(Row({"text": text, "label": text}, "held.tsv", line) for line, text in enumerate("abc", 1))
     >>> found, kept = unlearned(held, ["a", "c"], {"text": "text", "label": "label"})
@@ -76,28 +76,28 @@ def unlearned(held: Rows, known: Collection[str], columns: Mapping[str, Kind]) -
     [1, 3]
     """
     where: dict[str, list[str]] = defaultdict(list)
-    kept = Rows([], held.skipped, held.columns)
+    known_rows = Rows([], held.skipped, held.columns)
     for row in held:
-        strange = [(label, at) for name in _labelled(columns) for label, at in _said(row, name) if label not in known]
-        for label, at in strange:
+        unknown = [(label, at) for name in _labelled(columns) for label, at in _labels(row, name) if label not in known]
+        for label, at in unknown:
             where[label].append(at)
-        if not strange:
-            kept.append(row)
+        if not unknown:
+            known_rows.append(row)
     if not where:
         return [], held
     first = ", ".join(map(_quoted, sorted(where)[:5])) + (", ..." if len(where) > 5 else "")
     it = "it" if len(where) == 1 else "them"
     text = f"{many(len(where), 'label')} that training has not ({first}); mend {it}, or give examples to learn {it}"
     places = [at for label in sorted(where) for at in where[label]]
-    return [Finding("unlearned", "warning", len(where), text, places, "valid")], kept
+    return [Finding("unlearned", "warning", len(where), text, places, "valid")], known_rows
 
 
 def _labelled(columns: Mapping[str, Kind]) -> list[str]:
     return [name for name, kind in columns.items() if kind in ("label", "tags")]
 
 
-def _said(row: Row, name: str) -> Iterator[tuple[str, str]]:
-    """The labels of a row, or its words' tags, each with its place."""
+def _labels(row: Row, name: str) -> Iterator[tuple[str, str]]:
+    """Yields (label, place) of a row's labels, or (tag, place) of its words."""
     value = row.values[name]
     for number, label in enumerate((value,) if isinstance(value, str) else value):
         yield label, place(row, line_of(row, number)) if name == "tags" else place(row)
@@ -111,4 +111,4 @@ def _alike(counts: Mapping[str, int]) -> list[tuple[str, ...]]:
     groups: dict[str, list[str]] = defaultdict(list)
     for label in counts:
         groups["".join(label.split()).casefold()].append(label)
-    return [tuple(sorted(group, key=lambda one: -counts[one])) for group in groups.values() if len(group) > 1]
+    return [tuple(sorted(group, key=lambda label: -counts[label])) for group in groups.values() if len(group) > 1]

@@ -13,15 +13,15 @@ from heedful.data.rows import Kind
 from heedful.errors import many
 from heedful.util.escaping import named
 
-MARKED = re.compile(r"\w{0,12}[^\w\s]")  # how a prefix begins: few letters, and a sign
-SHARED = 0.95  # of the words, from which on their prefix is none of their own
-LEAST = 20  # words of which that can be said
-TIMES = 5  # that a label stands, from which on its one word is no accident
-ENTITY = re.compile("[BIESLU]-.")  # tags that tell entities; a part of speech may well have one word alone
+MARKED = re.compile(r"\w{0,12}[^\w\s]")  # beginning of a prefix: few letters, then a sign
+SHARED = 0.95  # share of words from which a common beginning counts as a prefix
+LEAST = 20  # words below which no prefix is reported
+TIMES = 5  # occurrences of a label below which a single word is no finding
+ENTITY = re.compile("[BIESLU]-.")  # tags of entities; a part of speech may have one word
 
 
 def prefixed(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """The prefix that nearly all words begin with.
+    """Reports a prefix that nearly all words share.
 
     >>> rows = [Row({"words": ("en:The", "en:river", "en:.", *["en:far"] * 6)}, "a", 10 * i + 1) for i in range(3)]
     >>> print(*[one.line() for one in prefixed(rows, {"words": "words"})])
@@ -41,7 +41,7 @@ def prefixed(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Findi
 
 
 def _prefix(words: Sequence[str]) -> str:
-    """The longest beginning, signs last, that nearly all words share; "" where there is none."""
+    """Returns the longest beginning, ending in a sign, that nearly all words share; "" if none."""
     if len(words) < LEAST or len(set(words)) == 1:
         return ""
     begins = Counter(found[0] for word in words if (found := MARKED.match(word)))
@@ -58,7 +58,7 @@ def _prefix(words: Sequence[str]) -> str:
 
 
 def bound(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """Labels of entities that stand on one word alone, whatever its case: of such a label nothing else is learned.
+    """Reports entity labels that occur with one word only, in any case: the model would learn that word.
 
     >>> rows = [Row({"words": ("in", "Oslo"), "tags": ("O", "B-LOC")}, "a.conll", 3 * i + 1) for i in range(6)]
     >>> print(*[one.line() for one in bound(rows, {"words": "words", "tags": "tags"})])
@@ -68,23 +68,22 @@ def bound(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]
         return
     words_name, tags_name = columns
     where: dict[str, str] = {}
-    on: dict[str, set[str]] = defaultdict(set)
+    words_of: dict[str, set[str]] = defaultdict(set)
     times: Counter[str] = Counter()
     for row in rows:
         for number, (word, tag) in enumerate(zip(row.values[words_name], row.values[tags_name], strict=True)):
             if not ENTITY.match(tag):
                 continue
             times[tag] += 1
-            if len(on[tag]) < 2:
-                on[tag].add(word.casefold())
+            if len(words_of[tag]) < 2:
+                words_of[tag].add(word.casefold())
                 where.setdefault(tag, place(row, line_of(row, number)))
-    found = sorted(tag for tag in on if len(on[tag]) == 1 and times[tag] >= TIMES)
-    if found:
-        each = ", ".join(
-            f"'{named(tag)}' on '{named(next(iter(on[tag])))}' ({times[tag]:,} times)" for tag in found[:3]
+    tags = sorted(tag for tag in words_of if len(words_of[tag]) == 1 and times[tag] >= TIMES)
+    if tags:
+        listed = ", ".join(
+            f"'{named(tag)}' on '{named(next(iter(words_of[tag])))}' ({times[tag]:,} times)" for tag in tags[:3]
         )
-        more = ", ..." if len(found) > 3 else ""
-        text = (
-            f"{many(len(found), 'label')} {'stands' if len(found) == 1 else 'stand'} on one word alone: {each}{more}; "
-        )
-        yield Finding("one word", "warning", len(found), f"{text}give other words", [where[tag] for tag in found])
+        more = ", ..." if len(tags) > 3 else ""
+        verb = "stands" if len(tags) == 1 else "stand"
+        text = f"{many(len(tags), 'label')} {verb} on one word alone: {listed}{more}; give other words"
+        yield Finding("one word", "warning", len(tags), text, [where[tag] for tag in tags])

@@ -38,22 +38,21 @@ def evaluate(
     say: Callable[[str], None] = print,
     draw: Callable[[Measured, Rows], object] | None = None,
 ) -> dict[str, Any]:
-    """Answer every example of ``data`` with the model in the folder ``model``, and score the answers. Processes that
-    ``torchrun`` started share the examples out; the first alone speaks and draws, all return the same.
+    """Evaluates a model folder on ``data``. Ranks that ``torchrun`` started shard the examples; rank 0 alone prints and
+    draws, all return the same.
 
     Args:
         model: a model folder.
-        data: a file, parallel files, a folder, or a built-in set; of a set with several parts, ``split`` is taken.
-        columns: the columns' names in the file.
-        decoding: how to search for answers, by ``generate``'s names.
-        device: where to compute.
-        dtype: of the weights, as ``heedful.pipeline`` takes it.
+        data: a file, parallel files, a folder, or a built-in set; ``split`` is read where there are several.
+        columns: column names in the file.
+        decoding: decoding options, by ``generate``'s names.
+        device: device of the model.
+        dtype: dtype of the weights, as in ``heedful.pipeline``.
         split: "train", "valid" or "test".
-        baseline: also score a simple method on the same examples; one that learns does so from what the model was
-            trained on, as its folder tells.
-        baseline_train: files that the simple method is to learn from in place of those.
-        say: takes a line about what goes on.
-        draw: given the scores and the rows they were made on, gives what it wrote; a line says where that is nothing.
+        baseline: score a simple method on the same examples too, trained on the model's training data if it learns.
+        baseline_train: files that the simple method is trained on instead.
+        say: called with each line of progress.
+        draw: called with the scores and their rows; returns the files it wrote.
 
     Returns:
         ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``: ``intervals`` holds

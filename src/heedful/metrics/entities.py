@@ -18,9 +18,9 @@ from heedful.metrics.classification import by_class
 from heedful.metrics.example_scores import Figures, Places, overall
 
 OUTSIDE = "O"
-# what stands before the hyphen of a tag, and what it says of its word: begins, inside, ends or is an entity
+# prefix of a tag: B begins, I inside, E ends, S is a whole entity
 PARTS = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S"}
-NAMELESS = "_"  # the kind of an entity whose tags are bare: B, I
+NAMELESS = "_"  # kind of an entity whose tags are only B, I
 ALLOWED = {"IOB2": "BI", "BIOES": "BIES"}
 
 # How tags are read:
@@ -32,7 +32,7 @@ Scheme = Literal["BIO", "IOB2", "BIOES", "IO", "plain"]
 
 
 class Entity(NamedTuple):
-    """The words ``start`` to ``end``, the last left out, are of this kind."""
+    """Entity of a kind: the words from ``start`` to ``end``, exclusive."""
 
     kind: str
     start: int
@@ -40,7 +40,7 @@ class Entity(NamedTuple):
 
 
 def parted(tag: str) -> tuple[str, str]:
-    """What a tag says of its word, and the kind: ("", "") outside, ("", tag) for one without such a part.
+    """Returns (prefix, kind) of a tag: ("", "") outside, ("", tag) for a tag without a prefix.
 
     >>> parted("B-creative-work"), parted("U-PER"), parted("I"), parted("O"), parted("NOUN")
     (('B', 'creative-work'), ('S', 'PER'), ('I', '_'), ('', ''), ('', 'NOUN'))
@@ -52,7 +52,7 @@ def parted(tag: str) -> tuple[str, str]:
 
 
 def entities(tags: Sequence[str], scheme: Scheme = "BIO") -> list[Entity]:
-    """The entities that the tags of a sentence tell, in order.
+    """Returns the entities in the tags of a sentence, in order.
 
     >>> entities(["B-PER", "I-PER", "O", "I-LOC"])
     [Entity(kind='PER', start=0, end=2), Entity(kind='LOC', start=3, end=4)]
@@ -71,19 +71,19 @@ def entities(tags: Sequence[str], scheme: Scheme = "BIO") -> list[Entity]:
     """
     if scheme == "plain":
         return [Entity(tag, place, place + 1) for place, tag in enumerate(tags)]
-    told = [("", "" if tag == OUTSIDE else tag) for tag in tags] if scheme == "IO" else [parted(tag) for tag in tags]
+    pairs = [("", "" if tag == OUTSIDE else tag) for tag in tags] if scheme == "IO" else [parted(tag) for tag in tags]
     if scheme in ALLOWED:
-        for (part, kind), tag in zip(told, tags, strict=True):
+        for (part, kind), tag in zip(pairs, tags, strict=True):
             if (part or kind) and part not in tuple(ALLOWED[scheme]):
                 raise HeedfulError(f"the tag {tag!r} is none of {scheme}; read such tags as 'BIO'")
-        return _strict(told, closed=scheme == "BIOES")
-    return _lenient(told)
+        return _strict(pairs, closed=scheme == "BIOES")
+    return _lenient(pairs)
 
 
-def _lenient(told: Sequence[tuple[str, str]]) -> list[Entity]:
+def _lenient(pairs: Sequence[tuple[str, str]]) -> list[Entity]:
     found: list[Entity] = []
     kind, start = "", 0  # of the entity that is open
-    for place, (part, own) in enumerate([*told, ("", "")]):
+    for place, (part, own) in enumerate([*pairs, ("", "")]):
         begins = own != kind or part in ("B", "S")
         if kind and begins:
             found.append(Entity(kind, start, place))
@@ -96,11 +96,11 @@ def _lenient(told: Sequence[tuple[str, str]]) -> list[Entity]:
     return found
 
 
-def _strict(told: Sequence[tuple[str, str]], closed: bool) -> list[Entity]:
-    """``closed``: where an entity of several words must end with E, and one of one word is S."""
+def _strict(pairs: Sequence[tuple[str, str]], closed: bool) -> list[Entity]:
+    """``closed``: an entity of several words must end with E, and one of a single word is S."""
     found: list[Entity] = []
     kind, start = "", 0
-    for place, (part, own) in enumerate([*told, ("", "")]):
+    for place, (part, own) in enumerate([*pairs, ("", "")]):
         inside = bool(kind) and own == kind and part in ("I", "E")
         if kind and not inside:
             if not closed:
@@ -115,10 +115,10 @@ def _strict(told: Sequence[tuple[str, str]], closed: bool) -> list[Entity]:
 
 
 class EntityScores:
-    """How many of the entities of sentences were found, counted as they come.
+    """Precision, recall and F1 of the entities of sentences, counted as they are added.
 
-    Of TP entities that are right: precision P = TP / said, recall R = TP / true, F1 = 2TP / (said + true), in percent,
-    0 where nothing stands below the line: ``precision``, ``recall`` and ``f1`` over all entities together (micro),
+    With TP right entities: precision P = TP / predicted, recall R = TP / true, F1 = 2TP / (predicted + true), in
+    percent, 0 where the denominator is 0: ``precision``, ``recall`` and ``f1`` over all entities together (micro),
     ``macro_f1`` the mean of F1 over the kinds that were true or said at least once. ``accuracy`` is the share of words
     whose tag is right. Plain tags have no more than ``accuracy`` and ``macro_f1``. Where losses are given, ``loss`` is
     their mean over the words.
@@ -132,12 +132,12 @@ class EntityScores:
 
     def __init__(self, scheme: Scheme = "BIO") -> None:
         self.scheme = scheme
-        self._counts: list[dict[str, list[int]]] = []  # a sentence's kinds, of each: true, said, right
-        self._words: list[tuple[float, ...]] = []  # a sentence's words, how many of their tags are right, and the loss
+        self._counts: list[dict[str, list[int]]] = []  # of each sentence: kind → [true, predicted, right]
+        self._words: list[tuple[float, ...]] = []  # of each sentence: words, right tags, loss
 
     def add(self, truth: Sequence[str], said: Sequence[str], loss: float | None = None) -> None:
-        """Count a sentence: the true tag of each word and the one that was said, and the ``loss`` summed over them (of
-        all sentences, or of none).
+        """Adds a sentence: the true and the predicted tag of each word, and the summed ``loss`` (for all sentences or
+        none).
         """
         true, found = (set(entities(tags, self.scheme)) for tags in (truth, said))
         own: dict[str, list[int]] = {}
@@ -154,13 +154,13 @@ class EntityScores:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds met so far, in alphabetical order."""
+        """The kinds counted so far, in alphabetical order."""
         return sorted({kind for own in self._counts for kind in own})
 
     @cached_property
     def _statistics(self) -> NDArray[np.float64]:
-        """(N, 3K + 2 or 3), what each sentence adds to the sums: true, said and right entities of each of the K kinds,
-        words, those whose tag is right, and the loss.
+        """(N, 3K + 2 or 3), the summands of each sentence: true, predicted and right entities of each of K kinds,
+        words, right tags, and the loss.
         """
         kinds = {kind: place for place, kind in enumerate(self.kinds)}
         found = np.zeros((len(self), 3, len(kinds)))
@@ -171,34 +171,34 @@ class EntityScores:
         return np.concatenate([found.reshape(len(self), 3 * len(kinds)), words], axis=1)
 
     def figures(self, places: Places) -> Figures:
-        """The metrics of the sentences at these places; one that comes several times counts as often."""
+        """Returns the metrics of the sentences at ``places``; a repeated place counts as often."""
         sums = np.bincount(places, minlength=len(self)) @ self._statistics
         size = 3 * len(self.kinds)
         return self._figures(sums[:size].reshape(3, -1), *sums[size:].tolist())
 
     def joined(self, other: Self) -> EntityScores:
-        """These sentences, and behind them the ``other``'s."""
+        """Returns these sentences followed by the ``other``'s."""
         both = EntityScores(self.scheme)
         both._counts, both._words = self._counts + other._counts, self._words + other._words
         return both
 
     def metrics(self) -> Figures:
-        """Over all sentences."""
+        """Returns the metrics of all sentences."""
         return overall(self)
 
     def details(self) -> dict[str, Any]:
-        """``by_class``: precision, recall, F1 and the number of true ones (``support``) of each kind."""
+        """Returns ``by_class``: precision, recall, F1 and ``support`` (the number of true entities) of each kind."""
         sums = self._statistics.sum(0)[: 3 * len(self.kinds)]
         return {"by_class": by_class(self.kinds, *sums.astype(np.int64).reshape(3, -1))}
 
     def _figures(self, kinds: NDArray[Any], words: float = 0, right: float = 0, loss: float | None = None) -> Figures:
-        """``kinds`` (3, K): of each how many were true, said and right."""
-        f1s = [_scores(*one)[2] for one in kinds.T.tolist() if one[0] + one[1]]
-        told = {} if loss is None else {"loss": loss / max(1.0, words)}
+        """Returns the metrics; ``kinds`` (3, K) counts true, predicted and right entities."""
+        f1s = [_scores(*counts)[2] for counts in kinds.T.tolist() if counts[0] + counts[1]]
+        metrics = {} if loss is None else {"loss": loss / max(1.0, words)}
         if self.scheme != "plain":
             precision, recall, f1 = _scores(*kinds.sum(1).tolist())
-            told |= {"f1": f1, "precision": precision, "recall": recall}
-        return told | {"macro_f1": sum(f1s) / max(1, len(f1s)), "accuracy": 100 * right / max(1.0, words)}
+            metrics |= {"f1": f1, "precision": precision, "recall": recall}
+        return metrics | {"macro_f1": sum(f1s) / max(1, len(f1s)), "accuracy": 100 * right / max(1.0, words)}
 
 
 def _scores(true: float, said: float, right: float) -> tuple[float, float, float]:

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.metrics.example_scores import LOWER_IS_BETTER, Figures, Joins, Scored, each, overall
-from heedful.metrics.intervals import CONFIDENCE, HELD, SEED, TIMES, columns, interval, resampled
+from heedful.metrics.intervals import CONFIDENCE, MAX_DRAWN, SEED, TIMES, columns, interval, resampled
 
-ROUNDING = 1e-9  # of differences that are equal but for the order of their sums
+ROUNDING = 1e-9  # tolerance of differences that are equal but for rounding
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Difference:
     b: float
     difference: float  # b − a
     interval: tuple[float, float] | None = None  # of the difference, by the paired bootstrap
-    p: float | None = None  # how often chance alone makes one as large, by approximate randomisation
-    better: str | None = None  # "a" or "b" where p is below 1 − confidence
+    p: float | None = None  # p-value of approximate randomisation
+    better: str | None = None  # "a" or "b" if p is below 1 − confidence
 
 
 def differences(
     a: Scored, b: Scored, times: int = TIMES, confidence: float = CONFIDENCE, seed: int = SEED
 ) -> dict[str, Difference]:
-    """How B differs from A, metric by metric.
+    """Returns the difference B − A of each metric, with its interval and p-value.
 
     The interval is that of the paired bootstrap (Koehn 2004, section 4): examples are drawn anew, the same ones for
     both models, and the difference taken of each draw. The p-value is that of approximate randomisation (Noreen 1989;
@@ -40,12 +40,12 @@ def differences(
 
     Args:
         a, b: scores of the same examples.
-        times: draws, and throws.
-        confidence: of the interval; a p below 1 − confidence says that one model is better.
-        seed: of the draws.
+        times: number of draws and of coin throws.
+        confidence: confidence of the interval; p below 1 − confidence means that one model is better.
+        seed: seed of the draws.
 
     Returns:
-        name → what was found, for the metrics that both have.
+        name → difference, for the metrics that both have.
 
     >>> from heedful.metrics.example_scores import Sums
     >>> rate = lambda sums: {"accuracy": 100 * sums[0] / sums[1]}
@@ -59,7 +59,7 @@ def differences(
     first, second = overall(a), overall(b)
     drawn_a, drawn_b = resampled([a, b], times, seed)
     chance = randomised(a, b, times, seed)
-    found = {}
+    result = {}
     for name in (name for name in first if name in chance and name in drawn_a and name in drawn_b):
         difference = second[name] - first[name]
         least = abs(difference) * (1 - ROUNDING) - ROUNDING
@@ -67,39 +67,39 @@ def differences(
         upper = (difference > 0) != (name in LOWER_IS_BETTER)
         better = ("b" if upper else "a") if p < 1 - confidence else None
         spread = interval(drawn_b[name] - drawn_a[name], confidence)
-        found[name] = Difference(first[name], second[name], difference, spread, p, better)
-    return found
+        result[name] = Difference(first[name], second[name], difference, spread, p, better)
+    return result
 
 
 def randomised(a: Scored, b: Scored, times: int = TIMES, seed: int = SEED) -> dict[str, NDArray[np.float64]]:
-    """The differences B − A, (times,) of each metric, when the two models' answers to each example are exchanged or not
-    by the throw of a coin.
+    """Returns the differences B − A (times,) of each metric under the null hypothesis: a coin decides for each example
+    whether the two models' answers are exchanged.
     """
     if not isinstance(a, Joins) or not isinstance(b, Joins):
         raise ValueError(f"{type(a).__name__} cannot be joined with another model's scores")
     both, size = a.joined(b), len(a)
     generator = np.random.default_rng(seed)
-    rows, own = max(1, HELD // (2 * size)), np.arange(size)
-    found: list[Figures] = []
+    rows, own = max(1, MAX_DRAWN // (2 * size)), np.arange(size)
+    differences: list[Figures] = []
     for done in range(0, times, rows):
-        thrown = generator.integers(2, size=(min(rows, times - done), size)) * size
-        ones, others = each(both, own + thrown), each(both, own + size - thrown)
-        for one, other in zip(ones, others, strict=True):
-            found.append({name: other[name] - one[name] for name in one.keys() & other.keys()})
-    return columns(found)
+        exchanged = generator.integers(2, size=(min(rows, times - done), size)) * size
+        firsts, seconds = each(both, own + exchanged), each(both, own + size - exchanged)
+        for first, second in zip(firsts, seconds, strict=True):
+            differences.append({name: second[name] - first[name] for name in first.keys() & second.keys()})
+    return columns(differences)
 
 
 def verdict(name: str, found: Difference, confidence: float = CONFIDENCE) -> str:
-    """What the comparison says, in one plain line.
+    """Returns a comparison as one line for people.
 
     >>> verdict("bleu", Difference(31.0, 33.0, 2.0, (0.8, 3.1), 0.001, "b"))
     'B is better at 95 %: bleu 31 → 33, +2 (+0.8 to +3.1), p = 0.001'
     """
-    told = f"{name} {found.a:.4g} → {found.b:.4g}, {found.difference:+.3g}"
+    numbers = f"{name} {found.a:.4g} → {found.b:.4g}, {found.difference:+.3g}"
     if found.interval is None or found.p is None:
-        return f"one example cannot tell which is better, and a text counts as one: {told}"
+        return f"one example cannot tell which is better, and a text counts as one: {numbers}"
     low, high = found.interval
-    told += f" ({low:+.3g} to {high:+.3g}), p = {found.p:.2g}"
+    numbers += f" ({low:+.3g} to {high:+.3g}), p = {found.p:.2g}"
     if found.better is None:
-        return f"no difference shown at {100 * confidence:g} %: {told}"
-    return f"{found.better.upper()} is better at {100 * confidence:g} %: {told}"
+        return f"no difference shown at {100 * confidence:g} %: {numbers}"
+    return f"{found.better.upper()} is better at {100 * confidence:g} %: {numbers}"

@@ -1,6 +1,6 @@
 """Ranking metrics of similarities: correlations with human scores, and retrieval of each text's pair.
 
-Vectors are held, N × D numbers; similarities are made and forgotten in blocks.
+Similarities are computed in blocks, so that memory holds N × D numbers, not N × N.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from numpy.typing import ArrayLike, NDArray
 
 from heedful.metrics.example_scores import Figures, Places, Sums
 
-BLOCK = 1 << 22  # similarities at a time
-AT = (1, 5, 10)  # recall among so many
+BLOCK = 1 << 22  # similarities computed at a time
+AT = (1, 5, 10)  # the k of recall@k
 Floats = NDArray[np.floating]
 
 
 def unit(vectors: Floats) -> Floats:
-    """Rows (N, D) of length 1; zeros stay zeros."""
+    """Returns the rows (N, D) scaled to length 1; zero rows stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    made: Floats = vectors / np.maximum(lengths, np.finfo(vectors.dtype).tiny)
-    return made
+    scaled: Floats = vectors / np.maximum(lengths, np.finfo(vectors.dtype).tiny)
+    return scaled
 
 
 # --------------------------------------------------------------------------------------------------------- correlations
 
 
 def average_ranks(values: ArrayLike) -> NDArray[np.float64]:
-    """The rank of each of N numbers, 1 for the smallest; equals share the mean of theirs.
+    """Returns the rank of each of N numbers, 1 for the smallest; ties get the mean of their ranks.
 
     >>> average_ranks([10, 30, 20, 20]).tolist()
     [1.0, 4.0, 2.5, 2.5]
     """
     _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    made: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    return made
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return ranks
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
-    """r = Σ (x − x̄)(y − ȳ) / √(Σ (x − x̄)² Σ (y − ȳ)²); 0 where one of them does not vary.
+    """Returns Pearson's r = Σ (x − x̄)(y − ȳ) / √(Σ (x − x̄)² Σ (y − ȳ)²); 0 if x or y is constant.
 
     >>> round(pearson([1, 2, 3], [1, 2, 4]), 4)
     0.982
@@ -53,7 +53,7 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
-    """Pearson's r of the average ranks (Spearman 1904); 0 where one of them does not vary.
+    """Returns Spearman's ρ, Pearson's r of the average ranks (Spearman 1904); 0 if x or y is constant.
 
     >>> round(spearman([1, 2, 3], [1, 2, 40]), 6)
     1.0
@@ -62,7 +62,7 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def cosent(cosines: ArrayLike, scores: ArrayLike, temperature: float) -> float:
-    """log(1 + Σ_{i,j: score_i > score_j} exp((cos_j − cos_i) / τ)), in nats: 0 where all pairs of rows are in order.
+    """Returns the CoSENT loss log(1 + Σ_{i,j: score_i > score_j} exp((cos_j − cos_i) / τ)) in nats.
 
     Su 2022, "CoSENT"; Li and Li 2024, "AoE: Angle-optimized Embeddings", section 3.2. N log N: sorted by score, the sum
     is Σ_i exp(−cos_i / τ) Σ_{j: score_j < score_i} exp(cos_j / τ).
@@ -81,9 +81,9 @@ class Correlations:
     """``spearman``, ``pearson`` (100 × r) and ``loss`` (see ``cosent``) of any choice of pairs of texts.
 
     Args:
-        cosines: (N,) of the pairs' vectors.
-        scores: (N,) how alike people found them.
-        temperature: of the loss.
+        cosines: (N,) cosines of the pairs' vectors.
+        scores: (N,) human similarity scores.
+        temperature: τ of the loss.
 
     >>> round(Correlations([0.1, 0.5, 0.4], [1, 2, 3], 0.05).figures(np.arange(3))["spearman"], 6)
     50.0
@@ -97,12 +97,12 @@ class Correlations:
         return len(self.scores)
 
     def joined(self, other: Self) -> Correlations:
-        """These pairs, and behind them the ``other``'s."""
+        """Returns these pairs followed by the ``other``'s."""
         cosines = np.concatenate([self.cosines, other.cosines])
         return Correlations(cosines, np.concatenate([self.scores, other.scores]), self.temperature)
 
     def figures(self, places: Places) -> Figures:
-        """Of the pairs at these places."""
+        """Returns the metrics of the pairs at ``places``."""
         found, true = self.cosines[places], self.scores[places]
         return {
             "spearman": 100 * spearman(found, true),
@@ -115,9 +115,9 @@ class Correlations:
 
 
 class Found(NamedTuple):
-    """What became of N queries."""
+    """Retrieval results of N queries."""
 
-    ranks: NDArray[np.int64]  # (N,), 1 where the own candidate is nearer than every wrong one
+    ranks: NDArray[np.int64]  # (N,), 1 if the query's own candidate is nearer than every wrong one
     losses: NDArray[np.float64]  # (N,), −log softmax of the own candidate among itself and the wrong ones, in nats
     nearest: NDArray[np.int64]  # (N,), the own candidate, or the wrong one that is nearest, whichever is nearer
 
@@ -129,11 +129,10 @@ def find(
     right: Sequence[NDArray[np.int64]],
     temperature: float,
 ) -> Found:
-    """Each query's own candidate among all, by similarity.
+    """Ranks each query's own candidate among all by similarity.
 
-    Other candidates that are right for a query too are no mistakes: they are left out of its rank and loss (the
-    filtered setting of Bordes et al. 2013, section 4.2). A wrong candidate as near as the own one is before it: vectors
-    that are all alike find nothing.
+    Other right candidates of a query are left out of its rank and loss (the filtered setting of Bordes et al. 2013,
+    section 4.2). A wrong candidate as near as the own one ranks before it: constant vectors retrieve nothing.
 
     Args:
         near: the similarities (n, C) of a few of the queries to all candidates, no two of which are of the same text.

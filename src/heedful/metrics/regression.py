@@ -14,14 +14,14 @@ from heedful.metrics.ranking import pearson, spearman
 class Regression:
     """``r2``, ``pearson`` and ``spearman`` (each × 100), ``mae`` in the numbers' own unit, and ``loss``.
 
-    R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², 0 for what always says the mean ȳ of these examples, and less for what is worse;
-    0 where the true numbers do not vary, as the correlations. ``mae`` is the mean of |y − ŷ|, ``loss`` that of
-    ((y − ŷ) / factor)².
+    R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², 0 for predicting the mean ȳ of these examples always, negative for worse
+    predictions. R² and the correlations are 0 where the true numbers do not vary. ``mae`` is the mean of |y − ŷ|,
+    ``loss`` that of ((y − ŷ) / factor)².
 
     Args:
-        found: (N,) the numbers that were said, ŷ.
-        true: (N,) the right ones, y.
-        factor: by which errors are divided in the loss.
+        found: (N,) predicted numbers ŷ.
+        true: (N,) true numbers y.
+        factor: divisor of the errors in the loss.
 
     >>> scored = Regression([1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
     >>> {name: round(value, 4) for name, value in scored.figures(np.arange(3)).items()}
@@ -36,13 +36,13 @@ class Regression:
         return len(self.true)
 
     def joined(self, other: Self) -> Regression:
-        """These examples, and behind them the ``other``'s."""
+        """Returns these examples followed by the ``other``'s."""
         return Regression(
             np.concatenate([self.found, other.found]), np.concatenate([self.true, other.true]), self.factor
         )
 
     def figures(self, places: Places) -> Figures:
-        """Of the examples at these places."""
+        """Returns the metrics of the examples at ``places``."""
         found, true = self.found[places], self.true[places]
         errors = true - found
         spread = float(((true - true.mean()) ** 2).sum())

@@ -20,7 +20,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """What SQuAD compares: lower case, without ASCII punctuation, English articles and needless spaces, in that order.
+    """Normalises an answer as SQuAD does: lower case, no ASCII punctuation, no English articles, single spaces.
 
     >>> normalised("The  U.S. -- an   example")
     'us example'
@@ -29,12 +29,12 @@ def normalised(text: str) -> str:
 
 
 def exact(output: str, answer: str) -> float:
-    """1 where both are the same once `normalised`, else 0."""
+    """Returns 1 if both are equal once `normalised`, else 0."""
     return float(normalised(output) == normalised(answer))
 
 
 def overlap(output: str, answer: str) -> float:
-    """F1 of the words of both once `normalised`: 2 · common / (words of one + words of the other), 0 to 1.
+    """Returns the F1 of the words of both once `normalised`: 2 · common / (words of a + words of b), 0 to 1.
 
     A word counts as common as often as both have it. Where one side has no words it is 1 if the other has none either.
 
@@ -49,43 +49,42 @@ def overlap(output: str, answer: str) -> float:
 
 
 class Score(NamedTuple):
-    """Of one answer, each from 0 to 1."""
+    """Exact match and F1 of one answer, each from 0 to 1."""
 
     exact: float
     f1: float
 
 
 def score(output: str, answers: Sequence[str]) -> Score:
-    """The best over all `answers`, each figure for itself; without answers, "" is right.
+    """Returns the best exact match and the best F1 over all `answers`.
 
-    An answer of which normalising leaves nothing is none, as in the script of SQuAD 2.0; where all are, so that the
-    question has no answer, "" is right.
+    Answers that are empty once normalised are ignored, as in SQuAD 2.0's script. Without answers, "" is right.
 
     >>> score("Denver Broncos", ["Broncos", "the Denver Broncos"])
     Score(exact=1.0, f1=1.0)
     """
     wanted = [answer for answer in answers if normalised(answer)] or [""]
-    return Score(max(exact(output, one) for one in wanted), max(overlap(output, one) for one in wanted))
+    return Score(max(exact(output, answer) for answer in wanted), max(overlap(output, answer) for answer in wanted))
 
 
 class Threshold(NamedTuple):
-    """From which score on a question is best left without an answer, and what that would have given."""
+    """Best threshold for answering nothing, and the score that it gives."""
 
     score: float  # percent
     value: float
 
 
 def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayLike, null: ArrayLike) -> Threshold:
-    """The threshold that would have been best on these questions, as SQuAD 2.0's script finds it.
+    """Returns the best threshold on these questions, as SQuAD 2.0's script finds it.
 
     A question whose `null` is above the threshold gets no answer: right where it has none. It is looked for among the
     values of `null`, lowest first; 0 stands for answering nothing.
 
     Args:
-        scores: (N,), of the answers if given, from 0 to 1.
-        outputs: the answers if given; "" is none.
-        answerable: (N,), whether the question has an answer.
-        null: (N,), how much likelier no answer is.
+        scores: (N,), scores of the predicted answers, from 0 to 1.
+        outputs: predicted answers; "" is none.
+        answerable: (N,), True if the question has an answer.
+        null: (N,), log-odds of no answer against the predicted one.
 
     >>> best_threshold([1.0, 0.0, 0.0], ["a", "b", "c"], [True, False, True], [-2.0, 3.0, 1.0])
     Threshold(score=66.66666666666667, value=-2.0)
@@ -106,10 +105,10 @@ def squad_sums(scores: Sequence[Score], answerable: ArrayLike, losses: ArrayLike
     ``NoAns_f1``.
 
     Args:
-        scores: of each question.
-        answerable: (N,), whether it has an answer.
-        losses: (N,), summed over its windows.
-        windows: (N,), how many it has.
+        scores: score of each question.
+        answerable: (N,), True if the question has an answer.
+        losses: (N,), loss summed over the question's windows.
+        windows: (N,), number of the question's windows.
 
     >>> squad_sums([Score(1, 1), Score(0, 0.5)], [True, True], [1.0, 2.0], [1, 2]).figures(np.array([0, 1]))
     {'loss': 1.0, 'exact_match': 50.0, 'f1': 75.0}
@@ -146,20 +145,20 @@ def best_thresholds(
     """
     scores = [score(output, wanted) for output, wanted in zip(outputs, answers, strict=True)]
     has = [bool(wanted) for wanted in answers]
-    told: dict[str, float] = {}
-    for name, values in (("exact", [one.exact for one in scores]), ("f1", [one.f1 for one in scores])):
+    metrics: dict[str, float] = {}
+    for name, values in (("exact", [each.exact for each in scores]), ("f1", [each.f1 for each in scores])):
         best = best_threshold(values, outputs, has, null)
-        told |= {f"best_{name}": best.score, f"best_{name}_thresh": best.value}
-    return told
+        metrics |= {f"best_{name}": best.score, f"best_{name}_thresh": best.value}
+    return metrics
 
 
 def by_kind(each: Sums, answerable: ArrayLike) -> dict[str, dict[str, float]]:
     """``exact_match``, ``f1`` and number of ``examples`` of the questions with an answer, and of those without one."""
-    has, told = np.asarray(answerable, bool), {}
+    has, metrics = np.asarray(answerable, bool), {}
     for kind, places in (("answerable", has.nonzero()[0]), ("without answer", (~has).nonzero()[0])):
         figures = each.figures(places)
-        told[kind] = {"exact_match": figures["exact_match"], "f1": figures["f1"], "examples": len(places)}
-    return told
+        metrics[kind] = {"exact_match": figures["exact_match"], "f1": figures["f1"], "examples": len(places)}
+    return metrics
 
 
 _ENDS = re.compile(r"(?<=[.!?])[\"')\]]*\s+|(?<=[。！？])\s*|\n\s*\n\s*")
@@ -167,7 +166,7 @@ _WORDS = re.compile(rf"[{SPACELESS}]|[^\W{SPACELESS}]+")
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text: it is cut after ``.``, ``!`` and ``?`` with a blank, after 。！？, and at blank lines.
+    """Yields the sentences of a text, split after ``.``, ``!``, ``?`` and a blank, after 。！？, and at blank lines.
 
     >>> list(sentences("It rained. We stayed (and slept!)  Then?"))
     ['It rained.', 'We stayed (and slept!)', 'Then?']
@@ -183,10 +182,10 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def likest_sentences(questions: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Of the text of each question the sentence whose words are most like the question's.
+    """Returns the sentence of each text that is most similar to its question.
 
-    Words are runs of letters, digits and underscores, of scripts without spaces between words the characters. Likeness
-    is the cosine of their different words, each weighted by ln((1 + N) / (1 + n)) + 1, of the N sentences of
+    Words are runs of letters, digits and underscores; in scripts without spaces, single characters. Similarity
+    is the cosine of their distinct words, each weighted by ln((1 + N) / (1 + n)) + 1, of the N sentences of
     all texts n having it (TF-IDF without repetitions). Of equals the first is taken.
 
     >>> likest_sentences(["Where did Ann go?"], ["Bob stayed here. Ann did go north. Bob slept."])

@@ -15,20 +15,20 @@ from heedful.metrics.example_scores import Figures, Sums, overall
 
 # scripts that put no space between words, by the first word of their letters' Unicode names
 UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"})
-SPACED = 6  # letters of these scripts to a space, below which their words are divided all the same
-ORDERS, BETA = 6, 2  # chrF's characters in a row, and how much more its recall counts
+SPACED = 6  # letters per space below which texts of these scripts count as segmented
+ORDERS, BETA = 6, 2  # chrF's largest n-gram order, and its weight of recall
 
 
 def translation_metrics(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """BLEU, chrF and TER with sacreBLEU's signatures, and the exact match.
+    """Returns BLEU, chrF and TER with sacreBLEU's signatures, and the exact match.
 
     Args:
-        outputs: what the model said, detokenised.
-        references: what was wanted, one reference each.
+        outputs: predictions, detokenised.
+        references: one reference each.
 
     Returns:
-        ``bleu``, ``chrf`` and ``ter`` (0–100; ``ter``, of which less is better, may be more), ``exact_match`` (0–100,
-        percent of outputs equal to their reference, spaces at the ends aside), and ``bleu_signature``,
+        ``bleu``, ``chrf`` and ``ter`` (0–100; ``ter`` may exceed 100, less is better), ``exact_match`` (percent of
+        outputs equal to their reference but for outer spaces), and ``bleu_signature``,
         ``chrf_signature``, ``ter_signature``.
     """
     return {**overall(translation_scores(outputs, references)), **signatures()}
@@ -42,7 +42,7 @@ def translation_scores(
     ter: bool = True,
     lowercase: bool = False,
 ) -> Sums:
-    """The figures of ``translation_metrics`` for any choice of the examples, equal to sacreBLEU's of these.
+    """Returns the per-example scores behind ``translation_metrics``; any choice of examples has sacreBLEU's metrics.
 
     BLEU and TER are sacreBLEU's own counts and formulae (Papineni et al. 2002; Snover et al. 2006). chrF (Popović 2015)
     has counts c_n in the output, r_n in the reference and m_n in both of the n characters in a row, n = 1 … 6, spaces
@@ -50,11 +50,11 @@ def translation_scores(
     5 P R / (4 P + R).
 
     Args:
-        outputs: what the model said.
-        references: what was wanted, one reference each.
-        counted: which examples count; those that do not add nothing. By default all.
-        ter: also TER, which takes some milliseconds a sentence.
-        lowercase: of both sides in lower case, as a model's that writes nothing else.
+        outputs: predictions.
+        references: one reference each.
+        counted: which examples count; the others add nothing. All by default.
+        ter: compute TER too, which takes some milliseconds a sentence.
+        lowercase: compare both sides in lower case, for a model that writes no capitals.
     """
     from sacrebleu.metrics import BLEU, TER
 
@@ -69,13 +69,13 @@ def translation_scores(
 
 
 def signatures(*, ter: bool = True, lowercase: bool = False) -> dict[str, str]:
-    """sacreBLEU's own description of BLEU, chrF and TER: figures may be compared where these are the same."""
+    """Returns sacreBLEU's signatures of BLEU, chrF and TER: scores are comparable where these are equal."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
-    one = [[""]]  # a reference tells them how many there are of each
+    one = [[""]]  # the signature states the number of references
     kinds = {"bleu": BLEU(lowercase, references=one), "chrf": CHRF(lowercase=lowercase, references=one)}
     if ter:
-        kinds["ter"] = TER(references=one)  # which never tells capitals apart
+        kinds["ter"] = TER(references=one)  # which ignores case anyway
     return {f"{name}_signature": str(kind.get_signature()) for name, kind in kinds.items()}
 
 
@@ -86,7 +86,7 @@ def _row(words: Any, edits: Any, output: str, reference: str) -> list[float]:
     bleu = words.corpus_score([output], [[reference]])
     ter = None if edits is None else edits.corpus_score([output], [[reference]])
     said, wanted = (extract_all_char_ngrams(text, ORDERS) for text in (output, reference))
-    # what the reference has no characters for is not held against the output
+    # orders that the reference is too short for are not counted in the output
     chars = [(a.total() if b else 0, b.total(), (a & b).total()) for a, b in zip(said, wanted, strict=True)]
     return [
         *(*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len),
@@ -111,7 +111,7 @@ def _figures(sums: NDArray[Any], ter: bool) -> Figures:
 
 
 def _chrf(orders: NDArray[Any]) -> float:
-    """Of each order how many the outputs have, the references, both."""
+    """Returns chrF from (outputs, references, both) counts of each order."""
     said, wanted, both = orders[(orders[:, :2] > 0).all(1)].T
     if not both.any():
         return 0.0
@@ -121,35 +121,35 @@ def _chrf(orders: NDArray[Any]) -> float:
 
 
 def exact_match(outputs: Sequence[str], references: Sequence[str]) -> float:
-    """Percent of outputs that equal their reference, spaces at the ends aside; 0 where there are none."""
+    """Returns the percentage of outputs equal to their reference but for outer spaces; 0 for none."""
     right = [output.strip() == reference.strip() for output, reference in zip(outputs, references, strict=True)]
     return 100.0 * sum(right) / max(1, len(right))
 
 
 def warnings_of(outputs: Sequence[str], references: Sequence[str]) -> list[str]:
-    """What a person should know before believing BLEU and TER, which count what stands between spaces.
+    """Returns caveats of BLEU and TER: unspaced scripts and tokenised output.
 
     >>> warnings_of(["猫が好き"], ["猫が好きです"])[0].rpartition("; ")[2]
     'go by chrF'
     """
-    told = []
+    warnings = []
     if unspaced(references):
-        told.append(
+        warnings.append(
             "the references put no spaces between words, but BLEU (tok:13a) and TER count what stands between spaces; "
             "go by chrF"
         )
     cut = sum(output.endswith(" .") for output in outputs)
     if cut >= 100:
-        told.append(
+        warnings.append(
             f"{cut:,} answers end in a full stop with a space before it, as tokenised text does; BLEU compares with "
             "published figures only on text as people write it"
         )
-    return told
+    return warnings
 
 
 def unspaced(texts: Sequence[str]) -> bool:
-    """Whether most letters are of scripts that put no space between words (Chinese, Japanese, Thai, ...), and whether
-    the texts do not put one all the same, as those do that were divided into words beforehand.
+    """Returns True if most letters are of scripts without spaces between words (Chinese, Japanese, Thai, ...), unless
+    the texts were segmented into words.
 
     >>> unspaced(["我喜欢猫 和狗也很好"]), unspaced(["我 喜欢 猫 和 狗"]), unspaced(["I like cats"])
     (True, False, False)

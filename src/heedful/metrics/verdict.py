@@ -21,13 +21,13 @@ from heedful.metrics.paired import Difference, differences
 
 Kind = Literal["better", "cannot tell", "chance", "one class", "writes nothing", "below"]
 USELESS: tuple[Kind, ...] = ("chance", "one class", "writes nothing")
-SMALL = 0.1  # of the way from guessing to a perfect score: what is surely less is no better than guessing
+SMALL = 0.1  # share of the way from guessing to a perfect score; surely less is no better than guessing
 LATE, GAIN = 0.75, 0.01  # the loss fell by over 1 % in the last quarter of the steps: the run was still improving
-MOST = 5_000  # examples that are compared at most
+MOST = 5_000  # maximum number of compared examples
 
 
 class Rival(NamedTuple):
-    """What a model is compared with, scored on the same examples."""
+    """Method that a model is compared with, scored on the same examples."""
 
     name: str  # for people: "TF-IDF and a linear SVM"
     scored: Scored
@@ -35,7 +35,7 @@ class Rival(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """How good the weights of a run are, for people (``text``) and for programs."""
+    """Verdict on the weights of a run, for people (``text``) and for programs."""
 
     kind: Kind
     text: str  # one line
@@ -49,11 +49,11 @@ class Verdict:
 
     @property
     def useful(self) -> bool:
-        """False where the model says nothing about its inputs."""
+        """False if the predictions do not depend on the input."""
         return self.kind not in USELESS
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: ``"baseline"`` is ``{"name", "value"}`` or None, ``"difference"`` [low, high] or None."""
+        """Returns the verdict for JSON, ``"baseline"`` as ``{"name", "value"}`` or None, ``"difference"`` as a list."""
         rival = None if self.rival is None else {"name": self.rival, "value": self.rival_value}
         return {
             "kind": self.kind,
@@ -87,27 +87,27 @@ def verdict(
     the ``guess`` stands in its place.
 
     Args:
-        scored: the model's scores, example by example.
-        metric: the one to compare.
-        guess: what needs no input: the most frequent label, the frequencies of tokens.
+        scored: per-example scores of the model.
+        metric: name of the metric to compare.
+        guess: a guess without input: the most frequent label, the frequencies of tokens.
         baseline: a simple method.
-        outputs: the model's predictions, none where the task has none.
-        expected: the right ones of the same examples.
-        classes: whether predictions are of a closed set (labels, tags).
-        improving: whether the loss still fell when the run ended.
+        outputs: the model's predictions; empty if the task has none.
+        expected: the references of the same examples.
+        classes: True if predictions are of a closed set (labels, tags).
+        improving: True if the loss still fell when the run ended.
     """
     found = Verdict("cannot tell", "", metric, 0 if scored is None else len(scored), improving=improving)
     alike = uniform(outputs, expected, classes)
     if alike is not None:
-        return _said(replace(found, kind=alike[0], examples=len(outputs)), alike[1])
+        return _with_text(replace(found, kind=alike[0], examples=len(outputs)), alike[1])
     over_guess, over_baseline = (_compared(scored, rival, metric) for rival in (guess, baseline))
     if over_guess is not None and guess is not None and _by_chance(over_guess, metric):
-        return _said(_measured(found, guess, over_guess, "chance"), "no better than guessing")
+        return _with_text(_measured(found, guess, over_guess, "chance"), "no better than guessing")
     rival, difference = (baseline, over_baseline) if over_baseline is not None else (guess, over_guess)
     if rival is None or difference is None:
         few = scored is None or len(scored) < 2
         why = "one validation example, and a text counts as one" if few else "nothing simple to compare it with"
-        return _said(found, f"cannot tell: {why}")
+        return _with_text(found, f"cannot tell: {why}")
     gain = _gain(difference, metric)
     kind: Kind = "better" if min(gain) > 0 else "below"
     few = found.examples < FEW and difference.better is None  # of few the interval is too narrow
@@ -118,7 +118,7 @@ def verdict(
         "below": "below the baseline, {}",
         "cannot tell": "cannot tell whether it is better than {}",
     }
-    return _said(_measured(found, rival, difference, kind), lines[kind].format(rival.name))
+    return _with_text(_measured(found, rival, difference, kind), lines[kind].format(rival.name))
 
 
 def improving(losses: Sequence[tuple[int, float]]) -> bool:
@@ -179,8 +179,8 @@ def uniform(outputs: Sequence[Any], expected: Sequence[Any], classes: bool) -> t
     """
     if len(outputs) < 2 or isinstance(outputs[0], float):
         return None
-    given = {part for one in outputs for part in _parts(one, classes)}
-    wanted = {part for one in expected for part in _parts(one, classes)}
+    given = {part for output in outputs for part in _parts(output, classes)}
+    wanted = {part for reference in expected for part in _parts(reference, classes)}
     number = f"all {len(outputs):,} examples"
     if not any(part.strip() for part in given):
         if not any(part.strip() for part in wanted):
@@ -198,13 +198,13 @@ def uniform(outputs: Sequence[Any], expected: Sequence[Any], classes: bool) -> t
 
 
 def _parts(value: Any, classes: bool) -> list[str]:
-    """The labels of a prediction or of what is expected, or its text."""
+    """Returns the labels of a prediction or reference, or its text."""
     if isinstance(value, Mapping):
         return [str(value.get("label" if classes else "answer", ""))]
     if isinstance(value, Span):
         return [value.text]
     if isinstance(value, list | tuple):
-        parts = [part for one in value for part in _parts(one, classes)]
+        parts = [part for item in value for part in _parts(item, classes)]
         return [part for part in parts if part != "O"] or [""]
     return ["" if value is None else str(value)]
 
@@ -213,7 +213,7 @@ def _parts(value: Any, classes: bool) -> list[str]:
 
 
 def _compared(scored: Scored | None, rival: Rival | None, metric: str) -> Difference | None:
-    """The model beside the rival; None where they have no such metric or not the same examples."""
+    """Returns the difference to the rival; None without a common metric or the same examples."""
     if scored is None or rival is None or len(scored) != len(rival.scored) or len(scored) < 2:
         return None
     if len(scored) > MOST:
@@ -231,7 +231,7 @@ def _by_chance(difference: Difference, metric: str) -> bool:
 
 
 def _gain(difference: Difference, metric: str, point: bool = False) -> tuple[float, ...]:
-    """The interval of the difference, or the difference itself, with what is larger better."""
+    """Returns the interval of the difference, or the difference itself, signed so that more is better."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
     values = (difference.difference,) if point or difference.interval is None else difference.interval
     return tuple(sign * value for value in values)
@@ -249,8 +249,8 @@ def _measured(found: Verdict, rival: Rival, difference: Difference, kind: Kind) 
     )
 
 
-def _said(found: Verdict, text: str) -> Verdict:
-    """With its line: the sentence, the figures, and that the run was still improving."""
+def _with_text(found: Verdict, text: str) -> Verdict:
+    """Returns the verdict with its line: the sentence, the numbers, and whether the run was still improving."""
     if found.value is not None and found.difference is not None:
         low, high = found.difference
         beside = f" of {found.rival}" if found.kind == "chance" else ""
