@@ -74,7 +74,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         seen["demo"] = (name, out, choices)
         return {"task": "translation", "model": out, "metrics": {"exact_match": 1.0}, "seconds": 9}
 
-    for place, stand_in in (("training.run", train), ("evaluation.run", evaluate), ("demos", demo)):
+    for place, stand_in in (("training.run", train), ("evaluation.evaluate", evaluate), ("demos", demo)):
         monkeypatch.setattr(f"heedful.{place}.{stand_in.__name__}", stand_in)
     monkeypatch.setattr(heedful, "pipeline", pipeline, raising=False)
     monkeypatch.setattr(heedful, "summary", summary, raising=False)

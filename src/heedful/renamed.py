@@ -23,6 +23,7 @@ MODULES = {  # old: new
     "data.files": "data.text_files",
     "evaluation.metrics": "metrics.translation",
     "evaluation.paired": "metrics.paired",
+    "evaluation.run": "evaluation.evaluate",
     "files": "util.files",
     "inspection.finding": "inspection.find_heads",
     "inspection.lens": "inspection.logit_lens",
