@@ -19,7 +19,7 @@ import pytest
 from heedful import tasks
 from heedful.errors import HeedfulError
 from heedful.serving import runs as reading
-from heedful.serving.runs import DECIDES, Curve, Run, Runs, runs_below
+from heedful.serving.runs import DECIDES, Curve, Runs, WatchedRun, runs_below
 from heedful.settings import RunSettings, TrainingSettings, to_toml
 from heedful.tasks import TASKS
 from heedful.training.log import Log
@@ -366,7 +366,7 @@ def test_what_a_browser_shows_of_a_run(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_while_it_is_looked_at(tmp_path: Path) -> None:
     folder = begun(tmp_path / "run")
-    run = Run(folder, "run")
+    run = WatchedRun(folder, "run")
     run.look()
     (folder / "metrics.jsonl").unlink()
     with pytest.raises(OSError, match=r"metrics\.jsonl"):

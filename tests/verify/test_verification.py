@@ -27,12 +27,11 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.models import build
-from heedful.pretrained import load, read_card, save
-from heedful.pretrained import model_types as families
+from heedful.pretrained import load, model_types, read_card, save
 from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 from heedful.text import Tokenizer
 from heedful.verify import Report, reference, transformers_checks, verified_folder, verify
-from heedful.verify.report import Finding, Outcome
+from heedful.verify.report import CheckResult, Finding
 
 Published = Callable[..., Path]
 TEXT = ["the cat sat on the mat", "a dog ran to the big red house", "she sells sea shells by the sea shore"]
@@ -187,9 +186,9 @@ def test_a_weight_changed_in_saving(published: Published, monkeypatch: pytest.Mo
 def test_a_key_of_the_configuration_that_is_not_read(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     """The epsilon of the norms: folders are written and read alike, and only another program sees it."""
     folder = published("gpt2", layer_norm_epsilon=0.1)
-    family, key = families.FAMILIES["gpt2"], "layer_norm_epsilon"
-    facts = tuple(replace(fact, theirs="eps") if fact.theirs == key else fact for fact in family.facts)
-    monkeypatch.setitem(families.FAMILIES, "gpt2", replace(family, facts=facts))
+    gpt2, name = model_types.MODEL_TYPES["gpt2"], "layer_norm_epsilon"
+    keys = tuple(replace(key, theirs="eps") if key.theirs == name else key for key in gpt2.config_keys)
+    monkeypatch.setitem(model_types.MODEL_TYPES, "gpt2", replace(gpt2, config_keys=keys))
     report = verify(folder)
     assert LOGITS <= verdicts(report, "off") <= LOGITS | {"greedy text"}, "a key that is not read is kept on saving"
     assert finding(report, "logits, float64").difference > 1e-3
@@ -269,8 +268,8 @@ def test_a_folder_that_does_not_open_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 2e-5])
 def test_what_is_no_number_or_too_far_is_not_ok(number: float) -> None:
-    assert not Outcome(difference=number, allowed=1e-5).ok
-    assert Outcome(difference=1e-5, allowed=1e-5).ok
+    assert not CheckResult(difference=number, allowed=1e-5).ok
+    assert CheckResult(difference=1e-5, allowed=1e-5).ok
 
 
 def test_the_command(published: Published, capsys: pytest.CaptureFixture[str]) -> None:

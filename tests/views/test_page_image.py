@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.image_html import ImageMaps, Plan, image_page, joined, kept, plan
+from heedful.views.image_html import ImageMaps, PagePlan, image_page, joined, kept, plan
 
 
 def rows(*shape, seed=0):
@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_told(changes, told):
 @pytest.mark.parametrize("bits", [8, 4])
 def test_the_page_holds_the_weights_as_exactly_as_it_says(bits):
     weights = rows(2, 3, 13, 13)
-    pack = kept(weights, 1, (3, 4), Plan(bits=bits))
+    pack = kept(weights, 1, (3, 4), PagePlan(bits=bits))
     last = weights[:, :, 1:].mean(2, keepdims=True)
     parts = {
         "mean": (np.concatenate([weights, last], 2).mean(1), 8),
@@ -114,7 +114,7 @@ def test_larger_models_give_up_single_heads_then_join_patches(shape, block):
     assert chosen.block == block
     assert chosen.size(*shape) <= 4_600_000
     if chosen.bits < 8:  # nothing is given up that there was room for
-        assert Plan(block=block, bits=8 if chosen.bits == 4 else 4).size(*shape) > 4_600_000
+        assert PagePlan(block=block, bits=8 if chosen.bits == 4 else 4).size(*shape) > 4_600_000
 
 
 def test_a_page_of_joined_patches_says_so():

@@ -14,7 +14,7 @@ import pytest
 from heedful.errors import HeedfulError
 from heedful.training.series import Seen, Series
 from heedful.views.map_data import Maps
-from heedful.views.watch_html import MEAN, Look, Watched, draw_watch, read_watch, watch_page
+from heedful.views.watch_html import MEAN, Snapshot, WatchHistory, draw_watch, read_watch, watch_page
 
 SOURCE, TARGET = [" the", " cat", " sat", "</s>"], [" le", " chat", "</s>"]
 
@@ -24,9 +24,9 @@ def maps(name: str, queries: list[str], keys: list[str], seed: int, **more: Any)
     return Maps.of(name, queries, keys, raw / raw.sum(-1, keepdims=True), **more)
 
 
-def watched(steps: int = 5) -> Watched:
+def watched(steps: int = 5) -> WatchHistory:
     looks = [
-        Look(
+        Snapshot(
             step=100 * i,
             value=None if i == 0 else 1.5 * i,
             maps=[
@@ -39,18 +39,20 @@ def watched(steps: int = 5) -> Watched:
         )
         for i in range(steps)
     ]
-    return Watched(inputs=["the cat sat\tle chat", "<b>&"], images=[None, None], metric="bleu", looks=looks, left_out=2)
+    return WatchHistory(
+        inputs=["the cat sat\tle chat", "<b>&"], images=[None, None], metric="bleu", looks=looks, left_out=2
+    )
 
 
-def pictured() -> Watched:
+def pictured() -> WatchHistory:
     pixels = np.random.default_rng(0).integers(0, 255, (28, 28, 1), np.uint8)
     keys = ["[class]", *(f"{row},{column}" for row in range(4) for column in range(4))]
     looks = []
     for step in (0, 10):
         weights = np.full((2, 2, 1, 17), 0.25 / 16)
         weights[..., 1 + (5 if step else 10)] += 0.75
-        looks.append(Look(step=step, value=None, maps=[[Maps.of("self-attention", ["[class]"], keys, weights)]]))
-    return Watched(inputs=["/far/away/cat.png"], images=[(pixels, (4, 4))], metric="accuracy", looks=looks)
+        looks.append(Snapshot(step=step, value=None, maps=[[Maps.of("self-attention", ["[class]"], keys, weights)]]))
+    return WatchHistory(inputs=["/far/away/cat.png"], images=[(pixels, (4, 4))], metric="accuracy", looks=looks)
 
 
 def held(html: str) -> dict[str, Any]:
@@ -75,10 +77,10 @@ def test_the_page_holds_the_looks_and_nothing_of_others() -> None:
 def test_looks_that_do_not_fit_are_refused() -> None:
     one = watched()
     with pytest.raises(HeedfulError, match="nothing to draw"):
-        Watched(inputs=[], images=[], metric="loss", looks=one.looks)
-    odd = Look(step=7, value=None, maps=[one.looks[0].maps[0]])
+        WatchHistory(inputs=[], images=[], metric="loss", looks=one.looks)
+    odd = Snapshot(step=7, value=None, maps=[one.looks[0].maps[0]])
     with pytest.raises(HeedfulError, match="step 7"):
-        Watched(inputs=one.inputs, images=one.images, metric="loss", looks=[*one.looks, odd])
+        WatchHistory(inputs=one.inputs, images=one.images, metric="loss", looks=[*one.looks, odd])
 
 
 def test_a_full_series_is_a_page_below_five_megabytes(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def inspect(
 ) -> None:
     """Look inside a model: attention, generated text step by step, what each layer would say, and more."""
     check_model(model)
-    from heedful.views.inspect.request import Ask, called, check_format
+    from heedful.views.inspect.request import Request, called, check_format
 
     if out is not None:
         check_format(out)
@@ -70,13 +70,15 @@ def inspect(
         raise HeedfulError("--json writes no page to --open; name one with --out")
     texts = [sys.stdin.read().removesuffix("\n")] if inputs == ("-",) else list(inputs)
     given = decoding.given()
-    ask = Ask.of(texts, view, target=target, layers=layers, heads=heads, queries=queries, keys=keys, decoding=given)
+    request = Request.of(
+        texts, view, target=target, layers=layers, heads=heads, queries=queries, keys=keys, decoding=given
+    )
     if Path(model).is_dir():
-        ask = ask.checked(model)
+        request = request.checked(model)
 
-    from heedful.views.inspect.inspect import looked
+    from heedful.views.inspect.inspect import run_request
 
-    look = looked(model, ask, device)
+    look = run_request(model, request, device)
     if json:
         print(to_json({"model": model, "view": look.view, "title": look.title, **look.data}))
     if json and out is None:

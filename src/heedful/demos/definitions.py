@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from heedful.data import Row, Rows
-from heedful.demos.show import Demo, Told
+from heedful.demos.show import Demo, DemoReport
 from heedful.inference.pipeline import Pipeline
 from heedful.inspection.record import record
 from heedful.metrics.translation import exact_match
@@ -50,7 +50,7 @@ def dates(to: str = "fr") -> Demo:
     )
 
 
-def describe_dates(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> Told:
+def describe_dates(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
     """The share of dates exactly right, by format, beside copying the source; a few dates; what was looked at."""
     metrics = measured.metrics
     fair = [row for row in rows if row.values["exact"] != "no"]
@@ -65,7 +65,7 @@ def describe_dates(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path)
     answers = pipe.answers([row.values["source"] for row in chosen])
     for answer in answers:
         lines += [f"  {answer.input}", f"    → {answer.output}"]
-    return Told(
+    return DemoReport(
         headline=f"Held-out dates exactly right: {metrics['exact_match']:.1f} %",
         lines=lines,
         baseline={"copy_exact_match": copied},
@@ -122,7 +122,7 @@ def languages() -> Demo:
     )
 
 
-def describe_languages(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> Told:
+def describe_languages(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
     """Accuracy beside the most frequent language, the easiest and hardest languages, a few names."""
     counts = Counter(row.values["label"] for row in rows)
     most = 100 * max(counts.values()) / len(rows)
@@ -136,7 +136,7 @@ def describe_languages(pipe: Pipeline, measured: Measured, rows: Rows, folder: P
     for answer, row in zip(answers, chosen, strict=True):
         truth = "" if answer.output == row.values["label"] else f"  (it is {row.values['label']})"
         lines.append(f"  {answer.input:<36} → {answer.output}, {answer.score:.0%}{truth}")
-    return Told(
+    return DemoReport(
         headline=f"Held-out names told right: {measured.metrics['accuracy']:.1f} % of {len(counts)} languages",
         lines=lines,
         baseline={"most_frequent_accuracy": most},
@@ -164,12 +164,12 @@ def code() -> Demo:
     )
 
 
-def describe_code(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> Told:
+def describe_code(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
     """Bits a byte beside those of xz on the same modules, and a sample."""
     text = "\n".join(row.values["text"] for row in rows).encode()
     packed = 8 * len(lzma.compress(text, preset=9)) / len(text)
     answer = pipe.answers([PROMPT], max_new_tokens=120, temperature=0.7, seed=0)[0]
-    return Told(
+    return DemoReport(
         headline=f"Unseen modules: {measured.metrics['bits_per_byte']:.2f} bits a byte",
         lines=[
             f"  xz -9 needs {packed:.2f}; perplexity {measured.metrics['perplexity']:.1f} a token",
@@ -201,7 +201,7 @@ def digits() -> Demo:
     )
 
 
-def describe_digits(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> Told:
+def describe_digits(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
     """Accuracy beside the most frequent digit, and the first digits as they look; one as a file, to ask with."""
     counts = Counter(row.values["label"] for row in rows)
     most = 100 * max(counts.values()) / len(rows)
@@ -212,7 +212,7 @@ def describe_digits(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path
     lines = [f"  always the most frequent one: {most:.1f} %", ""]
     lines += ["  " + "   ".join(parts) for parts in zip(*drawn, strict=True)]
     lines.append("  " + "   ".join(f"{answer.output}, {answer.score:.0%}".center(16) for answer in answers))
-    return Told(
+    return DemoReport(
         headline=f"Held-out digits read right: {measured.metrics['accuracy']:.1f} %",
         lines=lines,
         baseline={"most_frequent_accuracy": most},

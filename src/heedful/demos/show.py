@@ -25,7 +25,7 @@ from heedful.views.run_figures import draw_report, draw_run
 
 
 @dataclass(frozen=True)
-class Told:
+class DemoReport:
     """What a demo has to say of its model."""
 
     headline: str  # one line with the figure
@@ -41,7 +41,7 @@ class Demo:
 
     title: str  # what learns what, in one line
     settings: RunSettings  # its ``train`` is a built-in set, its ``out`` the default folder
-    tell: Callable[[Pipeline, Measured, Rows, Path], Told]
+    tell: Callable[[Pipeline, Measured, Rows, Path], DemoReport]
     metric: str  # of the curve's lower panel
     ask: str  # what to ask ``heedful predict``; {folder} is the run's
     mine: str  # what to give ``heedful train TASK`` for one's own data

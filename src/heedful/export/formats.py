@@ -16,7 +16,7 @@ QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16
 
 
 @dataclass(frozen=True)
-class Format:
+class ExportFormat:
     """Where a format's writer lives, which options it takes, which packages it needs, and the extension of the single
     file that can be written in place of a folder ("" where there is none).
     """
@@ -27,14 +27,14 @@ class Format:
     extension: str = ""
 
 
-FORMATS: Mapping[str, Format] = {
-    "hf": Format("heedful.export.hugging_face", options=("dtype",)),
-    "ctranslate2": Format(
+FORMATS: Mapping[str, ExportFormat] = {
+    "hf": ExportFormat("heedful.export.hugging_face", options=("dtype",)),
+    "ctranslate2": ExportFormat(
         "heedful.export.ctranslate2_writer",
         options=("quantization",),
         needs=("ctranslate2", "transformers"),
     ),
-    "onnx": Format("heedful.export.onnx_writer", needs=("onnx", "onnxscript"), extension=".onnx"),
+    "onnx": ExportFormat("heedful.export.onnx_writer", needs=("onnx", "onnxscript"), extension=".onnx"),
 }
 FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf")  # extensions that no folder is meant to have
 

@@ -24,7 +24,7 @@ TYPE = "sentence_transformers.models."
 READING, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 
 
-class Reading(NamedTuple):
+class TextPreparation(NamedTuple):
     """How such a folder reads a text before its tokenizer does."""
 
     longest: int | None = None  # tokens, special ones counted; None: as many as tokenizer and model allow
@@ -70,7 +70,7 @@ def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
     return {MODULES: modules, "1_Pooling/config.json": {"word_embedding_dimension": dim, **modes}}
 
 
-def read_reading(folder: Path) -> Reading:
+def read_reading(folder: Path) -> TextPreparation:
     """What a folder says; raises ``HeedfulError`` for what cannot be so."""
     told = read_json(folder / READING) if (folder / READING).exists() else {}
     longest = told.get("max_seq_length")
@@ -80,10 +80,10 @@ def read_reading(folder: Path) -> Reading:
     name, prompts = asked.get("default_prompt_name"), asked.get("prompts") or {}
     if name is not None and not isinstance(prompts.get(name), str):
         raise HeedfulError(f"{folder / PROMPTS} names the prompt {name!r}, which it has not; add it to its prompts")
-    return Reading(longest, bool(told.get("do_lower_case")), "" if name is None else prompts[name])
+    return TextPreparation(longest, bool(told.get("do_lower_case")), "" if name is None else prompts[name])
 
 
-def write_reading(folder: Path, reading: Reading) -> None:
+def write_reading(folder: Path, reading: TextPreparation) -> None:
     """Write what ``read_reading`` reads."""
     told = {"max_seq_length": reading.longest, "do_lower_case": reading.lowercase}
     write(folder / READING, to_json(told))

@@ -136,7 +136,7 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < HIGHEST
 
 
-class Run:
+class WatchedRun:
     """One run's folder. ``look`` reads what is new in it."""
 
     def __init__(self, path: Path, name: str) -> None:
@@ -363,7 +363,7 @@ class Runs:
         self.folders = list(dict.fromkeys(folders))
         self.mark = secrets.token_hex(4)  # of this server: what a page knows of another is worth nothing
         self._lock = threading.Lock()
-        self._runs: dict[Path, Run] = {}
+        self._runs: dict[Path, WatchedRun] = {}
         self._numbers: dict[Path, int] = {}  # each run keeps its own for good
         self._changed: dict[Path, int] = {}
         self._count = 0  # of changes
@@ -423,7 +423,7 @@ class Runs:
         for path, name in found.items():
             self._numbers.setdefault(path, len(self._numbers))
             if path not in self._runs:
-                self._runs[path] = Run(path, name.removeprefix(own))
+                self._runs[path] = WatchedRun(path, name.removeprefix(own))
         ended = time.monotonic()
         self._next_search = ended + max(1.0, 20 * (ended - began))
 

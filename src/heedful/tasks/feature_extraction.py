@@ -25,7 +25,7 @@ from heedful.metrics.example_scores import LOWER_IS_BETTER, Scored, overall
 from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
-from heedful.pretrained.pooling import Reading, pooled_head, read_reading, repool, write_reading
+from heedful.pretrained.pooling import TextPreparation, pooled_head, read_reading, repool, write_reading
 from heedful.settings import PoolingSettings, RunSettings
 from heedful.tasks.baselines import word_vectors
 from heedful.tasks.contrast import contrastive, cosent, embedded, wrong
@@ -41,7 +41,7 @@ log = logging.getLogger("heedful")
 
 POOLED = PooledHead(pooling="mean", normalise=True)  # where nobody says
 TEMPERATURE = 0.05  # as sentence-transformers and SimCSE (Gao, Yao and Chen 2021) have it
-PLAIN = Reading()
+PLAIN = TextPreparation()
 PAIRS = 64  # in a batch: the more, the more there is to be told from
 
 
@@ -86,7 +86,7 @@ class FeatureExtraction(Task):
     head: ClassVar[str | None] = PooledHead.kind
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
 
-    def __init__(self, tokenizer: Tokenizer, reading: Reading = PLAIN) -> None:
+    def __init__(self, tokenizer: Tokenizer, reading: TextPreparation = PLAIN) -> None:
         self.tokenizer, self.reading = tokenizer, reading
         if reading.longest is not None:
             told = tokenizer.config.get("model_max_length")

@@ -16,7 +16,7 @@ from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
 from heedful.pretrained.folder import find
 from heedful.verify import own_checks, transformers_checks
-from heedful.verify.report import Finding, Outcome, Report, Skipped
+from heedful.verify.report import CheckResult, Finding, Report, Skipped
 from heedful.verify.verified_folder import VerifiedFolder
 
 
@@ -25,7 +25,7 @@ class Check(NamedTuple):
 
     name: str
     what: str
-    make: Callable[[VerifiedFolder], Outcome]
+    make: Callable[[VerifiedFolder], CheckResult]
 
 
 CHECKS = (
@@ -100,7 +100,7 @@ def verify(
 def _made(check: Check, verified: VerifiedFolder) -> Finding:
     """One check, with its verdict: a check that breaks off has found something, and is off."""
     started = time.perf_counter()
-    outcome: Outcome | None = None
+    outcome: CheckResult | None = None
     try:
         outcome = check.make(verified)
         verdict, reason = ("ok" if outcome.ok else "off"), outcome.reason

@@ -41,7 +41,7 @@ TOKENWISE = (NoHead, LanguageHead, MaskedHead, TokenHead, SpanHead)  # heads tha
 
 
 @dataclass(frozen=True)
-class Row:
+class InputRow:
     """One example: ids (T,), with an encoder-decoder's target (U,) and segments (T,); or pixels (C, H, W)."""
 
     ids: Tensor
@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Call:
+class ModelCall:
     """Rows as tensors. Masks are None where there is no padding."""
 
     ids: Tensor  # (B, T), or pixels (B, C, H, W)
@@ -71,12 +71,12 @@ def room(config: ModelConfig, most: int = LONGEST) -> int:
     return min([most, *learned])
 
 
-def draw(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[Row]:
+def draw(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[InputRow]:
     """A random row for each share of the longest length; special tokens are left out where others are left."""
     random = torch.Generator().manual_seed(seed)
     if isinstance(config, VisionConfig):
         shape = (config.patches.channels, *config.patches.image_size)
-        return [Row(torch.randn(shape, generator=random, dtype=torch.float64)) for _ in shares]
+        return [InputRow(torch.randn(shape, generator=random, dtype=torch.float64)) for _ in shares]
     source = embedding_of(config)
     special = {config.special.pad or 0, config.special.start, *config.special.end}
 
@@ -98,11 +98,11 @@ def draw(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[Ro
                 target = torch.cat((target[:1], ids[:-1]))
         if isinstance(config, EncoderConfig) and source.segments:
             segments = torch.arange(length) * source.segments // length
-        rows.append(Row(ids, target, segments))
+        rows.append(InputRow(ids, target, segments))
     return rows
 
 
-def pack(rows: Sequence[Row], side: Side, pad: int | None) -> Call:
+def pack(rows: Sequence[InputRow], side: Side, pad: int | None) -> ModelCall:
     """Rows as one call, padded on a side; "mixed" pads some left, some right, some on both; "none" takes equal ones."""
     if side == "none":
         ids, target, segments = (
@@ -110,14 +110,14 @@ def pack(rows: Sequence[Row], side: Side, pad: int | None) -> Call:
             for name in ("ids", "target", "segments")
         )
         assert ids is not None
-        return Call(ids, target=target, segments=segments)
+        return ModelCall(ids, target=target, segments=segments)
     ids, mask = _padded([row.ids for row in rows], side, pad or 0)
     target = target_mask = segments = None
     if rows[0].target is not None:
         target, target_mask = _padded([row.target for row in rows if row.target is not None], side, pad or 0)
     if rows[0].segments is not None:
         segments, _ = _padded([row.segments for row in rows if row.segments is not None], side, 0)
-    return Call(ids, mask, target, target_mask, segments)
+    return ModelCall(ids, mask, target, target_mask, segments)
 
 
 def _padded(rows: Sequence[Tensor], side: Side, pad: int) -> tuple[Tensor, Tensor]:
@@ -133,7 +133,7 @@ def _padded(rows: Sequence[Tensor], side: Side, pad: int) -> tuple[Tensor, Tenso
 
 
 @torch.no_grad()
-def output(model: Any, call: Call) -> Tensor:
+def output(model: Any, call: ModelCall) -> Tensor:
     """What a model of ours answers."""
     config = model.config
     if isinstance(config, VisionConfig):
@@ -145,7 +145,7 @@ def output(model: Any, call: Call) -> Tensor:
     )
 
 
-def real_rows(answer: Tensor, call: Call, config: ModelConfig) -> list[Tensor]:
+def real_rows(answer: Tensor, call: ModelCall, config: ModelConfig) -> list[Tensor]:
     """The answer row by row, without what stands at padding."""
     real = call.target_mask if isinstance(config, EncoderDecoderConfig) else call.mask
     if real is None or not isinstance(config.head, TOKENWISE):

@@ -18,7 +18,7 @@ from heedful.cache import counted
 from heedful.config import AlibiPosition, ModelConfig, NoPosition, PooledHead, RelativePosition, VisionConfig
 from heedful.pretrained.folder import CONFIG, read_json
 from heedful.tasks.shared import stacks_of
-from heedful.verify.inputs import TOKENWISE, Call, Side
+from heedful.verify.inputs import TOKENWISE, ModelCall, Side
 from heedful.verify.report import Skipped
 from heedful.verify.verified_folder import VerifiedFolder
 
@@ -105,7 +105,7 @@ def sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
 
 
 @torch.no_grad()
-def output(model: Any, call: Call, config: ModelConfig) -> Tensor:
+def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
     """What a model of theirs answers."""
     names = inspect.signature(model.forward).parameters
     if isinstance(config, VisionConfig):

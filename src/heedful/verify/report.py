@@ -28,7 +28,7 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CheckResult:
     """What a check returns: the largest difference found, what is allowed, and what a person should know of it."""
 
     difference: float

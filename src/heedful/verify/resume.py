@@ -130,7 +130,7 @@ def verify_resume(
         raise HeedfulError(f"--out {out} is there already, and not empty; name a new folder")
     started = time.monotonic()
     with TemporaryDirectory() as place:
-        trial = _Trial(arguments, Path(out or place), kills, processes, random.Random(settings.seed or 0))
+        trial = _KilledRuns(arguments, Path(out or place), kills, processes, random.Random(settings.seed or 0))
         findings = _joined(list(trial.made(say, status or (lambda line: None), keep=out is not None)))
     return Trial(
         task=settings.task,
@@ -141,7 +141,7 @@ def verify_resume(
     )
 
 
-class _Trial:
+class _KilledRuns:
     """The runs in ``place`` and what is known of them so far."""
 
     def __init__(self, arguments: Sequence[str], place: Path, wanted: int, processes: int, draw: random.Random) -> None:

@@ -10,7 +10,7 @@ from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.verify import reference
 from heedful.verify.inputs import (
-    Call,
+    ModelCall,
     distance,
     draw,
     greedy_ids,
@@ -21,14 +21,14 @@ from heedful.verify.inputs import (
     prompts,
     real_rows,
 )
-from heedful.verify.report import Outcome, Skipped
+from heedful.verify.report import CheckResult, Skipped
 from heedful.verify.verified_folder import VerifiedFolder
 
 LOGITS_ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest value
 EVEN, RAGGED = (1.0, 1.0, 1.0), (1.0, 0.6, 0.3, 0.1)  # lengths of rows, of the longest
 
 
-def logits(verified: VerifiedFolder, dtype: torch.dtype) -> Outcome:
+def logits(verified: VerifiedFolder, dtype: torch.dtype) -> CheckResult:
     """The largest difference in a type, over all the paddings that both can take."""
     reference.need_their_layout(verified)
     config = verified.config
@@ -41,22 +41,22 @@ def logits(verified: VerifiedFolder, dtype: torch.dtype) -> Outcome:
             call = pack(draw(config, EVEN if side == "none" else RAGGED), side, pad)
             found, wanted = output(ours, call), reference.output(other, call, config)
             worst = max(worst, distance(real_rows(found, call, config), real_rows(wanted, call, config)))
-    return Outcome(difference=worst, allowed=LOGITS_ALLOWED[dtype], reason=left_out)
+    return CheckResult(difference=worst, allowed=LOGITS_ALLOWED[dtype], reason=left_out)
 
 
-def logits_of_saved(verified: VerifiedFolder) -> Outcome:
+def logits_of_saved(verified: VerifiedFolder) -> CheckResult:
     """How far what ``transformers`` answers from the folder is from what it answers from the folder saved again."""
     reference.need_their_layout(verified)
     config = verified.config
-    call: Call = pack(draw(config, EVEN), "none", None)
+    call: ModelCall = pack(draw(config, EVEN), "none", None)
     with reference.quiet() as transformers:
         other = reference.reference_model(transformers, verified, torch.float32)
         again = reference.opened(transformers, verified.saved, torch.float32)
         wanted, found = (reference.output(model, call, config) for model in (other, again))
-    return Outcome(difference=distance(list(found), list(wanted)), allowed=0.0)
+    return CheckResult(difference=distance(list(found), list(wanted)), allowed=0.0)
 
 
-def greedy_text(verified: VerifiedFolder) -> Outcome:
+def greedy_text(verified: VerifiedFolder) -> CheckResult:
     """How many generated tokens differ, over a few prompts, each alone."""
     need_language_head(verified)
     reference.need_their_layout(verified)
@@ -79,7 +79,7 @@ def greedy_text(verified: VerifiedFolder) -> Outcome:
             first = next(number for number, pair in enumerate(pairs) if _apart(*pair))
             reason = _parting(verified, rows[first], *pairs[first], str(dtype).removeprefix("torch."))
     told = reason and (reason if apart else f"{reason}: a tie, equal in float64")
-    return Outcome(difference=float(apart), allowed=0.0, reason=told)
+    return CheckResult(difference=float(apart), allowed=0.0, reason=told)
 
 
 def _apart(ours: list[int], other: list[int]) -> int:
@@ -93,7 +93,9 @@ def _parting(verified: VerifiedFolder, row: Tensor, ours: list[int], other: list
     if place is None:
         return f"in {dtype} one text ends after {len(pairs)} tokens, the other does not"
     before = torch.tensor([ours[:place]])
-    call = Call(row[None], target=before) if isinstance(verified.config, EncoderDecoderConfig) else Call(before)
+    call = (
+        ModelCall(row[None], target=before) if isinstance(verified.config, EncoderDecoderConfig) else ModelCall(before)
+    )
     scores = output(verified.model(torch.float32), call)[0, -1]
     a, b = pairs[place]
     gap = float((scores[a] - scores[b]).abs() / scores.abs().max())
@@ -118,7 +120,7 @@ ODD = (
 )
 
 
-def token_ids(verified: VerifiedFolder) -> Outcome:
+def token_ids(verified: VerifiedFolder) -> CheckResult:
     """How many of the texts get other ids: bare, and one, and a pair, with the special tokens around them."""
     if not Tokenizer.lies_in(verified.path):
         raise Skipped("the folder has no tokenizer")
@@ -139,4 +141,4 @@ def token_ids(verified: VerifiedFolder) -> Outcome:
             if made != other(*pair)["input_ids"]:
                 wrong.append(" + ".join(pair))
     reason = f"{wrong[0]!r} gets other ids" if wrong else ""
-    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=reason)
+    return CheckResult(difference=float(len(wrong)), allowed=0.0, reason=reason)

@@ -145,7 +145,7 @@ def _chip(token: int | str, name: str) -> str:
     return f'<button type="button" data-token="{token}"><bdi>{name}</bdi><i></i></button>'
 
 
-def _facts(image: ImageMaps, chosen: Plan) -> dict[str, Any]:
+def _facts(image: ImageMaps, chosen: PagePlan) -> dict[str, Any]:
     prefix, block = len(image.prefix), chosen.block
     belongs = membership(prefix, image.grid, block)[prefix:, prefix:]
     maps = {"rollout": image.rollout, "gradient": image.gradient}
@@ -169,7 +169,7 @@ def _limits(count: int, block: int) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PagePlan:
     """What a page keeps of (L, H, N, N) weights beside the mean of heads and the rows of tokens that are no patches."""
 
     block: int = 1  # patches a side of what is drawn as one patch
@@ -195,16 +195,16 @@ class Plan:
         return " ".join(told)
 
 
-def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], most: int) -> Plan:
+def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], most: int) -> PagePlan:
     """The plan that gives up least and stays within ``most`` bytes, or the smallest there is.
 
     >>> plan(12, 12, 1, (14, 14), 4_700_000)
-    Plan(block=1, bits=4)
+    PagePlan(block=1, bits=4)
     """
     block = 1
     while True:
         for bits in (8, 4, 0) if heads > 1 else (0,):
-            found = Plan(block=block, bits=bits)
+            found = PagePlan(block=block, bits=bits)
             if found.size(layers, heads, prefix, grid) <= most:
                 return found
         if block >= max(grid):
@@ -233,7 +233,7 @@ def membership(prefix: int, grid: tuple[int, int], block: int) -> Array:
     return np.eye(int(patches[-1]) + 1)[np.concatenate([np.arange(prefix), patches])]
 
 
-def kept(weights: Array, prefix: int, grid: tuple[int, int], chosen: Plan) -> dict[str, Any]:
+def kept(weights: Array, prefix: int, grid: tuple[int, int], chosen: PagePlan) -> dict[str, Any]:
     """What the page holds of (L, H, N, N) weights, each part as ``scaled``.
 
     ``mean`` is the mean of heads, with a last row for the mean over patches (L, N + 1, N); ``tokens`` are single heads'

@@ -25,7 +25,7 @@ STORED = 512  # pixels a side of an image as it is stored
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Look:
+class Snapshot:
     """One look at all inputs.
 
     Attributes:
@@ -40,7 +40,7 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Watched:
+class WatchHistory:
     """A run's looks.
 
     Attributes:
@@ -54,7 +54,7 @@ class Watched:
     inputs: Sequence[str]
     images: Sequence[tuple[Array, tuple[int, int]] | None]
     metric: str
-    looks: Sequence[Look]
+    looks: Sequence[Snapshot]
     left_out: int = 0
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Watched:
                 raise HeedfulError(f"the looks at step {look.step} are not those at step {self.looks[0].step}")
 
 
-def watch_page(watched: Watched, *, title: str) -> str:
+def watch_page(watched: WatchHistory, *, title: str) -> str:
     """A self-contained HTML page of what a model looked at while it learned, to be opened from disk.
 
     A slider runs over the steps whose looks were kept, under the curve of the run's metric and that of how sharp the
@@ -77,8 +77,8 @@ def watch_page(watched: Watched, *, title: str) -> str:
     Weights are kept in 8 bits, within 0.2 percentage points.
 
     >>> maps = Maps.of("self-attention", ["a", " b"], ["a", " b"], [[[[1, 0], [0.25, 0.75]]]])
-    >>> looks = [Look(step=step, value=None, maps=[[maps]]) for step in (0, 10)]
-    >>> "step 10" in watch_page(Watched(inputs=["a b"], images=[None], metric="loss", looks=looks), title="A run")
+    >>> looks = [Snapshot(step=step, value=None, maps=[[maps]]) for step in (0, 10)]
+    >>> "step 10" in watch_page(WatchHistory(inputs=["a b"], images=[None], metric="loss", looks=looks), title="A run")
     True
     """
     facts = {
@@ -163,17 +163,17 @@ def draw_watch(folder: str | os.PathLike[str]) -> Path:
     )
 
 
-def read_watch(path: Path) -> Watched:
+def read_watch(path: Path) -> WatchHistory:
     """What ``heedful train --training.watch`` kept; raises ``HeedfulError`` where the file is none of its own."""
     try:
         head, *lines = (parse_json(line, path, "remove it") for line in path.read_text(encoding="utf-8").splitlines())
         inputs = [one["text"] for one in head["inputs"]]
-        return Watched(
+        return WatchHistory(
             inputs=inputs,
             images=[_pixels(one["image"]) if "image" in one else None for one in head["inputs"]],
             metric=lines[-1]["metric"],
             looks=[
-                Look(
+                Snapshot(
                     step=int(one["step"]), value=one["value"], maps=[[_maps(m) for m in maps] for maps in one["looks"]]
                 )
                 for one in lines

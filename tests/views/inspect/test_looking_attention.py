@@ -16,8 +16,8 @@ import heedful
 from heedful.views.inspect import attention_view as attention
 from heedful.views.inspect.inspect import inspect
 from heedful.views.inspect.model_input import read
-from heedful.views.inspect.opened_model import opened
-from heedful.views.inspect.request import Ask
+from heedful.views.inspect.opened_model import open_model
+from heedful.views.inspect.request import Request
 
 Make = Callable[[str], Path]
 
@@ -48,11 +48,12 @@ def test_the_same_as_transformers(shared_data: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "pair"])
 def test_every_family_against_a_record(made: Make, kind: str) -> None:
     """The maps are what the model's own layers recorded while it read the same ids."""
-    subject, ask = opened(made(kind), Ask.of("a small dog sees", target="le chien" if kind == "pair" else None))
-    reading = read(subject, ask.inputs[0], ask)
-    with torch.no_grad(), heedful.record(subject.model, "pattern") as seen:
-        subject.model(*reading.arguments)
-    maps = attention.maps_of(subject, reading, ask)
+    asked = Request.of("a small dog sees", target="le chien" if kind == "pair" else None)
+    opened, request = open_model(made(kind), asked)
+    reading = read(opened, request.inputs[0], request)
+    with torch.no_grad(), heedful.record(opened.model, "pattern") as seen:
+        opened.model(*reading.arguments)
+    maps = attention.maps_of(opened, reading, request)
     assert sum(len(one.layers) for one in maps) == len(seen)
     parts = {
         "self-attention": f"{kind}.block.{{}}.attention.pattern",
@@ -179,11 +180,11 @@ def test_memory_does_not_grow_with_the_square_of_the_text(made: Make) -> None:
 def test_a_long_text_under_an_overview(made: Make) -> None:
     """A window in the middle, and its overview, against the pattern written out."""
     text = "a small dog sees two cats and " * 20
-    subject, ask = opened(made("long"), Ask.of(text, queries="200:210", keys="100:150", heads=[1]))
-    reading = read(subject, text, ask)
-    (maps,) = attention.maps_of(subject, reading, ask)
-    with torch.no_grad(), heedful.record(subject.model, ["query", "key"], layers=[0]) as seen:
-        subject.model(*reading.arguments)
+    opened, request = open_model(made("long"), Request.of(text, queries="200:210", keys="100:150", heads=[1]))
+    reading = read(opened, text, request)
+    (maps,) = attention.maps_of(opened, reading, request)
+    with torch.no_grad(), heedful.record(opened.model, ["query", "key"], layers=[0]) as seen:
+        opened.model(*reading.arguments)
     q, k = (tensor[0, 1].double() for tensor in seen.values())
     scores = (q @ k.T / 2).masked_fill(~torch.ones(len(q), len(q)).tril().bool(), -torch.inf)  # heads of 4 numbers
     whole = scores.softmax(-1).numpy()

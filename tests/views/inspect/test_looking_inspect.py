@@ -12,7 +12,7 @@ import pytest
 import heedful
 from heedful.presets import get
 from heedful.views.inspect.catalogue import VIEWS
-from heedful.views.inspect.request import Ask, asked, within
+from heedful.views.inspect.request import Request, check_request, within
 from heedful.views.inspect.result import Look
 
 Make = Callable[[str], Path]
@@ -27,8 +27,8 @@ def test_a_folder_a_model_and_both(made: Make) -> None:
     folder = made("decoder")
     model = heedful.from_pretrained(folder)
     wanted = weights(heedful.inspect(folder, TEXT))
-    for subject in (str(folder), model, (model, folder), (model, str(folder))):
-        np.testing.assert_array_equal(weights(heedful.inspect(subject, TEXT)), wanted)
+    for opened in (str(folder), model, (model, folder), (model, str(folder))):
+        np.testing.assert_array_equal(weights(heedful.inspect(opened, TEXT)), wanted)
     with pytest.raises(heedful.HeedfulError, match="a model without a folder has no tokenizer"):
         heedful.inspect(heedful.create("gpt-micro"), TEXT)
     for alone in ((model,), (folder, model)):
@@ -118,8 +118,8 @@ def test_who_has_which_view() -> None:
 
 
 def test_the_default_view_suits_the_model() -> None:
-    assert asked(get("vit-b/16"), "vit", Ask.of("a.png")).view == "image"
-    assert asked(get("gpt2"), "gpt2", Ask.of("a")).view == "heads"
+    assert check_request(get("vit-b/16"), "vit", Request.of("a.png")).view == "image"
+    assert check_request(get("gpt2"), "gpt2", Request.of("a")).view == "heads"
 
 
 def test_places_within() -> None:

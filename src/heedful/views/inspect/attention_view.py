@@ -21,9 +21,9 @@ from heedful.inspection import observe
 from heedful.views import figures
 from heedful.views.attention_html import View, attention_page
 from heedful.views.inspect.catalogue import stacks_of, translates
-from heedful.views.inspect.model_input import Reading, read
-from heedful.views.inspect.opened_model import Subject
-from heedful.views.inspect.request import Ask, Span, within
+from heedful.views.inspect.model_input import ModelInput, read
+from heedful.views.inspect.opened_model import OpenedModel
+from heedful.views.inspect.request import Request, Span, within
 from heedful.views.inspect.result import Look
 from heedful.views.map_data import Maps, clearest, edges
 
@@ -36,7 +36,7 @@ Places = tuple[int, int]  # from the first to before the second
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class AttentionGroup:
     """One kind of attention: its name for people, the paths of its layers, and the texts that it joins."""
 
     name: str
@@ -46,30 +46,30 @@ class Group:
     keys: Sequence[str]
 
 
-def look(subject: Subject, ask: Ask) -> Look:
-    """The maps of one input, drawn as ``ask.view`` says."""
-    reading = read(subject, ask.inputs[0], ask)
-    shown = maps_of(subject, reading, ask)
-    title = f"{subject.name}: {reading.name}"
+def look(opened: OpenedModel, request: Request) -> Look:
+    """The maps of one input, drawn as ``request.view`` says."""
+    reading = read(opened, request.inputs[0], request)
+    shown = maps_of(opened, reading, request)
+    title = f"{opened.name}: {reading.name}"
     data = {"input": reading.name, "note": reading.note, "maps": [numbers(maps) for maps in shown]}
     return Look(
         title=title,
-        view=ask.view,
+        view=request.view,
         data=data,
-        page=partial(_page, shown, title, ask),
-        picture=partial(_svg, shown, title, ask),
+        page=partial(_page, shown, title, request),
+        picture=partial(_svg, shown, title, request),
     )
 
 
 # -------------------------------------------------------------------------------------------------------- what there is
 
 
-def groups(subject: Subject, reading: Reading, ask: Ask) -> list[Group]:
+def groups(opened: OpenedModel, reading: ModelInput, request: Request) -> list[AttentionGroup]:
     """Every kind of attention of the model, cross-attention first: the layers and heads that were asked for.
 
     A row of cross-attention is called by the piece that it wrote, one of self-attention by the piece that it read.
     """
-    config = subject.model.config
+    config = opened.model.config
     stacks = stacks_of(config)
     kinds = [("encoder", "attention"), ("decoder", "attention")]
     kinds = [(stack, part) for stack, part in kinds if stack in stacks]
@@ -77,13 +77,13 @@ def groups(subject: Subject, reading: Reading, ask: Ask) -> list[Group]:
         kinds = [("decoder", "cross_attention"), *kinds]
     found = []
     for stack, part in kinds:
-        layers = [n for n in ask.layers or range(stacks[stack].depth) if n < stacks[stack].depth]
-        heads = [n for n in ask.heads or range(stacks[stack].heads) if n < stacks[stack].heads]
+        layers = [n for n in request.layers or range(stacks[stack].depth) if n < stacks[stack].depth]
+        heads = [n for n in request.heads or range(stacks[stack].heads) if n < stacks[stack].heads]
         name = "cross-attention" if part == "cross_attention" else "self-attention"
         cross = name == "cross-attention"
         if layers and heads:
             found.append(
-                Group(
+                AttentionGroup(
                     name=name if cross or len(stacks) == 1 else f"{stack} {name}",
                     paths={n: f"{stack}.block.{n}.{part}.pattern" for n in layers},
                     heads=heads,
@@ -94,18 +94,18 @@ def groups(subject: Subject, reading: Reading, ask: Ask) -> list[Group]:
     return found
 
 
-def maps_of(subject: Subject, reading: Reading, ask: Ask) -> list[Maps]:
+def maps_of(opened: OpenedModel, reading: ModelInput, request: Request) -> list[Maps]:
     """The maps of one input, cross-attention first.
 
     Raises ``HeedfulError`` where more is asked for than can be held, or a place that no text of the input has.
     """
-    kinds = groups(subject, reading, ask)
-    there = [kind for kind in kinds if _has(ask.queries, kind.queries) and _has(ask.keys, kind.keys)]
+    kinds = groups(opened, reading, request)
+    there = [kind for kind in kinds if _has(request.queries, kind.queries) and _has(request.keys, kind.keys)]
     if not there:
-        within(ask.queries, max(len(kind.queries) for kind in kinds), "queries")
-        within(ask.keys, max(len(kind.keys) for kind in kinds), "keys")
+        within(request.queries, max(len(kind.queries) for kind in kinds), "queries")
+        within(request.keys, max(len(kind.keys) for kind in kinds), "keys")
         raise HeedfulError("no kind of attention has these queries and these keys; choose them for one of its texts")
-    held = [Held(kind, *_window(kind, ask, len(there)), room=WHOLE // len(there)) for kind in there]
+    held = [AttentionWindow(kind, *_window(kind, request, len(there)), room=WHOLE // len(there)) for kind in there]
     by_path = {path: (one, place) for one in held for place, path in enumerate(one.group.paths.values())}
 
     def receive(path: str, weights: Tensor, first: int) -> None:
@@ -115,8 +115,8 @@ def maps_of(subject: Subject, reading: Reading, ask: Ask) -> list[Maps]:
     with torch.no_grad(), ExitStack() as stack:
         for one in held:
             paths = list(one.group.paths.values())
-            stack.enter_context(observe(subject.model, receive, paths, heads=one.group.heads))
-        subject.model(*reading.arguments)
+            stack.enter_context(observe(opened.model, receive, paths, heads=one.group.heads))
+        opened.model(*reading.arguments)
     return [one.maps() for one in held]
 
 
@@ -124,11 +124,11 @@ def _has(span: Span | None, pieces: Sequence[str]) -> bool:
     return span is None or span[0] < len(pieces)
 
 
-def _window(group: Group, ask: Ask, share: int) -> tuple[Places, Places]:
+def _window(group: AttentionGroup, request: Request, share: int) -> tuple[Places, Places]:
     """The queries and keys to show: those asked for; otherwise all, where a page can hold them."""
     high, wide, count = len(group.queries), len(group.keys), len(group.paths) * len(group.heads)
     room = max(1, WHOLE // share // count)  # weights of a head
-    rows, columns = within(ask.queries, high, "queries"), within(ask.keys, wide, "keys")
+    rows, columns = within(request.queries, high, "queries"), within(request.keys, wide, "keys")
     if rows is None and columns is None:
         side = max(LEAST, math.isqrt(room // 2))
         rows, columns = ((0, high), (0, wide)) if high * wide <= room else ((0, min(side, high)), (0, min(side, wide)))
@@ -156,14 +156,14 @@ def _beside(chosen: Places, length: int, room: int) -> Places:
 # --------------------------------------------------------------------------------------------------------- what is held
 
 
-class Held:
+class AttentionWindow:
     """The window and the overview of one kind of attention, filled a few queries at a time.
 
     An overview's block is the mean over its queries and keys: each row of weights is added to its block's row, by
     columns, divided by the block's size.
     """
 
-    def __init__(self, group: Group, rows: Places, columns: Places, room: int) -> None:
+    def __init__(self, group: AttentionGroup, rows: Places, columns: Places, room: int) -> None:
         self.group, self.rows, self.columns = group, rows, columns
         stack = len(group.paths), len(group.heads)
         high, wide = len(group.queries), len(group.keys)
@@ -238,17 +238,17 @@ def numbers(maps: Maps) -> dict[str, Any]:
     }
 
 
-def _page(maps: Sequence[Maps], title: str, ask: Ask) -> str:
-    return attention_page(maps, title=title, view=cast(View, ask.view))
+def _page(maps: Sequence[Maps], title: str, request: Request) -> str:
+    return attention_page(maps, title=title, view=cast(View, request.view))
 
 
-def _svg(maps: Sequence[Maps], title: str, ask: Ask) -> str:
+def _svg(maps: Sequence[Maps], title: str, request: Request) -> str:
     """Of the first kind of attention: all heads for the view of the model; for the others the first layer and head that
     were asked for, or else the clearest layer and the mean of its heads, where the page opens too.
     """
     first = maps[0]
-    if ask.view == "model":
+    if request.view == "model":
         return figures.model(first, title)
-    layer = first.layers[0 if ask.layers is not None else clearest(first.weights)]
-    draw = {"heads": figures.heads, "matrix": figures.matrix}[ask.view]
-    return draw(first, layer, None if ask.heads is None else first.heads[0], title)
+    layer = first.layers[0 if request.layers is not None else clearest(first.weights)]
+    draw = {"heads": figures.heads, "matrix": figures.matrix}[request.view]
+    return draw(first, layer, None if request.heads is None else first.heads[0], title)

@@ -23,9 +23,9 @@ from heedful.inspection.image_patches import grid
 from heedful.inspection.importance import head_importance
 from heedful.views import figures
 from heedful.views.inspect.catalogue import classifies, sees, translates
-from heedful.views.inspect.model_input import Array, Reading, pieces_of, read
-from heedful.views.inspect.opened_model import Subject
-from heedful.views.inspect.request import Ask
+from heedful.views.inspect.model_input import Array, ModelInput, pieces_of, read
+from heedful.views.inspect.opened_model import OpenedModel
+from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import Look
 
 MOST = 48  # target tokens that are explained: each is a forward and a backward of its own
@@ -46,15 +46,15 @@ class Explained:
     pixels: Array | None = None
 
 
-def look_at_gradient(subject: Subject, ask: Ask) -> Look:
+def look_at_gradient(opened: OpenedModel, request: Request) -> Look:
     """One input and the answer in question."""
-    reading = read(subject, ask.inputs[0], ask)
-    found = shown = explained(subject, reading, ask)
+    reading = read(opened, request.inputs[0], request)
+    found = shown = explained(opened, reading, request)
     if found.values.ndim == 1 and len(found.pieces) > DRAWN:
         said = f"Drawn are the last {DRAWN:,} of {len(found.pieces):,} pieces; --json has all."
         found = replace(found, note=f"{found.note} {said}".strip())
         shown = replace(found, pieces=found.pieces[-DRAWN:], values=found.values[-DRAWN:])
-    title = f"{subject.name}: {reading.name}"
+    title = f"{opened.name}: {reading.name}"
     data: dict[str, Any] = {
         "input": reading.name,
         "answer": list(found.answer),
@@ -64,27 +64,27 @@ def look_at_gradient(subject: Subject, ask: Ask) -> Look:
     }
     caption = "gradient × input" + (f" → {found.answer[0].strip()}" if len(found.answer) == 1 else "")
     return Look.drawn(
-        title, ask.view, data, caption=caption, draw=partial(_gradient_svg, shown), table=_gradient_table(shown)
+        title, request.view, data, caption=caption, draw=partial(_gradient_svg, shown), table=_gradient_table(shown)
     )
 
 
-def explained(subject: Subject, reading: Reading, ask: Ask) -> Explained:
+def explained(opened: OpenedModel, reading: ModelInput, request: Request) -> Explained:
     """Gradient × input for the answer that was asked for, or the likeliest."""
-    config = subject.model.config
+    config = opened.model.config
     if sees(config) or classifies(config):
-        return _class(subject, reading, ask)
+        return _class(opened, reading, request)
     if translates(config):
-        return _translation(subject, reading)
-    return _token(subject, reading, ask)
+        return _translation(opened, reading)
+    return _token(opened, reading, request)
 
 
-def _class(subject: Subject, reading: Reading, ask: Ask) -> Explained:
-    config, number = subject.model.config, label_of(subject, reading, ask)
-    found = gradient_x_input(subject.model, *reading.arguments, label=number)
-    answer, note = [subject.labels[number]], subject.untrained
+def _class(opened: OpenedModel, reading: ModelInput, request: Request) -> Explained:
+    config, number = opened.model.config, label_of(opened, reading, request)
+    found = gradient_x_input(opened.model, *reading.arguments, label=number)
+    answer, note = [opened.labels[number]], opened.untrained
     values = _numbers(found)
     if isinstance(config, VisionConfig):
-        values, pieces = values[config.patches.prefix_tokens :].reshape(grid(subject.model)), reading.read["encoder"]
+        values, pieces = values[config.patches.prefix_tokens :].reshape(grid(opened.model)), reading.read["encoder"]
         return Explained(
             answer=answer,
             pieces=pieces[config.patches.prefix_tokens :],
@@ -98,36 +98,36 @@ def _class(subject: Subject, reading: Reading, ask: Ask) -> Explained:
     return Explained(answer=answer, pieces=next(iter(reading.read.values())), values=values, note=note)
 
 
-def label_of(subject: Subject, reading: Reading, ask: Ask) -> int:
+def label_of(opened: OpenedModel, reading: ModelInput, request: Request) -> int:
     """The number of the label that was asked for; by default the likeliest for the input."""
-    if ask.target is not None:
-        if ask.target not in subject.labels:
-            raise HeedfulError(f"no label {ask.target!r} among the model's; {nearest(ask.target, subject.labels)}")
-        return subject.labels.index(ask.target)
+    if request.target is not None:
+        if request.target not in opened.labels:
+            raise HeedfulError(
+                f"no label {request.target!r} among the model's; {nearest(request.target, opened.labels)}"
+            )
+        return opened.labels.index(request.target)
     with torch.no_grad():
-        return int(subject.model(*reading.arguments)[0].argmax())
+        return int(opened.model(*reading.arguments)[0].argmax())
 
 
-def _token(subject: Subject, reading: Reading, ask: Ask) -> Explained:
+def _token(opened: OpenedModel, reading: ModelInput, request: Request) -> Explained:
     """A language model's next token, a masked one's first mask, a span's best start and end."""
-    model, tokenizer, pieces = subject.model, subject.source, next(iter(reading.read.values()))
+    model, tokenizer, pieces = opened.model, opened.source, next(iter(reading.read.values()))
     query = -1
     if not isinstance(model.config.head, MaskedHead) and not hasattr(model, "decoder"):
         found = gradient_x_input(model, *reading.arguments)
-        return Explained(
-            answer=["best start + best end"], pieces=pieces, values=_numbers(found), note=subject.untrained
-        )
+        return Explained(answer=["best start + best end"], pieces=pieces, values=_numbers(found), note=opened.untrained)
     if isinstance(model.config.head, MaskedHead):
         if tokenizer.mask is None or tokenizer.mask not in reading.ids:
             name = tokenizer.config.get("mask_token", "a mask token")
             raise HeedfulError(f"there is nothing to fill in: write {name} in the text where the model is to guess")
         query = list(reading.ids).index(tokenizer.mask)
     note = ""
-    if ask.target is None:
+    if request.target is None:
         with torch.no_grad():
             label = int(model(*reading.arguments)[0, query].argmax())
     else:
-        ids = tokenizer.encode([ask.target])[0]
+        ids = tokenizer.encode([request.target])[0]
         if not ids:
             raise HeedfulError("the target is empty; give a word")
         label = ids[0]
@@ -136,10 +136,10 @@ def _token(subject: Subject, reading: Reading, ask: Ask) -> Explained:
     return Explained(answer=pieces_of(tokenizer, [label]), pieces=pieces, values=_numbers(found), note=note)
 
 
-def _translation(subject: Subject, reading: Reading) -> Explained:
+def _translation(opened: OpenedModel, reading: ModelInput) -> Explained:
     """Each token that is written, by each piece of the source."""
     rows = [
-        _numbers(gradient_x_input(subject.model, *reading.arguments, label=label, query=query))
+        _numbers(gradient_x_input(opened.model, *reading.arguments, label=label, query=query))
         for query, label in enumerate(reading.answer[:MOST])
     ]
     notes = [reading.note]
@@ -180,28 +180,28 @@ IMPORTANCE_NOTE = (
 )
 
 
-def look_at_importance(subject: Subject, ask: Ask) -> Look:
+def look_at_importance(opened: OpenedModel, request: Request) -> Look:
     """All inputs together: each has the loss of its own text, target or label."""
-    readings = [read(subject, one, ask) for one in ask.inputs]
-    losses = [loss_of(subject, reading, ask) for reading in readings]
-    found = head_importance(subject.model, lambda: sum((loss() for loss in losses[1:]), losses[0]()))
+    readings = [read(opened, one, request) for one in request.inputs]
+    losses = [loss_of(opened, reading, request) for reading in readings]
+    found = head_importance(opened.model, lambda: sum((loss() for loss in losses[1:]), losses[0]()))
     kinds = kinds_of({path: values.cpu().numpy() for path, values in found.items()})
-    title = f"{subject.name}: {readings[0].name}" + (f" and {len(readings) - 1} more" if readings[1:] else "")
-    note = " ".join(part for part in (IMPORTANCE_NOTE, readings[0].note, subject.untrained) if part)
+    title = f"{opened.name}: {readings[0].name}" + (f" and {len(readings) - 1} more" if readings[1:] else "")
+    note = " ".join(part for part in (IMPORTANCE_NOTE, readings[0].note, opened.untrained) if part)
     data: dict[str, Any] = {
         "input": [reading.name for reading in readings],
         "importance": kinds,
         "note": note,
     }
     draw, caption = partial(_importance_svg, kinds), "importance of heads"
-    return Look.drawn(title, ask.view, data, caption=caption, draw=draw, table=_importance_table(kinds))
+    return Look.drawn(title, request.view, data, caption=caption, draw=draw, table=_importance_table(kinds))
 
 
-def loss_of(subject: Subject, reading: Reading, ask: Ask) -> Any:
+def loss_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Any:
     """A function that runs the model and gives the summed loss of one input."""
-    model = subject.model
+    model = opened.model
     if classifies(model.config):
-        number = label_of(subject, reading, ask)
+        number = label_of(opened, reading, request)
         return lambda: -model(*reading.arguments).float().log_softmax(-1)[0, number]
     if not translates(model.config) and len(reading.ids) < 2:
         raise HeedfulError(f"{reading.name!r} is one token, which nothing predicts; give a longer text")

@@ -17,20 +17,20 @@ from heedful.inspection.image_patches import grid, tokens
 from heedful.views import figures
 from heedful.views.image_html import ImageMaps, image_page
 from heedful.views.inspect.model_input import read
-from heedful.views.inspect.opened_model import Subject
-from heedful.views.inspect.request import Ask
+from heedful.views.inspect.opened_model import OpenedModel
+from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import Look
 
 CLASSES = 5  # likeliest, told
 MOST = 64_000_000  # weights held at once: 256 MB
 
 
-def look(subject: Subject, ask: Ask) -> Look:
+def look(opened: OpenedModel, request: Request) -> Look:
     """One image."""
-    reading = read(subject, ask.inputs[0], ask)
+    reading = read(opened, request.inputs[0], request)
     assert reading.pixels is not None
-    image = image_of(subject, reading.arguments[0], reading.pixels, ask)
-    title = f"{subject.name}: {reading.name}"
+    image = image_of(opened, reading.arguments[0], reading.pixels, request)
+    title = f"{opened.name}: {reading.name}"
     data: dict[str, Any] = {
         "input": reading.name,
         "grid": list(image.grid),
@@ -45,16 +45,16 @@ def look(subject: Subject, ask: Ask) -> Look:
     }
     return Look(
         title=title,
-        view=ask.view,
+        view=request.view,
         data=data,
         page=partial(image_page, image, title=title),
         picture=partial(_svg, image, title),
     )
 
 
-def image_of(subject: Subject, pixels: torch.Tensor, shown: Any, ask: Ask) -> ImageMaps:
+def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Request) -> ImageMaps:
     """All that the page shows; rollout is through every layer and head, whichever are shown."""
-    model, config = subject.model, subject.model.config
+    model, config = opened.model, opened.model.config
     assert isinstance(config, VisionConfig)
     stack, cells, prefix = config.encoder, grid(model), tokens(model)[: config.patches.prefix_tokens]
     if (held := stack.depth * stack.heads * config.patches.tokens**2) > MOST:
@@ -65,7 +65,7 @@ def image_of(subject: Subject, pixels: torch.Tensor, shown: Any, ask: Ask) -> Im
     patterns = [seen[f"encoder.block.{layer}.attention.pattern"] for layer in range(stack.depth)]
     through = rollout(patterns)
     reached = class_token_overlay(through, cells) if prefix else through.mean(1).unflatten(-1, cells)
-    layers, heads = list(ask.layers or range(stack.depth)), list(ask.heads or range(stack.heads))
+    layers, heads = list(request.layers or range(stack.depth)), list(request.heads or range(stack.heads))
     best = chances.topk(min(CLASSES, len(chances)))
     slopes = gradient_x_input(model, pixels, label=int(best.indices[0])).input[0, len(prefix) :]
     return ImageMaps(
@@ -77,11 +77,11 @@ def image_of(subject: Subject, pixels: torch.Tensor, shown: Any, ask: Ask) -> Im
         weights=torch.stack([patterns[layer][0, heads] for layer in layers]).float().cpu().numpy(),
         rollout=reached[0].cpu().numpy(),
         classes=[
-            (subject.labels[number], chance)
+            (opened.labels[number], chance)
             for number, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ],
         gradient=slopes.float().reshape(cells).cpu().numpy(),
-        note=subject.untrained,
+        note=opened.untrained,
     )
 
 

@@ -10,8 +10,8 @@ from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES
 from heedful.inspection.eval_mode import evaluating
 from heedful.views.inspect.catalogue import OPTIONS
-from heedful.views.inspect.opened_model import Named, opened
-from heedful.views.inspect.request import Ask, check_view
+from heedful.views.inspect.opened_model import Named, open_model
+from heedful.views.inspect.request import Request, check_view
 from heedful.views.inspect.result import Look
 
 
@@ -63,14 +63,16 @@ def inspect(
     for name in decoding:
         if name not in NAMES:
             raise HeedfulError(f"unknown option {name!r}; {nearest(name, [*NAMES, *OPTIONS[:-1], 'view', 'device'])}")
-    ask = Ask.of(input, view, target=target, layers=layers, heads=heads, queries=queries, keys=keys, decoding=decoding)
-    return looked(model, ask, device)
+    request = Request.of(
+        input, view, target=target, layers=layers, heads=heads, queries=queries, keys=keys, decoding=decoding
+    )
+    return run_request(model, request, device)
 
 
-def looked(model: Named, ask: Ask, device: str | None = None) -> Look:
+def run_request(model: Named, request: Request, device: str | None = None) -> Look:
     """The same for what is asked as one object."""
-    subject, ask = opened(model, ask, device)
-    with evaluating(subject.model):
-        module, _, function = check_view(ask.view).home.partition(":")
-        look: Look = getattr(import_module(module), function)(subject, ask)
+    opened, request = open_model(model, request, device)
+    with evaluating(opened.model):
+        module, _, function = check_view(request.view).home.partition(":")
+        look: Look = getattr(import_module(module), function)(opened, request)
     return look

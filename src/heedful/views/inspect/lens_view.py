@@ -7,9 +7,9 @@ from functools import partial
 from heedful.config import LanguageHead
 from heedful.inspection.logit_lens import logit_lens
 from heedful.views import figures
-from heedful.views.inspect.model_input import Reading, pieces_of, read
-from heedful.views.inspect.opened_model import Subject
-from heedful.views.inspect.request import Ask, within
+from heedful.views.inspect.model_input import ModelInput, pieces_of, read
+from heedful.views.inspect.opened_model import OpenedModel
+from heedful.views.inspect.request import Request, within
 from heedful.views.inspect.result import Look
 from heedful.views.lens_html import Lens, lens_page
 
@@ -17,11 +17,11 @@ MOST = 256  # positions of which it is asked where nobody says: each costs the h
 TOP = 5
 
 
-def look(subject: Subject, ask: Ask) -> Look:
+def look(opened: OpenedModel, request: Request) -> Look:
     """One text: of an encoder-decoder what its decoder would say at each layer."""
-    reading = read(subject, ask.inputs[0], ask)
-    lens = lens_of(subject, reading, ask)
-    title = f"{subject.name}: {reading.name}"
+    reading = read(opened, request.inputs[0], request)
+    lens = lens_of(opened, reading, request)
+    title = f"{opened.name}: {reading.name}"
     data = {
         "input": reading.name,
         "pieces": list(lens.pieces),
@@ -32,21 +32,21 @@ def look(subject: Subject, ask: Ask) -> Look:
     }
     return Look(
         title=title,
-        view=ask.view,
+        view=request.view,
         data=data,
         page=partial(lens_page, lens, title=title),
         picture=partial(figures.lens, lens, title),
     )
 
 
-def lens_of(subject: Subject, reading: Reading, ask: Ask) -> Lens:
+def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Lens:
     """The lens over the positions that were asked for; of long texts the first."""
-    target = subject.target
+    target = opened.target
     side = "decoder" if "decoder" in reading.read else "encoder"
-    read, masked = reading.read[side], not isinstance(subject.model.config.head, LanguageHead)
-    first, end = within(ask.queries, len(read), "queries") or (0, min(MOST, len(read)))
-    found = logit_lens(subject.model, *reading.arguments, top=TOP, queries=range(first, end))
-    rows = [0, *range(1, len(found.layers))] if ask.layers is None else [layer + 1 for layer in ask.layers]
+    read, masked = reading.read[side], not isinstance(opened.model.config.head, LanguageHead)
+    first, end = within(request.queries, len(read), "queries") or (0, min(MOST, len(read)))
+    found = logit_lens(opened.model, *reading.arguments, top=TOP, queries=range(first, end))
+    rows = [0, *range(1, len(found.layers))] if request.layers is None else [layer + 1 for layer in request.layers]
     notes = [reading.note]
     if end - first < len(read):
         notes.append(f"Shown are positions {first}:{end} of {len(read):,}; --queries START:END chooses others.")

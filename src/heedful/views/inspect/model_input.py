@@ -24,14 +24,14 @@ from heedful.tasks.shared import check_texts, start_of
 from heedful.tasks.task import short
 from heedful.text import Tokenizer
 from heedful.views.inspect.catalogue import stacks_of, translates, writes
-from heedful.views.inspect.opened_model import Subject
-from heedful.views.inspect.request import Ask
+from heedful.views.inspect.opened_model import OpenedModel
+from heedful.views.inspect.request import Request
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ModelInput:
     """One input.
 
     Attributes:
@@ -56,59 +56,59 @@ class Reading:
     note: str = ""
 
 
-def read(subject: Subject, one: Any, ask: Ask) -> Reading:
-    """The input ``one`` as ``subject`` takes it; what an encoder-decoder writes is ``ask.target``, or is generated.
+def read(opened: OpenedModel, one: Any, request: Request) -> ModelInput:
+    """The input ``one`` as ``opened`` takes it; what an encoder-decoder writes is ``request.target``, or is generated.
 
     Raises ``HeedfulError`` for what is no text, or no image, for nothing, and for more than the model takes.
     """
-    config = subject.model.config
+    config = opened.model.config
     if isinstance(config, VisionConfig):
-        reading = _image(subject, config, one)
+        reading = _image(opened, config, one)
     elif translates(config):
-        reading = _pair(subject, one, ask)
+        reading = _pair(opened, one, request)
     elif writes(config):
-        reading = _prompt(subject, one)
+        reading = _prompt(opened, one)
     else:
-        reading = _sentence(subject, one)
+        reading = _sentence(opened, one)
     for stack, pieces in reading.read.items():
-        fits(subject, stack, len(pieces), "the target" if stack == "decoder" and translates(config) else "the text")
+        fits(opened, stack, len(pieces), "the target" if stack == "decoder" and translates(config) else "the text")
     return reading
 
 
-def fits(subject: Subject, stack: str, length: int, what: str = "the text") -> None:
+def fits(opened: OpenedModel, stack: str, length: int, what: str = "the text") -> None:
     """Raise where a stack has fewer positions than ``length``."""
-    scheme = stacks_of(subject.model.config)[stack].position
+    scheme = stacks_of(opened.model.config)[stack].position
     if isinstance(scheme, LearnedPosition) and length > scheme.length:
-        raise HeedfulError(f"{what} has {length:,} tokens, {subject.name} takes {scheme.length:,}; give a shorter one")
+        raise HeedfulError(f"{what} has {length:,} tokens, {opened.name} takes {scheme.length:,}; give a shorter one")
 
 
-def read_source(subject: Subject, one: Any) -> tuple[str, list[int]]:
+def read_source(opened: OpenedModel, one: Any) -> tuple[str, list[int]]:
     """The name and the ids of one text, of an encoder-decoder its source: nothing is generated."""
-    if translates(subject.model.config):
-        return short(one), _source(subject, one)
-    reading = _prompt(subject, one) if writes(subject.model.config) else _sentence(subject, one)
+    if translates(opened.model.config):
+        return short(one), _source(opened, one)
+    reading = _prompt(opened, one) if writes(opened.model.config) else _sentence(opened, one)
     return reading.name, list(reading.ids)
 
 
 # ---------------------------------------------------------------------------------------------------------------- texts
 
 
-def _image(subject: Subject, config: VisionConfig, one: Any) -> Reading:
-    how = subject.preprocessing
+def _image(opened: OpenedModel, config: VisionConfig, one: Any) -> ModelInput:
+    how = opened.preprocessing
     assert how is not None
     picture = Picture.of(one)
     pixels = how.fitted(picture.pixels(how.channels))
-    return Reading(
+    return ModelInput(
         name=short(picture.name.rpartition("/")[2]),
-        arguments=(on_device(subject, torch.from_numpy(how.normalised(pixels[None])).to(subject.model.dtype)),),
-        read={"encoder": tokens(subject.model)},
+        arguments=(on_device(opened, torch.from_numpy(how.normalised(pixels[None])).to(opened.model.dtype)),),
+        read={"encoder": tokens(opened.model)},
         pixels=np.ascontiguousarray(pixels.transpose(1, 2, 0)),
     )
 
 
-def _sentence(subject: Subject, one: Any) -> Reading:
+def _sentence(opened: OpenedModel, one: Any) -> ModelInput:
     """A text, or a pair of texts, with what the tokenizer puts around."""
-    config, tokenizer = subject.model.config, subject.source
+    config, tokenizer = opened.model.config, opened.source
     sides = sides_of(one, "text?")
     parts = tokenizer.encode(sides)
     _something(parts)
@@ -116,26 +116,26 @@ def _sentence(subject: Subject, one: Any) -> Reading:
     name, pieces = short(" + ".join(sides)), tokenizer.pieces(ids)
     if isinstance(config, EncoderDecoderConfig):  # the decoder of a classifier reads the text again, one place further
         again = [start_of(config), *ids[:-1]]
-        arguments = (row_of(subject, ids), row_of(subject, again))
+        arguments = (row_of(opened, ids), row_of(opened, again))
         read = {"encoder": pieces, "decoder": tokenizer.pieces(again)}
-        return Reading(name=name, arguments=arguments, ids=ids, read=read)
+        return ModelInput(name=name, arguments=arguments, ids=ids, read=read)
     if isinstance(config, EncoderConfig):
-        two = (None, row_of(subject, segments)) if config.embedding.segments > 1 else ()
-        return Reading(name=name, arguments=(row_of(subject, ids), *two), ids=ids, read={"encoder": pieces})
-    return Reading(name=name, arguments=(row_of(subject, ids),), ids=ids, read={"decoder": pieces})
+        two = (None, row_of(opened, segments)) if config.embedding.segments > 1 else ()
+        return ModelInput(name=name, arguments=(row_of(opened, ids), *two), ids=ids, read={"encoder": pieces})
+    return ModelInput(name=name, arguments=(row_of(opened, ids),), ids=ids, read={"decoder": pieces})
 
 
-def _prompt(subject: Subject, one: Any) -> Reading:
+def _prompt(opened: OpenedModel, one: Any) -> ModelInput:
     """A text that goes on, with what the tokenizer puts before it."""
-    tokenizer = subject.source
+    tokenizer = opened.source
     check_texts("this model", [one])
     parts = tokenizer.encode([one])
     _something(parts)
     ids = [*tokenizer.around().before, *parts[0]]
     pieces = tokenizer.pieces(ids)
-    return Reading(
+    return ModelInput(
         name=short(one),
-        arguments=(row_of(subject, ids),),
+        arguments=(row_of(opened, ids),),
         ids=ids,
         read={"decoder": pieces},
         written=[*pieces[1:], ""],
@@ -143,15 +143,15 @@ def _prompt(subject: Subject, one: Any) -> Reading:
     )
 
 
-def _pair(subject: Subject, one: Any, ask: Ask) -> Reading:
+def _pair(opened: OpenedModel, one: Any, request: Request) -> ModelInput:
     """A source, and the target that is given or generated."""
-    source, target = subject.source, subject.target
-    ids = _source(subject, one)
-    made, note = _target(subject, ids, ask)
-    before = [start_of(subject.model.config), *made[:-1]]  # type: ignore[arg-type]  # an encoder-decoder's
-    return Reading(
+    source, target = opened.source, opened.target
+    ids = _source(opened, one)
+    made, note = _target(opened, ids, request)
+    before = [start_of(opened.model.config), *made[:-1]]  # type: ignore[arg-type]  # an encoder-decoder's
+    return ModelInput(
         name=short(one),
-        arguments=(row_of(subject, ids), row_of(subject, before)),
+        arguments=(row_of(opened, ids), row_of(opened, before)),
         ids=ids,
         read={"encoder": source.pieces(ids), "decoder": pieces_of(target, before)},
         written=pieces_of(target, made),
@@ -160,29 +160,29 @@ def _pair(subject: Subject, one: Any, ask: Ask) -> Reading:
     )
 
 
-def _source(subject: Subject, one: Any) -> list[int]:
+def _source(opened: OpenedModel, one: Any) -> list[int]:
     check_texts("this model", [one])
-    _something(subject.source.encode([one]))
-    ids = whole(subject.source, [subject.prefix + one])[0]
-    fits(subject, "encoder", len(ids))  # before anything is generated
+    _something(opened.source.encode([one]))
+    ids = whole(opened.source, [opened.prefix + one])[0]
+    fits(opened, "encoder", len(ids))  # before anything is generated
     return ids
 
 
-def _target(subject: Subject, ids: Sequence[int], ask: Ask) -> tuple[list[int], str]:
+def _target(opened: OpenedModel, ids: Sequence[int], request: Request) -> tuple[list[int], str]:
     """The ids that are written, the end token last, and whose they are."""
-    if ask.target is not None:
-        _something(subject.target.encode([ask.target]), "the target")
-        return whole(subject.target, [ask.target])[0], "The target was given."
-    options = {"defaults": subject.model.generation, "tokenizer": subject.target, **one_answer(ask)}
-    found = decode(subject.model, row_of(subject, ids), **options)
+    if request.target is not None:
+        _something(opened.target.encode([request.target]), "the target")
+        return whole(opened.target, [request.target])[0], "The target was given."
+    options = {"defaults": opened.model.generation, "tokenizer": opened.target, **one_answer(request)}
+    found = decode(opened.model, row_of(opened, ids), **options)
     return found.ids[0, 1 : int(found.lengths[0])].tolist(), "The target is what the model itself wrote."
 
 
-def one_answer(ask: Ask) -> dict[str, Any]:
+def one_answer(request: Request) -> dict[str, Any]:
     """The decoding options that were given, for one row; several are an error."""
-    if ask.decoding.get("num_return_sequences", 1) != 1:
+    if request.decoding.get("num_return_sequences", 1) != 1:
         raise HeedfulError("num_return_sequences: one text is looked at; leave it out")
-    return {**ask.decoding, "num_return_sequences": 1}
+    return {**request.decoding, "num_return_sequences": 1}
 
 
 # --------------------------------------------------------------------------------------------------------------- shared
@@ -198,11 +198,11 @@ def _something(parts: Sequence[Sequence[int]], what: str = "the text") -> None:
         raise HeedfulError(f"{what} is empty; give a word at least")
 
 
-def row_of(subject: Subject, ids: Sequence[int]) -> Tensor:
+def row_of(opened: OpenedModel, ids: Sequence[int]) -> Tensor:
     """Ids as (1, T), where the model is."""
-    return on_device(subject, torch.tensor([list(ids)], dtype=torch.long))
+    return on_device(opened, torch.tensor([list(ids)], dtype=torch.long))
 
 
-def on_device(subject: Subject, tensor: Tensor) -> Tensor:
+def on_device(opened: OpenedModel, tensor: Tensor) -> Tensor:
     """A tensor where the model is."""
-    return tensor.to(subject.model.device)
+    return tensor.to(opened.model.device)

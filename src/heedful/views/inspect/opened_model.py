@@ -19,13 +19,13 @@ from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
 from heedful.tasks.shared import check_vocabulary, tokenizer_of
 from heedful.tasks.specific import prefix_of
 from heedful.text import Tokenizer
-from heedful.views.inspect.request import Ask, asked, called
+from heedful.views.inspect.request import Request, called, check_request
 
 Named = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class OpenedModel:
     """A model, its name for headings, and its tokenizers or its preparation of images.
 
     ``tokenizers`` are those of source and target, one and the same but for some encoder-decoders; None for images.
@@ -63,7 +63,7 @@ class Subject:
         return "The head is untrained: its answers mean nothing yet." if self.model.fresh else ""
 
 
-def opened(model: Named, ask: Ask, device: str | None = None) -> tuple[Subject, Ask]:
+def open_model(model: Named, request: Request, device: str | None = None) -> tuple[OpenedModel, Request]:
     """The model of a folder or a Hub id, or one in memory with the folder that it came from; and what is asked, once it
     is known that the model can show it: before its weights are read.
     """
@@ -73,10 +73,10 @@ def opened(model: Named, ask: Ask, device: str | None = None) -> tuple[Subject, 
     folder = find(place if isinstance(place, str) else Path(place))
     name = called(place)
     config = config_of(folder) if given is None else given.config
-    ask = asked(config, name, ask)
+    request = check_request(config, name, request)
     if given is None:
         given = load(folder, device=device_of(device))
-    return Subject(model=given, name=name, **_prepares(given, folder)), ask
+    return OpenedModel(model=given, name=name, **_prepares(given, folder)), request
 
 
 def _parts(model: Named) -> tuple[Model | None, str | PathLike[str]]:

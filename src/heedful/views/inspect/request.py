@@ -23,7 +23,7 @@ Span = tuple[int, int | None]  # from the first place to before the second; None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class Request:
     """What a person asks to see, checked: see ``heedful.inspect`` for the fields' meanings."""
 
     view: str = ""  # nothing: what suits the model
@@ -46,7 +46,7 @@ class Ask:
         queries: str | Sequence[int] | None = None,
         keys: str | Sequence[int] | None = None,
         **others: Any,
-    ) -> Ask:
+    ) -> Request:
         """What was asked for, before it is known of which model. Of a list each is an input, of anything else it."""
         if view is not None:
             check_view(view)
@@ -61,11 +61,11 @@ class Ask:
             **others,
         )
 
-    def checked(self, folder: str | Path) -> Ask:
+    def checked(self, folder: str | Path) -> Request:
         """The same, known to suit the model in ``folder``; nothing but its configuration is read."""
         from heedful.pretrained.configuration import config_of
 
-        return asked(config_of(Path(folder)), called(folder), self)
+        return check_request(config_of(Path(folder)), called(folder), self)
 
     def given(self) -> list[str]:
         """The names of the options that were given."""
@@ -135,59 +135,59 @@ def within(span: Span | None, length: int, what: str) -> tuple[int, int] | None:
     return first, length if end is None else min(end, length)
 
 
-def asked(config: ModelConfig, name: str, ask: Ask) -> Ask:
+def check_request(config: ModelConfig, name: str, request: Request) -> Request:
     """The same where a model of ``config``, called ``name``, can show it; else a ``HeedfulError`` says what it can."""
-    ask = ask if ask.view else replace(ask, view=default_view(config))
-    view = check_view(ask.view)
+    request = request if request.view else replace(request, view=default_view(config))
+    view = check_view(request.view)
     if not view.has(config):
         there = ", ".join(known for known, other in VIEWS.items() if other.has(config))
-        raise HeedfulError(f"view {ask.view!r} is for {view.whose}; {name} ({config.kind}) has {there}")
-    _check_inputs(config, ask, view)
-    for option in ask.given():
+        raise HeedfulError(f"view {request.view!r} is for {view.whose}; {name} ({config.kind}) has {there}")
+    _check_inputs(config, request, view)
+    for option in request.given():
         if option not in view.takes:
-            raise HeedfulError(f"{option} has no effect on view {ask.view!r}; leave it out")
-    if ask.target is not None:
-        _check_target(config, ask, name)
-    elif ask.decoding and not writes(config):
-        raise HeedfulError(f"{', '.join(ask.decoding)}: {name} ({config.kind}) generates nothing; leave it out")
-    elif ask.decoding and not translates(config) and ask.view != "steps":
-        raise HeedfulError(f"{', '.join(ask.decoding)}: view {ask.view!r} generates nothing here; leave it out")
+            raise HeedfulError(f"{option} has no effect on view {request.view!r}; leave it out")
+    if request.target is not None:
+        _check_target(config, request, name)
+    elif request.decoding and not writes(config):
+        raise HeedfulError(f"{', '.join(request.decoding)}: {name} ({config.kind}) generates nothing; leave it out")
+    elif request.decoding and not translates(config) and request.view != "steps":
+        raise HeedfulError(f"{', '.join(request.decoding)}: view {request.view!r} generates nothing here; leave it out")
     elif "target" in view.takes and translates(config) and not writes(config):
         raise HeedfulError(f"{name} has no head to write with; say what its decoder is to read with --target TEXT")
     for what, most in (("layer", "depth"), ("head", "heads")):
-        _check_numbers(getattr(ask, f"{what}s"), what, max(getattr(s, most) for s in stacks_of(config).values()))
-    return ask
+        _check_numbers(getattr(request, f"{what}s"), what, max(getattr(s, most) for s in stacks_of(config).values()))
+    return request
 
 
-def _check_inputs(config: ModelConfig, ask: Ask, view: View) -> None:
-    what, number = "an image" if sees(config) else "a text", len(ask.inputs)
+def _check_inputs(config: ModelConfig, request: Request, view: View) -> None:
+    what, number = "an image" if sees(config) else "a text", len(request.inputs)
     if number < view.least:
         wanted = what if view.least == 1 else f"{view.least} inputs or more"
-        raise HeedfulError(f"view {ask.view!r} shows {view.shows}; give {wanted}, not {number or 'nothing'}")
+        raise HeedfulError(f"view {request.view!r} shows {view.shows}; give {wanted}, not {number or 'nothing'}")
     if view.most is not None and number > view.most:
         wanted = what if view.most else "no input"
         takes_pairs = view.most and not sees(config) and not writes(config)
         pair = ", or give a pair of texts as one input with a tab between" if takes_pairs else ""
-        raise HeedfulError(f"view {ask.view!r} takes {wanted}, not {number} inputs; leave the others out{pair}")
-    if any(one == "" for one in ask.inputs if isinstance(one, str)):
+        raise HeedfulError(f"view {request.view!r} takes {wanted}, not {number} inputs; leave the others out{pair}")
+    if any(one == "" for one in request.inputs if isinstance(one, str)):
         raise HeedfulError(f"the input is empty; give {what}")
     if not sees(config):  # whose inputs are names of files, in any bytes
-        texts = [text for one in ask.inputs for text in (one if isinstance(one, tuple) else (one,))]
-        for text in (*texts, ask.target):
+        texts = [text for one in request.inputs for text in (one if isinstance(one, tuple) else (one,))]
+        for text in (*texts, request.target):
             if isinstance(text, str) and BROKEN.search(text):
                 raise HeedfulError(f"{text!r:.60} is not UTF-8; convert it first")
 
 
-def _check_target(config: ModelConfig, ask: Ask, name: str) -> None:
-    explains = ask.view in ("gradient", "importance") and classifies(config)
-    goes_on = ask.view == "gradient" and writes(config)
+def _check_target(config: ModelConfig, request: Request, name: str) -> None:
+    explains = request.view in ("gradient", "importance") and classifies(config)
+    goes_on = request.view == "gradient" and writes(config)
     if not (translates(config) or explains or goes_on):
         raise HeedfulError(f"{name} ({config.kind}) has no target to be told here; leave target out")
-    if ask.decoding:
-        raise HeedfulError(f"{', '.join(ask.decoding)}: with a target nothing is generated; leave one out")
-    if translates(config) and len(ask.inputs) > 1:
-        raise HeedfulError(f"one target for {len(ask.inputs)} inputs; leave it out, or give one input")
-    if not ask.target:
+    if request.decoding:
+        raise HeedfulError(f"{', '.join(request.decoding)}: with a target nothing is generated; leave one out")
+    if translates(config) and len(request.inputs) > 1:
+        raise HeedfulError(f"one target for {len(request.inputs)} inputs; leave it out, or give one input")
+    if not request.target:
         raise HeedfulError("the target is empty; give its text, or leave it out")
 
 

@@ -21,8 +21,8 @@ from heedful.views import figures
 from heedful.views.inspect.attention_view import numbers
 from heedful.views.inspect.catalogue import stacks_of
 from heedful.views.inspect.model_input import fits, one_answer, pieces_of, read_source, row_of
-from heedful.views.inspect.opened_model import Subject
-from heedful.views.inspect.request import Ask
+from heedful.views.inspect.opened_model import OpenedModel
+from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import Look
 from heedful.views.map_data import Maps
 from heedful.views.steps_html import Steps, steps_page
@@ -32,11 +32,11 @@ TOP = 8  # alternatives of a step
 SAID = "Probabilities are the model's own, before temperature, penalties and cuts."
 
 
-def look(subject: Subject, ask: Ask) -> Look:
+def look(opened: OpenedModel, request: Request) -> Look:
     """One text that the model goes on with, or one that it translates."""
-    text = ask.inputs[0]
-    steps = steps_of(subject, text, ask)
-    title = f"{subject.name}: {short(text)}"
+    text = request.inputs[0]
+    steps = steps_of(opened, text, request)
+    title = f"{opened.name}: {short(text)}"
     data = {
         "input": text,
         "prompt": list(steps.prompt),
@@ -48,21 +48,21 @@ def look(subject: Subject, ask: Ask) -> Look:
     }
     return Look(
         title=title,
-        view=ask.view,
+        view=request.view,
         data=data,
         page=partial(steps_page, steps, title=title),
         picture=partial(_svg, steps, title),
     )
 
 
-def steps_of(subject: Subject, text: str, ask: Ask) -> Steps:
+def steps_of(opened: OpenedModel, text: str, request: Request) -> Steps:
     """The steps by which the model goes on with ``text``, or translates it."""
-    model, tokenizer, target = subject.model, subject.source, subject.target
+    model, tokenizer, target = opened.model, opened.source, opened.target
     two = isinstance(model.config, EncoderDecoderConfig)
-    _, ids = read_source(subject, text)
-    fits(subject, "encoder" if two else "decoder", len(ids))
+    _, ids = read_source(opened, text)
+    fits(opened, "encoder" if two else "decoder", len(ids))
     stack = stacks_of(model.config)["decoder"]
-    layers, heads = list(ask.layers or range(stack.depth)), list(ask.heads or range(stack.heads))
+    layers, heads = list(request.layers or range(stack.depth)), list(request.heads or range(stack.heads))
     _there("layer", layers, stack.depth)
     _there("head", heads, stack.heads)
     kinds = (
@@ -71,16 +71,16 @@ def steps_of(subject: Subject, text: str, ask: Ask) -> Steps:
         else {"self-attention": "attention"}
     )
     paths = {name: [f"decoder.block.{n}.{part}.pattern" for n in layers] for name, part in kinds.items()}
-    options = one_answer(ask)
+    options = one_answer(request)
     if "max_new_tokens" not in options and "max_length" not in options:
         options |= _room(model.config, ids)
     every = [path for own in paths.values() for path in own]
     with record(model, every, heads=heads) as seen:
-        found = decode(model, row_of(subject, ids), defaults=model.generation, tokenizer=subject.target, **options)
+        found = decode(model, row_of(opened, ids), defaults=model.generation, tokenizer=opened.target, **options)
     row = found.ids[0, : int(found.lengths[0])].tolist()
     begin = 1 if two else len(ids)  # of what was made: after the start token, or after the prompt
     made = row[begin:]
-    said = _said(subject, ids, row, begin, two)
+    said = _said(opened, ids, row, begin, two)
     source, read, wrote = pieces_of(tokenizer, ids), pieces_of(target, row), pieces_of(target, made)
     maps = [
         Maps.of(
@@ -103,7 +103,7 @@ def steps_of(subject: Subject, text: str, ask: Ask) -> Steps:
             for names, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ],
         maps=maps,
-        note=" ".join(part for part in (SAID, subject.untrained) if part),
+        note=" ".join(part for part in (SAID, opened.untrained) if part),
     )
 
 
@@ -123,10 +123,10 @@ def _room(config: Any, ids: list[int]) -> dict[str, int]:
 
 
 @torch.no_grad()
-def _said(subject: Subject, ids: list[int], row: list[int], begin: int, two: bool) -> Tensor:
+def _said(opened: OpenedModel, ids: list[int], row: list[int], begin: int, two: bool) -> Tensor:
     """(M, V): the probabilities at each step of ``row``, whose tokens from ``begin`` on were made."""
-    model, read = subject.model, row_of(subject, row[:-1])
-    stream = model.hidden(*([row_of(subject, ids), read] if two else [read]))  # type: ignore[operator]  # every model's
+    model, read = opened.model, row_of(opened, row[:-1])
+    stream = model.hidden(*([row_of(opened, ids), read] if two else [read]))  # type: ignore[operator]  # every model's
     logits: Tensor = model.head(stream[:, begin - 1 :])[0]  # type: ignore[operator]
     return logits.float().softmax(-1).cpu()
 
