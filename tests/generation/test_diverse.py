@@ -157,8 +157,8 @@ def test_what_makes_no_sense_is_one_line(call, words):
 
 def test_a_folder_s_groups_are_for_a_search():
     folder = {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}
-    assert resolve({}, folder).way == "groups"
-    assert resolve({"num_beams": 1}, folder).way == "greedy"
-    assert resolve({"num_beam_groups": 1}, folder).way == "beam"
+    assert resolve({}, folder).variant.name == "diverse beam"
+    assert resolve({"num_beams": 1}, folder).variant.name == "greedy"
+    assert resolve({"num_beam_groups": 1}, folder).variant.name == "beam"
     with pytest.raises(HeedfulError, match="num_beams=4"):
         stream(heedful.create("gpt-micro", seed=0), torch.tensor([[1]]), defaults=folder)

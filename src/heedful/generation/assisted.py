@@ -11,17 +11,20 @@ Shapes: R rows at work, K tokens of a round, N columns of the history, V vocabul
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.method import Run, Steps, answering
+from heedful.generation.method import Method, Run, Steps, answering
 from heedful.generation.processors import process
 from heedful.generation.sampling import one_by_one, picked
 from heedful.generation.source import NONE, CrossSource, Source, learned, source_of
 from heedful.generation.token_choice import choose
+
+if TYPE_CHECKING:
+    from heedful.generation.options import Options
 
 MATCHED = 2  # prompt lookup goes by the last two tokens; where they stood nowhere before, by the last
 
@@ -249,3 +252,19 @@ def _beside(run: Run) -> Source:
             f"the assistant has {positions} learned positions, and {longest} may be needed; lower max_new_tokens"
         )
     return made
+
+
+def _check(options: Options) -> None:
+    if options.assistant_model is not None and options.prompt_lookup_num_tokens:
+        raise HeedfulError("assistant_model and prompt_lookup_num_tokens both propose tokens; give one")
+
+
+ASSISTED = Method(
+    name="assisted",
+    steps=assisted,
+    options=("assistant_model", "num_assistant_tokens", "prompt_lookup_num_tokens"),
+    switches=("assistant_model", "prompt_lookup_num_tokens"),
+    extends=("greedy", "sampling"),
+    remedy="num_beams=1",
+    check=_check,
+)

@@ -9,15 +9,19 @@ Shapes: B prompts, S sentences still searched, K beams, C candidates, V vocabula
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from heedful.generation.options import Options
+from heedful.generation.method import Made, Method, Run, as_steps
 from heedful.generation.processors import Processor, process
 from heedful.generation.source import NONE, Source
 from heedful.generation.stopping import StopStrings
 from heedful.generation.token_choice import log_sums, top
+
+if TYPE_CHECKING:
+    from heedful.generation.options import Options
 
 NEVER = float("-inf")
 
@@ -202,3 +206,19 @@ class Finished:
         made.ids, made.said = self.ids[rows], self.said[rows]
         made.scores, made.done = self.scores[rows], self.done[rows]
         return made
+
+
+def _search(run: Run) -> Made:
+    return beam_search(run.source, run.options, run.processors, run.limits, run.end, run.stops, run.logprobs)
+
+
+BEAM = Method(
+    name="beam",
+    steps=as_steps(_search),
+    options=("num_beams", "length_penalty", "early_stopping", "renormalize_logits", "num_return_sequences"),
+    switches=("num_beams",),
+    remedy="num_beams",
+    streams=False,
+    needs_whole_text="a beam search",
+    without="num_beams=1",
+)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.generation.beam import NEVER, Finished, candidates, pick
-from heedful.generation.method import Made, Run
+from heedful.generation.method import Made, Method, Run, as_steps
 from heedful.generation.processors import process
 from heedful.generation.source import NONE
 from heedful.generation.token_choice import log_sums
@@ -168,3 +168,14 @@ def constrained(run: Run) -> Made:
         )
     best = options.num_return_sequences
     return results.ids[:, :best].flatten(0, 1), results.scores[:, :best].flatten(), results.said[:, :best].flatten(0, 1)
+
+
+CONSTRAINED_BEAM = Method(
+    name="constrained beam",
+    steps=as_steps(constrained),
+    options=("force_words_ids",),
+    switches=("force_words_ids",),
+    extends=("beam",),
+    remedy="num_beams",
+    streams=False,
+)

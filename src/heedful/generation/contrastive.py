@@ -9,13 +9,19 @@ Shapes: B prompts, R rows at work, k candidates of each, N columns of the histor
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 
-from heedful.generation.method import Run, Steps
+from heedful.errors import HeedfulError
+from heedful.generation.method import Method, Run, Steps
 from heedful.generation.processors import process
 from heedful.generation.source import NONE
 from heedful.generation.token_choice import log_sums, top
+
+if TYPE_CHECKING:
+    from heedful.generation.options import Options
 
 
 def contrastive(run: Run) -> Steps:
@@ -79,3 +85,20 @@ def contrastive(run: Run) -> Steps:
         before, hidden = torch.cat((before[kept], new), 1), F.pad(hidden[kept], (0, 1), value=True)
         rows, done, limits = rows[kept], done[kept], limits[kept]
     return ids, said.sum(1) / lengths, said
+
+
+def _check(options: Options) -> None:
+    if options.top_k < 2:
+        raise HeedfulError(f"penalty_alpha={options.penalty_alpha} chooses among top_k tokens; give top_k of 2 or more")
+
+
+CONTRASTIVE = Method(
+    name="contrastive",
+    steps=contrastive,
+    options=("penalty_alpha", "top_k"),
+    switches=("penalty_alpha",),
+    remedy="penalty_alpha above 0 with top_k",
+    check=_check,
+    needs_whole_text="contrastive search",
+    without="penalty_alpha=0",
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -10,44 +10,11 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.assisted import assisted
-from heedful.generation.beam import beam_search
-from heedful.generation.constrained_beam import constrained
-from heedful.generation.contrastive import contrastive
-from heedful.generation.diverse_beam import diverse
-from heedful.generation.method import Made, Run, Steps, answering
-from heedful.generation.options import Options, Way, resolve
+from heedful.generation.method import Run, answering
+from heedful.generation.options import Options, resolve
 from heedful.generation.processors import processors_of
-from heedful.generation.sampling import one_by_one
 from heedful.generation.source import NONE, CrossSource, Source, align, learned, source_of
 from heedful.generation.stopping import Decodes, StopStrings
-
-
-def at_once(search: Callable[[Run], Made]) -> Callable[[Run], Steps]:
-    """A search, which knows no token before its end, as a method like the others."""
-
-    def steps(run: Run) -> Steps:
-        run.source.remember(None)
-        yield from ()
-        return search(run)
-
-    return steps
-
-
-def beams(run: Run) -> Made:
-    """Beam search."""
-    return beam_search(run.source, run.options, run.processors, run.limits, run.end, run.stops, run.logprobs)
-
-
-METHODS: dict[Way, Callable[[Run], Steps]] = {
-    "greedy": one_by_one,
-    "sampling": one_by_one,
-    "assisted": assisted,
-    "contrastive": contrastive,
-    "beam": at_once(beams),
-    "groups": at_once(diverse),
-    "words": at_once(constrained),
-}
 
 
 class Generated(NamedTuple):
@@ -119,7 +86,7 @@ def _steps(
             context=context,
         )
         with _watched(source):
-            made, scores, log_p = yield from METHODS[options.way](run)
+            made, scores, log_p = yield from options.variant.steps(run)
             for watcher in source.watchers:
                 watcher.end(made, options.num_return_sequences)
         there = made != NONE
@@ -267,7 +234,7 @@ def stream(
     True
     """
     plan, prefix = resolve(options, defaults), _prefix(decoder_input_ids, decoder_attention_mask)
-    if plan.method == "beam":
+    if not plan.variant.streams:
         raise HeedfulError(
             f"num_beams={plan.num_beams}: a search knows no token before its end; leave it out to stream"
         )
@@ -313,9 +280,8 @@ def check_context(source: Source, options: Options, context: int | None) -> None
     """Raise ``HeedfulError`` where the model cannot go on from a part of what it has, or has fewer positions."""
     if context is None:
         return
-    if isinstance(source, CrossSource) or options.method in ("beam", "contrastive"):
-        whole = {"beam": "a beam search", "contrastive": "contrastive search"}
-        what = "an encoder-decoder" if isinstance(source, CrossSource) else whole[options.method]
+    what = "an encoder-decoder" if isinstance(source, CrossSource) else options.base.needs_whole_text
+    if what:
         raise HeedfulError(
             f"context={context} is for a decoder that samples or is greedy, not for {what}; leave it out"
         )

@@ -9,13 +9,19 @@ Shapes: B prompts, S sentences still searched, G groups, k beams of each, C cand
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
+from heedful.errors import HeedfulError
 from heedful.generation.beam import NEVER, Finished, candidates, pick
-from heedful.generation.method import Made, Run
+from heedful.generation.method import Made, Method, Run, as_steps
 from heedful.generation.processors import process
 from heedful.generation.source import NONE
 from heedful.generation.token_choice import log_sums
+
+if TYPE_CHECKING:
+    from heedful.generation.options import Options
 
 
 def diverse(run: Run) -> Made:
@@ -86,3 +92,25 @@ def diverse(run: Run) -> Made:
         pick(torch.cat([getattr(one, name) for one in results], 1), best).flatten(0, 1) for name in ("ids", "said")
     )
     return ids, scores.flatten(), said_best
+
+
+def _check(options: Options) -> None:
+    beams, groups = options.num_beams, options.num_beam_groups
+    if beams % groups:
+        raise HeedfulError(f"num_beams={beams} cannot be divided in num_beam_groups={groups}; give a multiple of it")
+    if not options.diversity_penalty:
+        raise HeedfulError(f"num_beam_groups={groups} would all find the same; give diversity_penalty above 0")
+    if options.force_words_ids:
+        raise HeedfulError(f"force_words_ids cannot be searched for in num_beam_groups={groups}; leave one out")
+
+
+DIVERSE_BEAM = Method(
+    name="diverse beam",
+    steps=as_steps(diverse),
+    options=("num_beam_groups", "diversity_penalty"),
+    switches=("num_beam_groups",),
+    extends=("beam",),
+    remedy="num_beams",
+    check=_check,
+    streams=False,
+)

@@ -1,53 +1,102 @@
-"""Decoding options, with transformers' names and meanings: checked, completed and turned into one plan.
+"""Decoding options, with transformers' names and meanings: validated, completed and resolved into ``Options``.
 
-What the call says goes over what the folder's generation config says. An option of the call that the chosen method
-does not use is an error; one of the folder's is not, since a folder speaks for several methods at once.
+A call's options override those of the folder's generation config. An option of the call that the chosen method does
+not use is an error; one of the folder's is dropped, since a folder describes several methods at once.
+
+A new method has its own file with a ``Method``; here it gets an entry in ``METHODS`` and a field for each new option.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from heedful.errors import HeedfulError, nearest
-from heedful.generation.checks import CHECKS, as_list
+from heedful.generation.assisted import ASSISTED
+from heedful.generation.beam import BEAM
+from heedful.generation.constrained_beam import CONSTRAINED_BEAM
+from heedful.generation.contrastive import CONTRASTIVE
+from heedful.generation.diverse_beam import DIVERSE_BEAM
+from heedful.generation.method import Method
+from heedful.generation.sampling import GREEDY, SAMPLING
 
-Method = Literal["greedy", "sampling", "beam", "contrastive"]
-Way = Literal["greedy", "sampling", "beam", "contrastive", "assisted", "groups", "words"]
-
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+METHODS: tuple[Method, ...] = (SAMPLING, BEAM, CONTRASTIVE, GREEDY, ASSISTED, DIVERSE_BEAM, CONSTRAINED_BEAM)
 LENGTHS = (
     ("max_length", "max_new_tokens"),
     ("min_length", "min_new_tokens"),
-)  # of a folder's two the second goes first
-# options that only some methods use; all others serve every method
-ONLY: dict[str, tuple[Method, ...]] = {
-    **dict.fromkeys((*SAMPLING, "seed"), ("sampling",)),
-    "top_k": ("sampling", "contrastive"),
-    "penalty_alpha": ("contrastive",),
-    **dict.fromkeys(("assistant_model", "num_assistant_tokens", "prompt_lookup_num_tokens"), ("greedy", "sampling")),
-    **dict.fromkeys(("num_beam_groups", "diversity_penalty", "force_words_ids"), ("beam",)),
-    "length_penalty": ("beam",),
-    "early_stopping": ("beam",),
-    "renormalize_logits": ("beam",),
-    "num_return_sequences": ("sampling", "beam"),
-}
-REMEDY: dict[tuple[Method, ...], str] = {
-    ("sampling",): "do_sample=True",
-    ("sampling", "contrastive"): "do_sample=True",
-    ("contrastive",): "penalty_alpha above 0 with top_k",
-    ("greedy", "sampling"): "num_beams=1",
-}  # of others: num_beams
-# what says nothing, whatever the method
-RESTING = (("num_return_sequences", 1), ("penalty_alpha", 0), ("num_beam_groups", 1), ("prompt_lookup_num_tokens", 0))
-# options that say how another one is to act, which must then be there
-WITH = {"num_assistant_tokens": "assistant_model", "diversity_penalty": "num_beam_groups"}
+)  # of a folder's two the second takes precedence
+
+Check = tuple[Callable[[Any], bool], str]
+WIDEST = 10_000  # rows at once of one prompt, and tokens proposed
+MOST = 2**31 - 1  # of other whole numbers: lengths, sizes and token ids
+HIGHEST = 1e6  # of numbers that scores are multiplied or divided by, or that are taken from them
+COLDEST = 1e-20  # a temperature by which logits can be divided
+
+
+def _whole(least: int, most: int = MOST) -> Check:
+    words = f"a whole number from {least} to {most:,}"
+    return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= most, words
+
+
+def _number(test: Callable[[float], bool], words: str) -> Check:
+    return lambda v: isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < HIGHEST and test(v), words
+
+
+def _id(value: Any) -> bool:
+    return _natural(value) and value <= MOST
+
+
+def _natural(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _ids(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_id, value))
+
+
+def _words(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(_ids(word) and word for word in value)
+
+
+def as_list(value: Any) -> Sequence[Any]:
+    """One or several as a list."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+SEEDS: Check = (
+    lambda v: all(_natural(one) and one < 2**64 for one in as_list(v)) and v not in ([], ()),
+    "a whole number from 0 below 2**64, or a list of them, one a prompt",
+)
+ONE_OR_MORE_IDS: Check = (lambda v: _id(v) or (_ids(v) and v), "a token id or a list of them")
+TEXTS: Check = (lambda v: all(isinstance(one, str) and one for one in as_list(v)), "texts, none empty")
+ASSISTANT: Check = (
+    lambda v: hasattr(v, "config") and hasattr(v, "decoder"),
+    "a model that generates, as heedful.from_pretrained makes it",
+)
+FORCED_WORDS: Check = (
+    lambda v: isinstance(v, list | tuple) and all((_ids(one) or _words(one)) and one for one in v),
+    "a list of lists of token ids, or of lists of such lists, none empty",
+)
+STOPPING: Check = (lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"')
+TEMPERATURE: Check = _number(lambda v: v >= COLDEST, "above 0 (the most probable token each time is do_sample=False)")
+
+
+def _option(default: Any, check: Check, *, neutral: bool = False, needs: str | None = None) -> Any:
+    """A field of ``Options``.
+
+    Args:
+        default: its value where neither the call nor the folder sets it.
+        check: a test of a value, and words for the values that pass it.
+        neutral: the default may be given with every method.
+        needs: another option without which it has no effect.
+    """
+    return field(default=default, metadata={"check": check, "neutral": neutral, "needs": needs})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to decode.
+    """Resolved decoding options.
 
     Attributes:
         max_new_tokens: at most so many tokens a row. Unset: 50 for a decoder; for an encoder-decoder twice the row's
@@ -106,67 +155,81 @@ class Options:
             of each of which one must (Post and Vilar 2018). In a beam search.
     """
 
-    max_new_tokens: int | None = None
-    max_length: int | None = None
-    min_new_tokens: int = 0
-    min_length: int = 0
-    do_sample: bool = False
-    seed: int | Sequence[int] | None = None
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    num_beams: int = 1
-    num_return_sequences: int = 1
-    length_penalty: float = 1.0
-    early_stopping: bool | str = False
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    no_repeat_ngram_size: int = 0
-    encoder_no_repeat_ngram_size: int = 0
-    bad_words_ids: Sequence[Sequence[int]] = ()
-    suppress_tokens: Sequence[int] = ()
-    begin_suppress_tokens: Sequence[int] = ()
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: int | Sequence[int] | None = None
-    renormalize_logits: bool = False
-    stop_strings: Sequence[str] = ()
-    prefill_chunk_size: int = 0
-    assistant_model: Any = None
-    num_assistant_tokens: int = 5
-    prompt_lookup_num_tokens: int = 0
-    penalty_alpha: float = 0.0
-    num_beam_groups: int = 1
-    diversity_penalty: float = 0.0
-    force_words_ids: Sequence[Sequence[Any]] = ()
+    max_new_tokens: int | None = _option(None, _whole(1))
+    max_length: int | None = _option(None, _whole(1))
+    min_new_tokens: int = _option(0, _whole(0))
+    min_length: int = _option(0, _whole(0))
+    do_sample: bool = _option(False, (lambda v: isinstance(v, bool), "True or False"), neutral=True)
+    seed: int | Sequence[int] | None = _option(None, SEEDS)
+    temperature: float = _option(1.0, TEMPERATURE)
+    top_k: int = _option(0, _whole(0))
+    top_p: float = _option(1.0, _number(lambda v: 0 < v <= 1, "above 0 and at most 1"))
+    min_p: float = _option(0.0, _number(lambda v: 0 <= v <= 1, "from 0 to 1"))
+    typical_p: float = _option(1.0, _number(lambda v: 0 < v <= 1, "above 0 and at most 1"))
+    num_beams: int = _option(1, _whole(1, WIDEST), neutral=True)
+    num_return_sequences: int = _option(1, _whole(1, WIDEST), neutral=True)
+    length_penalty: float = _option(1.0, _number(lambda v: abs(v) <= 10, "a number from -10 to 10"))
+    early_stopping: bool | str = _option(False, STOPPING)
+    repetition_penalty: float = _option(1.0, _number(lambda v: v >= 1 / HIGHEST, "above 0"))
+    presence_penalty: float = _option(0.0, _number(lambda v: True, "a finite number"))
+    frequency_penalty: float = _option(0.0, _number(lambda v: True, "a finite number"))
+    no_repeat_ngram_size: int = _option(0, _whole(0))
+    encoder_no_repeat_ngram_size: int = _option(0, _whole(0))
+    bad_words_ids: Sequence[Sequence[int]] = _option((), (_words, "a list of lists of token ids, none empty"))
+    suppress_tokens: Sequence[int] = _option((), (_ids, "a list of token ids"))
+    begin_suppress_tokens: Sequence[int] = _option((), (_ids, "a list of token ids"))
+    forced_bos_token_id: int | None = _option(None, (_id, "a token id"))
+    forced_eos_token_id: int | Sequence[int] | None = _option(None, ONE_OR_MORE_IDS)
+    renormalize_logits: bool = _option(False, (lambda v: isinstance(v, bool), "True or False"))
+    stop_strings: Sequence[str] = _option((), TEXTS)
+    prefill_chunk_size: int = _option(0, _whole(0))
+    assistant_model: Any = _option(None, ASSISTANT)  # noqa: RUF009 (immutable)
+    num_assistant_tokens: int = _option(5, _whole(1, WIDEST), needs="assistant_model")
+    prompt_lookup_num_tokens: int = _option(0, _whole(0, WIDEST), neutral=True)
+    penalty_alpha: float = _option(0.0, _number(lambda v: 0 <= v <= 1, "from 0 to 1"), neutral=True)
+    num_beam_groups: int = _option(1, _whole(1, WIDEST), neutral=True)
+    diversity_penalty: float = _option(0.0, _number(lambda v: v >= 0, "0 or more"), needs="num_beam_groups")
+    force_words_ids: Sequence[Sequence[Any]] = _option((), FORCED_WORDS)
 
     @property
-    def method(self) -> Method:
-        """What these options amount to."""
-        return method_of(self.do_sample, self.num_beams, self.penalty_alpha)
+    def base(self) -> Method:
+        """The method that these options choose, without what extends it."""
+        return _base(vars(self))
 
     @property
-    def way(self) -> Way:
-        """The same, told apart by how it is done."""
-        if self.assistant_model is not None or self.prompt_lookup_num_tokens:
-            return "assisted"
-        if self.num_beam_groups > 1:
-            return "groups"
-        return "words" if self.force_words_ids else self.method
+    def method(self) -> str:
+        """The name of ``base``: "greedy", "sampling", "beam" or "contrastive"."""
+        return self.base.name
+
+    @property
+    def variant(self) -> Method:
+        """The method that decodes: one that extends ``base`` if a switch of it is on, otherwise ``base``."""
+        base = self.base
+        return next((m for m in METHODS if base.name in m.extends and _is_on(m, vars(self))), base)
 
 
-def method_of(sample: bool, beams: int, alpha: float) -> Method:
-    """The method of ``do_sample``, ``num_beams`` and ``penalty_alpha``."""
-    if sample:
-        return "sampling"
-    if beams > 1:
-        return "beam"
-    return "contrastive" if alpha else "greedy"
+FIELDS = {f.name: f for f in fields(Options)}
 
 
-NAMES = tuple(f.name for f in fields(Options))
+def _is_on(method: Method, values: Mapping[str, Any]) -> bool:
+    return any(values.get(name) and values[name] != FIELDS[name].default for name in method.switches)
+
+
+def _base(values: Mapping[str, Any]) -> Method:
+    return next((m for m in METHODS if not m.extends and _is_on(m, values)), GREEDY)
+
+
+def _users(name: str) -> list[Method]:
+    """The methods that use an option; empty for one that applies to every method."""
+    return [method for method in METHODS if name in method.options]
+
+
+def _applies(name: str, base: Method) -> bool:
+    users = _users(name)
+    return not users or any(base is method or base.name in method.extends for method in users)
+
+
+NAMES = tuple(FIELDS)
 # a folder's generation config has keys besides: those that change no token (beginnings of names, too) ...
 OTHERS = (
     *("_from_model_config", "_commit_hash", "transformers_version", "use_cache", "cache_", "max_cache_len", "output_"),
@@ -191,7 +254,7 @@ def _given(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     for name, value in options.items():
         if name not in NAMES:
             raise HeedfulError(f"unknown decoding option {name!r}; {nearest(name, NAMES)}")
-        test, words = CHECKS[name]
+        test, words = FIELDS[name].metadata["check"]
         if value is not None and not test(value):
             raise HeedfulError(f"{where}{name} is {_shown(value)}; give {words}")
     given = {name: value for name, value in options.items() if value is not None}
@@ -238,60 +301,48 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
     ('sampling', 'beam')
     """
     call, folder = _given(call), _told(defaults or {})
-    alpha = call.get("penalty_alpha", folder.get("penalty_alpha", 0.0))
-    contrasts = bool(call.get("penalty_alpha"))
-    drawn = [name for name in SAMPLING if name in call and not (name == "top_k" and contrasts)]
-    searched = call.get("num_beams", 1) > 1
-    sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not searched and not contrasts))
+    switched = [m for m in METHODS if not m.extends and m is not SAMPLING and _is_on(m, call)]
+    drawn = [n for n in SAMPLING.implied_by if n in call and not any(n in m.options for m in switched)]
+    sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not switched))
     if drawn and call.get("do_sample") is False:
         raise HeedfulError(f"do_sample=False, but {drawn[0]}={call[drawn[0]]} only acts on sampling; leave one out")
-    if sample and searched:
+    if sample and BEAM in switched:
         raise HeedfulError(f"num_beams={call['num_beams']} searches, but {[*drawn, 'do_sample'][0]} samples; give one")
-    for one, other in LENGTHS:
-        if one in call and other in call:
-            raise HeedfulError(f"{one} and {other} both set the length; give one")
+    for total, new in LENGTHS:
+        if total in call and new in call:
+            raise HeedfulError(f"{total} and {new} both set the length; give one")
 
-    beams = call.get("num_beams", 1 if sample or contrasts else folder.get("num_beams", 1))
-    method = method_of(sample, beams, alpha)
+    base = _base({**({} if sample or switched else folder), **call, "do_sample": sample})
     for name, value in call.items():
-        if method not in ONLY.get(name, (method,)) and (name, value) not in RESTING:
-            remedy = REMEDY.get(ONLY[name], "num_beams")
+        option = FIELDS[name]
+        if not _applies(name, base) and not (option.metadata["neutral"] and value == option.default):
+            remedy = " or ".join(dict.fromkeys(method.remedy for method in _users(name)))
             raise HeedfulError(
-                f"{name}={_shown(value)} has no effect on {method} decoding; give {remedy}, or leave it out"
+                f"{name}={_shown(value)} has no effect on {base.name} decoding; give {remedy}, or leave it out"
             )
-    unused = {name for name in folder if method not in ONLY.get(name, (method,))}
-    for one, other in LENGTHS:
-        if one in call or other in call:
-            unused |= {one, other}
-        elif other in folder:
-            unused |= {one}
-    if "assistant_model" in call:
-        unused.add("prompt_lookup_num_tokens")
-    kept = {name: value for name, value in folder.items() if name not in unused}
-    for name, other in WITH.items():
-        if getattr(Options(), other) == {**kept, **call}.get(other, getattr(Options(), other)):
-            kept.pop(name, None)
+    unused = {name for name in folder if not _applies(name, base)}
+    for total, new in LENGTHS:
+        if total in call or new in call:
+            unused |= {total, new}
+        elif new in folder:
+            unused |= {total}
+    for method in METHODS:
+        if method.extends and _is_on(method, call):
+            unused |= set(method.switches)
+    values = {name: value for name, value in folder.items() if name not in unused} | call
+    for name, option in FIELDS.items():
+        needed = option.metadata["needs"]
+        if name in values and needed and values.get(needed, FIELDS[needed].default) == FIELDS[needed].default:
             if name in call:
-                raise HeedfulError(f"{name}={call[name]!r} has no effect without {other}; give it, or leave this out")
-    made = Options(**{**kept, **call, "do_sample": sample, "num_beams": beams})
-    _agree(made)
-    if "min_length" in call and made.max_length is not None and made.min_length > made.max_length:
-        raise HeedfulError(f"min_length={made.min_length}, but max_length={made.max_length}; raise it")
-    return made
-
-
-def _agree(made: Options) -> None:
-    """``HeedfulError`` for options of one method that contradict each other."""
-    beams, groups = made.num_beams, made.num_beam_groups
-    if made.num_return_sequences > beams and made.method != "sampling":
-        raise HeedfulError(f"num_return_sequences={made.num_return_sequences}, but num_beams={beams}; raise it")
-    if made.method == "contrastive" and made.top_k < 2:
-        raise HeedfulError(f"penalty_alpha={made.penalty_alpha} chooses among top_k tokens; give top_k of 2 or more")
-    if beams % groups:
-        raise HeedfulError(f"num_beams={beams} cannot be divided in num_beam_groups={groups}; give a multiple of it")
-    if groups > 1 and not made.diversity_penalty:
-        raise HeedfulError(f"num_beam_groups={groups} would all find the same; give diversity_penalty above 0")
-    if groups > 1 and made.force_words_ids:
-        raise HeedfulError(f"force_words_ids cannot be searched for in num_beam_groups={groups}; leave one out")
-    if made.assistant_model is not None and made.prompt_lookup_num_tokens:
-        raise HeedfulError("assistant_model and prompt_lookup_num_tokens both propose tokens; give one")
+                raise HeedfulError(f"{name}={call[name]!r} has no effect without {needed}; give it, or leave this out")
+            del values[name]
+    options = Options(**{**values, "do_sample": sample})
+    if options.num_return_sequences > options.num_beams and base is not SAMPLING:
+        raise HeedfulError(
+            f"num_return_sequences={options.num_return_sequences}, but num_beams={options.num_beams}; raise it"
+        )
+    for method in (base, options.variant):
+        method.check(options)
+    if "min_length" in call and options.max_length is not None and options.min_length > options.max_length:
+        raise HeedfulError(f"min_length={options.min_length}, but max_length={options.max_length}; raise it")
+    return options

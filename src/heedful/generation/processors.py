@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.options import Options
 from heedful.generation.source import NONE, Source
 from heedful.generation.token_choice import log_sums, top
+
+if TYPE_CHECKING:
+    from heedful.generation.options import Options
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 NEVER = float("-inf")

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from heedful.generation.method import Run, Steps
+from heedful.generation.method import Method, Run, Steps
 from heedful.generation.processors import process
 from heedful.generation.source import NONE
 from heedful.generation.token_choice import choose, draws, log_sums
@@ -131,3 +131,14 @@ def shortened(begins: Tensor, end: int, context: int) -> Tensor:
     are longer than one.
     """
     return torch.where(end - begins > context, end - max(1, context // 2), begins)
+
+
+GREEDY = Method(name="greedy", steps=one_by_one)
+SAMPLING = Method(
+    name="sampling",
+    steps=one_by_one,
+    options=("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "num_return_sequences"),
+    switches=("do_sample",),
+    implied_by=("temperature", "top_k", "top_p", "min_p", "typical_p"),
+    remedy="do_sample=True",
+)

@@ -26,6 +26,7 @@ from heedful.data.token_stream import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.generation import decode, stream
 from heedful.generation.incremental_text import pieces
+from heedful.generation.method import Method
 from heedful.generation.options import NAMES, part, resolve
 from heedful.generation.stopping import cut, until
 from heedful.metrics.example_scores import Figures, Sums, overall
@@ -108,8 +109,6 @@ SIZES: tuple[tuple[float, Size], ...] = (
 )
 SPOKEN = 60  # tokens of a sample in the log
 CONTEXT = 256  # of a published model that names none
-# methods that keep all that they read, what they are called, and how to do without
-WHOLE = {"beam": ("a beam search", "give num_beams=1"), "contrastive": ("contrastive search", "give penalty_alpha=0")}
 GENERATION = MappingProxyType({"do_sample": True, "temperature": 0.8, "top_k": 0, "max_new_tokens": 200})
 
 
@@ -461,8 +460,8 @@ class TextGeneration(Task):
         """
         prompts = self._prompts(inputs)
         asked, most = resolve(options, model.generation), self._most(model, batch_tokens)
-        plan, strings = self._plan(model, asked.method, most), asked.stop_strings
-        self._check_length(model, prompts, most, asked.method)
+        plan, strings = self._plan(model, asked.base, most), asked.stop_strings
+        self._check_length(model, prompts, most, asked.base)
         answers = [Answer(text, text, None) for text in inputs]
         batches = ordered(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
         own = seeded(options, prompts)
@@ -491,13 +490,13 @@ class TextGeneration(Task):
         if "logprobs" in options:
             raise HeedfulError("logprobs are told with a whole answer; call the pipeline instead of stream")
         asked, most = resolve(options, model.generation), self._most(model, batch_tokens)
-        if "num_beams" not in options and asked.method == "beam":
+        if "num_beams" not in options and not asked.base.streams:
             return iter([self.answer(model, [text], **options)[0].output])
         prompt = self._prompts([text])[0]
-        if asked.method != "beam":  # which `stream` refuses
-            self._check_length(model, [prompt], most, asked.method)
+        if asked.base.streams:  # which `stream` refuses
+            self._check_length(model, [prompt], most, asked.base)
         ids = torch.tensor([prompt], device=model.device)
-        tokens = stream(model, ids, **self._plan(model, asked.method, most), **options)
+        tokens = stream(model, ids, **self._plan(model, asked.base, most), **options)
         made = pieces(lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens), self.tokenizer.joined)
         return chain(
             [text] if isinstance(text, str) and text else [],
@@ -525,26 +524,27 @@ class TextGeneration(Task):
         lengths = (self.context, positions_of(model.config))
         return min((length for length in lengths if length), default=max(batch_tokens or 0, EVALUATED))
 
-    def _plan(self, model: Model, method: str, most: int) -> dict[str, Any]:
+    def _plan(self, model: Model, method: Method, most: int) -> dict[str, Any]:
         """How much is read at a time, and the folder's ways of generating."""
         defaults = dict(model.generation)
-        if method not in WHOLE:
+        if not method.needs_whole_text:
             return {"context": most, "defaults": defaults, "tokenizer": self.tokenizer}
         if isinstance(model.config, DecoderConfig) and isinstance(model.config.decoder.position, LearnedPosition):
             defaults.pop("max_new_tokens", None)  # as many as there is room for
         return {"defaults": defaults, "tokenizer": self.tokenizer}
 
-    def _check_length(self, model: Model, prompts: Sequence[Sequence[int]], most: int, method: str) -> None:
+    def _check_length(self, model: Model, prompts: Sequence[Sequence[int]], most: int, method: Method) -> None:
         """Say which prompts are not read whole; raise where the method cannot but keep all that it reads."""
         long = [place for place, prompt in enumerate(prompts) if len(prompt) > most]
         if not long:
             return
         ours = not (self.context or positions_of(model.config))
         first = f"input {long[0]} has {len(prompts[long[0]]):,} tokens"
-        if method in WHOLE:
-            what, remedy = WHOLE[method]
+        if method.needs_whole_text:
             whose = f"{most:,} (batch_tokens)" if ours else f"the model's {most:,}"
-            raise HeedfulError(f"{first}, but {what} reads at most {whose}; shorten it, or {remedy}")
+            raise HeedfulError(
+                f"{first}, but {method.needs_whole_text} reads at most {whose}; shorten it, or give {method.without}"
+            )
         remedy = "a larger batch_tokens reads more" if ours else "the model takes no more"
         if len(long) == 1:
             log.warning(f"{first}, only the last {most // 2:,} of them are read ({remedy})")
