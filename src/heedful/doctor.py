@@ -128,7 +128,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _guarded(section: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """A section, whatever is broken: its reason in one line where it fails."""
+    """Returns a section, whatever is broken: its reason in one line where it fails."""
     try:
         return section()
     except Exception as error:  # a broken installation may raise anything
@@ -246,7 +246,7 @@ def _hub() -> dict[str, Any]:
 
 
 def _problems(facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """What keeps a command from working."""
+    """Returns problems that keep a command from working."""
     packages: Mapping[str, str | None] = facts["packages"]
     for name, lowest in REQUIRED.items():
         version = packages.get(name)
@@ -274,7 +274,7 @@ def _problems(facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def _notes(facts: Mapping[str, Any]) -> Iterator[str]:
-    """What makes commands slower than they could be."""
+    """Returns notes on what makes commands slow."""
     if shutil.which("nvidia-smi") and facts["torch"].get("build") == "the CPU":
         yield "there is an NVIDIA driver, but this torch is built for the CPU; pytorch.org has the line that changes it"
     load, cores = facts["threads"].get("load"), facts["threads"].get("cores")

@@ -46,7 +46,7 @@ FIRST = "training", "model", "tokenizer"  # of options of one name in several se
 
 
 def likely(name: str, known: Iterable[str]) -> str | None:
-    """The option that is likely meant by a name without its section, or by one of another program.
+    """Returns the option that is likely meant by a name without its section, or by one of another program.
 
     >>> known = ["--lora.dropout", "--model.dropout", "--training.lr"]
     >>> likely("--dropout", known), likely("--training.learning_rate", known), likely("--nothing", known)
@@ -239,7 +239,7 @@ def resume_line(folder: Path) -> str | None:
 
 
 def _unfinished(folder: Path) -> int | None:
-    """The last logged step of a run that was stopped on its way; None of one that ended, or does not say it."""
+    """Returns the last logged step of a run that was stopped on its way; None of one that ended, or does not say it."""
     try:
         ended = json.loads((folder / "last" / "heedful.json").read_text(encoding="utf-8")).get("steps")
         with (folder / "metrics.jsonl").open("rb") as file:

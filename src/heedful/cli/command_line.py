@@ -1,4 +1,4 @@
-"""One command line, run: errors as one line, and the exit status."""
+"""Runs one command line: errors as one line, exit status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOMENT = 2.0  # seconds: torchrun ends all where one has, and the first is to ha
 
 
 def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
-    """The one line that a person reads and the exit status."""
+    """Returns the one line that a person reads and the exit status."""
     command = tokens[0] if tokens and not tokens[0].startswith("-") else ""
     if isinstance(error, CycloptsError):
         text = str(error)
@@ -83,7 +83,7 @@ def _meant(error: UnknownOptionError) -> str | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit status: 0, 2 for an error, 130 for Ctrl-C, 1 for a fault of ours.
+    """Runs one command line and returns its exit status: 0, 2 for an error, 130 for Ctrl-C, 1 for a fault of ours.
 
     ``verify`` returns 1 where it finds something off.
     """

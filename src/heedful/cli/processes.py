@@ -25,12 +25,12 @@ def rank() -> int:
 
 
 def several() -> bool:
-    """Whether there are others."""
+    """Returns whether there are others."""
     return _told("WORLD_SIZE", 1) > 1
 
 
 def _told(name: str, default: int) -> int:
-    """A number in the environment; the default where that is none, of which ``check_shared`` has spoken."""
+    """Returns a number in the environment; the default where that is none, of which ``check_shared`` has spoken."""
     text = os.environ.get(name, "")
     return int(text) if _is_number(text) else default
 
@@ -56,7 +56,7 @@ def check_shared(tokens: Sequence[str]) -> None:
 
 
 def wait_passively(tokens: Sequence[str], environ: MutableMapping[str, str] = os.environ) -> str | None:
-    """Let OpenMP's threads sleep while they wait, where a command computes and other programs use the cores.
+    """Lets OpenMP's threads sleep while they wait, where a command computes and other programs use the cores.
 
     A waiting thread otherwise spins, and takes the core from the thread that it waits for: two cores with two other
     programs made training nine times as long. It changes no result. An environment that already says how threads work

@@ -44,7 +44,7 @@ def print_comparison(result: Mapping[str, Any], as_json: bool) -> None:
 
 
 def scored(result: Mapping[str, Any]) -> list[str]:
-    """A metric a line, with its 95 % interval, and beside it what the baseline has.
+    """Returns a metric a line, with its 95 % interval, and beside it what the baseline has.
 
     Args:
         result: as ``heedful.evaluation.evaluate.evaluate`` gives it, or ``heedful.training.run.train``.

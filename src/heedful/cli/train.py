@@ -77,7 +77,7 @@ def train(
 
 
 def _check(settings: RunSettings) -> None:
-    """Raise for a name that nothing has, before anything is imported that takes its time."""
+    """Raises for a name that nothing has, before anything is imported that takes its time."""
     from heedful import presets, recipes, tasks
 
     tasks.check(settings.task)

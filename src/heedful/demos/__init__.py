@@ -24,7 +24,7 @@ def demo(
     quiet: bool = False,
     **choices: str,
 ) -> dict[str, Any]:
-    """Train, score and show one of ``DEMOS``.
+    """Trains, scores and shows one of ``DEMOS``.
 
     Args:
         name: which.
@@ -46,7 +46,7 @@ def demo(
 
 
 def all_demos(say: Callable[[str], None] = print, quiet: bool = False) -> dict[str, Any]:
-    """Every demo, one after the other: ``{"task": "all", "demos": [...], "metrics", "seconds"}``."""
+    """Runs every demo, one after the other: ``{"task": "all", "demos": [...], "metrics", "seconds"}``."""
     began = time.monotonic()
     results = []
     for number, name in enumerate(DEMOS, 1):

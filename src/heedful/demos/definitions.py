@@ -75,7 +75,7 @@ def describe_dates(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path)
 
 
 def _date_examples(rows: Rows) -> list[Row]:
-    """A few held-out rows of different formats, chosen without looking at the answers."""
+    """Returns a few held-out rows of different formats, chosen without looking at the answers."""
     by_format: dict[str, list[Row]] = {}
     for row in rows:
         if row.values["exact"] != "no":
@@ -85,7 +85,7 @@ def _date_examples(rows: Rows) -> list[Row]:
 
 
 def _draw_attention(pipe: Pipeline, row: Row, folder: Path) -> dict[str, Path]:
-    """The cross-attention of one translation, as a page and as a picture."""
+    """Returns the cross-attention of one translation, as a page and as a picture."""
     task = pipe.task
     assert isinstance(task, Translation)
     source, _ = task.encode(Rows([row])).examples[0]
@@ -106,7 +106,7 @@ def _draw_attention(pipe: Pipeline, row: Row, folder: Path) -> dict[str, Path]:
 
 
 def languages() -> Demo:
-    """Names of places, months, currencies and languages from CLDR: about two minutes on two cores."""
+    """Language identification of CLDR names (places, months, currencies): about two minutes on two cores."""
     return Demo(
         title="An encoder learns to tell in which of many languages a name or phrase is written.",
         settings=RunSettings(
@@ -148,7 +148,7 @@ PROMPT = "def "
 
 
 def code() -> Demo:
-    """The standard library's modules, some held out whole: about three minutes on two cores."""
+    """Language model of the standard library's source, whole modules held out: about three minutes on two cores."""
     return Demo(
         title="A decoder learns to write Python from the source of the standard library, modules apart for the test.",
         settings=RunSettings(

@@ -1,4 +1,4 @@
-"""What every demo does: train, score on what was held out, say and draw what came of it."""
+"""The steps of every demo: train, score held-out examples, print and draw the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from heedful.views.run_figures import draw_report, draw_run
 
 @dataclass(frozen=True)
 class DemoReport:
-    """What a demo has to say of its model."""
+    """Report of a demo on its model."""
 
     headline: str  # one line with the figure
     lines: Sequence[str]  # what a person reads below it
@@ -48,7 +48,7 @@ class Demo:
 
 
 def show(demo: Demo, out: str | None, say: Callable[[str], None], quiet: bool) -> dict[str, Any]:
-    """Train, score, say, draw; see ``heedful.demos.demo``."""
+    """Trains, scores, prints and draws; see ``heedful.demos.demo``."""
     began = time.monotonic()
     folder = Path(out or demo.settings.out)
     if out is not None and contents(folder):

@@ -1,13 +1,13 @@
-"""Handing a model on: a folder of another layout, written beside and renamed.
+"""Export: a model in another program's format, written atomically.
 
-    formats        the table: what a model can be handed on as
-    target         the folder that is written, and the files that travel beside the weights
-    hugging_face   Hugging Face's layout, adapters merged
-    engine         CTranslate2, through its own converter on that layout
-    graph          ONNX, through ``torch.onnx``           traceable   a model that can be traced
+    formats             the table of formats, and ``export``; to add a format, write a module and a line there
+    target              the folder or file that is written, and the files copied beside the weights
+    hugging_face        Hugging Face's layout, adapters merged
+    ctranslate2_writer  CTranslate2, through its own converter on that layout
+    onnx_writer         ONNX, through ``torch.onnx``           traceable   a model that can be traced
 
-The engines' own tools are imported when they are asked for; a missing one is an error that says how to install it.
-Nothing here imports torch before ``export`` is called.
+The formats' own tools are imported when needed; a missing one is an error that says how to install it. Nothing here
+imports torch before ``export`` is called.
 """
 
 from __future__ import annotations

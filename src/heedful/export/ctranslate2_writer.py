@@ -31,7 +31,7 @@ PLAIN = {
 
 
 def write(source: Path, place: Path, quantization: str | None = None) -> dict[str, Any]:
-    """Convert the model of ``source`` into the folder ``place``: ``model.bin``, ``config.json``, the vocabularies."""
+    """Converts the model of ``source`` into the folder ``place``: ``model.bin``, ``config.json``, the vocabularies."""
     model = hugging_face.opened(source)
     if isinstance(model.config, EncoderConfig | VisionConfig):
         raise HeedfulError(f"CTranslate2 runs models that write, and {source} does not; export it --to onnx")
@@ -56,7 +56,7 @@ def write(source: Path, place: Path, quantization: str | None = None) -> dict[st
 
 
 def as_published(model: Model, tokenizer: Tokenizer) -> bool:
-    """Whether a Marian model begins with padding, embedded as zeros, last in the one vocabulary of both sides."""
+    """Returns whether a Marian model's start token is its padding: zeros, last in the shared vocabulary."""
     config = model.config
     assert isinstance(config, EncoderDecoderConfig)
     table = model.get_parameter("embedding.token.weight")
@@ -67,7 +67,7 @@ def as_published(model: Model, tokenizer: Tokenizer) -> bool:
 
 @contextmanager
 def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
-    """The converter's table of readers, with ours where its own would misread this model, while this lasts."""
+    """Returns the converter's table of readers, with ours where its own would misread this model, while this lasts."""
     from ctranslate2.converters import transformers as readers
 
     if layout not in PLAIN or (layout == "marian" and as_published(model, Tokenizer.load(folder))):
@@ -88,7 +88,7 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
             return super().get_model_spec(model)
 
         def get_vocabulary(self, model: Any, tokenizer: Any) -> list[str]:
-            """The tokens in order; rows of the table that have none are named."""
+            """Returns the tokens in order; rows of the table that have none are named."""
             return _filled(super().get_vocabulary(model, tokenizer), model.config.vocab_size)
 
         def set_vocabulary(self, spec: Any, tokens: list[str]) -> None:

@@ -17,7 +17,7 @@ QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """Where a format's writer lives, which options it takes, which packages it needs, and the extension of the single
+    """An export format: its module, options, required packages, and the extension of the single
     file that can be written in place of a folder ("" where there is none).
     """
 
@@ -61,7 +61,7 @@ def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any])
 
 
 def single(to: str, out: str | Path) -> bool:
-    """Whether one file is written, in place of a folder: where ``out`` has the extension of the format's files.
+    """Returns whether one file is written, in place of a folder: where ``out`` has the extension of the format's files.
 
     >>> single("onnx", "model.onnx"), single("onnx", "model"), single("hf", "model.onnx")
     (True, False, False)
@@ -78,7 +78,7 @@ def export(
     quantization: str | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write a model's folder in another format.
+    """Writes a model's folder in another format.
 
     Args:
         model: a model's folder, ours or Hugging Face's, or a Hub id.

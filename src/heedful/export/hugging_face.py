@@ -23,7 +23,7 @@ OWN = ("layout", "heedful", "verification")  # of the card: what ``save`` says i
 
 
 def write(source: Path, place: Path, dtype: str | None = None) -> dict[str, Any]:
-    """Write the model of ``source`` into the folder ``place``; returns its layout."""
+    """Writes the model of ``source`` into the folder ``place``; returns its layout."""
     model = opened(source)
     if dtype is not None:
         model.to(getattr(torch, dtype))
@@ -33,7 +33,7 @@ def write(source: Path, place: Path, dtype: str | None = None) -> dict[str, Any]
 
 
 def opened(source: Path) -> Model:
-    """The model as it would be written: adapters merged; raises where no layout of theirs can say it."""
+    """Returns the model as it would be written: adapters merged; raises where no layout of theirs can say it."""
     model = load(source, device="cpu")
     if model.adapter is not None:
         merge(model)
@@ -42,7 +42,7 @@ def opened(source: Path) -> Model:
 
 
 def refuse_unsayable(config: ModelConfig) -> None:
-    """Raise ``HeedfulError``, naming the fields, for a configuration that no model type can say."""
+    """Raises ``HeedfulError``, naming the fields, for a configuration that no model type can say."""
     if express(config) is not None:
         return
     alike = [model_type for model_type in MODEL_TYPES.values() if model_type.fixed["kind"] == config.kind]
@@ -60,7 +60,7 @@ def refuse_unsayable(config: ModelConfig) -> None:
 
 
 def unsaid(config: ModelConfig, model_type: ModelType, architecture: Architecture) -> list[str]:
-    """The fields of a configuration that a class of a model type has no words for."""
+    """Returns the fields of a configuration that an architecture cannot express."""
     ours = flat(config)
     theirs: dict[str, Any] = {"architectures": [architecture.name], "model_type": model_type.name}
     config_keys, missing = (*model_type.config_keys, *architecture.config_keys), []

@@ -33,7 +33,7 @@ OUTPUTS: dict[type[Head], str] = {NoHead: "last_hidden_state", PooledHead: "sent
 
 
 def names_of(config: ModelConfig) -> tuple[str, ...]:
-    """The inputs of a model's graph, in order."""
+    """Returns the inputs of a model's graph, in order."""
     if isinstance(config, VisionConfig):
         return ("pixel_values",)
     if isinstance(config, EncoderDecoderConfig):
@@ -43,7 +43,7 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
 
 
 def write(source: Path, place: Path) -> dict[str, Any]:
-    """Trace the model of ``source`` into the folder ``place``, with its tokenizer, preprocessing and configuration."""
+    """Traces the model of ``source`` into the folder ``place``, with its tokenizer, preprocessing and configuration."""
     told = write_file(source, place / GRAPH)
     for name in (CONFIG, GENERATION, CARD):
         if (source / name).exists():
@@ -91,7 +91,7 @@ def write_file(source: Path, file: Path) -> dict[str, Any]:
 
 
 def _open(names: tuple[str, ...], config: ModelConfig) -> dict[str, dict[int, Any]]:
-    """Which axes are left open, and how far: lengths up to the positions that the graph holds."""
+    """Returns the dynamic axes and their limits: lengths up to the graph's positions."""
     batch = Dim("batch", min=1)
     if isinstance(config, VisionConfig):
         return {"pixel_values": {0: batch}}

@@ -37,7 +37,7 @@ WRITTEN = ("config.json", "model.bin", "model.onnx")  # one of them is in every 
 
 
 def check_target(out: str | Path, overwrite: bool) -> None:
-    """Raise ``HeedfulError`` where the folder is a file, holds something that is not to be replaced, or cannot be."""
+    """Raises ``HeedfulError`` where the folder is a file, holds something that is not to be replaced, or cannot be."""
     path = Path(out).expanduser()
     if not str(out).strip():
         raise HeedfulError("--out is empty; name a folder for the export")
@@ -52,7 +52,7 @@ def check_target(out: str | Path, overwrite: bool) -> None:
 
 
 def check_file_target(out: str | Path, overwrite: bool) -> None:
-    """Raise ``HeedfulError`` where the file is a folder, is not to be replaced, or cannot be written."""
+    """Raises ``HeedfulError`` where the file is a folder, is not to be replaced, or cannot be written."""
     path = Path(out).expanduser()
     if path.is_dir():
         raise HeedfulError(f"--out {out} is a folder; name a file, or leave {path.suffix} out to write a folder")
@@ -69,7 +69,7 @@ def _check_writable(path: Path, out: str | Path) -> None:
 
 @contextmanager
 def replaced(out: Path) -> Iterator[Path]:
-    """A new folder that takes the place of ``out`` when the block ends well; otherwise ``out`` is as it was."""
+    """Returns a new folder that takes the place of ``out`` when the block ends well; otherwise ``out`` is as it was."""
     out = out.expanduser().absolute()
     place, old = temporary_path(out), out.with_name(f".{out.name}.{os.getpid()}.old")
     try:
@@ -110,7 +110,7 @@ def replaced_file(out: Path) -> Iterator[Path]:
 
 
 def copy_beside(source: Path, place: Path) -> list[str]:
-    """Copy the files of tokenizer and preprocessing, an adapter's base's where it has none; those that are there
+    """Copies the files of tokenizer and preprocessing, an adapter's base's where it has none; those that are there
     already stay. Their names.
     """
     found: list[Path] = []
@@ -123,7 +123,7 @@ def copy_beside(source: Path, place: Path) -> list[str]:
 
 
 def need(*packages: str, format: str) -> None:
-    """Raise ``HeedfulError``, with the line that installs them, where packages are missing."""
+    """Raises ``HeedfulError``, with the line that installs them, where packages are missing."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise HeedfulError(f"--to {format} needs {' and '.join(missing)}; pip install 'heedful[{format}]'")

@@ -60,7 +60,7 @@ class TraceableText(Traceable):
     """An encoder or a decoder."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """What the head makes of ids (B, T)."""
+        """Returns the head's output for ids (B, T)."""
         more = () if token_type_ids is None else (token_type_ids,)
         return self.model(input_ids, attention_mask.bool(), *more)
 
@@ -69,7 +69,7 @@ class TraceableImages(Traceable):
     """A vision model."""
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """What the head makes of pixels (B, C, H, W)."""
+        """Returns the head's output for pixels (B, C, H, W)."""
         return self.model(pixel_values)
 
 
@@ -77,12 +77,12 @@ class TraceablePair(Traceable):
     """An encoder-decoder: both sides in one call, nothing remembered."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
-        """What the head makes of the target (B, U) over the source (B, T)."""
+        """Returns the head's output for the target (B, U) given the source (B, T)."""
         return self.model(input_ids, decoder_input_ids, attention_mask.bool())
 
 
 def longest(stack: StackConfig) -> int | None:
-    """How many tokens a traced stack can take; None: any number."""
+    """Returns the number of tokens a traced stack can take; None: any number."""
     if isinstance(stack.position, LearnedPosition):
         return stack.position.length
     return SINES if isinstance(stack.position, SinusoidalPosition) else None

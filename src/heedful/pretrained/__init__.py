@@ -1,18 +1,20 @@
-"""Pretrained folders: Hugging Face model folders in and out, for every model type that is known.
+"""Pretrained folders: Hugging Face model folders, read and written, for every supported model type.
 
-    model_types/ one data file a model type: add one like those, and a line in its ``__init__``
-    model type   what such a file holds; configurations both ways
-    rules        tensors: their names ↔ ours, reversible
-    config keys        configuration: their keys ↔ our fields, reversible (``model_type_facts``: those of a few types)
-    flat         our configuration by whole paths
-    folder       finding a folder (here or on the Hub), its JSON files, files written beside and renamed
-    configuration   the model configuration and the generation settings of a folder
-    hub          folders from the Hub and to it: ``push``
-    weights      tensors from a folder's files          shards   weights in several files
-    fitting      tensors into a model without weights   resizing   more positions, other images, more tokens
-    reading      ``load``          writing   ``save``   card   the folder's README.md
-    pooling      the pooling of a sentence-transformers folder
-    peft         adapters in PEFT's files (names: ``peft_names``, configuration: ``peft_config``)
+    model_types/         one data file a model type: to add one, write such a file and a line in its ``__init__``
+    model_type           the classes of such a file: model type and architecture; configurations both ways
+    rules                tensor rules: their names ↔ ours, reversible
+    config_keys          keys of ``config.json`` ↔ our fields, reversible; rare ones in ``special_config_keys``
+    flat_config          our configuration by whole paths
+    folder               folders found locally or on the Hub, JSON files, atomic writes
+    configuration        the model configuration and generation settings of a folder
+    reading, writing     ``load``, ``save``      upload      ``push``      model_card  the folder's README.md
+    weights              tensors of a folder's files
+    fill_model           tensors put into a model without weights
+    resizing             more positions, other images, more tokens
+    scaled_output        outputs that train in another unit than they are saved in
+    pooling              pooling of a sentence-transformers folder
+    preprocessing        preprocessing of images
+    peft                 adapters in PEFT's files (``peft_names``, ``peft_config``)
 
 Nothing here imports torch before ``load`` or ``save`` is called.
 """

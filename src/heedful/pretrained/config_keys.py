@@ -72,7 +72,7 @@ class ConfigKey:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Put our value of theirs into ``ours``."""
+        """Puts our value of theirs into ``ours``."""
         value = theirs.get(self.theirs, None if self.otherwise else self.default)
         if value is None and self.otherwise:
             value = theirs.get(self.otherwise, self.default)
@@ -86,7 +86,7 @@ class ConfigKey:
         ours.update(dict.fromkeys(self.fields, value))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Put their value of ours into ``theirs``."""
+        """Puts their value of ours into ``theirs``."""
         if self.fields[0] not in ours:
             raise Inexpressible(self.fields[0])
         value = ours[self.fields[0]]
@@ -103,14 +103,14 @@ class WordKey(ConfigKey):
     """A word of theirs ↔ several fields of ours, each with a value of its own: T5's "gated-gelu"."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Put the values of their word into ``ours``."""
+        """Puts the values of their word into ``ours``."""
         word, words = theirs.get(self.theirs, self.default), self.words or {}
         if not isinstance(word, str) or word not in words:
             raise HeedfulError(f"{self.theirs} is {word!r}; only {', '.join(map(repr, words))} are supported")
         ours.update(zip(self.fields, words[word], strict=True))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Put the first word of our values into ``theirs``."""
+        """Puts the first word of our values into ``theirs``."""
         values = tuple(ours.get(name) for name in self.fields)
         named = [word for word, meaning in (self.words or {}).items() if meaning == values]
         if not named:
@@ -126,7 +126,7 @@ class TokenIdKey(ConfigKey):
     needed: bool = False  # their configuration refuses null
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Put our ids of theirs into ``ours``."""
+        """Puts our ids of theirs into ``ours``."""
         value = theirs.get(self.theirs, self.default)
         ids = value if isinstance(value, list) and self.several else [value]
         for each in ids:
@@ -134,7 +134,7 @@ class TokenIdKey(ConfigKey):
         ours.update(dict.fromkeys(self.fields, [i for i in ids if i is not None] if self.several else value))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Put their id or ids of ours into ``theirs``."""
+        """Puts their id or ids of ours into ``theirs``."""
         super().write(ours, theirs)
         if self.several:
             ids = theirs[self.theirs]
@@ -150,7 +150,7 @@ class SizeKey(ConfigKey):
     square: bool = False
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Put our size into ``ours``."""
+        """Puts our size into ``ours``."""
         value = theirs.get(self.theirs, self.default)
         sides = list(value) if isinstance(value, list | tuple) else [value, value]
         if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
@@ -160,7 +160,7 @@ class SizeKey(ConfigKey):
         ours[self.fields[0]] = sides[0] if self.square else sides
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Put their size into ``theirs``: one number where the sides are equal."""
+        """Puts their size into ``theirs``: one number where the sides are equal."""
         super().write(ours, theirs)
         if not self.square and len(set(theirs[self.theirs])) == 1:
             theirs[self.theirs] = theirs[self.theirs][0]
@@ -171,7 +171,7 @@ class LabelKeys(ConfigKey):
     """The number of labels ↔ the table of their names, which save fills in."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Count them: in ``id2label``, or else ``num_labels``, or else two."""
+        """Counts them: in ``id2label``, or else ``num_labels``, or else two."""
         names, number = label_names(theirs), theirs.get("num_labels", self.default)
         ours[self.fields[0]] = len(names) if names else checked("num_labels", number, 2)
 
@@ -186,15 +186,15 @@ class StoredTensor(ConfigKey):
     """A boolean of ours that no key of theirs tells: whether the tensor ``theirs`` is stored, with more than zeros."""
 
     def look(self, tensors: Mapping[str, Tensor]) -> bool:
-        """What the stored tensors tell."""
+        """Returns the value that the stored tensors imply."""
         return self.theirs in tensors and bool(tensors[self.theirs].any())
 
     def foretold(self, ours: Flat) -> bool:
-        """What they will tell of a model of ours, once it is written."""
+        """Returns the value that our model's tensors will imply once saved."""
         return bool(ours.get(self.fields[0]))
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Look among the tensors."""
+        """Looks among the tensors."""
         ours[self.fields[0]] = stored.get(self.theirs, self.default)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
@@ -210,17 +210,17 @@ class OnlyValue:
     default: Any
 
     def holds(self, theirs: Mapping[str, Any]) -> bool:
-        """Whether it has that value."""
+        """Returns whether it has that value."""
         return theirs.get(self.theirs, self.default) == self.value
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Refuse any other value."""
+        """Refuses any other value."""
         if not self.holds(theirs):
             found = theirs.get(self.theirs, self.default)
             raise HeedfulError(f"{self.theirs} is {found!r}; only {self.value!r} is supported")
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Say it, where silence would say otherwise."""
+        """Writes it, where silence would say otherwise."""
         if self.value != self.default:
             theirs[self.theirs] = self.value
 
@@ -230,7 +230,7 @@ class LayerTypesKey(OnlyValue):
     """Attention type of each layer: known words, or absent. Other config keys read their meaning."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Refuse other words."""
+        """Refuses other words."""
         kinds = theirs.get(self.theirs)
         if kinds is None:
             return
@@ -251,7 +251,7 @@ class WrittenKey:
         """Nothing."""
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Say it."""
+        """Writes it."""
         theirs[self.theirs] = self.value
 
 
@@ -264,7 +264,7 @@ def only(**values: Any) -> tuple[OnlyValue, ...]:
 
 
 def label_names(theirs: Mapping[str, Any]) -> list[str]:
-    """The names of the classes in a ``config.json``, in the order of their ids; [] where it tells none.
+    """Returns the names of the classes in a ``config.json``, in the order of their ids; [] where it tells none.
 
     Raises ``HeedfulError`` for ids other than 0, 1, 2, ... and for names that are no text or whole number.
     """

@@ -1,4 +1,4 @@
-"""What a folder's JSON files tell of its model: the configuration and the ways of generating.
+"""Reads a folder's JSON files: the model configuration and the generation settings.
 
 No tensor is read, but of an adapter that PEFT wrote: its folder says nothing of the model, its base and its head do.
 """
@@ -71,14 +71,14 @@ def _config_over_base(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def home(folder: Path, *files: str) -> Path:
-    """Where to look for such files: in the folder, or in its base where it holds an adapter and none of them."""
+    """Returns the folder that holds such files: this one, or its base if it holds an adapter and none of them."""
     if not (folder / ADAPTER_CONFIG).exists() or any((folder / name).exists() for name in files):
         return folder
     return find_base(folder, read_config(folder))[1]
 
 
 def config_of(folder: Path) -> ModelConfig:
-    """The configuration of a folder's model, but for what only its tensors tell."""
+    """Returns the configuration of a folder's model, but for what only its tensors tell."""
     theirs, _ = told(folder)
     try:
         model_type = model_type_of(theirs)

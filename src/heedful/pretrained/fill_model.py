@@ -1,4 +1,4 @@
-"""Tensors put into a model that was built without weights: each in its place, all misfits told in one error."""
+"""Fills a model that was built without weights; one error names every tensor that does not fit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Unfilled(TorchFunctionMode):
 
 
 def belongs(config: ModelConfig, stored: Tensors) -> None:
-    """Refuse a configuration of sizes that what is stored cannot have, before anything of these sizes is made."""
+    """Refuses a configuration of sizes that what is stored cannot have, before anything of these sizes is made."""
     most, paths = sum(tensor.numel() for tensor in stored.values()), flat(config)
     for path, value in paths.items():
         stack, _, field = path.rpartition(".")
@@ -60,7 +60,7 @@ def belongs(config: ModelConfig, stored: Tensors) -> None:
 
 
 def blank(config: ModelConfig) -> Model:
-    """The model of a configuration, without weights."""
+    """Returns the model of a configuration, without weights."""
     try:
         with torch.device("meta"), _Unfilled():
             return build(config)
@@ -69,7 +69,7 @@ def blank(config: ModelConfig) -> Model:
 
 
 def places(model: nn.Module) -> dict[str, list[str]]:
-    """What is stored, by its first name: all names that share one parameter together, each persistent buffer alone."""
+    """Returns the names of each stored tensor by the first: names of one shared parameter together."""
     return _grouped(model.state_dict(keep_vars=True))
 
 
@@ -164,7 +164,7 @@ def fresh_head(model: Model, names: list[str]) -> Tensors:
 
 
 def fill(model: Model, tensors: Tensors, dtype: torch.dtype, device: torch.device) -> None:
-    """Put the tensors into all their places, and everything on the device. ``tensors`` is emptied, to save memory."""
+    """Puts the tensors into all their places, and everything on the device. ``tensors`` is emptied, to save memory."""
     modules = dict(model.named_modules(remove_duplicate=False))
     for first, names in places(model).items():
         tensor = tensors.pop(first)
@@ -208,6 +208,6 @@ def _packed(parameter: Tensor) -> None:
 
 
 def pack(model: nn.Module) -> None:
-    """Give every weight memory of its own, row after row, before training: the same sums whatever the file's order."""
+    """Gives every weight memory of its own, row after row, before training: the same sums whatever the file's order."""
     for parameter in model.parameters():
         _packed(parameter)

@@ -11,7 +11,7 @@ Flat = dict[str, Any]
 
 
 def flat(config: Config) -> Flat:
-    """Our configuration, flat, with sizes that follow from others filled in."""
+    """Returns our configuration, flat, with sizes that follow from others filled in."""
     paths: Flat = {}
 
     def visit(value: Any, path: str) -> None:
@@ -30,7 +30,7 @@ def flat(config: Config) -> Flat:
 
 
 def nested(paths: Flat) -> dict[str, Any]:
-    """A flat configuration as ``Config.from_dict`` takes it."""
+    """Returns a flat configuration as ``Config.from_dict`` takes it."""
     whole: dict[str, Any] = {}
     for path, value in paths.items():
         *outer, last = path.split(".")

@@ -1,4 +1,4 @@
-"""A model's folder: found here or on the Hub, its JSON files read, files written beside and renamed. No torch here."""
+"""Pretrained folders: found locally or on the Hub, JSON files read, files written atomically. No torch here."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
 
 
 def fetch(name: str, revision: str | None = None) -> Path:
-    """The folder of a Hub id in the Hub's cache. A pickle is fetched only where there are no safetensors.
+    """Returns the folder of a Hub id in the Hub's cache. A pickle is fetched only where there are no safetensors.
 
     Raises ``HeedfulError`` for a name or revision that the Hub does not know, a gate, or a network that is away.
     """
@@ -82,7 +82,7 @@ def _settled(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; a missing file, or one that is no JSON object, is an error that names it."""
+    """Returns a JSON object; a missing file, or one that is no JSON object, is an error that names it."""
     if not os.path.lexists(path):
         raise HeedfulError(f"{path.parent} is no model's folder: {path.name} is missing")
     data = files.read_json(path, "write the model anew")
@@ -92,7 +92,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_card(folder: str | Path) -> dict[str, Any]:
-    """What ``heedful.json`` in the folder says (task, labels, metrics, ...); {} where there is none."""
+    """Reads ``heedful.json`` of a folder (task, labels, metrics, ...); {} if there is none."""
     path = Path(folder) / CARD
     card = read_json(path) if path.exists() else {}
     columns = card.get("columns")
@@ -102,12 +102,12 @@ def read_card(folder: str | Path) -> dict[str, Any]:
 
 
 def multi_label(theirs: Mapping[str, Any]) -> bool:
-    """Whether a ``config.json`` says that an input may have several labels, or none."""
+    """Returns whether a ``config.json`` says that an input may have several labels, or none."""
     return theirs.get("problem_type") == MULTI_LABEL["problem_type"]
 
 
 def regression(theirs: Mapping[str, Any]) -> bool:
-    """Whether a ``config.json`` says that the only output of a classifier is a number: by its name, or as
+    """Returns whether a ``config.json`` says that the only output of a classifier is a number: by its name, or as
     ``transformers`` takes one of a single output that says nothing.
     """
     problem, names = theirs.get("problem_type"), theirs.get("id2label")
@@ -123,7 +123,7 @@ def to_json(data: Any) -> bytes:
 
 @contextmanager
 def written(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path]:
-    """A place to write files that come to stand in ``folder``: all of them when the block ends well, else none.
+    """Returns a place to write files that come to stand in ``folder``: all of them when the block ends well, else none.
 
     A new folder appears whole. In an existing one the files are put beside the others under a name that says that they
     are all there; from then on they count, and ``settle`` moves them, now or, after a crash, when the folder is opened.
@@ -152,7 +152,7 @@ def written(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path
 
 
 def settle(folder: Path) -> None:
-    """Bring to an end what ``written`` began in ``folder``; a process that does the same meanwhile does no harm."""
+    """Brings to an end what ``written`` began in ``folder``; a process that does the same meanwhile does no harm."""
     for ready in sorted(folder.glob(f".*{READY}")):
         if (ready / MOVES).exists():
             _moved(ready, folder)
@@ -177,7 +177,7 @@ def _moved(ready: Path, folder: Path) -> None:
 
 
 def _plain(name: Any) -> bool:
-    """Whether a name is that of a file of the folder, or of a folder in it."""
+    """Returns whether a name is that of a file of the folder, or of a folder in it."""
     return isinstance(name, str) and 0 < len(parts := name.split("/")) <= 2 and all(map(_inside, parts))
 
 
@@ -186,6 +186,6 @@ def _inside(part: str) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """The first line of what an error says."""
+    """Returns the first line of what an error says."""
     said = getattr(error, "strerror", None) or str(error)
     return next(iter(said.splitlines()), type(error).__name__)

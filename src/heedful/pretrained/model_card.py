@@ -21,20 +21,20 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@\S+)?")
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder has no README.md, or one that was written here."""
+    """Returns whether a folder has no README.md, or one that was written here."""
     path = folder / README
     return not path.exists() or (path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace"))
 
 
 def describe(folder: str | Path) -> None:
-    """Write the README.md of a folder anew, where it is ours: after ``heedful.json`` has changed."""
+    """Writes the README.md of a folder anew, where it is ours: after ``heedful.json`` has changed."""
     folder = Path(folder).expanduser()
     if is_ours(folder):
         write(folder / README, card_text(folder.resolve().name, read_card(folder), read_json(folder / CONFIG)))
 
 
 def shareable(card: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``heedful.json`` says, for others: of files and folders of this machine the names, not where they lie."""
+    """Returns ``heedful.json`` for publishing: paths of this machine are reduced to file names."""
     told = {key: card[key] for key in ("data", "settings", "verification") if key in card}
     return {**card, **_without_folders(told, "")}
 
@@ -52,7 +52,7 @@ def _without_folders(value: Any, key: str) -> Any:
 
 
 def card_text(name: str, card: Mapping[str, Any], config: Mapping[str, Any], base: str | None = None) -> str:
-    """The model card.
+    """Returns the model card.
 
     Args:
         name: of the model.
@@ -86,7 +86,7 @@ def _head(
     license: str | None,
     layout: str,
 ) -> str:
-    """The lines that the Hub reads, in YAML; its strings are written as JSON, which YAML reads."""
+    """Returns the lines that the Hub reads, in YAML; its strings are written as JSON, which YAML reads."""
     lines = [f"license: {json.dumps(license)}"] if license else []
     lines += ["library_name: heedful"]
     lines += [f"pipeline_tag: {task}"] if task else []
@@ -183,7 +183,7 @@ def _names(sources: Any) -> list[str]:
 
 
 def _on_hub(name: str | None) -> bool:
-    """Whether a name is one of the Hub, not of a folder here."""
+    """Returns whether a name is one of the Hub, not of a folder here."""
     return name is not None and bool(_HUB_ID.fullmatch(name)) and not Path(name).expanduser().exists()
 
 

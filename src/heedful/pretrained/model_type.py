@@ -52,7 +52,7 @@ class Architecture:
 
 
 def called(architectures: Iterable[Architecture], old: str, new: str) -> tuple[Architecture, ...]:
-    """The same classes under another model type's name: ``LlamaModel`` → ``MistralModel``."""
+    """Returns the same classes under another model type's name: ``LlamaModel`` → ``MistralModel``."""
     return tuple(replace(architecture, name=architecture.name.replace(old, new, 1)) for architecture in architectures)
 
 
@@ -72,7 +72,7 @@ class ModelType:
     old_names: Mapping[str, str] = field(default_factory=dict)
 
     def architecture_of(self, theirs: Mapping[str, Any]) -> Architecture:
-        """The architecture that a configuration names."""
+        """Returns the architecture that a configuration names."""
         names = theirs.get("architectures")
         known = [architecture.name for architecture in self.architectures]
         if not isinstance(names, list) or not names:
@@ -92,7 +92,7 @@ class ModelType:
         }
 
     def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
-        """Our configuration of theirs; ``stored`` says which tensors are there."""
+        """Returns our configuration of theirs; ``stored`` says which tensors are there."""
         ours: Flat = {**self.fixed, **architecture.fixed}
         for config_key in (*EVERYWHERE, *self.config_keys, *architecture.config_keys):
             config_key.read(theirs, ours, stored)
@@ -107,7 +107,7 @@ class ModelType:
             raise HeedfulError(f"{key}: {error}" if key else str(error)) from None
 
     def _key(self, architecture: Architecture, path: str) -> str | None:
-        """Their key of the field of ours that an error begins with ("dropout.hidden"), if any has it."""
+        """Returns their key of the field of ours that an error begins with ("dropout.hidden"), if any has it."""
         named = [
             (field, config_key.theirs)
             for config_key in (*architecture.config_keys, *self.config_keys)
@@ -118,7 +118,7 @@ class ModelType:
         return next((theirs for end in ends for field, theirs in named if f".{field}".endswith(f".{end}")), None)
 
     def write(self, config: ModelConfig, architecture: Architecture) -> dict[str, Any] | None:
-        """Their configuration of ours, or None where reading it back would give another model."""
+        """Returns their configuration of ours, or None where reading it back would give another model."""
         ours = flat(config)
         theirs: dict[str, Any] = {"architectures": [architecture.name], "model_type": self.name}
         config_keys = (*self.config_keys, *architecture.config_keys)
@@ -155,7 +155,7 @@ class ModelType:
         return made
 
     def tensors_out(self, ours: Tensors, architecture: Architecture) -> Tensors:
-        """Their tensors of ours: the rules backwards, the prefix put on again."""
+        """Returns their tensors of ours: the rules backwards, the prefix put on again."""
         remaining, body, head = dict(ours), {}, {}  # type: tuple[Tensors, Tensors, Tensors]
         for rule in reversed(
             architecture.rules
@@ -173,14 +173,14 @@ class ModelType:
         return {prefix + name: tensor for name, tensor in body.items()} | head
 
     def their_name(self, name: str, architecture: Architecture) -> str:
-        """Their name of our tensor, for messages."""
+        """Returns their name of our tensor, for messages."""
         prefix = self._prefix(architecture)
         body = [prefix + theirs for rule in (*architecture.body, *self.rules) if (theirs := rule.their_name(name))]
         head = [theirs for rule in architecture.rules if (theirs := rule.their_name(name))]
         return next(iter(head + body), name)
 
     def known(self, name: str) -> bool:
-        """Whether any class of the model type has a tensor of this name."""
+        """Returns whether any class of the model type has a tensor of this name."""
         return any(
             rule.claims(name)
             for architecture in self.architectures

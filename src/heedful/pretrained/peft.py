@@ -61,7 +61,7 @@ WHOLE_MODELS = (WEIGHTS, INDEX, PICKLE, PICKLE_INDEX)
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no weights of its own."""
+    """Returns whether a folder holds an adapter and no weights of its own."""
     return (folder / ADAPTER_CONFIG).exists() and not any((folder / name).exists() for name in WHOLE_MODELS)
 
 
@@ -79,7 +79,7 @@ def open_adapter(
     check_finite: bool,
     **options: Any,
 ) -> Model:
-    """The base that an adapter's folder names, with the adapter attached.
+    """Returns the base that an adapter's folder names, with the adapter attached.
 
     Args:
         folder: the adapter's.
@@ -124,7 +124,7 @@ def open_adapter(
 
 
 def _sizes(folder: Path) -> dict[str, Any]:
-    """The size of images in an adapter's own ``config.json``: the base may have been made for another one."""
+    """Returns the size of images in an adapter's own ``config.json``: the base may have been made for another one."""
     config = config_of(folder) if (folder / CONFIG).exists() else None
     return {"image_size": config.patches.image_size} if isinstance(config, VisionConfig) else {}
 
@@ -138,7 +138,7 @@ def _pairs(
     *,
     exact: bool,
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """A and B for each of our maps that has an adapter, on the model's device; all misfits in one error."""
+    """Returns a and B for each of our maps that has an adapter, on the model's device; all misfits in one error."""
     named = modules(model, model_type, architecture)
     there = {without_prefix(name, model_type, architecture): parts for name, parts in named.items()}
     stored = {
@@ -166,7 +166,7 @@ def _pairs(
 
 
 def _whole(model: Model, model_type: ModelType, architecture: Architecture, rest: Tensors) -> Tensors:
-    """Our parameters of the head that are stored whole; anything else that is stored is an error."""
+    """Returns our parameters of the head that are stored whole; anything else that is stored is an error."""
     stored = model_type.names(rest, architecture)
     made = model_type.tensors_in(stored, architecture)
     names = [name for name, _ in model.named_parameters()]  # a tied one has its name in the embedding
@@ -196,7 +196,7 @@ def _attach(
 
 
 def _tell(model: Model, folder: Path) -> None:
-    """What our own adapter folders say of the model besides: label names, and how to generate."""
+    """Sets label names and generation settings from our own adapter folder."""
     if (folder / CONFIG).exists():
         theirs, generation = told(folder)
         model.labels, model.multi_label = label_names(theirs), multi_label(theirs)
@@ -251,7 +251,7 @@ def adapter_files(
 
 
 def _ending(name: str, others: set[str]) -> str:
-    """The shortest end of a module's name that no other module has."""
+    """Returns the shortest end of a module's name that no other module has."""
     parts = name.split(".")
     ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
     return next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), name)

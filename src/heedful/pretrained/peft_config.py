@@ -52,7 +52,7 @@ STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # the other first
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The adapter's configuration with its defaults; what we do not speak is refused by name."""
+    """Returns the adapter's configuration with its defaults; what we do not speak is refused by name."""
     path = folder / ADAPTER_CONFIG
     config = DEFAULTS | read_json(path)
     if config.get("peft_type") != "LORA":
@@ -86,7 +86,7 @@ def find_base(folder: Path, config: Mapping[str, Any]) -> tuple[str, Path]:
 
 
 def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensors]:
-    """A and B of each module, and what else is stored, by names without PEFT's own prefix."""
+    """Returns a and B of each module, and what else is stored, by names without PEFT's own prefix."""
     known = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
     wrong = [name for name in tensors if not name.startswith(PREFIX)]
     low: dict[str, tuple[Tensor, Tensor]] = {}
@@ -106,7 +106,7 @@ def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tenso
 
 
 def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tensors) -> tuple[str, int | None]:
-    """The head that the adapter was trained under, and how many classes it stores for it."""
+    """Returns the head that the adapter was trained under, and how many classes it stores for it."""
     place = folder if (folder / CONFIG).exists() else base
     theirs = read_json(place / CONFIG)
     try:
@@ -133,7 +133,7 @@ def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tens
 
 
 def covers(config: Mapping[str, Any], module: str) -> bool:
-    """Whether the configuration plainly says that a module has an adapter: a list of names, in every layer."""
+    """Returns whether the configuration plainly says that a module has an adapter: a list of names, in every layer."""
     targets = config.get("target_modules")
     if not isinstance(targets, list) or config.get("layers_to_transform") or config.get("exclude_modules"):
         return False

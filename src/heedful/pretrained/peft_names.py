@@ -1,4 +1,4 @@
-"""What PEFT calls our linear maps: the model type's names for them, which its rules give, with the exceptions."""
+"""PEFT's module names of our linear layers, from the model type's rules, with the exceptions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT}
 
 
 def modules(model: nn.Module, model_type: ModelType, architecture: Architecture) -> dict[str, tuple[str, ...]]:
-    """Their modules, and the paths of our linear maps that each is, in the order of its rows."""
+    """Returns their modules, and the paths of our linear maps that each is, in the order of its rows."""
     found: dict[str, tuple[str, ...]] = {}
     for path, part in model.named_modules():
         if isinstance(part, nn.Linear):
@@ -35,20 +35,20 @@ def modules(model: nn.Module, model_type: ModelType, architecture: Architecture)
 
 
 def module_of(name: str, model_type: ModelType, architecture: Architecture) -> str:
-    """The module of theirs that our tensor belongs to."""
+    """Returns the module of theirs that our tensor belongs to."""
     whole = model_type.their_name(name, architecture).rpartition(".")[0]
     short = without_prefix(whole, model_type, architecture)
     return whole.removesuffix(short) + renamed(short, model_type)
 
 
 def without_prefix(name: str, model_type: ModelType, architecture: Architecture) -> str:
-    """A module's name without the model type's prefix, which not every class has."""
+    """Returns a module's name without the model type's prefix, which not every class has."""
     (found,) = model_type.names({f"{name}.weight": torch.empty(0)}, architecture)
     return found.removesuffix(".weight")
 
 
 def renamed(name: str, model_type: ModelType) -> str:
-    """A module's name of today for the one in files."""
+    """Returns a module's name of today for the one in files."""
     for old, new in RENAMED.get(model_type.name, ()):
         if values := bound(old, [name]):
             return new.format(**values[0])
@@ -64,7 +64,7 @@ def _parts(path: str, model_type: ModelType, architecture: Architecture) -> tupl
 
 
 def transposed(path: str, model_type: ModelType, architecture: Architecture) -> bool:
-    """Whether the model type stores this linear map as (in, out)."""
+    """Returns whether the model type stores this linear map as (in, out)."""
     for rule in (*architecture.rules, *architecture.body, *model_type.rules):
         turned = isinstance(rule, Transpose) or (isinstance(rule, Split) and rule.transposed)
         if turned and rule.their_name(f"{path}.weight"):
@@ -73,13 +73,13 @@ def transposed(path: str, model_type: ModelType, architecture: Architecture) -> 
 
 
 def layout_of(model: Model) -> tuple[ModelType, Architecture]:
-    """The model type and class in whose layout a model is written."""
+    """Returns the model type and class in whose layout a model is written."""
     model_type, architecture, _ = express(model.config, model.layout) or (OWN, OWN_ARCHITECTURE, {})
     return model_type, architecture
 
 
 def adaptable(model: Model) -> None:
-    """Tell a model what its layout says of adapters: which maps are one, and which parameters are the classifier's."""
+    """Tells a model what its layout says of adapters: which maps are one, and which parameters are the classifier's."""
     model_type, architecture = layout_of(model)
     maps = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]
     groups = dict.fromkeys(_parts(path, model_type, architecture) for path in maps)

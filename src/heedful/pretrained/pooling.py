@@ -1,4 +1,4 @@
-"""How a folder of ``sentence-transformers`` makes one vector of a text: ``modules.json`` and the files beside it."""
+"""Pooling of a ``sentence-transformers`` folder: ``modules.json`` and the files beside it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READING, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.js
 
 
 class TextPreparation(NamedTuple):
-    """How such a folder reads a text before its tokenizer does."""
+    """Text preparation before the tokenizer: maximum length, lower case, prompt."""
 
     longest: int | None = None  # tokens, special ones counted; None: as many as tokenizer and model allow
     lowercase: bool = False
@@ -33,7 +33,7 @@ class TextPreparation(NamedTuple):
 
 
 def pooled_head(folder: Path) -> PooledHead | None:
-    """The head that the folder tells of; None where it tells none.
+    """Returns the head that the folder tells of; None where it tells none.
 
     Raises ``HeedfulError`` for modules other than the transformer, its pooling and a normalisation, and for a pooling
     of several kinds joined, or of one that we have not.
@@ -59,7 +59,7 @@ def pooled_head(folder: Path) -> PooledHead | None:
 
 
 def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
-    """What ``pooled_head`` reads, for a head without a dense layer on a model of width ``dim``: JSON by path."""
+    """Returns the files that ``pooled_head`` reads, JSON by path, for a head without a dense layer of width ``dim``."""
     kinds = KNOWN if head.normalise else KNOWN[:2]
     modules = [
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": TYPE + kind}
@@ -71,7 +71,7 @@ def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
 
 
 def read_reading(folder: Path) -> TextPreparation:
-    """What a folder says; raises ``HeedfulError`` for what cannot be so."""
+    """Reads a folder's text preparation; raises ``HeedfulError`` for invalid values."""
     told = read_json(folder / READING) if (folder / READING).exists() else {}
     longest = told.get("max_seq_length")
     if longest is not None and (not isinstance(longest, int) or longest < 1):
@@ -84,7 +84,7 @@ def read_reading(folder: Path) -> TextPreparation:
 
 
 def write_reading(folder: Path, reading: TextPreparation) -> None:
-    """Write what ``read_reading`` reads."""
+    """Writes what ``read_reading`` reads."""
     told = {"max_seq_length": reading.longest, "do_lower_case": reading.lowercase}
     write(folder / READING, to_json(told))
     if reading.prompt:
@@ -92,7 +92,7 @@ def write_reading(folder: Path, reading: TextPreparation) -> None:
 
 
 def repool(model: Model, head: PooledHead) -> None:
-    """Let a model that pools do it otherwise: there is no weight in it."""
+    """Lets a model that pools do it otherwise: there is no weight in it."""
     model.config = replace(model.config, head=head)
     model.head = head_of(head, model.main.dim)
 

@@ -1,4 +1,4 @@
-"""What a folder says of its images: ``preprocessor_config.json``, as ``transformers`` reads and writes it."""
+"""Image preprocessing: ``preprocessor_config.json``, as ``transformers`` reads and writes it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BY_MODEL = {
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """How pixels p, 0 to 255, become what a model sees: a square, and (factor · p − mean) / std by channel.
+    """Preprocessing of pixels p, 0 to 255: resized to a square, then (factor · p − mean) / std per channel.
 
     >>> grey = Preprocessing(size=28, mean=(0.25,), std=(0.5,))
     >>> grey.shape, Preprocessing.from_dict(grey.to_dict()) == grey
@@ -78,7 +78,7 @@ class Preprocessing:
         return self.channels, self.crop or self.size, self.crop or self.size
 
     def sized(self, side: int) -> Preprocessing:
-        """The same for a model that sees ``side`` pixels; of what is cut off, the same share."""
+        """Returns the same for a model that sees ``side`` pixels; of what is cut off, the same share."""
         if self.crop is None:
             return replace(self, size=side)
         return replace(self, crop=side, size=round(side * self.size / self.crop))
@@ -187,7 +187,7 @@ class Preprocessing:
 
 
 def read_preprocessing(folder: str | Path) -> Preprocessing:
-    """What the folder says; raises ``HeedfulError`` where it says nothing, or something that we do not do."""
+    """Reads a folder's preprocessing; raises ``HeedfulError`` if it is missing or unsupported."""
     path = home(Path(folder), FILE) / FILE
     if not path.exists():
         raise HeedfulError(f"{folder} has no {FILE}, which says how images are prepared; copy the model's own there")
@@ -200,12 +200,12 @@ def read_preprocessing(folder: str | Path) -> Preprocessing:
 
 
 def write_preprocessing(preprocessing: Preprocessing, folder: str | Path) -> None:
-    """Write it into the folder."""
+    """Writes it into the folder."""
     write(Path(folder) / FILE, to_json(preprocessing.to_dict()).decode())
 
 
 def _processor(said: Mapping[str, Any], model_type: str | None) -> str:
-    """The class that is meant: named, named as classes were called once, or that of the model."""
+    """Returns the class that is meant: named, named as classes were called once, or that of the model."""
     named = said.get("image_processor_type") or said.get("feature_extractor_type")
     if named is None:
         return BY_MODEL.get(str(model_type), "ViTImageProcessor")
@@ -220,7 +220,7 @@ def _square(side: int) -> dict[str, int]:
 
 
 def _size(said: Mapping[str, Any]) -> tuple[int, Literal["both", "shorter"]]:
-    """The length, and which sides have it."""
+    """Returns the length, and which sides have it."""
     value = said["size"]
     if isinstance(value, Mapping) and value.keys() == {"shortest_edge"}:
         return _side("size", value["shortest_edge"]), "shorter"
@@ -229,7 +229,7 @@ def _size(said: Mapping[str, Any]) -> tuple[int, Literal["both", "shorter"]]:
 
 
 def _side(key: str, value: Any) -> int:
-    """The side of a square, which is told as a number or as height and width."""
+    """Returns the side of a square, which is told as a number or as height and width."""
     pair = [value.get("height"), value.get("width")] if isinstance(value, Mapping) else value
     first, second = pair if isinstance(pair, list) and len(pair) == 2 else (pair, pair)
     if first != second or type(first) is not int or first < 1:

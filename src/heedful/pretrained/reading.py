@@ -1,4 +1,4 @@
-"""Opening a model: configuration and tensors from a folder, strictly, into a model built without weights."""
+"""Loads a model: configuration and tensors of a folder, checked strictly, into a model built without weights."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load(
     check_finite: bool = True,
     kernels: str = AUTO,
 ) -> Model:
-    """Open a model's folder (ours or Hugging Face's) or a Hub id, in evaluation mode.
+    """Opens a model's folder (ours or Hugging Face's) or a Hub id, in evaluation mode.
 
     Every tensor must be there, known and of the right shape; otherwise one ``HeedfulError`` names all that are not.
     A folder that holds an adapter alone (PEFT's, or ours) is opened on the base that its ``adapter_config.json`` names,
@@ -108,7 +108,7 @@ def _opened(
     sizes: Mapping[str, Any],
     check_finite: bool,
 ) -> Model:
-    """The model of a folder that holds weights."""
+    """Returns the model of a folder that holds weights."""
     theirs, generation = told(folder)
     place = device_of(device or "cpu")
     stored: Tensors = {}
@@ -153,7 +153,7 @@ def _opened(
 
 
 def _source(asked: str | Path, folder: Path, revision: str | None) -> str:
-    """Where weights come from: the folder that was asked for, or the Hub's name for the one that was fetched."""
+    """Returns the source of the weights: the given folder, or the Hub id of the downloaded one."""
     here = Path(asked).expanduser().is_dir()
     return str(folder.resolve()) if here else f"{asked}@{revision or ''}".rstrip("@")
 
@@ -185,7 +185,7 @@ def _asked(
 
 
 def _dtype(asked: str | torch.dtype | None, tensors: Tensors, device: torch.device) -> torch.dtype:
-    """The type of the weights; raises for float16 on a CPU."""
+    """Returns the type of the weights; raises for float16 on a CPU."""
     name = str(asked).removeprefix("torch.")
     if asked is not None and name not in FLOATS:
         raise HeedfulError(f"dtype {name!r} is no type for weights; {nearest(name, [*FLOATS, *LOW])}")

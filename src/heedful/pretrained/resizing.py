@@ -1,4 +1,4 @@
-"""A stored model made to another size on request: more or fewer positions, images of another size, more tokens."""
+"""Resizes a stored model: more or fewer positions, other image sizes, more tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def resized(
     image_size: int | tuple[int, int] | None = None,
     vocab_size: int | None = None,
 ) -> ModelConfig:
-    """The configuration with the sizes that are asked for; what means nothing for it is an error."""
+    """Returns the configuration with the sizes that are asked for; what means nothing for it is an error."""
     if image_size is not None:
         if positions is not None:
             raise HeedfulError("positions and image_size are both given, but an image's positions are its patches")
@@ -48,7 +48,7 @@ def resized(
 
 
 def resize(made: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
-    """Make the tensors of ``old`` those of ``new``, by our names; the names of what was drawn anew, with its rows.
+    """Makes the tensors of ``old`` those of ``new``, by our names; the names of what was drawn anew, with its rows.
 
     Stored rows are kept. Rows of further positions are drawn as those of a new model, N(0, σ²) with the stack's
     ``init_std``. Rows of further tokens are drawn around the mean of the stored ones with that deviation, so that no
@@ -93,7 +93,7 @@ def _more_tokens(made: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]
 
 
 def _parts(config: ModelConfig, kind: type[Any]) -> dict[str, Any]:
-    """The stacks, or the embeddings, of a model by their names."""
+    """Returns the stacks, or the embeddings, of a model by their names."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     return {name: value for name, value in values.items() if isinstance(value, kind)}
 
@@ -148,7 +148,7 @@ def _check(key: str, tensor: Tensor, rows: int) -> None:
 
 
 def _lengthened(made: Tensors, key: str, rows: int, drawn: Tensor) -> list[str]:
-    """Put ``rows`` rows into the place of those stored, further ones from ``drawn``; the name of these."""
+    """Puts ``rows`` rows into the place of those stored, further ones from ``drawn``; the name of these."""
     stored = made[key]
     made[key] = torch.cat((stored[:rows], drawn.to(stored)))
     return [f"{key}[{len(stored)}:{rows}]"] if rows > len(stored) else []

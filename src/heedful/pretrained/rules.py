@@ -29,7 +29,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def bound(pattern: str, names: Iterable[str]) -> list[dict[str, str]]:
-    """What ``{i}`` and ``{p}`` stand for in each of the names that fit the pattern."""
+    """Returns the values of ``{i}`` and ``{p}`` for each name that matches the pattern."""
     return [found.groupdict() for name in names if (found := _compiled(pattern).fullmatch(name))]
 
 
@@ -40,7 +40,7 @@ class _OneTensorRule:
     theirs: str
 
     def claims(self, name: str) -> bool:
-        """Whether a tensor of theirs is known to the rule."""
+        """Returns whether a tensor of theirs is known to the rule."""
         return bool(bound(self.theirs, [name]))
 
 
@@ -52,7 +52,7 @@ class _JoiningRule:
     ours: str
 
     def claims(self, name: str) -> bool:
-        """Whether a tensor of theirs is known to the rule."""
+        """Returns whether a tensor of theirs is known to the rule."""
         return name in self.theirs
 
 
@@ -71,17 +71,17 @@ class Rename(_OneTensorRule):
         return tensor
 
     def read(self, stored: Tensors, made: Tensors) -> None:
-        """Move what the rule knows from ``stored`` (theirs) to ``made`` (ours)."""
+        """Moves what the rule knows from ``stored`` (theirs) to ``made`` (ours)."""
         for values in bound(self.theirs, list(stored)):
             made[self.ours.format(**values)] = self.inward(stored.pop(self.theirs.format(**values)))
 
     def write(self, ours: Tensors, written: Tensors) -> None:
-        """Move what the rule knows from ``ours`` to ``written`` (theirs)."""
+        """Moves what the rule knows from ``ours`` to ``written`` (theirs)."""
         for values in bound(self.ours, list(ours)):
             written[self.theirs.format(**values)] = self.outward(ours.pop(self.ours.format(**values)))
 
     def their_name(self, name: str) -> str | None:
-        """Their name of our tensor, where the rule knows it."""
+        """Returns their name of our tensor, where the rule knows it."""
         values = bound(self.ours, [name])
         return self.theirs.format(**values[0]) if values else None
 
@@ -164,7 +164,7 @@ class Split(_OneTensorRule):
     transposed: bool = False
 
     def read(self, stored: Tensors, made: Tensors) -> None:
-        """Cut what is stored."""
+        """Cuts what is stored."""
         for values in bound(self.theirs, list(stored)):
             whole = stored.pop(self.theirs.format(**values))
             parts = self._turned(whole).chunk(len(self.ours))
@@ -172,7 +172,7 @@ class Split(_OneTensorRule):
                 made[name.format(**values)] = part
 
     def write(self, ours: Tensors, written: Tensors) -> None:
-        """Join what we have."""
+        """Joins what we have."""
         import torch
 
         for values in bound(self.ours[0], list(ours)):
@@ -180,7 +180,7 @@ class Split(_OneTensorRule):
             written[self.theirs.format(**values)] = self._turned(torch.cat(parts))
 
     def their_name(self, name: str) -> str | None:
-        """Their name of our tensor, where the rule knows it."""
+        """Returns their name of our tensor, where the rule knows it."""
         values = [values for pattern in self.ours for values in bound(pattern, [name])]
         return self.theirs.format(**values[0]) if values else None
 
@@ -196,7 +196,7 @@ class Join(_JoiningRule):
     """
 
     def read(self, stored: Tensors, made: Tensors) -> None:
-        """Join them where all are stored; otherwise they are left, and so unexpected."""
+        """Joins them where all are stored; otherwise they are left, and so unexpected."""
         import torch
 
         if not all(name in stored for name in self.theirs):
@@ -208,13 +208,13 @@ class Join(_JoiningRule):
         made[self.ours] = torch.cat(rows, dim=1)
 
     def write(self, ours: Tensors, written: Tensors) -> None:
-        """Cut ours into its rows."""
+        """Cuts ours into its rows."""
         if self.ours in ours:
             rows = ours.pop(self.ours).split(1, dim=1)
             written.update({name: row.clone() for name, row in zip(self.theirs, rows, strict=True)})
 
     def their_name(self, name: str) -> str | None:
-        """Their names of our tensor."""
+        """Returns their names of our tensor."""
         return " + ".join(self.theirs) if name == self.ours else None
 
 
@@ -223,18 +223,18 @@ class Tie(_JoiningRule):
     """Names of theirs for one and the same tensor: any of them is read, the first is written."""
 
     def read(self, stored: Tensors, made: Tensors) -> None:
-        """Take the first that is stored; copies of it must be equal."""
+        """Takes the first that is stored; copies of it must be equal."""
         found = {name: stored.pop(name) for name in self.theirs if name in stored}
         if found:
             made[self.ours] = same(found)
 
     def write(self, ours: Tensors, written: Tensors) -> None:
-        """Write the first name."""
+        """Writes the first name."""
         if self.ours in ours:
             written[self.theirs[0]] = ours.pop(self.ours)
 
     def their_name(self, name: str) -> str | None:
-        """Their first name of our tensor."""
+        """Returns their first name of our tensor."""
         return self.theirs[0] if name == self.ours else None
 
 
@@ -243,7 +243,7 @@ class Drop(_OneTensorRule):
     """A tensor that is computed, or belongs to a head that we have not: ignored coming in, not written."""
 
     def read(self, stored: Tensors, made: Tensors) -> None:
-        """Forget it."""
+        """Drops it."""
         for values in bound(self.theirs, list(stored)):
             del stored[self.theirs.format(**values)]
 
@@ -259,7 +259,7 @@ Rule = Rename | Split | Join | Tie | Drop
 
 
 def same(tensors: Tensors) -> Tensor:
-    """The one tensor that all of these are; raises where two differ."""
+    """Returns the one tensor that all of these are; raises where two differ."""
     (first, tensor), *others = tensors.items()
     for name, other in others:
         if other.shape != tensor.shape or not other.equal(tensor):

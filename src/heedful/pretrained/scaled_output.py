@@ -1,4 +1,4 @@
-"""Output maps that learn in another unit than that of the folder that they are saved in."""
+"""Linear output layers that train in another unit than the one they are saved in."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ScaledLinear(nn.Linear):
         return super().forward(x) * self.factor
 
     def stored(self, tensor: Tensor) -> Tensor:
-        """A weight or bias of this map as that of a plain one."""
+        """Returns a weight or bias of this map as that of a plain one."""
         return tensor * self.factor
 
 
 def scale_output(head: nn.Module, factor: float, mean: float | None) -> None:
-    """Let the output map of a head learn in units of ``factor``. Its function stays the same, but with a ``mean`` the
+    """Lets the output map of a head learn in units of ``factor``. Its function stays the same, but with a ``mean`` the
     weights stay as they are and the bias, where there is one, begins so that the output is about the mean.
     """
     plain = head.get_submodule("output")
@@ -41,7 +41,7 @@ def scale_output(head: nn.Module, factor: float, mean: float | None) -> None:
 
 
 def stored(model: Model) -> dict[str, Tensor]:
-    """The tensors of a model as a folder holds them: those of a ``ScaledLinear`` as a plain map's."""
+    """Returns the tensors of a model as a folder holds them: those of a ``ScaledLinear`` as a plain map's."""
     state: dict[str, Tensor] = model.state_dict()
     for path, part in model.named_modules():
         if isinstance(part, ScaledLinear):

@@ -105,7 +105,7 @@ class RepeatedKey(ConfigKey):
     default: Any = None
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Refuse what does not agree."""
+        """Refuses what does not agree."""
         value = theirs.get(self.theirs)
         meant = value if self.words is None else self.words.get(str(value))
         if value is not None and meant != ours[self.ours]:
@@ -124,7 +124,7 @@ class PatchTokensKey(ConfigKey):
     default: int = 0
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Count them."""
+        """Counts them."""
         patches = PatchConfig.from_dict(nested(ours)["patches"])
         ours[self.fields[0]] = patches.tokens
 
@@ -160,7 +160,7 @@ class WindowKeys(ConfigKey):
             raise HeedfulError("only some layers have a sliding window (layer_types); only all or none are supported")
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Say which layers."""
+        """Writes which layers."""
         window = ours.get(self.ours)
         kind = "full_attention" if window is None else "sliding_attention"
         theirs |= {"use_sliding_window": window is not None, "sliding_window": window, "max_window_layers": 0}
@@ -201,14 +201,14 @@ class OwnHeadKeys(StoredTensor):
     embedding: str = "shared.weight"
 
     def look(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether it is stored with other values than the embedding's."""
+        """Returns whether it is stored with other values than the embedding's."""
         if self.theirs not in tensors or self.embedding not in tensors:
             return self.theirs in tensors
         own, shared = tensors[self.theirs], tensors[self.embedding]
         return own.shape != shared.shape or not own.equal(shared)
 
     def foretold(self, ours: Flat) -> bool:
-        """Whether it will be."""
+        """Returns whether it will be."""
         return not ours.get("head.tied")
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:

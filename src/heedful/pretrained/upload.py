@@ -24,7 +24,7 @@ from heedful.pretrained.model_card import shareable
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, revision: str | None = None) -> str:
-    """Send a model's folder to the Hub: the files of the model, its tokenizer and its card, in one commit.
+    """Sends a model's folder to the Hub: the files of the model, its tokenizer and its card, in one commit.
 
     In ``heedful.json`` files and folders of this machine are called by their names alone.
 
@@ -63,7 +63,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
 
 
 def _sent(folder: Path) -> dict[str, Path | bytes]:
-    """What is sent of a folder, by name: files, and ``heedful.json`` as it may be seen."""
+    """Returns the files to upload by name; ``heedful.json`` without paths of this machine."""
     read_json(folder / CONFIG)  # raises where there is no model
     patterns = ("*.md", *TEXT_FILES, *SAFETENSORS_FILES)
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))

@@ -84,7 +84,7 @@ def _pickle(path: Path) -> Tensors:
 
 
 def _plain(name: object, value: object) -> bool:
-    """Whether a pickle's entry is a named tensor with numbers in it: not sparse, not quantised, not without storage."""
+    """Returns whether a pickle's entry is a named, dense, unquantised tensor on the CPU."""
     return (
         isinstance(name, str)
         and isinstance(value, torch.Tensor)
@@ -95,19 +95,19 @@ def _plain(name: object, value: object) -> bool:
 
 
 def _claimed(state: Tensors) -> int:
-    """How many bytes of numbers the tensors are made of."""
+    """Returns the number of bytes of numbers the tensors are made of."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _held(path: Path) -> int:
-    """How many bytes of numbers the archive holds."""
+    """Returns the number of bytes of numbers the archive holds."""
     with zipfile.ZipFile(path) as archive:
         return sum(entry.compress_size for entry in archive.infolist() if "/data/" in entry.filename)
 
 
 def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensors:
-    """The tensors of the files that an index names: each there, and in no file but the one named for it."""
+    """Returns the tensors of the files that an index names: each there, and in no file but the one named for it."""
     places = weight_map(index, ending)
     files = sorted(set(places.values()))
     missing = [name for name in files if not (index.parent / name).is_file()]
@@ -134,7 +134,7 @@ def weight_map(index: Path, ending: str = ".safetensors") -> dict[str, str]:
 
 
 def _beside(file: object, ending: str) -> bool:
-    """Whether an index names a file in its own folder, by a name that a file system takes."""
+    """Returns whether an index names a file in its own folder, by a name that a file system takes."""
     return isinstance(file, str) and Path(file).name == file and file.endswith(ending) and len(file) < 256
 
 

@@ -61,7 +61,7 @@ def save(
     extra: Mapping[str, Any] | None = None,
     max_shard_size: int | str = "5GB",
 ) -> str:
-    """Write a model: ``config.json``, ``model.safetensors``, ``generation_config.json`` where it generates.
+    """Writes a model: ``config.json``, ``model.safetensors``, ``generation_config.json`` where it generates.
 
     Beside them go ``heedful.json`` and the model card, ``README.md``, but for one that a person wrote.
 
@@ -193,13 +193,13 @@ def _with_kept(
 
 
 def _once(model: Model) -> Tensors:
-    """The model's tensors by our names, those with several places under the first."""
+    """Returns the model's tensors by our names, those with several places under the first."""
     state = stored(model)
     return {first: state[first] for first in places(model)}
 
 
 def _unused(architecture: Architecture, dim: int) -> Tensors:
-    """The pooler that a class of the model type has and a pooled model has not."""
+    """Returns the pooler that a class of the model type has and a pooled model has not."""
     has = any(
         isinstance(config_key, StoredTensor) and config_key.ours == "head.pooler"
         for config_key in architecture.config_keys
@@ -220,7 +220,7 @@ def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _generation(model: Model) -> dict[str, Any]:
-    """The token ids, and the settings that came with the model."""
+    """Returns the token ids, and the settings that came with the model."""
     config = model.config
     assert not isinstance(config, VisionConfig)
     special = config.special

@@ -1,5 +1,5 @@
-"""``heedful watch``: the runs below some folders, shown while they go on.
+"""Serving: the dashboard of training runs behind ``heedful watch``.
 
-`runs` reads what training writes, and only what is new of it; `server` shows it in the browser. Nothing here changes a
-file or imports torch: it is to start at once, and beside trainings.
+runs    training runs below some folders, read from their logs
+server  the local HTTP server of the dashboard; it only reads
 """

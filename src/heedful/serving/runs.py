@@ -1,4 +1,4 @@
-"""The runs below some folders as they are now, read from what training writes, and of that only what is new."""
+"""Training runs below some folders, read from their logs; only new lines are read each time."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _together(one: tuple[float, float, int], other: tuple[float, float, int]) ->
 
 
 class _Told:
-    """What the lines of a log say so far."""
+    """Summary of the lines of a log read so far."""
 
     CURVES: Mapping[str, str] = {"loss": "training", "valid_loss": "validation", "lr": "rate"}  # others by their names
     CURVE_LIMIT = 40  # curves of one run at most
@@ -101,7 +101,7 @@ class _Told:
         self.between: deque[float] = deque(maxlen=5)  # seconds between two lines
 
     def and_(self, line: Mapping[str, Any] | None) -> _Told:
-        """What they say together with one more."""
+        """Returns the summary with one more line."""
         other = _Told(self.metrics)
         other.latest, other.best, other.between = dict(self.latest), dict(self.best), self.between.copy()
         other.curves = {name: curve.copy() for name, curve in self.curves.items()}
@@ -132,7 +132,7 @@ class _Told:
 
 
 def _number(value: Any) -> bool:
-    """Whether a value is a number that sums and products of a curve stay finite with."""
+    """Returns whether a value is a number that sums and products of a curve stay finite with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < HIGHEST
 
 
@@ -157,7 +157,7 @@ class WatchedRun:
         self._damaged_at = -1  # where the last damaged line begins
 
     def look(self) -> bool:
-        """Read what is new; whether anything is. ``OSError`` where the folder holds no run any more.
+        """Reads what is new; whether anything is. ``OSError`` where the folder holds no run any more.
 
         Files that cannot be read, and lines that hold no step, make the run's state "unreadable"; what the others say
         is shown all the same.
@@ -225,7 +225,7 @@ class WatchedRun:
                 place, rest = place + len(rest), b""
 
     def told(self, now: float) -> dict[str, Any]:
-        """All that the page shows of it, but for its curves.
+        """Returns all that the page shows of it, but for its curves.
 
         A run is "unreadable" where its files are damaged, and "reason" says how. It is "done" where its last weights
         are younger than its last line, or a limit that it was begun with is reached; "running" where a line was written
@@ -285,7 +285,7 @@ class WatchedRun:
         }
 
     def pages(self) -> list[str]:
-        """The names of its files that a browser shows: pages and pictures right in its folder, and no links."""
+        """Returns the names of its files that a browser shows: pages and pictures right in its folder, and no links."""
         try:
             with os.scandir(self.path) as entries:
                 names = [one.name for one in entries if one.name.endswith(PAGES) and _plain(one)]
@@ -299,7 +299,7 @@ def _plain(entry: os.DirEntry[str]) -> bool:
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
-    """A line of a log; None of a blank one. Raises ``HeedfulError`` for anything else."""
+    """Returns a line of a log; None of a blank one. Raises ``HeedfulError`` for anything else."""
     if not text.strip():
         return None
     line = parse_json(text, "a line", "it is left out")
@@ -309,7 +309,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def _share(settings: RunSettings | None, latest: Mapping[str, Any]) -> float | None:
-    """How much of the way to its nearest limit a run has gone; over 1 where it was given a later one since."""
+    """Returns a run's progress towards its nearest limit; above 1 if the limit was raised since."""
     if settings is None:
         return None
     planned = settings.training.planned_steps
@@ -370,7 +370,7 @@ class Runs:
         self._next_search = 0.0
 
     def told(self, known: str = "") -> dict[str, Any]:
-        """All runs, youngest first, as JSON takes them.
+        """Returns all runs, youngest first, as JSON takes them.
 
         Args:
             known: the ``"known"`` of an earlier answer: only the curves of runs that have changed since are told.
@@ -403,13 +403,13 @@ class Runs:
             return {"known": f"{self.mark}-{self._count}", "now": now, "folders": self.folders, "runs": told}
 
     def file(self, number: int, name: str) -> Path | None:
-        """Where a page of a run lies; None where there is no such run, or no such page of it."""
+        """Returns the path of a run's page; None if there is no such run or page."""
         with self._lock:
             run = next((run for path, run in self._runs.items() if self._numbers[path] == number), None)
         return run.path / name if run is not None and name in run.pages() else None
 
     def _search(self) -> None:
-        """Look for runs, unless that was done just now: however many folders there are, a twentieth of the time."""
+        """Looks for runs, unless that was done just now: however many folders there are, a twentieth of the time."""
         began = time.monotonic()
         if began < self._next_search:
             return
@@ -429,7 +429,7 @@ class Runs:
 
 
 def runs_below(folder: Path) -> Iterator[Path]:
-    """The folders that training has written a log in, ``folder`` among them. A run holds no other."""
+    """Returns the folders that training has written a log in, ``folder`` among them. A run holds no other."""
     waiting, looked = [folder], 0
     while waiting and looked < FOLDERS:
         here, looked = waiting.pop(), looked + 1

@@ -47,7 +47,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -67,7 +67,7 @@ class _Answer(BaseHTTPRequestHandler):
     timeout = 60  # seconds that an idle connection is kept
 
     def do_GET(self) -> None:
-        """Answer with a page, with JSON, or with a file of a run."""
+        """Answers with a page, with JSON, or with a file of a run."""
         if not self._is_plain():
             self.close_connection = True  # what follows may be a body, and is no request
             self._fail(HTTPStatus.BAD_REQUEST)

@@ -53,7 +53,7 @@ def verify(
     revision: str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Report:
-    """Prove that a model's folder is right: ours or Hugging Face's, of any family, with any head.
+    """Proves that a model's folder is right: ours or Hugging Face's, of any family, with any head.
 
     It is opened, saved and opened again; compared with ``transformers`` (logits, greedy text, token ids) where that is
     installed and the layout is its own; asked alone, padded on either side and in a mixed batch; decoded with and

@@ -1,4 +1,4 @@
-"""What models are called with while they are verified, and how far two answers are apart.
+"""Random inputs of verified models, greedy decoding, and the distance of two outputs.
 
 Rows are drawn from a seed of their own, so that a verification repeats itself. Shapes: B rows, T tokens, U of a target.
 """
@@ -61,18 +61,18 @@ class ModelCall:
 
 
 def embedding_of(config: EncoderConfig | DecoderConfig | EncoderDecoderConfig) -> EmbeddingConfig:
-    """The embedding of what is read first."""
+    """Returns the embedding of what is read first."""
     return config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
 
 
 def room(config: ModelConfig, most: int = LONGEST) -> int:
-    """How many tokens a row may have: ``most``, but no more than the model has learned positions for."""
+    """Returns the number of tokens a row may have: ``most``, but no more than the model has learned positions for."""
     learned = [s.position.length for s in stacks_of(config) if isinstance(s.position, LearnedPosition)]
     return min([most, *learned])
 
 
 def draw(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[InputRow]:
-    """A random row for each share of the longest length; special tokens are left out where others are left."""
+    """Returns a random row for each share of the longest length; special tokens are left out where others are left."""
     random = torch.Generator().manual_seed(seed)
     if isinstance(config, VisionConfig):
         shape = (config.patches.channels, *config.patches.image_size)
@@ -134,7 +134,7 @@ def _padded(rows: Sequence[Tensor], side: Side, pad: int) -> tuple[Tensor, Tenso
 
 @torch.no_grad()
 def output(model: Any, call: ModelCall) -> Tensor:
-    """What a model of ours answers."""
+    """Returns the output of our model."""
     config = model.config
     if isinstance(config, VisionConfig):
         return model(call.ids.to(model.dtype))
@@ -146,7 +146,7 @@ def output(model: Any, call: ModelCall) -> Tensor:
 
 
 def real_rows(answer: Tensor, call: ModelCall, config: ModelConfig) -> list[Tensor]:
-    """The answer row by row, without what stands at padding."""
+    """Returns the answer row by row, without what stands at padding."""
     real = call.target_mask if isinstance(config, EncoderDecoderConfig) else call.mask
     if real is None or not isinstance(config.head, TOKENWISE):
         return list(answer)
@@ -154,7 +154,7 @@ def real_rows(answer: Tensor, call: ModelCall, config: ModelConfig) -> list[Tens
 
 
 def distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """The largest difference over all rows, of the largest wanted value; infinite where one is no number."""
+    """Returns the largest difference over all rows, of the largest wanted value; infinite where one is no number."""
     if any(a.shape != b.shape for a, b in zip(found, wanted, strict=True)):
         return float("inf")
     apart = max(float((a.double() - b.double()).abs().max()) for a, b in zip(found, wanted, strict=True))
@@ -164,7 +164,7 @@ def distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
 
 
 def need_language_head(verified: VerifiedFolder) -> None:
-    """Raise ``Skipped`` for a model that does not generate."""
+    """Raises ``Skipped`` for a model that does not generate."""
     if not hasattr(verified.stored, "decoder") or not isinstance(verified.config.head, LanguageHead):
         raise Skipped("the model does not generate text")
 
@@ -184,7 +184,7 @@ def prompts(verified: VerifiedFolder) -> list[Tensor]:
 
 
 def new_tokens(verified: VerifiedFolder) -> int:
-    """How many tokens to generate: fewer where the learned positions end."""
+    """Returns the number of tokens to generate: fewer where the learned positions end."""
     return min(NEW, room(verified.config, PROMPT + NEW) // 2)
 
 

@@ -71,11 +71,11 @@ class Session:
 
     @property
     def runs(self) -> bool:
-        """Whether none of its processes has ended."""
+        """True if none of its processes has ended."""
         return all(process.poll() is None for process in self._processes)
 
     def end(self) -> str | None:
-        """Wait for the end; None where that is a good one, else how what failed did, and what it had said."""
+        """Waits for the end; None where that is a good one, else how what failed did, and what it had said."""
         ended = [process.wait() for process in self._processes]
         failed = [(place, status, self._last_line(place)) for place, status in enumerate(ended) if status != 0]
         telling = [one for one in failed if one[1] < 0 or one[2]]  # where the first says why, the others end quietly
@@ -128,7 +128,7 @@ class Session:
         return lines[-1].removeprefix("heedful: ")
 
     def until(self, seen: Callable[[], bool]) -> bool:
-        """Wait until something is ``seen`` in the folder; False where the process ended first."""
+        """Waits until something is ``seen`` in the folder; False where the process ended first."""
         while self.runs:
             if seen():
                 return True
@@ -138,15 +138,15 @@ class Session:
     # --------------------------------------------------------------------------------------------- what is to be seen
 
     def learning(self) -> bool:
-        """The run was taken up or begun: its log was opened."""
+        """Returns the run was taken up or begun: its log was opened."""
         return _identity(self.out / "metrics.jsonl") not in (None, self.before[0])
 
     def beginning(self) -> bool:
-        """The run's folder is being made."""
+        """Returns the run's folder is being made."""
         return (self.out / BEGINNING).exists()
 
     def saved(self) -> bool:
-        """A checkpoint was written."""
+        """Returns a checkpoint was written."""
         return _identity(self.out / WHOLE) not in (None, self.before[1])
 
     def writing(self) -> bool:
@@ -159,7 +159,7 @@ class Session:
 
 
 def _together(processes: int) -> list[dict[str, str] | None]:
-    """What each of so many processes is told of the others, as by ``torchrun``; nothing where there is one."""
+    """Returns the environment of each process, as ``torchrun`` sets it; [None] for a single one."""
     if processes == 1:
         return [None]
     with socket.socket() as free:
@@ -176,7 +176,7 @@ def _leave(*_: object) -> None:
 
 
 def aimed(session: Session, aim: str, whole: float, learning: float, draw: random.Random) -> bool:
-    """Kill a session at a moment of the kind ``aim``; False where it ended before.
+    """Kills a session at a moment of the kind ``aim``; False where it ended before.
 
     Args:
         session: just started.
@@ -241,7 +241,7 @@ def unfinished(out: Path) -> list[str]:
 
 
 def _called(part: str, name: str, is_folder: bool) -> str:
-    """The file, or the folder of a model, that a half written one was to become."""
+    """Returns the file, or the folder of a model, that a half written one was to become."""
     inside = "" if part == "." else f"{part}/"
     if name.endswith(READY) or re.fullmatch(r"\.\d+-\d+\.part", name):
         return inside or "the best model"

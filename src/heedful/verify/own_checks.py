@@ -47,14 +47,14 @@ SHOWN = 3  # names in a reason
 
 
 def reopened(verified: VerifiedFolder) -> CheckResult:
-    """How many tensors, fields of the configuration and other facts of the model differ once it was saved."""
+    """Counts tensors, configuration fields and other attributes that differ after saving."""
     again = load(verified.saved, dtype=verified.stored.dtype, device="cpu")
     wrong = _differences(verified.stored, again)
     return CheckResult(difference=float(len(wrong)), allowed=0.0, reason=_listed("differ: ", wrong))
 
 
 def _differences(before: Model, after: Model) -> list[str]:
-    """Names of what is not the same."""
+    """Returns names of what is not the same."""
     ours, theirs = before.state_dict(), after.state_dict()
     wrong = [n for n in sorted(ours.keys() | theirs.keys()) if not _equal(ours.get(n), theirs.get(n))]
     said, says = flat(before.config), flat(after.config)
@@ -74,12 +74,12 @@ def _differences(before: Model, after: Model) -> list[str]:
 
 
 def _equal(one: Tensor | None, other: Tensor | None) -> bool:
-    """Whether both are there and have the same bits."""
+    """Returns whether both are there and have the same bits."""
     return one is not None and other is not None and one.dtype == other.dtype and torch.equal(one, other)
 
 
 def stored_again(verified: VerifiedFolder) -> CheckResult:
-    """How many tensors, by the names of the files, are not what they were once the folder was saved.
+    """Returns the number of tensors, by the names of the files, are not what they were once the folder was saved.
 
     What may differ is told: older names, copies of a tied tensor, buffers that are computed, another type.
     """
@@ -110,7 +110,7 @@ def stored_again(verified: VerifiedFolder) -> CheckResult:
 
 
 def _copy(tensor: Tensor, among: Tensors) -> bool:
-    """Whether one of the tensors has the same values: a tied tensor under its other name."""
+    """Returns whether one of the tensors has the same values: a tied tensor under its other name."""
     return any(other.shape == tensor.shape and torch.equal(other.to(tensor.dtype), tensor) for other in among.values())
 
 
@@ -125,7 +125,7 @@ BATCH_LENGTHS = (1.0, 0.5, 0.8, 0.2)  # lengths of rows, of the longest
 
 
 def padded(verified: VerifiedFolder, side: Side) -> CheckResult:
-    """How far the answers of rows padded together are from those of each row alone."""
+    """Compares the outputs of rows padded together with those of each row alone."""
     config = verified.config
     images = isinstance(config, VisionConfig)
     if images and side != "mixed":
@@ -139,7 +139,7 @@ def padded(verified: VerifiedFolder, side: Side) -> CheckResult:
 
 
 def generated(verified: VerifiedFolder) -> CheckResult:
-    """How many rows get other greedy tokens in a batch, padded on either side, than alone."""
+    """Returns the number of rows get other greedy tokens in a batch, padded on either side, than alone."""
     need_language_head(verified)
     model, count = verified.model(torch.float64), new_tokens(verified)
     rows = prompts(verified)
@@ -164,7 +164,7 @@ CACHE_LENGTHS = (1.0, 0.5, 0.8)
 
 @torch.no_grad()
 def cached(verified: VerifiedFolder) -> CheckResult:
-    """How far the step by step answer is from the whole, with each kind of cache that decoding uses."""
+    """Compares decoding token by token with one pass, for each kind of cache."""
     config = verified.config
     if not isinstance(config, DecoderConfig | EncoderDecoderConfig):
         raise Skipped("nothing is decoded step by step")
@@ -206,7 +206,7 @@ SCORE_ALLOWED = 1e-4  # of scores, which are probabilities
 
 
 def together(verified: VerifiedFolder) -> CheckResult:
-    """The largest difference of a score; infinite where an output itself is another."""
+    """Returns the largest difference of a score; infinite where an output itself is another."""
     told = verified.task or read_card(verified.path).get("task")
     try:
         pipe = pipeline(told, verified.path, device="cpu", dtype="float32")

@@ -44,7 +44,7 @@ def quiet() -> Iterator[Any]:
 
 
 def need_their_layout(verified: VerifiedFolder) -> None:
-    """Raise ``Skipped`` for a folder in our own layout, which only we open, and for one that holds an adapter."""
+    """Raises ``Skipped`` for a folder in our own layout, which only we open, and for one that holds an adapter."""
     if verified.stored.adapter is not None:
         raise Skipped("the folder holds an adapter; export it --to hf, which merges it, and verify that")
     if verified.layout == "heedful":
@@ -52,7 +52,7 @@ def need_their_layout(verified: VerifiedFolder) -> None:
 
 
 def opened(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """The class that the folder names, with its weights; raises where a tensor is missing or left over."""
+    """Returns the class that the folder names, with its weights; raises where a tensor is missing or left over."""
     name = class_of(folder)
     model, info = getattr(transformers, name).from_pretrained(folder, dtype=dtype, output_loading_info=True)
     wrong = {what: sorted(map(str, info[what])) for what in ("missing_keys", "mismatched_keys") if info.get(what)}
@@ -68,7 +68,7 @@ def opened(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
 
 
 def reference_model(transformers: Any, verified: VerifiedFolder, dtype: torch.dtype) -> Any:
-    """The folder's own model in a type; in float32, which several checks take, it is opened once."""
+    """Returns the folder's own model in a type; in float32, which several checks take, it is opened once."""
     kept = verified.references
     if dtype not in kept:
         model = opened(transformers, verified.path, dtype)
@@ -79,7 +79,7 @@ def reference_model(transformers: Any, verified: VerifiedFolder, dtype: torch.dt
 
 
 def class_of(folder: Path) -> str:
-    """The class that a folder's configuration names."""
+    """Returns the class that a folder's configuration names."""
     names = read_json(folder / CONFIG).get("architectures") or [""]
     return str(names[0])
 
@@ -89,7 +89,7 @@ def _rms_norm(part: Any, x: Tensor) -> Tensor:
 
 
 def sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
-    """The paddings that a model of theirs can be compared on, and why others are left out.
+    """Returns the paddings that a model of theirs can be compared on, and why others are left out.
 
     Padding on the left needs positions that are told, or none; and a pooled first token of theirs is then padding.
     """
@@ -106,7 +106,7 @@ def sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
 
 @torch.no_grad()
 def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
-    """What a model of theirs answers."""
+    """Returns the output of a ``transformers`` model."""
     names = inspect.signature(model.forward).parameters
     if isinstance(config, VisionConfig):
         return _tensor(model(pixel_values=call.ids.to(model.dtype)))
@@ -126,7 +126,7 @@ def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
 
 
 def _pooled(hidden: Tensor, mask: Tensor | None, head: PooledHead) -> Tensor:
-    """What sentence-transformers makes of a body's rows: no class of theirs pools."""
+    """Pools rows of the body as sentence-transformers does; no class of ``transformers`` pools."""
     real = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask
     kept = [row[own] for row, own in zip(hidden, real, strict=True)]
     how = {"first": lambda row: row[0], "last": lambda row: row[-1], "max": lambda row: row.amax(0)}

@@ -29,7 +29,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """What a check returns: the largest difference found, what is allowed, and what a person should know of it."""
+    """Result of a check: the largest difference, the tolerance, and a reason for people."""
 
     difference: float
     allowed: float
@@ -37,7 +37,7 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the difference is a number and within what is allowed."""
+        """True if the difference is a number and within what is allowed."""
         return math.isfinite(self.difference) and self.difference <= self.allowed
 
 
@@ -66,7 +66,7 @@ class Finding:
 
     @property
     def told(self) -> str:
-        """What a person reads beside the figures."""
+        """Text beside the numbers: the reason, or what the check shows."""
         if self.verdict == "skipped":
             return self.reason
         return f"{self.what} ({self.reason})" if self.reason else self.what
@@ -82,7 +82,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no check is off; skipped ones do not count."""
+        """True if no check is off; skipped ones do not count."""
         return not any(check.verdict == "off" for check in self.checks)
 
     @property
@@ -115,7 +115,7 @@ class Report:
 
 
 def keep(report: Report, folder: str | Path) -> None:
-    """Write the figures as "verification" into ``heedful.json`` of the folder, and its model card anew.
+    """Writes the figures as "verification" into ``heedful.json`` of the folder, and its model card anew.
 
     They are the verdict, the day, the versions of what was compared, and of each check made its verdict, the largest
     difference and what is allowed.

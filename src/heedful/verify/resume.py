@@ -55,7 +55,7 @@ class Kill:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What came of all kills: a finding a thing that is compared, over all runs."""
+    """Result of ``verify resume``: a finding per compared item, over all runs."""
 
     task: str
     kills: tuple[Kill, ...]
@@ -65,7 +65,7 @@ class Trial:
 
     @property
     def ok(self) -> bool:
-        """Whether every run went on to the end, and ended the same."""
+        """True if every run went on to the end, and ended the same."""
         return not any(check.verdict == "off" for check in self.checks)
 
     @property
@@ -79,7 +79,7 @@ class Trial:
         return f"{verdict}: {told} ({self.seconds:.0f} s)"
 
     def table(self) -> Table:
-        """A row a thing that was compared."""
+        """Returns a row a thing that was compared."""
         return Report(model=self.task, checks=self.checks, seconds=self.seconds).table()
 
     def as_dict(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def verify_resume(
     say: Callable[[str], object] = print,
     status: Callable[[str], object] | None = None,
 ) -> Trial:
-    """Prove that a run goes on with the same bits, wherever it is killed.
+    """Proves that a run goes on with the same bits, wherever it is killed.
 
     It is made once undisturbed. Then it is begun again in another folder and killed (SIGKILL to the groups of all its
     processes) at random moments, many of them while a file is being written, and taken up with ``--resume`` each time.
@@ -191,7 +191,7 @@ class _KilledRuns:
             yield found
 
     def _ended(self) -> list[Finding]:
-        """How the processes of a run ended: all of them at last and, of several, those that a kill left alone."""
+        """Returns findings on how the processes of a run ended, and those that a kill left running."""
         found = [_finding("going on", "every run was taken up after every kill, to its end", self.error)]
         if self.processes > 1:
             what = "where one of several processes was killed, the others ended by themselves, with a line"
@@ -222,12 +222,12 @@ class _KilledRuns:
             again = ["--resume"]
 
     def _victim(self) -> int | None:
-        """The process that the next kill takes; None for all."""
+        """Returns the process that the next kill takes; None for all."""
         return self.draw.randrange(self.processes) if self.processes > 1 and len(self.kills) % 2 else None
 
 
 def _step(out: Path) -> int | None:
-    """The last whole line's in the log of a run."""
+    """Returns the last whole line's in the log of a run."""
     path = out / "metrics.jsonl"
     for line in reversed(path.read_text(encoding="utf-8").splitlines() if path.is_file() else []):
         try:
@@ -249,7 +249,7 @@ def _finding(name: str, what: str, wrong: str | None) -> Finding:
 
 
 def _joined(runs: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
-    """A finding of each name: the worst of all runs."""
+    """Returns a finding of each name: the worst of all runs."""
     worst: dict[str, Finding] = {}
     for one in (finding for found in runs for finding in found):
         if one.name not in worst or (one.verdict, worst[one.name].verdict) == ("off", "ok"):

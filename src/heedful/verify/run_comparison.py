@@ -1,4 +1,4 @@
-"""What two runs ended with, held against each other bit by bit: everything but the time they took."""
+"""Compares two run folders bit by bit, except for times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Facts = Mapping[str, str]  # what something holds: a digest, or a number, by nam
 
 
 def compared(whole: Path, stopped: Path) -> list[Finding]:
-    """Whether the folder of a run that was stopped and resumed holds what that of a run never stopped does.
+    """Returns whether the folder of a run that was stopped and resumed holds what that of a run never stopped does.
 
     The two folders are to have the same name, which the model card tells. ``difference`` is a count of what differs:
     files of a model, tensors and numbers of the checkpoint, lines of the log. What neither run has is left out.

@@ -29,7 +29,7 @@ EVEN, RAGGED = (1.0, 1.0, 1.0), (1.0, 0.6, 0.3, 0.1)  # lengths of rows, of the 
 
 
 def logits(verified: VerifiedFolder, dtype: torch.dtype) -> CheckResult:
-    """The largest difference in a type, over all the paddings that both can take."""
+    """Returns the largest difference in a type, over all the paddings that both can take."""
     reference.need_their_layout(verified)
     config = verified.config
     pad = config.special.pad if hasattr(config, "special") else None
@@ -45,7 +45,7 @@ def logits(verified: VerifiedFolder, dtype: torch.dtype) -> CheckResult:
 
 
 def logits_of_saved(verified: VerifiedFolder) -> CheckResult:
-    """How far what ``transformers`` answers from the folder is from what it answers from the folder saved again."""
+    """Compares the outputs of ``transformers`` for the folder and for the folder saved again."""
     reference.need_their_layout(verified)
     config = verified.config
     call: ModelCall = pack(draw(config, EVEN), "none", None)
@@ -57,7 +57,7 @@ def logits_of_saved(verified: VerifiedFolder) -> CheckResult:
 
 
 def greedy_text(verified: VerifiedFolder) -> CheckResult:
-    """How many generated tokens differ, over a few prompts, each alone."""
+    """Counts generated tokens that differ, over a few prompts, each alone."""
     need_language_head(verified)
     reference.need_their_layout(verified)
     rows, count = prompts(verified), new_tokens(verified)
@@ -87,7 +87,7 @@ def _apart(ours: list[int], other: list[int]) -> int:
 
 
 def _parting(verified: VerifiedFolder, row: Tensor, ours: list[int], other: list[int], dtype: str) -> str:
-    """Where two texts part first, and how far apart the two tokens are to the model."""
+    """Describes the first different token of two texts, and the gap between its two logits."""
     pairs = list(zip(ours, other, strict=False))
     place = next((number for number, (a, b) in enumerate(pairs) if a != b), None)
     if place is None:
@@ -121,7 +121,7 @@ ODD = (
 
 
 def token_ids(verified: VerifiedFolder) -> CheckResult:
-    """How many of the texts get other ids: bare, and one, and a pair, with the special tokens around them."""
+    """Counts texts with other ids: plain, one with its special tokens, and a pair with them."""
     if not Tokenizer.lies_in(verified.path):
         raise Skipped("the folder has no tokenizer")
     try:

@@ -1,24 +1,19 @@
-"""What people look at: SVG pictures and self-contained HTML pages, which need no network and no plotting library.
+"""Views: SVG pictures and self-contained HTML pages, which need no network and no plotting library.
 
-- ``curve``: lines against steps (the loss curve of a run), as SVG;
-- ``maps``: attention weights with the pieces that they lie between, for a whole text or a window of it;
-- ``attention``: what they draw, as a page (HTML) and as a picture (SVG, ``picture``); ``attention.css`` and
-  ``attention.js`` are the page's looks and movements (those of each of its sections in ``attention_*.js``), ``packing``
-  makes weights of any length fit it;
-- ``weights``: the numbers behind both: shapes checked, pieces merged to words, the clearest layer;
-- ``steps``: generated text step by step; ``lens``: the logit lens; ``image``: an image with its patches; ``watch``: a
-  run's attention over its steps: pages (HTML) with looks and movements of their own (``.css``, ``.js``) and what all
-  pages that move share (``parts``); ``chips``, ``sparse`` and ``blocks`` make what they hold fit;
-- ``confusion``: which classes a classifier takes for which (SVG); ``mistakes``: its surest wrong answers, images as a
-  picture (SVG), texts as a page (HTML);
-- ``patches``: an image as the patches and tokens that a vision Transformer sees, and feature maps (SVG);
-- ``figures``: pictures for papers and lessons (SVG); ``convert`` makes PNG and PDF of any SVG, with ``lowered`` (its
-  style applied), ``pdf`` and ``fonts``;
-- ``draw``: what of these a run's folder or an evaluation gives, written to files;
-- ``svg``, ``page``, ``raster``, ``text``: what the pictures, the pages, the images in them and the texts share.
+    inspect/            ``heedful.inspect``: a model run under probes, and its views (this folder alone imports models)
+    figures/            pictures for papers and lessons (SVG)
+    map_data            attention maps: weights checked, windows and overviews, pieces merged to words
+    attention_html      the page of attention maps          attention_picture  one map as SVG
+    steps_html          the page of generated text          lens_html          the page of the logit lens
+    image_html          the page of an image's patches      watch_html         the page of attention over a run
+    runs_html           the page of ``heedful watch``       page               the frame and data of all pages
+    curve               loss curves (SVG)                   confusion, mistakes  a classifier's errors
+    patches             patches and feature maps (SVG)      run_figures        figures of a run folder, as files
+    svg, text, raster   shared parts of pictures, texts, images
+    convert             SVG to PNG and PDF, with pdf, fonts and inline_style
 
-Everything takes plain lists or arrays and gives a ``str`` (but ``draw``, which takes what a task measured and writes
-files). Nothing here imports torch or knows a model.
+Style and script of a page are the ``.css`` and ``.js`` files beside it. Functions take plain lists or arrays and return
+``str``; outside ``inspect/`` nothing imports torch or knows a model. To add a page, write it over ``page``.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ SECTIONS = {"heads": HEADS, "model": MODEL, "matrix": MATRIX}
 
 
 def attention_page(maps: Maps | Sequence[Maps], *, title: str, view: View = "heads", limit: int = LIMIT) -> str:
-    """A self-contained HTML page of attention weights, to be opened from disk.
+    """Returns a self-contained HTML page of attention weights, to be opened from disk.
 
     It has three sections, of which ``view`` comes first: *heads*, the pieces with a line from each to what it looks at,
     as thick as the weight (short texts as two rows, longer ones as two columns); *model*, a small map of every layer
@@ -111,7 +111,7 @@ the view.</p>
 
 
 def _facts(maps: Maps) -> dict[str, Any]:
-    """All that the page holds of one group but its weights."""
+    """Returns all that the page holds of one group but its weights."""
     (first, end), (left, right) = maps.rows, maps.columns
     end, right = min(end, first + SIDE), min(right, left + SIDE)
     sides = {
@@ -136,7 +136,7 @@ def _facts(maps: Maps) -> dict[str, Any]:
 
 
 def packed(weights: Array) -> tuple[int, str]:
-    """The bits a weight takes, and the weights of [0, 1] in the array's order, deflated, in base64.
+    """Returns the bits a weight takes, and the weights of [0, 1] in the array's order, deflated, in base64.
 
     16 bits hold ``round(65535 w)``, within 0.0008 percentage points of ``w``. 8 bits hold ``round(255 √w)``: the error
     is at most 0.4 √w percentage points, so that the small weights of a long text are not all zero.
@@ -178,7 +178,7 @@ def fitted(maps: Maps, room: int) -> tuple[Maps, int, str]:
 
 
 def _smaller(rows: int, columns: int, area: int) -> tuple[int, int]:
-    """A window of at most ``area`` weights: square where both sides are long, else the longer side is cut."""
+    """Returns a window of at most ``area`` weights: square where both sides are long, else the longer side is cut."""
     side = math.isqrt(max(1, area))
     if min(rows, columns) >= side:
         return side, side
@@ -194,7 +194,7 @@ def _under_overview(maps: Maps) -> Maps:
 
 
 def _windowed(maps: Maps, rows: int, columns: int) -> Maps:
-    """The first ``rows`` × ``columns`` weights of the window, and a note of it."""
+    """Returns the first ``rows`` × ``columns`` weights of the window, and a note of it."""
     top, left = maps.rows[0], maps.columns[0]
     note = (
         f"To keep this page small, it shows queries {top}:{top + rows} of {len(maps.queries):,} and keys"
@@ -210,7 +210,7 @@ def _windowed(maps: Maps, rows: int, columns: int) -> Maps:
 
 
 def overviewed(maps: Maps) -> dict[str, Any] | None:
-    """What a page holds of the overview: blocks' limits and first pieces, and their shares in 8 bits as in ``packed``.
+    """Returns the page's overview: blocks' limits and first pieces, and their shares in 8 bits as in ``packed``.
 
     A block's *share* is what its queries give, in the mean, to all of its keys together: mean weight × number of keys.
     """

@@ -1,4 +1,4 @@
-"""Which classes a classifier takes for which: the confusion matrix as SVG."""
+"""Confusion matrix of a classifier, as SVG."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STYLE = """
 
 
 def confusion_svg(labels: Sequence[str], counts: Sequence[Sequence[int]], title: str) -> str:
-    """The confusion matrix: a row for each true class, a column for each that was said.
+    """Returns the confusion matrix: a row for each true class, a column for each that was said.
 
     A cell holds its count, and its shade grows with the root of its share of the row, so that rare confusions are
     seen; right answers (the diagonal) are framed and have another hue. At a row's end stands the class's recall, under
@@ -129,7 +129,7 @@ def _draw(names: list[str], matrix: Counts, shown: list[int], title: str, notes:
 
 
 def _cell(x: float, y: float, side: float, count: int, row: int, own: bool) -> str:
-    """A count: an empty box, its share of the row as the shade, the number, and a frame for right answers."""
+    """Returns a count: an empty box, its share of the row as the shade, the number, and a frame for right answers."""
     box = f'x="{x + 1:.1f}" y="{y + 1:.1f}" width="{side - 2:.1f}" height="{side - 2:.1f}" rx="3"'
     shade = math.sqrt(count / row) if row else 0.0
     parts = [f'<rect class="chip" {box}/>']
@@ -144,7 +144,7 @@ def _cell(x: float, y: float, side: float, count: int, row: int, own: bool) -> s
 
 
 def _legend(x: float, y: float) -> list[str]:
-    """What the shades say, of wrong and of right answers."""
+    """Returns the legend of the shades, for wrong and for right predictions."""
     parts = [label("share of the row", x, y + 11, "head")]
     x += width("share of the row", 12) + 12
     for share in LEGEND:

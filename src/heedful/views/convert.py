@@ -18,7 +18,7 @@ SCALE = 3.0  # pixels of a PNG for one of the picture: 288 to the inch
 
 
 def write(svg: str, path: str | os.PathLike[str], *, scale: float = SCALE) -> Path:
-    """Write a picture to ``path``, in the format that its suffix names, whole or not at all.
+    """Writes a picture to ``path``, in the format that its suffix names, whole or not at all.
 
     - ``.svg``: as it is, in light and dark;
     - ``.png``: in its light form, ``scale`` pixels for one of the picture;
@@ -37,12 +37,12 @@ def write(svg: str, path: str | os.PathLike[str], *, scale: float = SCALE) -> Pa
 
 
 def png(svg: str, *, scale: float = SCALE) -> bytes:
-    """The picture as PNG, in its light form, ``scale`` pixels for one of the picture."""
+    """Returns the picture as PNG, in its light form, ``scale`` pixels for one of the picture."""
     return _rendered(ET.tostring(_complete(svg), encoding="unicode"), scale)
 
 
 def pdf(svg: str) -> bytes:
-    """The picture as one page of PDF, in its light form; its text can be searched and copied.
+    """Returns the picture as one page of PDF, in its light form; its text can be searched and copied.
 
     What needs shaping or other than TrueType outlines (Arabic, Devanagari, most fonts for Chinese) is a picture of its
     own, 600 dots to the inch, and cannot be searched. The same picture gives the same bytes.
@@ -57,7 +57,7 @@ def pdf(svg: str) -> bytes:
 
 
 def _complete(svg: str) -> ET.Element:
-    """The picture with its style applied, and with a line more where characters of it cannot be drawn here."""
+    """Returns the picture with its style applied, and with a line more where characters of it cannot be drawn here."""
     root = lowered(svg)
     gone = fonts.missing("".join(text for element in root.iter(NAME + "text") for text in element.itertext()))
     if not gone:

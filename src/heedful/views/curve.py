@@ -49,7 +49,7 @@ MARKS = ("", "circle", "square", "diamond")  # by style: mark and dash tell line
 
 
 def loss_curve(points: Iterable[Mapping[str, float]], title: str, *, metric: str | None = None) -> str:
-    """The curve of a run from the lines of its ``metrics.jsonl``, as SVG.
+    """Returns the curve of a run from the lines of its ``metrics.jsonl``, as SVG.
 
     The upper panel holds ``loss`` (training) and ``valid_loss`` against ``step``, on a logarithmic axis where the
     largest is over 20 times the smallest; the lower one, where the lines have it, a validation metric.
@@ -181,7 +181,7 @@ def _panel(lines: list[Line], name: str, scale: Scale, x_range: Point, top: floa
 
 
 def _names(ends: list[tuple[float, float, int, str]], floor: float) -> list[str]:
-    """The lines' names at their ends, from above to below; names that would touch or sink are pushed up."""
+    """Returns the lines' names at their ends, from above to below; names that would touch or sink are pushed up."""
     parts, limit = [], floor - 4
     for y, x, style, text in reversed(ends):
         limit = min(y, limit)
@@ -237,7 +237,7 @@ def _number(value: float) -> str:
 
 
 def _end(name: str, line: Sequence[Point]) -> str:
-    """A line's name with its last finite value, as it stands at its end."""
+    """Returns a line's name with its last finite value, as it stands at its end."""
     last = [y for x, y in line if _finite((x, y))][-1:]
     return " ".join([name, *(f"{y:.4g}" if abs(y) < 1000 else f"{y:,.0f}" for y in last)])
 

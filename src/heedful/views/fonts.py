@@ -81,7 +81,7 @@ def files() -> dict[str, Path]:
 
 
 def brought() -> Path:
-    """The folder of the fonts that reportlab brings: a machine without any can write too."""
+    """Returns the folder of the fonts that reportlab brings: a machine without any can write too."""
     from importlib.util import find_spec
 
     spec = find_spec("reportlab")
@@ -90,7 +90,7 @@ def brought() -> Path:
 
 @cache
 def characters(path: Path) -> frozenset[int]:
-    """The code points that a font file has: its ``cmap`` tables of formats 4 and 12 (OpenType 1.9)."""
+    """Returns the code points that a font file has: its ``cmap`` tables of formats 4 and 12 (OpenType 1.9)."""
     try:
         data = path.read_bytes()
         start = struct.unpack(">I", data[12:16])[0] if data[:4] == b"ttcf" else 0
@@ -132,13 +132,13 @@ def _mapped(data: bytes, at: int) -> set[int]:
 
 
 def embeddable(path: Path) -> bool:
-    """Whether the outlines are TrueType's, the only ones that reportlab embeds; not those of a collection."""
+    """Returns whether the outlines are TrueType's, the only ones that reportlab embeds; not those of a collection."""
     with path.open("rb") as file:
         return file.read(4) in (b"\x00\x01\x00\x00", b"true")
 
 
 def chosen(character: str, bold: bool) -> Path | None:
-    """The embeddable font that draws ``character``: of the known families, else any; None where none has it."""
+    """Returns the embeddable font that draws ``character``: of the known families, else any; None where none has it."""
     known = [files()[pair[bold]] for pair in FACES if pair[bold] in files()]
     plain = [files()[pair[0]] for pair in FACES if pair[0] in files()]
     return next((path for path in (*known, *plain, *_others()) if ord(character) in characters(path)), None)
@@ -155,7 +155,7 @@ def runs(text: str, bold: bool) -> list[tuple[Path | None, str]]:
 
 
 def missing(text: str) -> list[str]:
-    """The characters of ``text`` that no font of this machine has, each once."""
+    """Returns the characters of ``text`` that no font of this machine has, each once."""
     return [one for one in dict.fromkeys(text) if not one.isspace() and not _has(ord(one))]
 
 

@@ -1,4 +1,4 @@
-"""An image as a vision Transformer sees it, to explore: a page (HTML)."""
+"""The page (HTML) of an image, its patches and their attention, and the reduction of weights to fit it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ImageMaps:
 
 
 def image_page(image: ImageMaps, *, title: str, most: int = MOST) -> str:
-    """A self-contained HTML page of an image, its patches and what they look at, to be opened from disk.
+    """Returns a self-contained HTML page of an image, its patches and what they look at, to be opened from disk.
 
     On the left the image: a patch, or a token before the patches such as the class token, that is pointed at, clicked
     or moved to with the arrow keys fades the patches it does not look at, in the chosen layer, by one head or the mean
@@ -164,13 +164,13 @@ def _facts(image: ImageMaps, chosen: PagePlan) -> dict[str, Any]:
 
 
 def _limits(count: int, block: int) -> list[float]:
-    """Where blocks begin and end along a side of ``count`` patches, as shares of it."""
+    """Returns the limits of blocks along a side of ``count`` patches, as shares of it."""
     return [*(start / count for start in range(0, count, block)), 1.0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PagePlan:
-    """What a page keeps of (L, H, N, N) weights beside the mean of heads and the rows of tokens that are no patches."""
+    """Reduction of (L, H, N, N) weights to fit a page; the mean of heads and rows of other tokens always stay."""
 
     block: int = 1  # patches a side of what is drawn as one patch
     bits: int = 8  # of a weight that a single head gives from a patch; 0 where these are left out
@@ -184,7 +184,7 @@ class PagePlan:
         return 4 * (exact + alone) // 3
 
     def told(self, heads: int) -> str:
-        """What is not as the model had it, in sentences."""
+        """Describes the reduction in sentences."""
         told = ["Weights are kept in 8 bits: within 0.2 % of the largest in their row."]
         if self.bits == 4:
             told.append("Those of single heads from patches are kept in 4 bits, within 7 %, to keep this page small.")
@@ -196,7 +196,7 @@ class PagePlan:
 
 
 def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], most: int) -> PagePlan:
-    """The plan that gives up least and stays within ``most`` bytes, or the smallest there is.
+    """Returns the plan that gives up least and stays within ``most`` bytes, or the smallest there is.
 
     >>> plan(12, 12, 1, (14, 14), 4_700_000)
     PagePlan(block=1, bits=4)
@@ -234,7 +234,7 @@ def membership(prefix: int, grid: tuple[int, int], block: int) -> Array:
 
 
 def kept(weights: Array, prefix: int, grid: tuple[int, int], chosen: PagePlan) -> dict[str, Any]:
-    """What the page holds of (L, H, N, N) weights, each part as ``scaled``.
+    """Returns the page's part of (L, H, N, N) weights, each as ``scaled``.
 
     ``mean`` is the mean of heads, with a last row for the mean over patches (L, N + 1, N); ``tokens`` are single heads'
     rows of the tokens before the patches, and that last row (L, H, P + 1, N); ``heads`` their rows of patches

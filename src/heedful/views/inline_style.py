@@ -19,7 +19,7 @@ SELECTOR = re.compile(r"([a-zA-Z]*|\*)((?:\.[\w-]+)*)")
 
 
 def lowered(svg: str) -> ET.Element:
-    """The picture as a tree in which every element has the attributes that the style sheet gives it.
+    """Returns the picture as a tree in which every element has the attributes that the style sheet gives it.
 
     Only the light form is kept: rules under ``@media`` for dark screens are dropped, as paper is white. Known are
     selectors by element and by class (``text``, ``.cell``, ``rect.cell``), alone or in a list.
@@ -52,7 +52,7 @@ def lowered(svg: str) -> ET.Element:
 
 
 def parsed(sheet: str, before: int = 0) -> Rules:
-    """The rules of a style sheet for light surroundings, with their weights (classes, elements, order)."""
+    """Returns the rules of a style sheet for light surroundings, with their weights (classes, elements, order)."""
     sheet = re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL)
     sheet = re.sub(r"@media\s*\(\s*prefers-color-scheme\s*:\s*dark\s*\)\s*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", "", sheet)
     if "@" in sheet or "var(" in sheet:
@@ -77,7 +77,7 @@ def _properties(body: str) -> dict[str, str]:
 
 
 def steps(path: str) -> list[tuple[str, tuple[float, ...]]]:
-    """A path's ``d`` as the calls of reportlab's path: ``moveTo``, ``lineTo``, ``curveTo``, ``close``.
+    """Returns a path's ``d`` as the calls of reportlab's path: ``moveTo``, ``lineTo``, ``curveTo``, ``close``.
 
     Known are M, L, H, V, C, Q and Z, relative ones too; others are refused.
 
@@ -119,5 +119,5 @@ def steps(path: str) -> list[tuple[str, tuple[float, ...]]]:
 
 
 def numbers(text: str) -> list[float]:
-    """The numbers in an attribute, with whatever stands between them."""
+    """Returns the numbers in an attribute, with whatever stands between them."""
     return [float(number) for number in re.findall(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", text)]

@@ -17,7 +17,7 @@ FEW = 3  # candidates of a cell that are kept when a page grows too large
 
 @dataclass(frozen=True, kw_only=True)
 class Lens:
-    """What the final norm and head make of the stream after each of L layers, at each of T positions.
+    """Logit lens: the final norm and head applied to the stream after each of L layers, at each of T positions.
 
     Args:
         pieces: the T pieces that were read.
@@ -55,7 +55,7 @@ class Lens:
 
 
 def lens_page(lens: Lens, *, title: str, most: int = MOST) -> str:
-    """A self-contained HTML page of the logit lens (nostalgebraist, 2020), to be opened from disk.
+    """Returns a self-contained HTML page of the logit lens (nostalgebraist, 2020), to be opened from disk.
 
     A table with a row a layer and a column a position. A cell holds the likeliest next piece after that layer, shaded
     by its probability, which it tells in %. The *final* piece of a position is the last layer's likeliest; the first
@@ -111,7 +111,7 @@ within 0.001 percentage points; ␣ is the space before a word. {notes}</p>
 
 
 def _fitted(lens: Lens, most: int) -> tuple[dict[str, Any], str]:
-    """The page's facts in at most ``most`` bytes, and what was left out for it."""
+    """Returns the page's facts in at most ``most`` bytes, and what was left out for it."""
     positions, candidates = len(lens.pieces), max(len(cell) for row in lens.top for cell in row)
     told = ""
     while True:

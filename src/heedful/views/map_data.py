@@ -63,7 +63,7 @@ def as_array(weights: Any) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def starts(pieces: Sequence[str]) -> list[bool]:
-    """Which pieces begin a word: those with a leading space, marks such as ``</s>``, and what follows a mark.
+    """Returns for each piece whether it begins a word: a leading space, a mark such as ``</s>``, or after a mark.
 
     Where no piece after the first has a leading space (single words, scripts without spaces) every piece is a word.
     """
@@ -99,7 +99,7 @@ def _joined(pieces: Sequence[str], first: Any) -> list[str]:
 
 
 def clearest(weights: Weights) -> int:
-    """The layer of (L, H, T, S) whose head average says most about which target piece is looking from where.
+    """Returns the layer of (L, H, T, S) whose head average says most about which target piece is looking from where.
 
     That is the mutual information ``1/T Σ_t Σ_s p(s|t) log(p(s|t) / p(s))`` of each layer's rows: nothing for rows
     that are all alike (uniform ones, or all at the end mark), ``log T`` for a clean alignment.
@@ -161,7 +161,7 @@ class Maps:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
     ) -> Maps:
-        """The whole text as window; layers and heads are numbered from 0 unless given.
+        """Returns the whole text as window; layers and heads are numbered from 0 unless given.
 
         >>> maps = Maps.of("self-attention", ["a", " b"], ["a", " b"], [[[[1, 0], [0.25, 0.75]]]])
         >>> maps.weights.shape, maps.rows, maps.whole, maps.same
@@ -220,12 +220,12 @@ class Maps:
 
     @property
     def same(self) -> bool:
-        """Whether the two texts are one: self-attention."""
+        """True if the two texts are one: self-attention."""
         return self.queries == self.keys
 
     @property
     def whole(self) -> bool:
-        """Whether the window is all there is."""
+        """True if the window is all there is."""
         return self.rows == (0, len(self.queries)) and self.columns == (0, len(self.keys))
 
     def map(self, layer: int, head: int | None = None) -> Array:
@@ -240,7 +240,7 @@ class Maps:
 
 
 def edges(length: int, parts: int) -> list[int]:
-    """Where ``parts`` blocks of a text of ``length`` pieces begin, and its end: ``⌊i · length / parts⌋``.
+    """Returns the limits of ``parts`` blocks of ``length`` pieces, the end included: ``⌊i · length / parts⌋``.
 
     >>> edges(10, 4)
     [0, 2, 5, 7, 10]
@@ -249,7 +249,7 @@ def edges(length: int, parts: int) -> list[int]:
 
 
 def block_means(weights: Array, rows: int, columns: int) -> Array:
-    """The mean weight in each of ``rows`` × ``columns`` blocks of the last two axes, cut at ``edges``.
+    """Returns the mean weight in each of ``rows`` × ``columns`` blocks of the last two axes, cut at ``edges``.
 
     >>> block_means(np.array([[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]), 1, 2)
     array([[0.5, 0. ]])

@@ -90,7 +90,7 @@ def mistakes_svg(mistakes: Sequence[Mistake], title: str, total: int | None = No
 
 
 def _tile(pixels: raster.Pixels, x: float, y: float, name: str) -> str:
-    """An image in the middle of its square, with the ground of a tile where it does not reach."""
+    """Returns an image in the middle of its square, with the ground of a tile where it does not reach."""
     high, wide = pixels.shape[:2]
     scale = TILE / max(high, wide)
     scale = int(scale) if scale >= 2 else scale

@@ -18,7 +18,7 @@ from heedful.views.text import escaped, visible
 def page(
     title: str, body: str, style: str = "", script: str = "", *, images: bool = False, fetches: bool = False
 ) -> str:
-    """A whole page under a heading, ``title``; ``body`` is HTML, ``style`` goes after ``page.css``.
+    """Returns a whole page under a heading, ``title``; ``body`` is HTML, ``style`` goes after ``page.css``.
 
     ``images`` lets images be shown that lie in the page itself (``data:`` addresses); ``fetches`` lets its script ask
     the server that it came from, and no other.
@@ -49,12 +49,12 @@ def page(
 
 @cache
 def asset(name: str) -> str:
-    """A file that lies beside this one."""
+    """Returns a file that lies beside this one."""
     return files("heedful.views").joinpath(name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:
-    """What a Content-Security-Policy calls an inline style or script: nothing else may run on the page."""
+    """Returns the Content-Security-Policy source of an inline style or script: nothing else may run on the page."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -63,7 +63,7 @@ MOST = 4_500_000  # bytes of data in a page, which itself stays under 5 MB
 
 
 def data(facts: Any) -> str:
-    """The element that holds a page's facts. Nothing in it can end it: ``<`` is written as an escape."""
+    """Returns the element that holds a page's facts. Nothing in it can end it: ``<`` is written as an escape."""
     text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="data">{text}</script>'
 

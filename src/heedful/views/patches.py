@@ -1,4 +1,4 @@
-"""What a vision Transformer sees: an image's patches as a grid and as a row of tokens, and feature maps, as SVG."""
+"""Patches of an image as a grid and as a row of tokens, and feature maps, as SVG."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RAMP = ((23, 21, 48), (44, 42, 128), (103, 52, 142), (178, 62, 104), (232, 110, 
 
 
 def patch_grid_svg(pixels: Any, patch: int, title: str) -> str:
-    """An image cut into the patches that become tokens, with gaps between them and the numbers of some.
+    """Returns an image cut into the patches that become tokens, with gaps between them and the numbers of some.
 
     Patches are numbered from 1, row by row, as their tokens are (0 is the class token).
 
@@ -67,7 +67,7 @@ def patch_grid_svg(pixels: Any, patch: int, title: str) -> str:
 
 
 def strip_svg(pixels: Any, patch: int, title: str) -> str:
-    """The row of tokens that an image becomes: a box for the class token, then all its patches, row by row.
+    """Returns the row of tokens that an image becomes: a box for the class token, then all its patches, row by row.
 
     The row is broken where it would leave the page; before each line stands the number of its first token. Arguments
     and errors as of ``patch_grid_svg``.
@@ -149,7 +149,7 @@ def _maps(maps: Any) -> NDArray[np.float64]:
 
 
 def _cut(pixels: Any, patch: int) -> tuple[raster.Pixels, int, int]:
-    """The pixels, and how many rows and columns of patches they hold."""
+    """Returns the pixels, and how many rows and columns of patches they hold."""
     array = raster.checked(pixels)
     high, wide = array.shape[:2]
     if patch < 1 or high % patch or wide % patch:
@@ -169,7 +169,7 @@ def _counted(pixels: raster.Pixels, patch: int) -> str:
 
 
 def _whole(pixels: raster.Pixels, patch: int) -> tuple[str, str]:
-    """The image, kept for ``_piece`` and not drawn, one unit of length a patch; and the name it is used by.
+    """Returns the image, kept for ``_piece`` and not drawn, one unit of length a patch; and the name it is used by.
 
     The name is made of the image, so that several pictures may stand on one page.
     """

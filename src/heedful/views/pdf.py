@@ -239,7 +239,7 @@ def _colour(text: str) -> Any:
 
 
 def _shaped(character: str) -> bool:
-    """Whether a character's look depends on its neighbours, or its text does not run from left to right."""
+    """Returns whether a character's look depends on its neighbours, or its text does not run from left to right."""
     return unicodedata.bidirectional(character) in ("R", "AL") or unicodedata.category(character) in ("Mn", "Mc", "Cf")
 
 

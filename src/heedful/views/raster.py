@@ -27,12 +27,12 @@ def checked(pixels: Any, what: str = "an image") -> Pixels:
 
 
 def crisp(pixels: Pixels) -> bool:
-    """Whether an image has so few pixels that each is to be seen."""
+    """Returns whether an image has so few pixels that each is to be seen."""
     return max(pixels.shape[:2]) <= FEW
 
 
 def embedded(pixels: Pixels, most: int) -> str:
-    """A ``data:`` address that holds the image itself.
+    """Returns a ``data:`` address that holds the image itself.
 
     Few pixels are kept as they are, as PNG. More are scaled down to ``most`` a side, and become PNG or JPEG, whichever
     is shorter: drawings the one, photographs the other.

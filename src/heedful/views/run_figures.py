@@ -1,4 +1,4 @@
-"""The pictures of a run's folder: its curve, from what its log holds, and what a classifier got wrong."""
+"""Figures of a run folder or an evaluation, as files: loss curve, confusion matrix, mistakes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANSWERS = {
 
 
 def draw_run(folder: str | os.PathLike[str], metric: str | None = None) -> Path | None:
-    """Write ``curve.svg`` of the ``metrics.jsonl`` in ``folder``; None where nothing was logged yet.
+    """Writes ``curve.svg`` of the ``metrics.jsonl`` in ``folder``; None where nothing was logged yet.
 
     ``metric``, such as ``"valid_accuracy"``, is what the lower panel shows; by default see ``curve.chief``.
     """
@@ -40,7 +40,7 @@ def draw_run(folder: str | os.PathLike[str], metric: str | None = None) -> Path 
 
 
 def _lines(log: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a log; lines that hold none are passed over, as ``heedful watch`` does."""
+    """Returns the objects of a log; lines that hold none are passed over, as ``heedful watch`` does."""
     for text in log.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(HeedfulError):
             if isinstance(line := parse_json(text, log, "remove the line"), dict):
@@ -48,7 +48,7 @@ def _lines(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def draw_report(folder: str | os.PathLike[str], measured: Measured, rows: Sequence[Row]) -> list[Path]:
-    """Write what ``measured`` holds that can be looked at, and give the paths; nothing where it holds nothing such.
+    """Writes what ``measured`` holds that can be looked at, and give the paths; nothing where it holds nothing such.
 
     - ``confusion.svg`` where it has a ``"confusion"``;
     - where it has ``"mistakes"``, ``mistakes.svg`` of images, ``mistakes.html`` of texts.
@@ -74,7 +74,7 @@ def draw_report(folder: str | os.PathLike[str], measured: Measured, rows: Sequen
 
 
 def _mistake(one: dict[str, Any], row: Row) -> Mistake:
-    """A mistake with the whole of what was asked, which the details only name."""
+    """Returns a mistake with the whole of what was asked, which the details only name."""
     if "image" in row.values:
         asked = row.values["image"].pixels()
     else:
@@ -84,5 +84,5 @@ def _mistake(one: dict[str, Any], row: Row) -> Mistake:
 
 
 def _labels(answer: str | Sequence[str]) -> str:
-    """A label, or of several their names; none is "none"."""
+    """Returns a label, or of several their names; none is "none"."""
     return answer if isinstance(answer, str) else ", ".join(answer) or "none"

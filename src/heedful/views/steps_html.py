@@ -1,4 +1,4 @@
-"""Generated text, step by step: what each token looked at, and what nearly stood in its place. A page (HTML)."""
+"""The page (HTML) of generated text, step by step: attention of each token, and its likely alternatives."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Steps:
 
 
 def steps_page(steps: Steps, *, title: str, most: int = MOST) -> str:
-    """A self-contained HTML page that steps through a generated text, to be opened from disk.
+    """Returns a self-contained HTML page that steps through a generated text, to be opened from disk.
 
     A generated token that is clicked, or come to with the arrow keys or the play button, shows what it looked at when
     it was chosen (the text's tokens are shaded by their weights, in the chosen layer, by one head or the mean of
@@ -164,7 +164,7 @@ def _likely(steps: Steps, most: int) -> dict[str, Any]:
 
 
 def _look(maps: Maps, text: Text, room: int) -> tuple[dict[str, Any] | None, str]:
-    """What the page holds of one map (None where its window lies beyond the texts), and what was left out."""
+    """Returns the page's data of one map (None if its window lies beyond the texts), and a note on what is left out."""
     (top, bottom), (left, right) = maps.rows, maps.columns
     bottom, right = min(bottom, STEPS), min(right, text.count)
     if bottom <= top or right <= left:
@@ -205,12 +205,12 @@ class Text:
     firsts: list[int]
 
     def ends(self) -> list[int]:
-        """Where its chips end."""
+        """Returns the end of each chip."""
         return [*self.firsts[1:], self.count]
 
 
 def texts(prompt: Sequence[str], made: Sequence[str], maps: Sequence[Maps]) -> tuple[list[str], list[Text]]:
-    """The texts as HTML, and of each map the text that its keys are.
+    """Returns the texts as HTML, and of each map the text that its keys are.
 
     That is the main one (prompt and generated tokens) where the keys begin as it does, else one of their own.
     """
@@ -229,19 +229,19 @@ def texts(prompt: Sequence[str], made: Sequence[str], maps: Sequence[Maps]) -> t
 
 
 def apart(prompt: Sequence[str], maps: Sequence[Maps]) -> bool:
-    """Whether the prompt is a source, and not a text that is gone on with: then it is all there is to look at."""
+    """Returns whether the prompt is a source text, not the beginning of the generated text."""
     return any(len(one.keys) == len(prompt) for one in maps)
 
 
 def _shortened(count: int) -> list[int]:
-    """Where chips begin: one a piece, but one for all between the beginning and the end of a long text."""
+    """Returns the first piece of each chip: a chip per piece, but one for the whole middle of a long text."""
     if count <= LONG_TEXT:
         return list(range(count))
     return [*range(BEGINNING + 1), *range(count - LONG_TEXT + BEGINNING + 1, count)]
 
 
 def _html(name: str, pieces: Sequence[str], text: Text, prompt: int, apart: bool = False) -> str:
-    """A text as chips; those from ``prompt`` on are the steps, and buttons. Pieces of a word stand together.
+    """Returns a text as chips; those from ``prompt`` on are the steps, and buttons. Pieces of a word stand together.
 
     ``apart`` puts the steps on a line of their own.
     """
@@ -268,14 +268,14 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """What is kept of (L, H, t, s) weights beside the mean of heads."""
+    """Reduction of (L, H, t, s) weights to fit a page, beside the mean of heads."""
 
     alone: bool  # single heads, not only their mean
     most: int  # weights of a row; s keeps them all
     steps: int  # queries, from the first
 
     def told(self, heads: int, steps: int, keys: int) -> str:
-        """What is left out, in sentences."""
+        """Describes in sentences what is left out."""
         told = []
         if self.most < keys:
             told.append(f"Of each row the {self.most} largest weights are kept; “all others” is the sum of the rest.")
@@ -287,7 +287,7 @@ class Cut:
 
 
 def cut(shape: tuple[int, int, int, int], room: int) -> Cut:
-    """The cut of weights of this shape that gives up least and stays within ``room`` bytes of a page.
+    """Returns the cut of weights of this shape that gives up least and stays within ``room`` bytes of a page.
 
     >>> cut((12, 12, 500, 510), 4_000_000)
     Cut(alone=True, most=11, steps=500)

@@ -1,4 +1,4 @@
-"""What our pictures have in common: their frame, their name for people who do not see them, light and dark."""
+"""Shared parts of SVG pictures: frame, accessible name, light and dark styles, labels and lines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def document(size: tuple[float, float], title: str, description: str, style: str
 
 
 def label(text: str, x: float, y: float, kind: str, anchor: str = "start", more: str = "") -> str:
-    """A text whose baseline begins (or with ``anchor`` is centred, or ends) at (x, y)."""
+    """Returns a text whose baseline begins (or with ``anchor`` is centred, or ends) at (x, y)."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escaped(text)}</text>'
 
 

@@ -14,7 +14,7 @@ def escaped(text: str) -> str:
 
 
 def width(text: str, size: float, bold: bool = False) -> float:
-    """The estimated width of ``text`` in a proportional sans-serif font of ``size`` pixels, in pixels.
+    """Returns the estimated width of ``text`` in a proportional sans-serif font of ``size`` pixels, in pixels.
 
     SVG has no layout, so boxes are sized by this: wide East Asian characters take 1 em, capitals, digits and signs
     such as × more than most others (0.57), narrow ones less, marks that combine with their neighbour none.

@@ -1,4 +1,4 @@
-"""What a model looked at in fixed inputs while it learned: a page (HTML) with a slider over the steps of a run."""
+"""The page (HTML) of a run's attention to fixed inputs, with a slider over its training steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STORED = 512  # pixels a side of an image as it is stored
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
-    """One look at all inputs.
+    """Attention to all inputs at one training step.
 
     Attributes:
         step: of the run; 0 is the model before training.
@@ -41,7 +41,7 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WatchHistory:
-    """A run's looks.
+    """Attention to fixed inputs over the steps of a run.
 
     Attributes:
         inputs: their texts, or the names of image files.
@@ -67,7 +67,7 @@ class WatchHistory:
 
 
 def watch_page(watched: WatchHistory, *, title: str) -> str:
-    """A self-contained HTML page of what a model looked at while it learned, to be opened from disk.
+    """Returns a self-contained HTML page of what a model looked at while it learned, to be opened from disk.
 
     A slider runs over the steps whose looks were kept, under the curve of the run's metric and that of how sharp the
     chosen head is: the mean over its queries of the largest weight. Below stand the weights of the chosen layer and
@@ -130,7 +130,7 @@ mean over the queries of the map.</p>
 
 
 def _named(text: str, image: bool) -> str:
-    """An input in a list of them: a text and its target, or the name of a file and its folder's."""
+    """Returns an input in a list of them: a text and its target, or the name of a file and its folder's."""
     return piece(str(Path(*Path(text).parts[-2:])) if image else text.replace("\t", " → "))
 
 
@@ -155,7 +155,7 @@ def _image(pixels: Array, grid: tuple[int, int]) -> dict[str, Any]:
 
 
 def draw_watch(folder: str | os.PathLike[str]) -> Path:
-    """Write ``watch.html`` of the ``watch.jsonl`` in ``folder``, and give its path."""
+    """Writes ``watch.html`` from the ``watch.jsonl`` in ``folder``, and returns its path."""
     folder = Path(folder)
     name = folder.resolve().name
     return write(
@@ -164,7 +164,7 @@ def draw_watch(folder: str | os.PathLike[str]) -> Path:
 
 
 def read_watch(path: Path) -> WatchHistory:
-    """What ``heedful train --training.watch`` kept; raises ``HeedfulError`` where the file is none of its own."""
+    """Reads ``watch.jsonl`` of ``--training.watch``; raises ``HeedfulError`` where it is not such a file."""
     try:
         head, *lines = (parse_json(line, path, "remove it") for line in path.read_text(encoding="utf-8").splitlines())
         inputs = [one["text"] for one in head["inputs"]]

@@ -39,20 +39,20 @@ class OwnLayout(ModelType):
         return OWN_ARCHITECTURE
 
     def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
-        """The configuration, written by ``to_dict``."""
+        """Returns the configuration, written by ``to_dict``."""
         labels, ids = ("id2label", "label2id", "problem_type"), ("bos_token_id", "eos_token_id", "pad_token_id")
         beside = ("model_type", "dtype", *labels, *ids, "decoder_start_token_id")
         ours = {k: v for k, v in theirs.items() if k not in beside}
         return Config.from_dict(ours)  # type: ignore[return-value]  # only models are saved
 
     def tensors_in(self, stored: Tensors, architecture: Architecture, head: bool = True) -> Tensors:
-        """All of them."""
+        """Returns all of them."""
         made = dict(stored)
         stored.clear()
         return made
 
     def tensors_out(self, ours: Tensors, architecture: Architecture) -> Tensors:
-        """All of them."""
+        """Returns all of them."""
         return ours
 
 

@@ -1,4 +1,4 @@
-"""What the figures share: their frame with its notes, cells by shade, numbers on them, names of rows and columns.
+"""Shared parts of figures: frame with notes, shaded cells, their numbers, names of rows and columns.
 
 A figure is drawn from (0, 0) in its own coordinates; ``figure`` puts it under the title and the notes.
 """
@@ -144,17 +144,17 @@ def _short(value: float) -> str:
 
 
 def number(text: str, share: float, x: float, y: float, negative: bool = False) -> str:
-    """A number in the middle of a cell at (x, y), in the ink that reads on a shade of ``share``."""
+    """Returns a number in the middle of a cell at (x, y), in the ink that reads on a shade of ``share``."""
     return label(text, x, y + 4, "number" + ink(share, negative), "middle")
 
 
 def down(names: Sequence[str], x: float, tops: Sequence[float], most: float = 160) -> list[str]:
-    """Names of rows, ending at ``x``, with their middles at ``tops``; what is cut off is whole in its title."""
+    """Returns names of rows, ending at ``x``, with their middles at ``tops``; what is cut off is whole in its title."""
     return [_named(name, most, x, y + 4.5, "end") for name, y in zip(names, tops, strict=True)]
 
 
 def along(names: Sequence[str], middles: Sequence[float], y: float, step: float, most: float = 160) -> list[str]:
-    """Names of columns above ``y``: level where they fit into ``step`` pixels, else turned by 45 degrees."""
+    """Returns names of columns above ``y``: level where they fit into ``step`` pixels, else turned by 45 degrees."""
     if level(names, step):
         return [_named(name, most, x, y - 6, "middle") for name, x in zip(names, middles, strict=True)]
     return [
@@ -164,17 +164,17 @@ def along(names: Sequence[str], middles: Sequence[float], y: float, step: float,
 
 
 def level(names: Sequence[str], step: float) -> bool:
-    """Whether the names of columns need not be turned."""
+    """Returns whether the names of columns need not be turned."""
     return all(width(name, SIZE) <= step - 5 for name in names)
 
 
 def rise(names: Sequence[str], step: float, most: float = 160) -> float:
-    """How high the names of columns stand above them."""
+    """Returns the height of the turned column names."""
     return 20.0 if level(names, step) else 18 + 0.71 * max(width(cut(name, most, SIZE), SIZE) for name in names)
 
 
 def overhang(names: Sequence[str], middles: Sequence[float], step: float, most: float = 160) -> float:
-    """Where the last turned name ends."""
+    """Returns the right end of the last turned column name."""
     if level(names, step):
         return 0.0
     return max(x + 8 + 0.71 * width(cut(name, most, SIZE), SIZE) for name, x in zip(names, middles, strict=True))
@@ -187,12 +187,12 @@ def _named(name: str, most: float, x: float, y: float, anchor: str, more: str = 
 
 
 def widest(names: Sequence[str], most: float = 160) -> float:
-    """The width of the longest name, where none is wider than ``most``."""
+    """Returns the width of the longest name, where none is wider than ``most``."""
     return max(width(cut(name, most, SIZE), SIZE) for name in names)
 
 
 def scale(low: str, high: str, x: float, y: float, kind: str = "cell", wide: float = 120) -> list[str]:
-    """A legend: the shades from nothing to all, with what they stand for on the left and on the right."""
+    """Returns a legend: the shades from nothing to all, with what they stand for on the left and on the right."""
     x += width(low, 11) + 7
     steps = (np.arange(10) + 1)[None] / 10
     return [
@@ -203,7 +203,7 @@ def scale(low: str, high: str, x: float, y: float, kind: str = "cell", wide: flo
 
 
 def said(value: float, digits: int = 2) -> str:
-    """A number as short as it can be told: ``digits`` significant ones, a true minus sign, no ``-0``.
+    """Returns a number as short as it can be told: ``digits`` significant ones, a true minus sign, no ``-0``.
 
     >>> said(-0.0123), said(12345.6), said(0.0), said(0.98765, 3), said(2.4e-9)
     ('−0.012', '12,346', '0', '0.988', '2.4e−9')

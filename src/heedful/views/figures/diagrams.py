@@ -116,7 +116,7 @@ class Arrow:
 
 
 def flow(boxes: Mapping[str, Box], arrows: Sequence[Arrow], title: str = "", *, note: str = "") -> str:
-    """A small block diagram: boxes by name on a grid, and the arrows between them.
+    """Returns a small block diagram: boxes by name on a grid, and the arrows between them.
 
     Raises:
         HeedfulError: no box, or an arrow from or to one that is not there.

@@ -176,13 +176,13 @@ def _table(
 
 
 def _few(size: int, step: float) -> list[int]:
-    """Which of ``size`` names are written, ``step`` pixels from each other: all, or every so many."""
+    """Returns the indices of the names to write, ``step`` pixels apart: all of ``size``, or every n-th."""
     every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if n * step >= 15 and size / n <= NAMED)
     return list(range(0, size, every))
 
 
 def lens(lens: Lens, title: str = "") -> str:
-    """The logit lens (nostalgebraist, 2020): the likeliest next piece, layers down, positions across.
+    """Returns the logit lens (nostalgebraist, 2020): the likeliest next piece, layers down, positions across.
 
     A cell's shade is the piece's probability, which stands beneath it in %. ``◆`` marks the layer at which the piece
     that the last layer says is first the likeliest; where it is so again it stands in bold. The bottom line holds what

@@ -94,7 +94,7 @@ def _block_cells(weights: Values, first_row: int, first_column: int) -> tuple[li
 def _positions(
     row: int, rows: int, column: int, columns: int, at: tuple[float, float], size: tuple[float, float]
 ) -> list[str]:
-    """The first and last positions, and three between, along both sides of a map of blocks."""
+    """Returns the first and last positions, and three between, along both sides of a map of blocks."""
     (left, top), (wide, high) = at, size
     parts = []
     for share in (0, 0.25, 0.5, 0.75, 1):
@@ -108,7 +108,7 @@ def _positions(
 
 
 def _beside(maps: Maps, whole: Values, x: float) -> tuple[list[str], tuple[float, float]]:
-    """The overview at ``x``, with the window framed."""
+    """Returns the overview at ``x``, with the window framed."""
     total, across = len(maps.queries), len(maps.keys)
     means, peak = _lifted(whole)
     side = max(2, round(220 / max(whole.shape)))
@@ -180,7 +180,7 @@ def _lifted(means: Values) -> tuple[Values, float]:
 
 
 def _pieces(maps: Maps) -> tuple[list[str], list[str]]:
-    """The window's queries and keys as they are shown."""
+    """Returns the window's queries and keys as they are shown."""
     return [visible(p) for p in maps.queries[slice(*maps.rows)]], [visible(p) for p in maps.keys[slice(*maps.columns)]]
 
 
@@ -192,7 +192,7 @@ def _where(maps: Maps, layer: int, head: int | None) -> str:
 
 
 def span(maps: Maps) -> str:
-    """Which window is drawn, where it is not the whole."""
+    """Names the window that is drawn, if it is not the whole."""
     if maps.whole:
         return ""
     (top, bottom), (left, right) = maps.rows, maps.columns
@@ -200,7 +200,7 @@ def span(maps: Maps) -> str:
 
 
 def _most(maps: Maps, weights: Values) -> str:
-    """What each query attends to most, of the first forty."""
+    """Describes the strongest key of each of the first forty queries."""
     queries, keys = _pieces(maps)
     told = [
         f"{query}: {keys[int(row.argmax())]} {100 * row.max():.0f} %"

@@ -58,7 +58,7 @@ def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str
 
 
 def saliency(pieces: Sequence[str], values: Any, title: str = "", *, note: str = "") -> str:
-    """A text with what each piece counts for: a number beneath it, and its share of the largest size as shade.
+    """Returns a text with what each piece counts for: a number beneath it, and its share of the largest size as shade.
 
     A negative value has another colour and is underlined, so that it is told apart in grey.
 

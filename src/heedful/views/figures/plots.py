@@ -111,7 +111,7 @@ def _meets(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def mark(style: int, x: float, y: float) -> str:
-    """A point's mark by its group: circle, square, diamond, triangle, ring, cross."""
+    """Returns a point's mark by its group: circle, square, diamond, triangle, ring, cross."""
     shapes = (
         f'<circle class="f{style}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>',
         f'<rect class="f{style}" x="{x - 3.7:.1f}" y="{y - 3.7:.1f}" width="7.4" height="7.4"/>',

@@ -1,14 +1,14 @@
-"""Looking: a person's input, a model run over it under a probe, and what it did shown as a page or a picture.
+"""``heedful.inspect``: an input, a model run on it under probes, and the result as a page, a picture and data.
 
-    catalogue  the views, the models that have them, the options they take; no torch
-    request        what is asked, checked against them; no torch
-    opened    the model opened, with its tokenizers or its preparation of images
-    reading    texts and images as what the model is called with, and as pieces that people read
-    inspect    ``heedful.inspect``: all of it in one call
-    look       what comes out: page, picture, numbers
-    attention  heads, model, matrix: maps of any text, long ones through a window under an overview
-    steps, lens, image, gradient, embeddings, similarity, positions, filters, importance: a file a view
+    catalogue       the table of views: the models that have each, its options; no torch
+    request         a request, checked against the model's configuration; no torch
+    opened_model    the model, with its tokenizers or image preprocessing
+    model_input     an input as the arguments of the model's call, and as pieces for people
+    inspect         ``heedful.inspect``          result   page, picture and data
+    attention_view  heads, model, matrix         steps_view, lens_view, image_view   the views of these names
+    vector_views    embeddings, similarity, positions, filters
+    gradient_views  gradient, importance
 
-A view is a file with a function ``look(opened, request) -> Look`` and a line in the table of ``catalogue``. The numbers
-come from ``heedful.inspection``, the drawings from ``heedful.views``.
+To add a view, write a function ``(OpenedModel, Request) -> Look`` and a line in the table of ``catalogue``. Numbers
+come from ``heedful.inspection``, drawings from ``heedful.views``.
 """

@@ -1,4 +1,4 @@
-"""Attention maps of any input, by layer and head: short texts whole, long ones through a window under an overview.
+"""The views heads, model and matrix: attention maps of any input; long texts through a window under an overview.
 
 The weights come a few queries at a time (``heedful.inspection.observe``) and are put where they are shown, so that what
 is held at once is what is shown, at any length. Letters: L layers, H heads, T queries, S keys.
@@ -47,7 +47,7 @@ class AttentionGroup:
 
 
 def look(opened: OpenedModel, request: Request) -> Look:
-    """The maps of one input, drawn as ``request.view`` says."""
+    """Returns the maps of one input, drawn as ``request.view`` says."""
     reading = read(opened, request.inputs[0], request)
     shown = maps_of(opened, reading, request)
     title = f"{opened.name}: {reading.name}"
@@ -65,7 +65,7 @@ def look(opened: OpenedModel, request: Request) -> Look:
 
 
 def groups(opened: OpenedModel, reading: ModelInput, request: Request) -> list[AttentionGroup]:
-    """Every kind of attention of the model, cross-attention first: the layers and heads that were asked for.
+    """Returns every kind of attention of the model, cross-attention first: the layers and heads that were asked for.
 
     A row of cross-attention is called by the piece that it wrote, one of self-attention by the piece that it read.
     """
@@ -95,7 +95,7 @@ def groups(opened: OpenedModel, reading: ModelInput, request: Request) -> list[A
 
 
 def maps_of(opened: OpenedModel, reading: ModelInput, request: Request) -> list[Maps]:
-    """The maps of one input, cross-attention first.
+    """Returns the maps of one input, cross-attention first.
 
     Raises ``HeedfulError`` where more is asked for than can be held, or a place that no text of the input has.
     """
@@ -125,7 +125,7 @@ def _has(span: Span | None, pieces: Sequence[str]) -> bool:
 
 
 def _window(group: AttentionGroup, request: Request, share: int) -> tuple[Places, Places]:
-    """The queries and keys to show: those asked for; otherwise all, where a page can hold them."""
+    """Returns the queries and keys to show: those asked for; otherwise all, where a page can hold them."""
     high, wide, count = len(group.queries), len(group.keys), len(group.paths) * len(group.heads)
     room = max(1, WHOLE // share // count)  # weights of a head
     rows, columns = within(request.queries, high, "queries"), within(request.keys, wide, "keys")
@@ -186,7 +186,7 @@ class AttentionWindow:
             self.overview[place] += (above @ (weights @ across.mT)).cpu()
 
     def maps(self) -> Maps:
-        """What was held, as the views draw it."""
+        """Returns the collected weights as ``Maps``."""
         group, note = self.group, ""
         if self.overview is not None:
             shown = [
@@ -223,7 +223,7 @@ def _shares(length: int, parts: int) -> Tensor:
 
 
 def numbers(maps: Maps) -> dict[str, Any]:
-    """The numbers of maps, as they are; not rounded."""
+    """Returns the numbers of maps, as they are; not rounded."""
     return {
         "name": maps.name,
         "queries": list(maps.queries),

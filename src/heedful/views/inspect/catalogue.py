@@ -1,4 +1,4 @@
-"""Which views there are, what a model must be to have them, and which options and inputs each takes. No torch here."""
+"""The table of views: the models that have each, and its options and inputs. No torch here."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from heedful.config import (
 
 
 def stacks_of(config: ModelConfig) -> dict[str, StackConfig]:
-    """The stacks of a model by name, the encoder first."""
+    """Returns the stacks of a model by name, the encoder first."""
     return {name: stack for name, stack in vars(config).items() if isinstance(stack, StackConfig)}
 
 
 def writes(config: ModelConfig) -> bool:
-    """Whether the model generates text."""
+    """Returns whether the model generates text."""
     return isinstance(config, DecoderConfig | EncoderDecoderConfig) and isinstance(config.head, LanguageHead)
 
 
 def speaks(config: ModelConfig) -> bool:
-    """Whether the model's head gives a probability to each token of the vocabulary, at each place."""
+    """Returns whether the model's head gives a probability to each token of the vocabulary, at each place."""
     return isinstance(config.head, LanguageHead | MaskedHead)
 
 
 def translates(config: ModelConfig) -> bool:
-    """Whether the model reads one text and writes another."""
+    """Returns whether the model reads one text and writes another."""
     return isinstance(config, EncoderDecoderConfig) and not isinstance(config.head, SequenceHead)
 
 
 def classifies(config: ModelConfig) -> bool:
-    """Whether the model's answer is a class."""
+    """Returns whether the model's answer is a class."""
     return isinstance(config.head, SequenceHead | ImageHead)
 
 
 def sees(config: ModelConfig) -> bool:
-    """Whether the model looks at images."""
+    """Returns whether the model looks at images."""
     return isinstance(config, VisionConfig)
 
 
 def reads(config: ModelConfig) -> bool:
-    """Whether the model reads text."""
+    """Returns whether the model reads text."""
     return not sees(config)
 
 

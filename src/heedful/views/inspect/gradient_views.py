@@ -34,7 +34,7 @@ DRAWN = 500  # pieces of one picture, and of its table
 
 @dataclass(frozen=True, kw_only=True)
 class Explained:
-    """What was explained, and the value of each piece for it.
+    """Attribution: an answer, and the value of each input piece for it.
 
     ``values`` is (pieces,) for one answer, (answers, pieces) for several, (rows, columns) for the patches of an image.
     """
@@ -99,7 +99,7 @@ def _class(opened: OpenedModel, reading: ModelInput, request: Request) -> Explai
 
 
 def label_of(opened: OpenedModel, reading: ModelInput, request: Request) -> int:
-    """The number of the label that was asked for; by default the likeliest for the input."""
+    """Returns the number of the label that was asked for; by default the likeliest for the input."""
     if request.target is not None:
         if request.target not in opened.labels:
             raise HeedfulError(
@@ -111,7 +111,7 @@ def label_of(opened: OpenedModel, reading: ModelInput, request: Request) -> int:
 
 
 def _token(opened: OpenedModel, reading: ModelInput, request: Request) -> Explained:
-    """A language model's next token, a masked one's first mask, a span's best start and end."""
+    """Returns a language model's next token, a masked one's first mask, a span's best start and end."""
     model, tokenizer, pieces = opened.model, opened.source, next(iter(reading.read.values()))
     query = -1
     if not isinstance(model.config.head, MaskedHead) and not hasattr(model, "decoder"):
@@ -137,7 +137,7 @@ def _token(opened: OpenedModel, reading: ModelInput, request: Request) -> Explai
 
 
 def _translation(opened: OpenedModel, reading: ModelInput) -> Explained:
-    """Each token that is written, by each piece of the source."""
+    """Returns each token that is written, by each piece of the source."""
     rows = [
         _numbers(gradient_x_input(opened.model, *reading.arguments, label=label, query=query))
         for query, label in enumerate(reading.answer[:MOST])
@@ -156,7 +156,7 @@ def _numbers(found: Attribution) -> Array:
 
 
 def _gradient_table(found: Explained) -> list[list[str | float]]:
-    """A row a piece, a column an answer."""
+    """Returns a row a piece, a column an answer."""
     columns = found.values if found.pixels is None and found.values.ndim == 2 else found.values.reshape(1, -1)
     rows = zip(found.pieces, *columns.tolist(), strict=True)
     return [["gradient × input", *found.answer], *(list(row) for row in rows)]
@@ -181,7 +181,7 @@ IMPORTANCE_NOTE = (
 
 
 def look_at_importance(opened: OpenedModel, request: Request) -> Look:
-    """All inputs together: each has the loss of its own text, target or label."""
+    """Returns all inputs together: each has the loss of its own text, target or label."""
     readings = [read(opened, one, request) for one in request.inputs]
     losses = [loss_of(opened, reading, request) for reading in readings]
     found = head_importance(opened.model, lambda: sum((loss() for loss in losses[1:]), losses[0]()))
@@ -198,7 +198,7 @@ def look_at_importance(opened: OpenedModel, request: Request) -> Look:
 
 
 def loss_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Any:
-    """A function that runs the model and gives the summed loss of one input."""
+    """Returns a function that runs the model and gives the summed loss of one input."""
     model = opened.model
     if classifies(model.config):
         number = label_of(opened, reading, request)

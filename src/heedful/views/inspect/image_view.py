@@ -53,7 +53,7 @@ def look(opened: OpenedModel, request: Request) -> Look:
 
 
 def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Request) -> ImageMaps:
-    """All that the page shows; rollout is through every layer and head, whichever are shown."""
+    """Returns all that the page shows; rollout is through every layer and head, whichever are shown."""
     model, config = opened.model, opened.model.config
     assert isinstance(config, VisionConfig)
     stack, cells, prefix = config.encoder, grid(model), tokens(model)[: config.patches.prefix_tokens]
@@ -86,7 +86,7 @@ def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Req
 
 
 def _svg(image: ImageMaps, title: str) -> str:
-    """The rollout over the image."""
+    """Returns the rollout over the image."""
     said = ", ".join(f"{name} {100 * chance:.0f} %" for name, chance in image.classes[:1])
     gathers = "class token" if image.prefix else "mean of all patches"
     note = f"Rollout: how much of each patch reaches the {gathers}. {image.note}"

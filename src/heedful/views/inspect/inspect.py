@@ -1,4 +1,4 @@
-"""``heedful.inspect``: a model and an input in, what the model did out."""
+"""``heedful.inspect``: runs a model on an input under probes and returns the view."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def inspect(
     device: str | None = None,
     **decoding: Any,
 ) -> Look:
-    """Look inside a model while it reads, or writes.
+    """Looks inside a model while it reads, or writes.
 
     Args:
         model: a model folder, a Hub id, a model that ``from_pretrained`` opened, or ``(model, folder)``, where the
@@ -70,7 +70,7 @@ def inspect(
 
 
 def run_request(model: Named, request: Request, device: str | None = None) -> Look:
-    """The same for what is asked as one object."""
+    """Returns the same for what is asked as one object."""
     opened, request = open_model(model, request, device)
     with evaluating(opened.model):
         module, _, function = check_view(request.view).home.partition(":")

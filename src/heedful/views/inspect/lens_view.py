@@ -1,4 +1,4 @@
-"""What every layer would say: the logit lens over a text."""
+"""The view lens: the logit lens over a text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def look(opened: OpenedModel, request: Request) -> Look:
 
 
 def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Lens:
-    """The lens over the positions that were asked for; of long texts the first."""
+    """Returns the lens over the positions that were asked for; of long texts the first."""
     target = opened.target
     side = "decoder" if "decoder" in reading.read else "encoder"
     read, masked = reading.read[side], not isinstance(opened.model.config.head, LanguageHead)

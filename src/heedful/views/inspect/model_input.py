@@ -1,4 +1,4 @@
-"""A person's input as a model is called with it, and as pieces that people read.
+"""An input as the arguments of a model's call, and as pieces for people.
 
 Shapes: B = 1, T tokens of the text or patches of the image.
 """
@@ -76,14 +76,14 @@ def read(opened: OpenedModel, one: Any, request: Request) -> ModelInput:
 
 
 def fits(opened: OpenedModel, stack: str, length: int, what: str = "the text") -> None:
-    """Raise where a stack has fewer positions than ``length``."""
+    """Raises where a stack has fewer positions than ``length``."""
     scheme = stacks_of(opened.model.config)[stack].position
     if isinstance(scheme, LearnedPosition) and length > scheme.length:
         raise HeedfulError(f"{what} has {length:,} tokens, {opened.name} takes {scheme.length:,}; give a shorter one")
 
 
 def read_source(opened: OpenedModel, one: Any) -> tuple[str, list[int]]:
-    """The name and the ids of one text, of an encoder-decoder its source: nothing is generated."""
+    """Returns the name and the ids of one text, of an encoder-decoder its source: nothing is generated."""
     if translates(opened.model.config):
         return short(one), _source(opened, one)
     reading = _prompt(opened, one) if writes(opened.model.config) else _sentence(opened, one)
@@ -107,7 +107,7 @@ def _image(opened: OpenedModel, config: VisionConfig, one: Any) -> ModelInput:
 
 
 def _sentence(opened: OpenedModel, one: Any) -> ModelInput:
-    """A text, or a pair of texts, with what the tokenizer puts around."""
+    """Returns a text, or a pair of texts, with what the tokenizer puts around."""
     config, tokenizer = opened.model.config, opened.source
     sides = sides_of(one, "text?")
     parts = tokenizer.encode(sides)
@@ -126,7 +126,7 @@ def _sentence(opened: OpenedModel, one: Any) -> ModelInput:
 
 
 def _prompt(opened: OpenedModel, one: Any) -> ModelInput:
-    """A text that goes on, with what the tokenizer puts before it."""
+    """Returns a text that goes on, with what the tokenizer puts before it."""
     tokenizer = opened.source
     check_texts("this model", [one])
     parts = tokenizer.encode([one])
@@ -144,7 +144,7 @@ def _prompt(opened: OpenedModel, one: Any) -> ModelInput:
 
 
 def _pair(opened: OpenedModel, one: Any, request: Request) -> ModelInput:
-    """A source, and the target that is given or generated."""
+    """Returns a source, and the target that is given or generated."""
     source, target = opened.source, opened.target
     ids = _source(opened, one)
     made, note = _target(opened, ids, request)
@@ -169,7 +169,7 @@ def _source(opened: OpenedModel, one: Any) -> list[int]:
 
 
 def _target(opened: OpenedModel, ids: Sequence[int], request: Request) -> tuple[list[int], str]:
-    """The ids that are written, the end token last, and whose they are."""
+    """Returns the ids that are written, the end token last, and whose they are."""
     if request.target is not None:
         _something(opened.target.encode([request.target]), "the target")
         return whole(opened.target, [request.target])[0], "The target was given."
@@ -179,7 +179,7 @@ def _target(opened: OpenedModel, ids: Sequence[int], request: Request) -> tuple[
 
 
 def one_answer(request: Request) -> dict[str, Any]:
-    """The decoding options that were given, for one row; several are an error."""
+    """Returns the decoding options that were given, for one row; several are an error."""
     if request.decoding.get("num_return_sequences", 1) != 1:
         raise HeedfulError("num_return_sequences: one text is looked at; leave it out")
     return {**request.decoding, "num_return_sequences": 1}
@@ -199,10 +199,10 @@ def _something(parts: Sequence[Sequence[int]], what: str = "the text") -> None:
 
 
 def row_of(opened: OpenedModel, ids: Sequence[int]) -> Tensor:
-    """Ids as (1, T), where the model is."""
+    """Returns ids as (1, T), where the model is."""
     return on_device(opened, torch.tensor([list(ids)], dtype=torch.long))
 
 
 def on_device(opened: OpenedModel, tensor: Tensor) -> Tensor:
-    """A tensor where the model is."""
+    """Returns a tensor where the model is."""
     return tensor.to(opened.model.device)

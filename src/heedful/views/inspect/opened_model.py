@@ -1,4 +1,4 @@
-"""A model opened to be looked at, with what turns a person's input into its tensors."""
+"""A model opened for inspection, with its tokenizers or its image preprocessing."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class OpenedModel:
 
     @property
     def source(self) -> Tokenizer:
-        """What reads a text."""
+        """The source tokenizer."""
         assert self.tokenizers is not None
         return self.tokenizers[0]
 
     @property
     def target(self) -> Tokenizer:
-        """What a text is written with."""
+        """The target tokenizer."""
         assert self.tokenizers is not None
         return self.tokenizers[1]
 
@@ -59,7 +59,7 @@ class OpenedModel:
 
     @property
     def untrained(self) -> str:
-        """What is to be said where the head was drawn anew, else nothing."""
+        """A warning if the head is untrained, else ""."""
         return "The head is untrained: its answers mean nothing yet." if self.model.fresh else ""
 
 

@@ -1,4 +1,4 @@
-"""What a person asks to see, checked against what the model is before torch is there."""
+"""A request to inspect a model, checked against the model's configuration before torch is imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Span = tuple[int, int | None]  # from the first place to before the second; None
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a person asks to see, checked: see ``heedful.inspect`` for the fields' meanings."""
+    """A checked request: view, inputs and options; ``heedful.inspect`` documents the fields."""
 
     view: str = ""  # nothing: what suits the model
     inputs: tuple[Any, ...] = ()
@@ -47,7 +47,7 @@ class Request:
         keys: str | Sequence[int] | None = None,
         **others: Any,
     ) -> Request:
-        """What was asked for, before it is known of which model. Of a list each is an input, of anything else it."""
+        """Returns a request that is not yet checked against a model. Each item of a list is an input."""
         if view is not None:
             check_view(view)
         inputs = tuple(given) if isinstance(given, list) else () if given is None else (given,)
@@ -62,13 +62,13 @@ class Request:
         )
 
     def checked(self, folder: str | Path) -> Request:
-        """The same, known to suit the model in ``folder``; nothing but its configuration is read."""
+        """Returns the same, known to suit the model in ``folder``; nothing but its configuration is read."""
         from heedful.pretrained.configuration import config_of
 
         return check_request(config_of(Path(folder)), called(folder), self)
 
     def given(self) -> list[str]:
-        """The names of the options that were given."""
+        """Returns the names of the options that were given."""
         return [name for name in OPTIONS if getattr(self, name) not in (None, {})]
 
 
@@ -82,7 +82,7 @@ def _numbers(given: int | Sequence[int] | None, what: str) -> tuple[int, ...] | 
 
 
 def called(model: str | PathLike[str]) -> str:
-    """What a folder, or a model of the Hub, is called in headings and names of files.
+    """Returns the name of a folder or Hub model for headings and file names.
 
     >>> called("org/name@main")
     'name'
@@ -92,12 +92,12 @@ def called(model: str | PathLike[str]) -> str:
 
 
 def check_view(name: str) -> View:
-    """The view of a name; raises ``HeedfulError``, naming the nearest, where there is none."""
+    """Returns the view of a name; raises ``HeedfulError``, naming the nearest, where there is none."""
     return chosen(VIEWS, name, "view")
 
 
 def check_format(path: str) -> str:
-    """The suffix of a file to write, in lower case; raises ``HeedfulError`` for one that is not written."""
+    """Returns the suffix of a file to write, in lower case; raises ``HeedfulError`` for one that is not written."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise HeedfulError(f"{path} ends in {suffix or 'no suffix'}; give it one of {', '.join(FORMATS)}")
@@ -126,7 +126,7 @@ def span(given: str | Sequence[int] | None, what: str) -> Span | None:
 
 
 def within(span: Span | None, length: int, what: str) -> tuple[int, int] | None:
-    """A span of ``length`` places; raises ``HeedfulError`` where it begins after their end."""
+    """Returns a span of ``length`` places; raises ``HeedfulError`` where it begins after their end."""
     if span is None:
         return None
     first, end = span
@@ -202,5 +202,5 @@ def _check_numbers(given: Sequence[int] | None, what: str, most: int) -> None:
 
 
 def default_view(config: ModelConfig) -> str:
-    """The view of a model where nobody says: images for image classifiers, heads for all others."""
+    """Returns the view of a model where nobody says: images for image classifiers, heads for all others."""
     return "image" if VIEWS["image"].has(config) else "heads"

@@ -1,4 +1,4 @@
-"""What comes out of a look: a page, a picture, and the numbers behind both."""
+"""The result of ``heedful.inspect``: a page, a picture, and their data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ summary { cursor: pointer; }
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What ``heedful.inspect`` returns: ``save`` it, show it in a notebook, or take its numbers from ``data``.
+    """Result of ``heedful.inspect``: ``save`` it, show it in a notebook, or read its ``data``.
 
     Attributes:
         title: the heading.
@@ -74,15 +74,15 @@ class Look:
         )
 
     def html(self) -> str:
-        """A self-contained page, which opens from disk and needs no network."""
+        """Returns a self-contained page, which opens from disk and needs no network."""
         return self.page()
 
     def svg(self) -> str:
-        """A picture for a paper or a README."""
+        """Returns a picture for a paper or a README."""
         return self.picture()
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write it: a page where the name ends in .html, a picture for .svg, .png or .pdf.
+        """Writes it: a page where the name ends in .html, a picture for .svg, .png or .pdf.
 
         A file that is there is replaced as a whole. Raises ``HeedfulError`` for another suffix, and for .png and .pdf
         without ``pip install 'heedful[figures]'``.
@@ -95,7 +95,7 @@ class Look:
         return convert.write(self.svg(), path)
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, as notebooks show it."""
+        """Returns the page in a frame of its own, as notebooks show it."""
         return (
             f'<iframe srcdoc="{html.escape(self.html(), quote=True)}" title="{html.escape(self.title, quote=True)}"'
             f' style="width:100%;height:{HIGH}px;border:0"></iframe>'
@@ -106,7 +106,7 @@ class Look:
 
 
 def _around(title: str, picture: str, said: str, table: Sequence[Sequence[str | float]]) -> str:
-    """A page of one picture, which is an image of its own, so that its looks and the page's stay apart."""
+    """Returns a page of one picture, which is an image of its own, so that its looks and the page's stay apart."""
     head = [_cell(one) for one in table[0]]
     rows = [[_cell(first), *map(_data, others)] for first, *others in table[1 : MOST + 1]]
     left_out = f"These are the first {MOST} of {len(table) - 1:,} rows." if len(table) > MOST + 1 else ""

@@ -1,4 +1,4 @@
-"""Generated text, token by token: what each step looked at, and what it nearly said.
+"""The view steps: generated text token by token, with attention and alternatives of each step.
 
 The maps are those of the generation itself, recorded while it ran, along the beam that is returned. The alternatives
 come from one forward over the returned text: what the model said at each step, before temperature, penalties and cuts.
@@ -56,7 +56,7 @@ def look(opened: OpenedModel, request: Request) -> Look:
 
 
 def steps_of(opened: OpenedModel, text: str, request: Request) -> Steps:
-    """The steps by which the model goes on with ``text``, or translates it."""
+    """Returns the steps by which the model goes on with ``text``, or translates it."""
     model, tokenizer, target = opened.model, opened.source, opened.target
     two = isinstance(model.config, EncoderDecoderConfig)
     _, ids = read_source(opened, text)
@@ -114,7 +114,7 @@ def _there(what: str, numbers: list[int], most: int) -> None:
 
 
 def _room(config: Any, ids: list[int]) -> dict[str, int]:
-    """How many tokens a decoder makes where nobody says: no more than its positions have room for."""
+    """Returns the number of tokens a decoder makes where nobody says: no more than its positions have room for."""
     if not isinstance(config, DecoderConfig):
         return {}
     scheme = config.decoder.position
@@ -132,7 +132,7 @@ def _said(opened: OpenedModel, ids: list[int], row: list[int], begin: int, two: 
 
 
 def _svg(steps: Steps, title: str) -> str:
-    """How sure it was of each token."""
+    """Returns a picture of the probability of each generated token."""
     return figures.saliency(
         list(steps.made), list(steps.chosen), f"{title} · how probable each token was", note=steps.note
     )

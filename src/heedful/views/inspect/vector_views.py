@@ -37,7 +37,7 @@ NEAR = 8  # neighbours of each token
 
 
 def look_at_embeddings(opened: OpenedModel, request: Request) -> Look:
-    """Each token of one text once, in the order in which it comes; of an encoder-decoder its source."""
+    """Returns each token of one text once, in the order in which it comes; of an encoder-decoder its source."""
     name, ids = read_source(opened, request.inputs[0])
     ids = list(dict.fromkeys(ids))
     if len(ids) < 3:
@@ -97,7 +97,7 @@ def look_at_similarity(opened: OpenedModel, request: Request) -> Look:
 
 
 def _pooling(opened: OpenedModel) -> tuple[str, str]:
-    """Which row of the final stream stands for an input, as the model or its folder says, and in words."""
+    """Returns the pooling that gives an input's vector, as the model or its folder says, and its description."""
     config = opened.model.config
     if isinstance(config, VisionConfig):
         pooling = "first" if config.patches.prefix_tokens else "mean"
@@ -135,7 +135,7 @@ ADDED = "What the positions add to the scores before the softmax, the mean over 
 
 
 def look_at_positions(opened: OpenedModel, request: Request) -> Look:
-    """Every stack that has positions, the encoder first; the picture is of the first."""
+    """Returns every stack that has positions, the encoder first; the picture is of the first."""
     shown: dict[str, Array] = {}
     notes = {}
     for name, stack in stacks_of(opened.model.config).items():
@@ -168,7 +168,7 @@ COMPONENTS = 28  # components, as in Dosovitskiy et al. 2021, figure 7
 
 
 def look_at_filters(opened: OpenedModel, request: Request) -> Look:
-    """The principal components of the patch filters, those of most variance first."""
+    """Returns the principal components of the patch filters, those of most variance first."""
     weights = filters(opened.model)
     count = min(COMPONENTS, len(weights), weights[0].numel())
     found = patch_filters(opened.model, count)
