@@ -8,12 +8,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LONGEST = 500  # characters of a message for people
-SHOWN = 50  # names of those that are known, in a hint
+LONGEST = 500  # characters of a message
+SHOWN = 50  # names listed in a hint
 
 
 class HeedfulError(ValueError):
-    """Something a person can mend. The message is one line: what was found, where (file, line), what to do.
+    """Error that the user can fix. The message is one line: what happened, where (file, line), what to do.
 
     The command line prints it and leaves with exit status 2; in Python it is an ordinary ``ValueError``.
 
@@ -22,12 +22,12 @@ class HeedfulError(ValueError):
     """
 
     def __str__(self) -> str:
-        """The message; what it quotes may hold line breaks, which become blanks."""
+        """Returns the message; line breaks in quoted text become blanks."""
         return " ".join(super().__str__().splitlines())
 
 
 def shortened(message: str, most: int = LONGEST) -> str:
-    """A message on one line of at most ``most`` characters: of a longer one the middle goes, its end being the remedy.
+    """Returns a message on one line of at most ``most`` characters, shortened in the middle: its end is the remedy.
 
     >>> shortened("x" * 600 + "; give less", 30)
     'xxxxxxxxxxxx ... xx; give less'
@@ -40,7 +40,7 @@ def shortened(message: str, most: int = LONGEST) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The hint after an unknown name: the closest known one, or else all of them, of more than 50 the first.
+    """Returns a hint after an unknown name: the closest known one, or else the known names, at most 50.
 
     >>> nearest("gpt-2", ["gpt2", "bert-base"]), nearest("x", map(str, range(10, 99)))[-14:]
     ("did you mean 'gpt2'?", '59 and 39 more')
@@ -55,7 +55,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def many(count: int, what: str = "example", plural: str | None = None) -> str:
-    """A number of things; more than one are ``plural``, where that is more than an s.
+    """Returns a count with its noun; ``plural`` is the plural if it is not formed by an s.
 
     >>> many(1), many(1200, "label"), many(0, "entity", "entities")
     ('1 example', '1,200 labels', '0 entities')
@@ -64,7 +64,7 @@ def many(count: int, what: str = "example", plural: str | None = None) -> str:
 
 
 def chosen(table: Mapping[str, T], word: str, what: str) -> T:
-    """What ``table`` holds under ``word``; another word raises ``HeedfulError``, naming the nearest.
+    """Returns ``table[word]``. Raises ``HeedfulError`` for an unknown word, naming the nearest.
 
     >>> chosen({"relu": max}, "relu", "activation")
     <built-in function max>

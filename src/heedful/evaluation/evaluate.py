@@ -68,7 +68,7 @@ def evaluate(
         if ranks.size > 1 and STDIN in data:
             raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
         if not ranks.first:
-            say, draw = _nothing, None
+            say, draw = _silent, None
         pipe = pipeline(None, model, device=own_device(device), dtype=dtype)
         options = pipe.checked(decoding or {})
         for name in pipe.task.shows & options.keys():
@@ -85,26 +85,26 @@ def evaluate(
             )
         rows = stripped(rows, prefix_of(pipe.card))
         encoded = pipe.task.encode(rows)
-        for line in _told(rows, encoded.note):
+        for line in _reading_lines(rows, encoded.note):
             say(line)
-        beside: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
         if baseline or baseline_train is not None:  # first: what it lacks must not cost a model's scores
-            beside["baseline"] = ranks.led(lambda: _beside(pipe, encoded.rows, columns, baseline_train))
+            extra["baseline"] = ranks.led(lambda: _baseline(pipe, encoded.rows, columns, baseline_train))
         began = time.monotonic()
         pipe.model.eval()
         measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows, **options)
         seconds = round(time.monotonic() - began, 3)
     overlap = Overlap.of(model, pipe.task, encoded.rows)
     if overlap is not None:
-        beside["trained_on"] = overlap.trained
+        extra["trained_on"] = overlap.trained
         if overlap.trained:
             others = others_of(measured, encoded.rows, overlap.others)
             say(overlap_line(overlap, pipe.task.decides, measured.metrics, others))
             if others is not None:
-                beside["metrics_others"] = {k: v for k, v in overall(others).items() if k in measured.metrics}
-    found = {} if measured.each is None else intervals(measured.each)
-    told = [] if measured.each is None else doubts(measured.each, found)
-    for line in (*measured.details.get("warnings", ()), *told):
+                extra["metrics_others"] = {k: v for k, v in overall(others).items() if k in measured.metrics}
+    bounds = {} if measured.each is None else intervals(measured.each)
+    caveats = [] if measured.each is None else doubts(measured.each, bounds)
+    for line in (*measured.details.get("warnings", ()), *caveats):
         say(line)
     drawn = draw is not None and draw(measured, encoded.rows)
     if drawn and (wrong := measured.details.get("mistakes_total")):
@@ -117,48 +117,50 @@ def evaluate(
         "data": list(data),
         "examples": len(encoded.rows),
         "metrics": measured.metrics,
-        "intervals": {name: list(each) for name, each in found.items() if name in measured.metrics},
-        **beside,
+        "intervals": {name: list(bound) for name, bound in bounds.items() if name in measured.metrics},
+        **extra,
         **measured.details,
         "seconds": seconds,
         "decoding": options,
     }
 
 
-def _nothing(line: str) -> None:
-    """What the processes say that leave the word to the first."""
+def _silent(line: str) -> None:
+    """Prints nothing, on ranks above 0."""
 
 
-def _told(rows: Rows, note: str) -> list[str]:
+def _reading_lines(rows: Rows, note: str) -> list[str]:
     skipped = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
     return [f"{many(len(rows))}{skipped}", *map(_by_columns, rows.notes), *([note] if note else [])]
 
 
 def _by_columns(note: str) -> str:
-    """A note on how a file was read, with the flag by which columns are named where no run is made."""
+    """Returns a note with the option that names columns here, not in a run."""
     return note.replace("--data.columns", "--columns")
 
 
-def _beside(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: Sequence[str] | None) -> dict[str, Any]:
-    """What the task's simple method does on ``rows``."""
-    asked = []
+def _baseline(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: Sequence[str] | None) -> dict[str, Any]:
+    """Returns the scores of the task's simple method on ``rows``."""
+    calls = []
 
-    def learned() -> Rows:
-        asked.append(True)
+    def read_training_rows() -> Rows:
+        calls.append(True)
         return training_rows(pipe, columns, files)
 
-    found = pipe.task.baseline(rows, learned)
-    if files is not None and not asked:
-        raise HeedfulError(f"--baseline-train has no effect: the baseline ({found.name}) learns nothing; leave it out")
-    return found.as_dict()
+    baseline = pipe.task.baseline(rows, read_training_rows)
+    if files is not None and not calls:
+        raise HeedfulError(
+            f"--baseline-train has no effect: the baseline ({baseline.name}) learns nothing; leave it out"
+        )
+    return baseline.as_dict()
 
 
 def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: Sequence[str] | None = None) -> Rows:
-    """The rows that a model was trained on, as its folder tells: read anew and divided as then, so that what was held
-    back stays out; or all rows of other ``files``, with the columns of then, else ``columns``.
+    """Returns the rows that a model was trained on: its folder's data, read and split again, without the validation
+    rows; or all rows of other ``files``, with the columns of the training, else ``columns``.
     """
-    told = pipe.card.get("settings")
-    settings = None if told is None else RunSettings.from_dict(told)
+    saved = pipe.card.get("settings")
+    settings = None if saved is None else RunSettings.from_dict(saved)
     if files is not None:
         data = None if settings is None else settings.data
         names, separator = (columns, None) if data is None else (data.columns or columns, data.label_separator)

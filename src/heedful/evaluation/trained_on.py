@@ -1,7 +1,7 @@
 """Hashes of training rows, to count evaluated rows that the model was trained on.
 
-Two rows are the same where a model is asked the same, by the rule of the audit (:mod:`heedful.audit.duplicates`):
-letters in whichever case, blanks as one. Of documents the first 4,096 characters are compared, since the last part of
+Two rows are equal if their inputs are, by the rule of the audit (:mod:`heedful.audit.duplicates`):
+any case, any blanks. Of documents the first 4,096 characters are compared, since the last part of
 one may have been held back.
 
 The file holds unsigned 64-bit numbers, little-endian: first k, then the sorted hashes. Of more than five million rows
@@ -29,10 +29,10 @@ from heedful.tasks.task import Measured, Task
 from heedful.util.files import write
 
 FILE = "trained_on.bin"
-LIMIT = 5_000_000  # hashes that are kept; more rows are sampled
+LIMIT = 5_000_000  # number of hashes above which rows are sampled
 DOCUMENT = 4_096  # characters of a document that are compared
-CHUNK = 1_024  # rows that are hashed at a time
-INSIDE = ("last", "average")  # folders of a run's folder that hold a model
+CHUNK = 1_024  # rows hashed at a time
+INSIDE = ("last", "average")  # model folders inside a run's folder
 Hashes = NDArray[np.uint64]
 
 
@@ -99,7 +99,7 @@ def _bound(k: int) -> np.uint64:
 
 
 def hashed(task: Task, rows: Iterable[Row]) -> Iterator[Hashes]:
-    """The hashes (n,) of the rows, some at a time."""
+    """Yields the hashes (n,) of the rows, a chunk at a time."""
     columns, asks, given = dict(task.columns), task.input_columns, iter(rows)
     while chunk := [_begun(row, columns) for row in islice(given, CHUNK)]:
         keys = [key.asked[:8] for key in keys_of(chunk, columns, asks)]
@@ -107,7 +107,7 @@ def hashed(task: Task, rows: Iterable[Row]) -> Iterator[Hashes]:
 
 
 def _begun(row: Row, columns: dict[str, Any]) -> Row:
-    """The row with the beginnings of its documents."""
+    """Returns the row with its documents cut to their first characters."""
     if not any(kind == "document" and name in row.values for name, kind in columns.items()):
         return row
     values = {name: row.values[name] for name in row.values}
@@ -116,16 +116,16 @@ def _begun(row: Row, columns: dict[str, Any]) -> Row:
 
 
 class Overlap(NamedTuple):
-    """How many rows of an evaluation were trained on, and the rows that were not."""
+    """Overlap of evaluated rows with training rows."""
 
-    trained: int  # estimated where the hashes are a share
+    trained: int  # number of evaluated rows that were trained on; estimated from a sample of hashes
     rows: int
     estimated: bool
-    others: NDArray[np.bool_]  # (rows,), of which it is known that they were not trained on
+    others: NDArray[np.bool_]  # (rows,), True for rows known not to be trained on
 
     @classmethod
     def of(cls, folder: str | Path, task: Task, rows: Sequence[Row]) -> Self | None:
-        """Looks the rows up; None where the folder does not say what its model was trained on."""
+        """Looks the rows up; returns None if the folder has no hashes."""
         known = TrainedOn.read(folder) if Path(folder).is_dir() else None
         if known is None or not len(rows):
             return None
@@ -135,7 +135,7 @@ class Overlap(NamedTuple):
 
 
 def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]) -> Scored | None:
-    """The scores of the examples that were not trained on; None where there are none, or no scores of examples."""
+    """Returns the scores of the examples that were not trained on; None if there are none, or no per-example scores."""
     scored, kept = measured.each, others
     if scored is None:
         return None
@@ -148,7 +148,7 @@ def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]
 
 
 def overlap_line(found: Overlap, metric: str, metrics: Mapping[str, Any], others: Scored | None) -> str:
-    """One line for people about rows that were trained on."""
+    """Returns one line for people about rows that were trained on."""
     beside = {} if others is None else overall(others)
     about = "about " if found.estimated else ""
     line = f"! the model was trained on {about}{found.trained:,} of {many(found.rows)}"

@@ -14,17 +14,17 @@ from heedful.metrics.example_scores import Figures, Places
 Counts = NDArray[Any]  # whole numbers
 
 
-def classified(true: Counts, said: Counts, right: Counts) -> dict[str, float]:
-    """Metrics of examples that have one label each.
+def classified(true: Counts, predicted: Counts, right: Counts) -> dict[str, float]:
+    """Returns the metrics of examples with one label each.
 
-    Of class c with TP right answers: precision P = TP / said, recall R = TP / true, F1 = 2TP / (said + true), each in
-    percent, 0 where nothing stands below the line. Macro F1 is the mean over the classes that were true or said at
-    least once, as in scikit-learn.
+    With TP right predictions of a class: precision P = TP / predicted, recall R = TP / true,
+    F1 = 2TP / (predicted + true), in percent, 0 where the denominator is 0. Macro F1 is the mean over the classes that
+    were true or predicted at least once, as in scikit-learn.
 
     Args:
-        true: (labels,), how often each was true.
-        said: (labels,), how often each was said.
-        right: (labels,), how often it was said where it was true.
+        true: (labels,), count of each label among the true ones.
+        predicted: (labels,), count of each label among the predictions.
+        right: (labels,), count of right predictions of each label.
 
     Returns:
         ``accuracy`` and ``macro_f1``, in percent, and ``matthews``.
@@ -32,52 +32,53 @@ def classified(true: Counts, said: Counts, right: Counts) -> dict[str, float]:
     >>> classified(np.array([3, 1]), np.array([2, 2]), np.array([2, 1]))
     {'accuracy': 75.0, 'macro_f1': 73.33333333333334, 'matthews': 57.73502691896258}
     """
-    f1 = _f1(true, said, right)[true + said > 0]
+    f1 = _f1(true, predicted, right)[true + predicted > 0]
     return {
         "accuracy": _percent(right.sum(), true.sum()),
         "macro_f1": float(f1.mean()) if len(f1) else 0.0,
-        "matthews": matthews(true, said, right),
+        "matthews": matthews(true, predicted, right),
     }
 
 
-def several_classified(true: Counts, said: Counts, right: Counts, *, exact: float, examples: float) -> dict[str, float]:
-    """Metrics of examples that may have any number of labels, in percent.
+def several_classified(
+    true: Counts, predicted: Counts, right: Counts, *, exact: float, examples: float
+) -> dict[str, float]:
+    """Returns the metrics of examples with any number of labels, in percent.
 
-    ``exact_match`` is the share of ``examples`` all of whose labels are right, ``exact`` many; micro F1 adds the counts
-    of all labels up first, macro F1 is the mean over all labels, as in scikit-learn. ``true``, ``said`` and ``right``
-    are as of ``classified``.
+    ``exact_match`` is the share of ``examples`` with all labels right (``exact``); micro F1 sums the counts of all
+    labels first, macro F1 is the mean over all labels, as in scikit-learn. The counts are those of ``classified``.
 
     >>> several_classified(np.array([2, 1]), np.array([1, 2]), np.array([1, 1]), exact=1, examples=2)
     {'exact_match': 50.0, 'micro_f1': 66.66666666666667, 'macro_f1': 66.66666666666667}
     """
     return {
         "exact_match": _percent(exact, examples),
-        "micro_f1": _percent(2 * right.sum(), true.sum() + said.sum()),
-        "macro_f1": float(_f1(true, said, right).mean()),
+        "micro_f1": _percent(2 * right.sum(), true.sum() + predicted.sum()),
+        "macro_f1": float(_f1(true, predicted, right).mean()),
     }
 
 
-def matthews(true: Counts, said: Counts, right: Counts) -> float:
-    """100 times the correlation of truth and answer (Matthews 1975; of several classes Gorodkin 2004): 100 where all is
-    right, 0 for what chance or always the same label would give.
+def matthews(true: Counts, predicted: Counts, right: Counts) -> float:
+    """Returns 100 times Matthews' correlation coefficient (Matthews 1975; several classes: Gorodkin 2004).
 
-    With t_c and p_c how often class c was true and said, n examples and r right answers it is
-    (n r − Σ t_c p_c) / √((n² − Σ p_c²)(n² − Σ t_c²)), and 0 where one class alone was true or said.
+    100 means that all is right; chance, or one label for all, gives 0. With t_c true and p_c predicted examples of
+    class c, n examples and r right predictions it is
+    (n r − Σ t_c p_c) / √((n² − Σ p_c²)(n² − Σ t_c²)), and 0 where only one class was true or predicted.
 
     >>> matthews(np.array([3, 1]), np.array([2, 2]), np.array([2, 1])).__round__(4)
     57.735
     """
-    t, p, n = true.astype(float), said.astype(float), float(true.sum())
+    t, p, n = true.astype(float), predicted.astype(float), float(true.sum())
     below = (n * n - p @ p) * (n * n - t @ t)
     return 100.0 * float((n * right.sum() - t @ p) / below**0.5) if below > 0 else 0.0
 
 
-def by_class(labels: Sequence[str], true: Counts, said: Counts, right: Counts) -> list[dict[str, Any]]:
-    """``{"label", "precision", "recall", "f1", "support"}`` of each class, in percent."""
+def by_class(labels: Sequence[str], true: Counts, predicted: Counts, right: Counts) -> list[dict[str, Any]]:
+    """Returns ``{"label", "precision", "recall", "f1", "support"}`` of each class, in percent."""
     columns = {
-        "precision": 100.0 * right / np.maximum(said, 1),
+        "precision": 100.0 * right / np.maximum(predicted, 1),
         "recall": 100.0 * right / np.maximum(true, 1),
-        "f1": _f1(true, said, right),
+        "f1": _f1(true, predicted, right),
         "support": true,
     }
     return [
@@ -87,7 +88,7 @@ def by_class(labels: Sequence[str], true: Counts, said: Counts, right: Counts) -
 
 
 class Mistakes:
-    """The surest wrong answers, ``most`` of them.
+    """The ``most`` confident wrong predictions.
 
     >>> mistakes = Mistakes(most=1)
     >>> mistakes.add(0, "a", "spam", "ham", 0.6)
@@ -98,29 +99,28 @@ class Mistakes:
 
     def __init__(self, most: int = 50) -> None:
         self.most, self.total = most, 0
-        self._heap: list[tuple[float, int, dict[str, Any]]] = []  # the least sure first, of equals the last place
+        self._heap: list[tuple[float, int, dict[str, Any]]] = []  # the least confident first, of equals the last place
 
     def add(self, place: int, input: str, expected: Any, output: Any, score: float) -> None:
-        """Take note of a wrong answer: the ``place`` of its row (each once), and the probability of what was said."""
+        """Adds a wrong prediction: the ``place`` of its row (each once), and its probability, ``score``."""
         wrong = {"place": place, "input": input, "expected": expected, "output": output, "score": score}
         self.total += 1
         push = heapq.heappush if len(self._heap) < self.most else heapq.heappushpop
         push(self._heap, (score, -place, wrong))
 
     def surest(self) -> list[dict[str, Any]]:
-        """``{"place", "input", "expected", "output", "score"}`` of each, the surest first."""
+        """Returns ``{"place", "input", "expected", "output", "score"}`` of each, the most confident first."""
         return [wrong for _, _, wrong in sorted(self._heap, reverse=True)]
 
     def details(self) -> dict[str, Any]:
-        """``"mistakes"``, the surest of them, and ``"mistakes_total"``, the number of wrong answers."""
+        """Returns ``"mistakes"``, the most confident ones, and ``"mistakes_total"``, their number in all."""
         return {"mistakes": self.surest(), "mistakes_total": self.total}
 
 
 def among_top(scores: ArrayLike, truth: ArrayLike, k: int) -> NDArray[np.bool_]:
-    """Which of the true labels (N,) are among the ``k`` largest of their row of ``scores`` (N, labels): (N,).
+    """Returns (N,) whether the true label is among the ``k`` largest of its row of ``scores`` (N, labels).
 
-    Of equal scores the first label counts as larger, as for argmax: a model that says the same of all is not right;
-    NaN never is.
+    Of equal scores the first label counts as larger, as in argmax: constant scores are not all right. NaN never is.
 
     >>> among_top([[0.1, 0.5, 0.4], [0.8, 0.1, 0.1]], [2, 2], k=2).tolist()
     [True, False]
@@ -131,8 +131,8 @@ def among_top(scores: ArrayLike, truth: ArrayLike, k: int) -> NDArray[np.bool_]:
     return (~((scores < own) | after)).sum(1) < k
 
 
-def _f1(true: Counts, said: Counts, right: Counts) -> NDArray[np.float64]:
-    return 200.0 * right / np.maximum(true + said, 1)
+def _f1(true: Counts, predicted: Counts, right: Counts) -> NDArray[np.float64]:
+    return 200.0 * right / np.maximum(true + predicted, 1)
 
 
 def _percent(part: Any, whole: Any) -> float:
@@ -143,56 +143,59 @@ Ids = NDArray[np.int64]
 
 
 class Labelled:
-    """What a classifier said of each example, beside the truth: a few numbers an example, whatever comes of them.
+    """Per-example scores of a classifier: its true and predicted labels.
 
     Args:
-        labels: the names of the classes.
-        examples: how many there are.
-        several: whether an example may have several labels, or none.
+        labels: names of the classes.
+        examples: number of examples.
+        several: True if an example may have several labels, or none.
 
     >>> scored = Labelled(["ham", "spam"], 3)
-    >>> scored.add([2, 0], truth=[[1, 0], [0, 1]], said=[[1, 0], [1, 0]], loss=[0.1, 2.0])
-    >>> scored.add([1], truth=[[0, 1]], said=[[0, 1]], loss=[0.3])
+    >>> scored.add([2, 0], truth=[[1, 0], [0, 1]], predicted=[[1, 0], [1, 0]], loss=[0.1, 2.0])
+    >>> scored.add([1], truth=[[0, 1]], predicted=[[0, 1]], loss=[0.3])
     >>> scored.figures(np.array([1, 2]))["accuracy"], scored.outputs()
     (100.0, ['ham', 'spam', 'ham'])
     """
 
     def __init__(self, labels: Sequence[str], examples: int, several: bool = False) -> None:
         self.labels, self.examples, self.several = list(labels), examples, several
-        self._pairs: dict[str, list[Ids]] = {"true": [], "said": [], "right": []}  # (2, n): places, labels
+        self._pairs: dict[str, list[Ids]] = {"true": [], "predicted": [], "right": []}  # (2, n): places, labels
         self._exact = np.zeros(examples)
         self._means: dict[str, NDArray[np.float64]] = {}
 
     @classmethod
     def of(
-        cls, labels: Sequence[str], truth: Sequence[Sequence[str]], said: Sequence[Sequence[str]], several: bool = False
+        cls,
+        labels: Sequence[str],
+        truth: Sequence[Sequence[str]],
+        predicted: Sequence[Sequence[str]],
+        several: bool = False,
     ) -> Self:
-        """From the names of the labels of each example, and of those that were said of it; a name that is none of
-        ``labels`` becomes one.
+        """Makes scores from names of true and predicted labels; unknown names are added to ``labels``.
 
         >>> Labelled.of(["ham", "spam"], [["ham"], ["spam"]], [["ham"], ["ham"]]).figures(np.array([0, 1]))["accuracy"]
         50.0
         """
-        names = list(dict.fromkeys([*labels, *(name for own in (*truth, *said) for name in own)]))
-        both = (np.array([[name in own for name in names] for own in side]) for side in (truth, said))
+        names = list(dict.fromkeys([*labels, *(name for own in (*truth, *predicted) for name in own)]))
+        both = (np.array([[name in own for name in names] for own in side]) for side in (truth, predicted))
         scored = cls(names, len(truth), several)
         scored.add(np.arange(len(truth)), *both)
         return scored
 
-    def add(self, places: ArrayLike, truth: ArrayLike, said: ArrayLike, **means: ArrayLike) -> None:
-        """Take a batch.
+    def add(self, places: ArrayLike, truth: ArrayLike, predicted: ArrayLike, **means: ArrayLike) -> None:
+        """Adds a batch.
 
         Args:
-            places: (B,), of its examples, each of them once in all.
-            truth: (B, labels), 1 or True for each label that holds.
-            said: the same, for what was said.
-            **means: (B,) of what is to be averaged besides: the loss.
+            places: (B,), places of its examples, each added once.
+            truth: (B, labels), 1 or True for each true label.
+            predicted: (B, labels), 1 or True for each predicted label.
+            **means: (B,) further values to be averaged: the loss.
         """
-        at, true, spoken = np.asarray(places), np.asarray(truth, dtype=bool), np.asarray(said, dtype=bool)
-        for name, held in (("true", true), ("said", spoken), ("right", true & spoken)):
+        at, true, guessed = np.asarray(places), np.asarray(truth, dtype=bool), np.asarray(predicted, dtype=bool)
+        for name, held in (("true", true), ("predicted", guessed), ("right", true & guessed)):
             rows, labels = held.nonzero()
             self._pairs[name].append(np.stack([at[rows], labels]))
-        self._exact[at] = (true == spoken).all(1)
+        self._exact[at] = (true == guessed).all(1)
         for name, values in means.items():
             self._means.setdefault(name, np.zeros(self.examples))[at] = values
 
@@ -200,7 +203,7 @@ class Labelled:
         return self.examples
 
     def figures(self, places: Places) -> Figures:
-        """The means, and what ``classified`` gives of these examples, or with several labels ``several_classified``."""
+        """Returns the means and the metrics of ``classified``, or with several labels of ``several_classified``."""
         counts = np.bincount(places, minlength=len(self))
         sums = self._sums(counts)
         means = {name: float(counts @ values) / len(places) for name, values in self._means.items()}
@@ -209,24 +212,26 @@ class Labelled:
         return {**means, **classified(*sums)}
 
     def details(self) -> dict[str, Any]:
-        """``by_class``; of one label each also ``confusion``: a row for each true label, a column for each said."""
-        told: dict[str, Any] = {"by_class": by_class(self.labels, *self._sums(np.ones(self.examples, dtype=np.int64)))}
+        """Returns ``by_class`` and, with one label each, ``confusion`` (rows: true, columns: predicted labels)."""
+        details: dict[str, Any] = {
+            "by_class": by_class(self.labels, *self._sums(np.ones(self.examples, dtype=np.int64)))
+        }
         if self.several:
-            return told
-        truth, said = (self._joined(name)[1, np.argsort(self._joined(name)[0])] for name in ("true", "said"))
+            return details
+        truth, predicted = (self._joined(name)[1, np.argsort(self._joined(name)[0])] for name in ("true", "predicted"))
         counts = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
-        np.add.at(counts, (truth, said), 1)
-        return told | {"confusion": {"labels": list(self.labels), "counts": counts.tolist()}}
+        np.add.at(counts, (truth, predicted), 1)
+        return details | {"confusion": {"labels": list(self.labels), "counts": counts.tolist()}}
 
     def outputs(self) -> list[Any]:
-        """What was said of each example: its label, or with several the list of them."""
-        given: list[list[str]] = [[] for _ in range(self.examples)]
-        for place, label in self._joined("said").T.tolist():
-            given[place].append(self.labels[label])
-        return given if self.several else [one[0] for one in given]
+        """Returns the predicted label of each example, or with several the list of them."""
+        predictions: list[list[str]] = [[] for _ in range(self.examples)]
+        for place, label in self._joined("predicted").T.tolist():
+            predictions[place].append(self.labels[label])
+        return predictions if self.several else [labels[0] for labels in predictions]
 
     def joined(self, other: Self) -> Labelled:
-        """These examples, and behind them the ``other``'s; labels of the same name are the same."""
+        """Returns these examples followed by the ``other``'s; labels are matched by name."""
         names = list(dict.fromkeys([*self.labels, *other.labels]))
         both = Labelled(names, self.examples + other.examples, self.several)
         renamed = np.array([names.index(name) for name in other.labels], dtype=np.int64)
@@ -239,8 +244,8 @@ class Labelled:
         return both
 
     def _sums(self, counts: Ids) -> list[Ids]:
-        """How often each label was true, said, and right, each example counted so many times."""
-        pairs = map(self._joined, ("true", "said", "right"))
+        """Returns true, predicted and right counts of each label, each example counted ``counts`` times."""
+        pairs = map(self._joined, ("true", "predicted", "right"))
         return [np.bincount(label, counts[row], len(self.labels)).astype(np.int64) for row, label in pairs]
 
     def _joined(self, name: str) -> Ids:

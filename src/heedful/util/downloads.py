@@ -12,15 +12,15 @@ from typing import Literal
 
 
 class Refused(Exception):
-    """What the Hub says, where it does not give something: "the Hub ..."."""
+    """Refusal of a download; the message continues "the Hub ..."."""
 
 
 def fetched(
     name: str, patterns: Iterable[str], revision: str | None = None, kind: Literal["model", "dataset"] = "model"
 ) -> Path:
-    """The folder, in the Hub's cache, with those files of a repository whose paths are like one of ``patterns``.
+    """Downloads the files of a repository that match ``patterns``; returns their folder in the Hub's cache.
 
-    Raises ``Refused`` for a name or revision that the Hub does not know, a gate, or a network that is away.
+    Raises ``Refused`` for an unknown name or revision, a gated repository, or an unreachable network.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
@@ -34,13 +34,13 @@ def fetched(
     try:
         return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=list(patterns)))
     except GatedRepoError:
-        said = "asks for a login (hf auth login) that its owners have let in"
+        reason = "asks for a login (hf auth login) that its owners have let in"
     except RevisionNotFoundError:
-        said = f"has no revision {revision!r} of it"
+        reason = f"has no revision {revision!r} of it"
     except (RepositoryNotFoundError, HFValidationError):
-        said = "does not know it either" if kind == "model" else "does not know it"
-    except Exception as error:  # whatever the network, its proxies and the Hub's client come up with
-        said = f"is out of reach ({type(error).__name__})"
+        reason = "does not know it either" if kind == "model" else "does not know it"
+    except Exception as error:  # of the network, its proxies or the Hub's client
+        reason = f"is out of reach ({type(error).__name__})"
         if HF_HUB_OFFLINE:
-            said = "is not asked while HF_HUB_OFFLINE is set (nothing of it was brought here before)"
-    raise Refused(said)
+            reason = "is not asked while HF_HUB_OFFLINE is set (it was not downloaded before)"
+    raise Refused(reason)

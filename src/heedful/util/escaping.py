@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 
-UNSEEN = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]")
-JOINERS = "\u200c\u200d"  # which an emoji and a Persian word need; alone they are unseen as well
+INVISIBLE = re.compile(
+    "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
+)
+JOINERS = "\u200c\u200d"  # needed inside emoji and Persian words, invisible alone
 
 
 def visible(text: str) -> str:
-    """``text`` as one line that may stand in XML and HTML.
+    """Returns ``text`` as one line that is safe in terminals, XML and HTML.
 
-    Control characters become their pictures (a tab ``␉``), what is no character (lone surrogates, U+FFFE, U+FFFF)
-    becomes U+FFFD, spaces around are dropped, and what is nothing but spaces becomes ``␣``. What has no looks of its
-    own but hides, or turns the text around it, stands by its number: ``<U+202E>``.
+    Control characters become their pictures (a tab ``␉``), non-characters (lone surrogates, U+FFFE, U+FFFF) U+FFFD.
+    Outer spaces are dropped; a text of spaces becomes ``␣``. Invisible characters and those that change the text's
+    direction become their number: ``<U+202E>``.
 
     >>> visible("  a\\tb"), visible("\\u202egnp.exe")
     ('a␉b', '<U+202E>gnp.exe')
@@ -23,19 +25,19 @@ def visible(text: str) -> str:
 
 
 def pictured(text: str) -> str:
-    """``visible(text)``, spaces kept as they are.
+    """Returns ``visible(text)`` with its spaces unchanged.
 
     >>> pictured(" a\\x1b[2J"), pictured("")
     (' a␛[2J', '')
     """
     if text.isprintable():
         return text
-    shown = UNSEEN.sub(_number, "".join(map(_picture, text)))
+    shown = INVISIBLE.sub(_number, "".join(map(_picture, text)))
     return shown if shown.strip(JOINERS) else re.sub(".", _number, shown)
 
 
 def named(label: str, most: int = 40) -> str:
-    """The name of a class as a person reads it, its end left off where it is long.
+    """Returns a label name for display, shortened to ``most`` characters.
 
     >>> named("not\\nsure"), named("a" * 50, 8)
     ('not␊sure', 'aaaaaaa…')
@@ -44,8 +46,8 @@ def named(label: str, most: int = 40) -> str:
     return shown if len(label) <= most else shown[: most - 1] + "…"
 
 
-def _number(found: re.Match[str]) -> str:
-    return f"<U+{ord(found[0]):04X}>"
+def _number(match: re.Match[str]) -> str:
+    return f"<U+{ord(match[0]):04X}>"
 
 
 def _picture(character: str) -> str:

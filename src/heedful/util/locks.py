@@ -15,28 +15,28 @@ from typing import Any
 from heedful.errors import HeedfulError
 from heedful.util.files import WINDOWS
 
-LOCK = ".lock"  # in a run's folder while a process writes there; a killed process leaves the file, but not the lock
-LOCK_SECONDS = 0.5  # for which a held lock is tried again: ``check_unlocked`` of another process holds it for a moment
-HELD = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # how operating systems refuse a lock that is held
+LOCK = ".lock"  # in a run's folder while a process writes there; a killed process leaves the file, not the lock
+LOCK_SECONDS = 0.5  # time for which a held lock is retried: ``check_unlocked`` elsewhere holds it for a moment
+HELD = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # errors of operating systems for a held lock
 LOCKED_BYTE = 1 << 30  # Windows locks bytes against reading; this one is far behind the owner's name
 
 
 def contents(folder: Path) -> list[Path]:
-    """Returns what is in a folder besides a lock file, sorted; [] where there is no such folder."""
+    """Returns the sorted contents of a folder without the lock file; [] for a missing folder."""
     return sorted(path for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Locks a folder for this process, and makes it where it is missing. Yields whether its file system has locks.
+    """Locks a folder for this process, and makes a missing one. Yields False if its file system has no locks.
 
-    The operating system holds the lock and drops it with the process, however that ends. At the end of the block the
-    lock file goes, and so do the folders that were made here and are still empty.
+    The operating system drops the lock with the process, however that ends. The end of the block removes the lock
+    file, and the folders that were made here and are still empty.
 
     Raises:
         HeedfulError: another process, or another thread of this one, holds the lock, or the folder cannot be written.
     """
-    missing = [one for one in (folder.absolute(), *folder.absolute().parents) if not one.exists()]
+    missing = [path for path in (folder.absolute(), *folder.absolute().parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _acquire(folder / LOCK, LOCK_SECONDS)
@@ -49,12 +49,12 @@ def locked(folder: Path) -> Iterator[bool]:
     finally:
         _release(folder / LOCK, descriptor)
         with suppress(OSError):  # at the first that is not empty
-            for made in missing:
-                made.rmdir()
+            for path in missing:
+                path.rmdir()
 
 
 def check_unlocked(folder: Path) -> None:
-    """Raises ``HeedfulError`` where another process has locked a folder; writes nothing."""
+    """Raises ``HeedfulError`` if another process has locked a folder. Writes nothing."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR)
     except OSError:  # no lock file
@@ -70,8 +70,9 @@ def check_unlocked(folder: Path) -> None:
 
 
 def _acquire(path: Path, seconds: float) -> int | None:
-    """Opens, locks and signs a lock file; None where the file system has no locks. Where it stays held for so many
-    seconds, ``BlockingIOError``.
+    """Opens, locks and signs a lock file; returns None if the file system has no locks.
+
+    Raises ``BlockingIOError`` if the lock is still held after ``seconds``.
     """
     limit = time.monotonic() + seconds
     while True:
@@ -82,7 +83,7 @@ def _acquire(path: Path, seconds: float) -> int | None:
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode())
                 return descriptor
-        except FileNotFoundError:  # its last owner removed it between our opening and our locking
+        except FileNotFoundError:  # its owner removed it between our opening and our locking
             pass
         except BlockingIOError:
             if time.monotonic() > limit:
@@ -99,7 +100,7 @@ def _acquire(path: Path, seconds: float) -> int | None:
 def _release(path: Path, descriptor: int | None) -> None:
     if descriptor is None:
         return
-    if not WINDOWS:  # while it is held, so that it is our own; Windows removes no open file
+    if not WINDOWS:  # while the lock is held, so that the file is ours; Windows removes no open file
         path.unlink(missing_ok=True)
     os.close(descriptor)
     if WINDOWS:

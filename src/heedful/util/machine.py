@@ -37,8 +37,8 @@ def processor() -> str | None:
     """Returns the processor's name, "AMD EPYC 9B14" for example."""
     if sys.platform == "darwin":
         try:
-            asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
-            return subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
         except (OSError, subprocess.SubprocessError):
             return platform.processor() or None
     found = ENTRY.search(_text(CPUINFO))

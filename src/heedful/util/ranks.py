@@ -1,6 +1,6 @@
 """Ranks of a distributed run: this process's rank, and the collectives between all.
 
-``torchrun`` starts them and says in the environment who is who (RANK, WORLD_SIZE, LOCAL_RANK); without it there is one.
+``torchrun`` starts the processes and sets RANK, WORLD_SIZE and LOCAL_RANK; without it there is one rank.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import torch.distributed as dist
 
 from heedful.errors import HeedfulError
 
-PATIENCE = timedelta(hours=2)  # the others wait while the first reads data, or a thread writes
-SILENT = timedelta(minutes=30)  # in which each says something as they learn: longer than a step or a batch takes
+PATIENCE = timedelta(hours=2)  # the others wait while rank 0 reads data, or a thread writes
+SILENT = timedelta(minutes=30)  # timeout of a collective in training: longer than a step or a batch takes
 T = TypeVar("T")
 UNANSWERED = "Application timeout"  # gloo's other words for a silent process, which do not say for how long
 LOST = ("gloo", UNANSWERED, "Connection closed", "Connection reset", "Broken pipe", "NCCL", "Socket")  # in such errors
 
 
 class Ranks:
-    """One process of several; by default the only one, which need not tell anybody anything.
+    """A rank of a distributed run and its collectives; by default the only rank, for which they are trivial.
 
     Args:
-        rank: this one's number; 0 reads the data first, and alone writes files and speaks.
-        size: how many there are.
-        group: on which they speak; the default one where there is none.
-        patient: on which they wait for what takes some of them long; ``group`` where there is none.
+        rank: this process's rank. Rank 0 reads the data first, and alone writes files and prints.
+        size: number of ranks.
+        group: process group of the collectives; None: the default group.
+        patient: process group with a long timeout for ``wait``, ``led`` and ``follow``; None: ``group``.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class Ranks:
         self.rank, self.size, self.group, self.patient = rank, size, group, patient or group
 
     def aside(self) -> Ranks:
-        """The same processes on a line of their own, for threads that speak while the others learn; called on all."""
+        """Returns the same ranks on a new group, for collectives of threads during training. All ranks must call it."""
         if self.size == 1:
             return self
         return Ranks(self.rank, self.size, dist.new_group(backend="gloo", timeout=PATIENCE))
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+        """True on rank 0, which writes and prints."""
         return self.rank == 0
 
     def sum(self, *numbers: float) -> list[float]:
-        """Each number summed over all ranks, in float64: exact for whole numbers up to 2^53."""
+        """Returns each number summed over all ranks, in float64: exact for whole numbers up to 2^53."""
         if self.size == 1:
             return list(numbers)
         total = torch.tensor(numbers, dtype=torch.float64)
@@ -64,50 +64,50 @@ class Ranks:
         return total.tolist()
 
     def summed(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor summed over all ranks, wherever it lies."""
+        """Returns a tensor summed over all ranks, on its device."""
         if self.size > 1:
             tensor = tensor.clone()
             dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def all(self, value: Any) -> list[Any]:
-        """What each gives, by rank, for all."""
-        told = [value] * self.size
+        """Returns the values of all ranks, by rank (all-gather)."""
+        values = [value] * self.size
         if self.size > 1:
-            dist.all_gather_object(told, value, group=self.group)
-        return told
+            dist.all_gather_object(values, value, group=self.group)
+        return values
 
     def same(self, value: Any = None) -> Any:
-        """What the first gives, for all."""
+        """Returns rank 0's value on all ranks (broadcast)."""
         return self._same(value, self.group)
 
     def _same(self, value: Any, group: dist.ProcessGroup | None) -> Any:
-        told = [value]
+        values = [value]
         if self.size > 1:
-            dist.broadcast_object_list(told, src=0, group=group)
-        return told[0]
+            dist.broadcast_object_list(values, src=0, group=group)
+        return values[0]
 
     def led(self, make: Callable[[], T]) -> T:
-        """What the first makes while the others wait, for all; where that fails, it says why and they end quietly."""
+        """Returns rank 0's ``make()`` on all ranks. If it fails, rank 0 raises and the others exit quietly."""
         if not self.first:
             self.follow()
             return cast(T, self.same())
         with self.waiting():
-            made = make()
-        return cast(T, self.same(made))
+            result = make()
+        return cast(T, self.same(result))
 
     def wait(self) -> None:
-        """Until all are here, however long some of them take."""
+        """Waits until all ranks are here (barrier)."""
         if self.size > 1:
             dist.barrier(group=self.patient)
 
     def alike(self, error: HeedfulError) -> BaseException:
-        """What to raise where all ranks have found the same ``error``: the first says it, the others end quietly."""
+        """Returns the exception to raise for an ``error`` on all ranks: rank 0 reports it, the others exit quietly."""
         return error if self.first else SystemExit(2)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While it lasts the others wait in :meth:`follow`; they end quietly where it fails."""
+        """While the block runs the others wait in :meth:`follow`; if it raises they exit quietly."""
         try:
             yield
         except BaseException:
@@ -116,17 +116,18 @@ class Ranks:
         self._same("ready", self.patient)
 
     def follow(self) -> None:
-        """Wait for the end of :meth:`waiting` on the first; where it failed, that one says why and this one ends."""
+        """Waits for the end of :meth:`waiting` on rank 0; exits if that raised."""
         if self._same(None, self.patient) != "ready":
             raise SystemExit(2)
 
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """This process among those that ``torchrun`` started, for as long as it lasts; else the only one. Where another one
-    goes, :class:`HeedfulError`.
+    """Yields this process's rank among those that ``torchrun`` started, else the only rank.
+
+    Raises :class:`HeedfulError` if another process ends.
     """
-    if dist.is_available() and dist.is_initialized():  # by a program that calls us: its group is taken, and left to it
+    if dist.is_available() and dist.is_initialized():  # by a calling program, which keeps its group
         yield Ranks(dist.get_rank(), dist.get_world_size())
         return
     size = int(os.environ.get("WORLD_SIZE") or 1)
@@ -146,12 +147,12 @@ def joined() -> Iterator[Ranks]:
         if not is_loss(error):
             raise
         raise HeedfulError(gone(error)) from None
-    dist.destroy_process_group()  # not after an error: the others may be gone, and nobody would answer
+    dist.destroy_process_group()  # not after an error: the others may have ended, and nobody would answer
 
 
 def own_device(asked: str | None = None) -> str | None:
-    """The GPU that is this process's own, of those of its machine, where none or just "cuda" was ``asked`` for, and the
-    current one from now on; else what was asked for, and where there is one process or no GPU.
+    """Returns the rank's own GPU, and makes it the current one, if ``asked`` is None or "cuda" under ``torchrun``; else
+    returns ``asked``.
     """
     if "LOCAL_RANK" not in os.environ or asked not in (None, "cuda") or not torch.cuda.is_available():
         return asked
@@ -160,13 +161,13 @@ def own_device(asked: str | None = None) -> str | None:
 
 
 def is_loss(error: RuntimeError) -> bool:
-    """Whether an error tells that another process has gone."""
+    """Returns True if an error means that another process has ended."""
     return isinstance(error, dist.DistError) or any(word in str(error) for word in LOST)
 
 
 def gone(error: BaseException, where: str = "") -> str:
-    """What to say of another process that has gone, and what to do."""
-    told, what = " ".join(str(error).split())[:120], "has gone"
+    """Returns the message for another process that has ended, with the remedy."""
+    detail, what = " ".join(str(error).split())[:120], "has gone"
     # NCCL's words, gloo's, and the store's
     if waited := re.search(r"(?:Timeout\(ms\)=|waiting |timeout after )(\d+)", str(error)):
         what = f"has said nothing for {int(waited[1]) / 60_000:.3g} minutes"
@@ -174,5 +175,5 @@ def gone(error: BaseException, where: str = "") -> str:
         what = "has said nothing for too long"
     return (
         f"another process of the run {what}{where}; its own line says why, if it could; "
-        f"start them all again, a training with --resume ({told})"
+        f"start them all again, a training with --resume ({detail})"
     )

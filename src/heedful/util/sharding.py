@@ -14,18 +14,18 @@ R = TypeVar("R")
 
 
 class Peers(Protocol):
-    """The processes; :class:`heedful.util.ranks.Ranks` are such."""
+    """Protocol of :class:`heedful.util.ranks.Ranks`."""
 
     @property
     def rank(self) -> int:
-        """This one's number, from 0."""
+        """This process's rank, from 0."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
 
     def all(self, value: Any) -> list[Any]:
-        """What each of them gives, by number, for all."""
+        """Returns the values of all ranks, by rank."""
 
 
 class _Alone:
@@ -42,7 +42,7 @@ _follower: ContextVar[Callable[[int, int], None] | None] = ContextVar("follower"
 
 @contextmanager
 def among(peers: Peers) -> Iterator[None]:
-    """While it lasts :func:`each` shares its items out. All of the processes must ask for the same ones, with equal
+    """Makes :func:`each` shard its items over ``peers`` in the block. All ranks must pass the same items, with equal
     models.
     """
     before = _peers.set(peers)
@@ -54,7 +54,7 @@ def among(peers: Peers) -> Iterator[None]:
 
 @contextmanager
 def followed(report: Callable[[int, int], None]) -> Iterator[None]:
-    """While it lasts, :func:`each` calls ``report(done, total)`` after the items that were computed together."""
+    """Makes :func:`each` call ``report(done, total)`` in the block, after each round of items."""
     before = _follower.set(report)
     try:
         yield
@@ -63,22 +63,22 @@ def followed(report: Callable[[int, int], None]) -> Iterator[None]:
 
 
 def each(items: Sequence[T], compute: Callable[[T], R]) -> Iterator[tuple[T, R]]:
-    """Every item and what is computed of it, in order, one at a time. Of several processes (:func:`among`) each
-    computes every n-th; what comes of it is pickled, and should lie on the CPU. An error of one is an error of all.
+    """Yields each item with ``compute(item)``, in order. Of n ranks (:func:`among`) each computes every n-th item;
+    results are pickled and should be on the CPU. A ``HeedfulError`` on one rank is raised on all.
 
     >>> list(each([1, 2, 3], lambda item: item * item))
     [(1, 1), (2, 4), (3, 9)]
     """
     peers = _peers.get()
     for first in range(0, len(items), peers.size):
-        together = items[first : first + peers.size]
-        made = peers.all(_computed(compute, together[peers.rank]) if peers.rank < len(together) else None)
-        for one in made:
-            if isinstance(one, HeedfulError):
-                raise one
+        batch = items[first : first + peers.size]
+        results = peers.all(_computed(compute, batch[peers.rank]) if peers.rank < len(batch) else None)
+        for result in results:
+            if isinstance(result, HeedfulError):
+                raise result
         if (report := _follower.get()) is not None:
-            report(first + len(together), len(items))
-        yield from zip(together, made, strict=False)
+            report(first + len(batch), len(items))
+        yield from zip(batch, results, strict=False)
 
 
 def _computed(compute: Callable[[T], R], item: T) -> R | HeedfulError:

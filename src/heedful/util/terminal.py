@@ -16,14 +16,14 @@ from typing import Any, TextIO
 from heedful.errors import HeedfulError
 from heedful.util.values import to_json
 
-STDIN_BATCH = 64  # lines answered together: enough to fill a batch, few enough to be seen coming
+STDIN_BATCH = 64  # lines answered together: enough for a batch, few enough to appear promptly
 
 
 def lines(stream: BufferedReader) -> Iterator[list[str]]:
-    """The lines of a stream in lists of at most 64: as many as are there, so that each is answered as it comes."""
+    """Yields the lines of a stream in lists of at most 64, as soon as they have arrived."""
     rest, number = b"", 0
     while True:
-        chunk = stream.read1(1 << 16)  # what is there; waits only for the first byte
+        chunk = stream.read1(1 << 16)  # what has arrived; waits only for the first byte
         *lines, rest = (rest + chunk).split(b"\n")
         if not chunk and rest:
             lines = [rest]
@@ -35,9 +35,9 @@ def lines(stream: BufferedReader) -> Iterator[list[str]]:
                     texts.append(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r"))
                 except UnicodeDecodeError as error:
                     yield texts
-                    found = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
+                    wrong = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
                     raise HeedfulError(
-                        f"standard input:{number}: {found} is not UTF-8; convert the text first"
+                        f"standard input:{number}: {wrong} is not UTF-8; convert the text first"
                     ) from error
             yield texts
         if not chunk:
@@ -45,16 +45,16 @@ def lines(stream: BufferedReader) -> Iterator[list[str]]:
 
 
 def program() -> str:
-    """How this program is called from here: by its name where the path finds it, else by the way it was called."""
-    here = Path(sys.argv[0])
-    if here.name != "heedful" or shutil.which("heedful"):
+    """Returns the command that runs this program: its name if PATH finds it, else the path it was called by."""
+    script = Path(sys.argv[0])
+    if script.name != "heedful" or shutil.which("heedful"):
         return "heedful"
-    return shlex.quote(os.path.relpath(here))
+    return shlex.quote(os.path.relpath(script))
 
 
 def say_to(quiet_output: bool) -> Callable[[str], None]:
-    """What prints a line at once: to standard output, or beside it where that belongs to JSON. A line that cannot be
-    written is lost: the work goes on.
+    """Returns a function that prints a line at once: to standard output, or to standard error with ``quiet_output``
+    (JSON). A line that cannot be written is lost; the work goes on.
     """
     return partial(_say, sys.stderr if quiet_output else sys.stdout)
 
@@ -65,7 +65,7 @@ def _say(stream: TextIO, line: str) -> None:
 
 
 def print_list(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Rows as columns under their names; or as JSON."""
+    """Prints rows as a table, or as JSON."""
     if as_json:
         print(to_json(rows))
         return

@@ -13,7 +13,7 @@ KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the annotated kind; a whole number is a number, a truth value is neither."""
+    """Returns True if a value has the annotated type. An int is a float; a bool is neither."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return any(fits(value, arg) for arg in args)
@@ -28,7 +28,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def describe(hint: Any) -> str:
-    """The kind in words: "a whole number", "one of relu, gelu"."""
+    """Returns an annotation in words: "a whole number", "one of relu, gelu"."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(describe(arg) for arg in args if arg is not types.NoneType)
@@ -40,12 +40,12 @@ def describe(hint: Any) -> str:
 
 
 def to_json(value: Any) -> str:
-    """One line of JSON; numbers that are not finite become null."""
+    """Returns one line of JSON; NaN and infinity become null."""
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON knows it: numbers that are not finite become null, arrays lists, paths texts."""
+    """Returns a value for JSON: NaN and infinity as None, arrays as lists, paths as strings."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
