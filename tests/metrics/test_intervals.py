@@ -63,7 +63,7 @@ def test_the_same_draws_again_for_every_model_and_however_many_at_a_time(monkeyp
     one, other = resampled([rate(right), rate(~right)])
     assert np.allclose(one["accuracy"] + other["accuracy"], 100)
     whole = np.concatenate(list(draws(50, 1000, 0)))
-    monkeypatch.setattr("heedful.metrics.intervals.HELD", 70)
+    monkeypatch.setattr("heedful.metrics.intervals.MAX_DRAWN", 70)
     parts = list(draws(50, 1000, 0))
     assert len(parts) == 1000
     assert (np.concatenate(parts) == whole).all()

@@ -189,7 +189,7 @@ def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(
 def test_a_process_that_is_silent_is_not_waited_for_long(data: Path, tmp_path: Path) -> None:
     """Stopped, it closes nothing: the other one ends after a while, here of six seconds, and keeps what it has."""
     out = tmp_path / "silent"
-    code = "from datetime import timedelta; from heedful import cli; from heedful.training import ranks; "
+    code = "from datetime import timedelta; from heedful import cli; from heedful.util import ranks; "
     code += "ranks.SILENT = timedelta(seconds=6); cli.command()"
     command = [sys.executable, "-c", code, *map(str, train(data, out, "--max-steps=4000"))]
     first, second = started(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
