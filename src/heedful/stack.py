@@ -58,6 +58,14 @@ class Skip(nn.Module):
         return x
 
 
+Run = Callable[..., Tensor]  # a block's sublayers and their arguments → what they return
+
+
+def called(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
+    """Runs the sublayers of a block and keeps their activations for the backward pass."""
+    return sublayers(*context)
+
+
 class Block(nn.Module):
     """Self-attention, cross-attention where the config says ``cross``, feed-forward, each in its residual.
 
@@ -82,6 +90,7 @@ class Block(nn.Module):
             dropout=config.dropout.hidden,
         )
         self.feed_forward_residual = Residual(config)
+        self.run: Run = called  # or what a plan chooses: heedful.kernels.plan
 
     def forward(
         self,
@@ -95,10 +104,27 @@ class Block(nn.Module):
         cache: tuple[Remembered, Remembered] = (NOTHING, NOTHING),
     ) -> Tensor:
         """``x`` (B, T, D) → (B, T, D), under attention's ``mask``, with ``memory`` (B, S, D) for cross-attention."""
+        return self.run(self.sublayers, x, real, mask, position, memory, memory_mask, cache)
+
+    def sublayers(
+        self,
+        x: Tensor,
+        real: Tensor | None,
+        mask: Mask,
+        position: Place | None,
+        memory: Tensor | None,
+        memory_mask: Mask,
+        cache: tuple[Remembered, Remembered],
+    ) -> Tensor:
+        """Each part in its residual, one after the other."""
         own, cross = cache
         x = self.attention_residual(x, real, self.attention, mask=mask, position=position, cache=own)
         x = self.cross_residual(x, real, self.cross_attention, source=memory, mask=memory_mask, cache=cross)
         return self.feed_forward_residual(x, real, self.feed_forward)
+
+    def extra_repr(self) -> str:
+        """How the sublayers run, where not plainly called."""
+        return "" if self.run is called else f"run={getattr(self.run, '__name__', self.run)}"
 
 
 def everything(seen: Seen, config: StackConfig) -> Mask:

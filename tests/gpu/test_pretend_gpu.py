@@ -20,7 +20,7 @@ from heedful.inspection.logit_lens import logit_lens
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_training_plan
 from heedful.tasks.output_loss import output_loss
-from heedful.training.engine import Alone, forgetful
+from heedful.training.engine import Alone
 from heedful.training.gradient import Gradient
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
@@ -144,7 +144,7 @@ def test_other_ways_to_train_stay_on_the_device(kind: str) -> None:
     with pretend_gpu() as watch:
         model = model.to(CUDA).train()
         if kind == "gradient checkpointing":
-            forgetful(model)
+            apply_training_plan(model, "plain", recompute=True)
         optimiser = adamw(model, lr=1e-3)
         if kind == "muon":
             optimiser = muon(model, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, dtype=torch.bfloat16)

@@ -25,7 +25,7 @@ from heedful.adapters import LoraConfig, add_adapter, merge
 from heedful.config import AlibiPosition, RelativePosition
 from heedful.errors import HeedfulError
 from heedful.inspection import head_importance, intervene, observe, paths, record
-from heedful.layers.attention import explicit_attention, fused_attention
+from heedful.layers.attention import explicit_attention
 from heedful.models import build
 
 IDS = torch.tensor([[3, 5, 8, 13, 21], [2, 9, 4, 4, 7]])
@@ -44,7 +44,7 @@ def gpt(**stack: Any) -> Any:
 
 def is_left_alone(model: Any) -> bool:
     hooks = any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
-    return not hooks and all(block.attention.attend is fused_attention for block in model.decoder.block)
+    return not hooks and all(block.attention.probe is None for block in model.decoder.block)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
@@ -59,7 +59,7 @@ def test_nobody_looks_at_a_copy(copied: Callable[[Any], Any]) -> None:
         heedful.summary(model)
         assert all(seen[path] is tensor for path, tensor in before.items())
     assert twin.watchers == ()
-    assert all(block.attention.attend is fused_attention for block in twin.decoder.block)
+    assert all(block.attention.probe is None for block in twin.decoder.block)
     assert torch.equal(twin(IDS), model(IDS))
     with record(twin, EVERY) as other:
         twin(IDS)

@@ -19,14 +19,14 @@ import heedful
 from heedful import cli
 from heedful.kernels import PLANS, Plan, apply_plan, using
 from heedful.kernels.dropout import cpu_dropout
-from heedful.kernels.plan import AUTO, apply_training_plan, decoding
+from heedful.kernels.plan import AUTO, apply_training_plan, decoding, recomputed
 from heedful.kernels.unpadded import fused_row_attention, unpadded_inference
 from heedful.kernels.unpadded_training import blocked_row_attention, unpadded_training
 from heedful.layers.attention import Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Dropout
 from heedful.layers.linear import Linear
 from heedful.models import Model
-from heedful.stack import Stack, padded
+from heedful.stack import Block, Stack, padded
 
 IDS = torch.tensor([[5, 7, 9, 4], [6, 3, 0, 0]])
 NAMES = [*PLANS]
@@ -38,7 +38,7 @@ def encoder() -> Model:
 
 def kernels(model: nn.Module) -> list[Any]:
     """The kernel of every part, in order, and the name of every model's plan."""
-    slots = {Attention: "attend", Linear: "linear", Dropout: "dropout", Stack: "layout", Model: "kernels"}
+    slots = {Block: "run", Attention: "attend", Linear: "linear", Dropout: "dropout", Stack: "layout", Model: "kernels"}
     return [getattr(part, slot) for part in model.modules() for kind, slot in slots.items() if isinstance(part, kind)]
 
 
@@ -218,6 +218,32 @@ def test_training_takes_the_plan_of_the_device_or_the_one_that_is_given() -> Non
     assert apply_training_plan(encoder(), rows_alike=False).encoder.layout is padded
     assert apply_training_plan(encoder().to("meta")).kernels == "gpu"
     assert kernels(apply_training_plan(encoder(), "plain")) == kernels(apply_plan(encoder(), "plain"))
+
+
+def test_a_block_that_is_computed_again_gives_the_same_losses_and_gradients() -> None:
+    for name in (AUTO, "plain"):
+        model = apply_training_plan(encoder(), name, recompute=True)
+        assert model.encoder.block[0].run is recomputed
+        calls: list[int] = []
+        model.encoder.block[0].feed_forward.up.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        (loss, gradients), (expected, others) = losses(model), losses(apply_training_plan(encoder(), name))
+        assert len(calls) == 2
+        torch.testing.assert_close((loss, *gradients), (expected, *others), atol=1e-5, rtol=1e-5)
+        model.eval()(IDS)
+        assert len(calls) == 3
+
+
+def test_what_is_recorded_is_the_same_under_a_plan_that_comes_meanwhile() -> None:
+    model = encoder().eval()
+    with heedful.record(model, "pattern") as expected:
+        model(IDS)
+    with heedful.record(model, "pattern") as seen:
+        apply_plan(model, "cpu-inference")
+        model(IDS, IDS > 0)
+    assert seen.keys() == expected.keys()
+    for path, pattern in expected.items():
+        torch.testing.assert_close(seen[path][0], pattern[0])
+    assert kernels(model) == kernels(apply_plan(encoder(), "cpu-inference"))
 
 
 def test_a_run_with_plain_kernels_has_the_same_losses(tmp_path: Path) -> None:

@@ -29,9 +29,10 @@ from heedful.config import (
     StackConfig,
     VisionConfig,
 )
+from heedful.kernels.plan import apply_training_plan
 from heedful.training import Limits, Loop, adamw
 from heedful.training.averages import Polynomial
-from heedful.training.engine import Alone, Replicated, Sharded, forgetful
+from heedful.training.engine import Alone, Replicated, Sharded
 from heedful.training.muon import muon
 from heedful.training.schedule import constant
 from heedful.util.ranks import Ranks, joined
@@ -118,7 +119,7 @@ def run(
     """Gradients of the last of two steps, the weights and their average after it."""
     model = made(family, dropout)
     if again:
-        forgetful(model)
+        apply_training_plan(model, "plain", recompute=True)
     learn = engine.learner(model, objective)
     if looked_at:  # before the first step, as a run that is taken up may be
         with torch.no_grad(), engine.measuring(model):

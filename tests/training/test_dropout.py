@@ -10,9 +10,8 @@ from torch import Tensor
 import heedful
 from heedful import presets
 from heedful.kernels.dropout import Bits, cpu_dropout
-from heedful.kernels.plan import apply_plan
+from heedful.kernels.plan import apply_plan, apply_training_plan
 from heedful.layers.dropout import Dropout
-from heedful.training.engine import forgetful
 
 RATE = 0.4
 
@@ -73,7 +72,7 @@ def test_what_is_forgotten_is_dropped_alike_again() -> None:
         return {name: p.grad.clone() for name, p in model.named_parameters()}
 
     plain = gradients()
-    forgetful(model)
+    apply_training_plan(model, recompute=True)
     for name, gradient in gradients().items():
         torch.testing.assert_close(gradient, plain[name], msg=name)
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.inspection.attention_maps import precise
-from heedful.layers.attention import Attend, attention_scores, weights_of
-from heedful.layers.probe import Tap, apart, itself
+from heedful.layers.attention import Attention, attention_scores, weights_of
+from heedful.layers.probe import Tap, apart
 
 
 class Watched(NamedTuple):
@@ -47,10 +47,10 @@ class Watched(NamedTuple):
 
 
 class Weights:
-    """Attends as ``attend`` does; shows weights to those who watch, and lets them be changed."""
+    """Attends as an attention does; shows weights to those who watch, and lets them be changed."""
 
-    def __init__(self, attend: Attend) -> None:
-        self.attend = attend
+    def __init__(self, part: Attention) -> None:
+        self.part = part
         self.taps = {"scores": Tap(), "pattern": Tap()}
         self.watched: list[Watched] = []
 
@@ -65,17 +65,13 @@ class Weights:
         if not any(self.taps.values()):
             for one in self.watched:
                 _computed(one, q.detach(), k.detach(), mask, scale)
-            return self.attend(q, *shared, scale, dropout)
+            return self.part.attend(q, *shared, scale, dropout)
         scores = self.taps["scores"](_precise_scores(q, k, mask, scale))
         pattern = self.taps["pattern"](weights_of(scores))
         for one in self.watched:
             _shown(one, (scores if one.kind == "scores" else pattern).detach())
         mixed = F.dropout(pattern, dropout) @ precise(v).repeat_interleave(q.size(1) // v.size(1), dim=1)
         return mixed.to(v.dtype)
-
-    def __reduce__(self) -> tuple[Callable[[Attend], Attend], tuple[Attend]]:
-        """Its copy is what it stands in for."""
-        return itself, (self.attend,)
 
 
 def _precise_scores(q: Tensor, k: Tensor, mask: Any, scale: float) -> Tensor:

@@ -22,19 +22,17 @@ _stance = ExitStack()  # the compiler's, until the last of them has left
 
 @contextmanager
 def probing(part: Attention) -> Iterator[tuple[AttentionProbe, Weights]]:
-    """What stands in for an attention's callable while anyone is there: taps around it, weights beside it."""
-    if isinstance(part.attend, AttentionProbe):
-        probe = part.attend
-    else:
-        probe = AttentionProbe(Weights(part.attend))
-        part.attend = probe
+    """The probe before an attention's callable while anyone is there: taps around it, weights beside it."""
+    probe = part.probe
+    if not isinstance(probe, AttentionProbe):
+        part.probe = probe = AttentionProbe(Weights(part))
     weights = probe.attend
     assert isinstance(weights, Weights)
     try:
         yield probe, weights
     finally:
-        if not weights and not any(probe.taps.values()) and part.attend is probe:  # or another was put there meanwhile
-            part.attend = weights.attend
+        if not weights and not any(probe.taps.values()):
+            part.probe = None
 
 
 @contextmanager

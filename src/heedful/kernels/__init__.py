@@ -1,7 +1,7 @@
 """Kernels: how the core's operations are computed on this machine, in training and in inference.
 
 ``plan`` applies and removes kernels of a model: what ``training_linear``, ``blocked_attention``, ``dropout``,
-``unpadded_training`` (training on a CPU), ``unpadded``, ``prepacked_linear`` (inference) and ``export`` hold.
+``unpadded_training`` (training on a CPU), ``unpadded`` and ``prepacked_linear`` (inference) hold.
 ``optimize`` changes a model's storage for inference, for good: ``prepacked_linear``, ``fused_projections``,
 ``last_block``, ``residual``. ``allocator`` keeps freed memory in the process.
 """

@@ -54,7 +54,9 @@ class FusedAttention(Attention):
         place, memory = position or NOWHERE, cache or NOTHING
         q, k, v = (self.split(part) for part in self.projections(x).split(self.widths, -1))
         k, v = memory.update(lambda: (place.rotate(self.key_norm(k)), v))
-        y = self.attend(place.rotate(self.query_norm(q)), k, v, mask, self.scale, self.dropout * self.training)
+        y = (self.probe or self.attend)(
+            place.rotate(self.query_norm(q)), k, v, mask, self.scale, self.dropout * self.training
+        )
         return self.out(y.transpose(1, 2).flatten(2))
 
 

@@ -1,8 +1,9 @@
 """Plans: which kernel computes attention, linear maps, dropout and the layout of a batch, and how a model gets them.
 
-Each part holds its kernel in one attribute: ``Attention.attend``, ``Linear.linear``, ``Dropout.dropout`` and
-``Stack.layout``. ``apply_plan`` writes these attributes and ``Model.kernels``, which holds the plan's name, and nothing
-else: classes, ``forward`` and weights stay as they are. The plan ``plain`` is the model as its classes are written.
+Each part holds its kernel in one attribute: ``Attention.attend``, ``Linear.linear``, ``Dropout.dropout``, ``Block.run``
+and ``Stack.layout``. ``apply_plan`` writes these attributes and ``Model.kernels``, which holds the plan's name, and
+nothing else: classes, ``forward`` and weights stay as they are. The plan ``plain`` is the model as its classes are
+written.
 
 A part of one's own keeps what it has: a subclass with its own ``forward``, an instance whose ``forward`` was replaced,
 and a part whose attribute holds a callable that is in no plan.
@@ -17,27 +18,45 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.dropout import cpu_dropout
-from heedful.kernels.export import traceable_attention
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.prepacked_linear import best_by_onednn, onednn, onednn_linear
 from heedful.kernels.training_linear import onednn_training_linear
 from heedful.kernels.unpadded import fused_row_attention, unpadded_inference
 from heedful.kernels.unpadded_training import blocked_row_attention, unpadded_training
-from heedful.layers.attention import Attend, Attention, fused_attention
+from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Drop, Dropout
 from heedful.layers.linear import Linear, Multiply
+from heedful.layers.mask import Mask
 from heedful.models.base import Model
-from heedful.stack import Layout, Stack, padded
+from heedful.stack import Block, Layout, Run, Stack, called, padded
 
 M = TypeVar("M", bound=nn.Module)
 AUTO = "auto"  # a model to which no plan was applied: as written, and generation chooses
 LARGE = 2**17  # numbers of a weight from which on oneDNN saves more than another operation in Python costs
+
+
+def traceable_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
+    """``explicit_attention``: a tracer cannot follow the fused one, which asks whether two lengths are equal."""
+    return explicit_attention(q, k, v, mask, scale, dropout)
+
+
+def recomputed(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
+    """Runs the sublayers of a block, forgets their activations, and computes them again in the backward pass.
+
+    The block's input is kept, and dropout is the same: activations of one block instead of all, for a third more work
+    (Chen et al. 2016). In training alone.
+    """
+    if not (torch.is_grad_enabled() and sublayers.__self__.training):  # type: ignore[attr-defined]  # a method
+        return sublayers(*context)
+    output: Tensor = checkpoint(sublayers, *context, use_reentrant=False)
+    return output
 
 
 def _plain(part: Linear) -> Multiply:
@@ -67,6 +86,7 @@ class Plan:
         linear: chooses the product of a linear map.
         dropout: dropout.
         layout: how a stack runs over a batch.
+        run: how a block runs its sublayers.
     """
 
     name: str
@@ -74,6 +94,7 @@ class Plan:
     linear: Callable[[Linear], Multiply] = _plain
     dropout: Drop = F.dropout
     layout: Layout = padded
+    run: Run = called
 
     def kernel(self, part: nn.Module, slot: str) -> Any:
         """The kernel of a part whose attribute is ``slot``."""
@@ -105,6 +126,7 @@ SLOTS: dict[Any, str] = {
     Linear.forward: "linear",
     Dropout.forward: "dropout",
     Stack.forward: "layout",
+    Block.forward: "run",
 }
 KERNELS: dict[str, tuple[Any, ...]] = {
     "attend": (
@@ -114,6 +136,7 @@ KERNELS: dict[str, tuple[Any, ...]] = {
     "linear": (F.linear, onednn_linear, onednn_training_linear),
     "dropout": (F.dropout, cpu_dropout),
     "layout": (padded, unpadded_inference, unpadded_training),
+    "run": (called, recomputed),
 }
 
 
@@ -219,7 +242,9 @@ def decoding(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def apply_training_plan(model: M, kernels: str = AUTO, *, rows_alike: bool = True, whole: bool = True) -> M:
+def apply_training_plan(
+    model: M, kernels: str = AUTO, *, rows_alike: bool = True, whole: bool = True, recompute: bool = False
+) -> M:
     """Applies the plan under which a model learns fastest on its device: "cpu-training" on a CPU, else "gpu".
 
     On a CPU the process then keeps freed memory for the next step, too (``heedful.kernels.allocator``).
@@ -229,20 +254,22 @@ def apply_training_plan(model: M, kernels: str = AUTO, *, rows_alike: bool = Tru
         kernels: "auto", or the name of a plan that is applied instead: "plain".
         rows_alike: whether nothing is drawn for whole sequences (``DropPath``), so that they may stand in one row.
         whole: whether every weight lies whole in this process; products of sharded ones stay PyTorch's.
+        recompute: whether blocks forget their activations and compute them again (``recomputed``), whatever the plan.
 
     >>> import heedful
     >>> apply_training_plan(heedful.create("bert-tiny", seed=0).to("cpu")).kernels
     'cpu-training'
     """
     if kernels != AUTO:
-        return apply_plan(model, kernels)
-    if next(model.parameters()).device.type != "cpu":
-        return apply_plan(model, "gpu")
-    keep_few_kernels()
-    keep_memory(any_size=True)
-    plan = PLANS["cpu-training"]
-    if not rows_alike:
-        plan = replace(plan, layout=padded)
-    if not whole:
-        plan = replace(plan, linear=_by_onednn)
-    return apply_plan(model, plan)
+        plan = plan_of(kernels)
+    elif next(model.parameters()).device.type != "cpu":
+        plan = PLANS["gpu"]
+    else:
+        keep_few_kernels()
+        keep_memory(any_size=True)
+        plan = PLANS["cpu-training"]
+        if not rows_alike:
+            plan = replace(plan, layout=padded)
+        if not whole:
+            plan = replace(plan, linear=_by_onednn)
+    return apply_plan(model, replace(plan, run=recomputed) if recompute else plan)

@@ -20,7 +20,6 @@ from heedful.cache import Seen, counted
 from heedful.layers.attention import Attend, Attention, fused_attention
 from heedful.layers.mask import Mask
 from heedful.layers.position import Place
-from heedful.layers.probe import AttentionProbe
 from heedful.stack import Block, Stack, StackInput, padded
 
 ALL = slice(None)
@@ -134,7 +133,7 @@ def watched(part: nn.Module) -> bool:
     state = vars(part)  # asking each module for what it has not would take longer than all the rest
     hooks = (*state["_forward_hooks"].values(), *state["_forward_pre_hooks"].values())
     here = any(not str(getattr(hook, "__module__", "")).startswith("torch.distributed") for hook in hooks)
-    return here or isinstance(state.get("attend"), AttentionProbe) or any(watched(child) for child in part.children())
+    return here or state.get("probe") is not None or any(watched(child) for child in part.children())
 
 
 def attends_by(stack: Stack, attend: Attend) -> bool:

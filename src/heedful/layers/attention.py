@@ -141,6 +141,8 @@ class Attention(nn.Module):
     torch.Size([2, 5, 16])
     """
 
+    probe: Attend | None = None  # stands before ``attend`` while someone records or intervenes: heedful.layers.probe
+
     def __init__(
         self,
         dim: int,
@@ -206,7 +208,7 @@ class Attention(nn.Module):
         place, memory = position or NOWHERE, cache or NOTHING
         q = place.rotate(self.query_norm(self.split(self.query(x))))  # (B, H, T, E)
         k, v = memory.update(lambda: self.project(source, place))  # (B, K, S, E)
-        y = self.attend(q, k, v, mask, self.scale, self.dropout * self.training)
+        y = (self.probe or self.attend)(q, k, v, mask, self.scale, self.dropout * self.training)
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, H E) → (B, T, D)
 
     def extra_repr(self) -> str:

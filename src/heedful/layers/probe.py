@@ -1,8 +1,9 @@
 """Probes: what a layer computes, seen without changing it, or changed on purpose. Knows only torch.
 
 A ``Tap`` is one tensor on its way: what is to change it, then who is to see it. Most tensors go in or out of a module
-and are tapped by hooks; those inside attention by an ``AttentionProbe``, which stands in for the callable that attends
-while anyone is there. Without one, nothing here runs. Nobody looks at a copy of a model, nor at one that was pickled.
+and are tapped by hooks; those inside attention by an ``AttentionProbe``, which stands before the callable that attends
+(``Attention.probe``) while anyone is there. Without one, nothing here runs. Nobody looks at a copy of a model, nor at
+one that was pickled.
 
 Shapes: B sequences, H heads, K key-value heads, T queries, S keys, E head size.
 """
@@ -72,14 +73,9 @@ class AttentionProbe:
             k, v, mask = own_k, own_v, own_mask
         return self.taps["mixed"](self.attend(q, k, v, mask, scale, dropout))
 
-    def __reduce__(self) -> tuple[Callable[[Attend], Attend], tuple[Attend]]:
-        """Its copy is what it stands in for."""
-        return itself, (self.attend,)
-
-
-def itself(attend: Attend) -> Attend:
-    """What a probe stood in for."""
-    return attend
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Its copy is None: nobody observes a copy of the attention."""
+        return type(None), ()
 
 
 class Hooked:

@@ -14,12 +14,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from heedful.stack import Block
 from heedful.util.ranks import Ranks
@@ -212,18 +210,3 @@ def engine_of(ranks: Ranks, shard: bool, bf16: bool) -> Alone:
     if shard:
         return Sharded(ranks, bf16)
     return Alone() if ranks.size == 1 else Replicated(ranks)
-
-
-def forgetful(model: nn.Module) -> None:
-    """Each block forgets what it computed, but for its input, and computes it again in the backward pass, with the same
-    dropout: activations of one block instead of all, for a third more work (Chen et al. 2016). In training alone.
-    """
-
-    def forward(block: nn.Module, forward: Callable[..., Tensor], *args: Any, **keywords: Any) -> Tensor:
-        if not (block.training and torch.is_grad_enabled()):
-            return forward(*args, **keywords)
-        return cast(Tensor, checkpoint(forward, *args, use_reentrant=False, **keywords))
-
-    for block in model.modules():
-        if isinstance(block, Block):
-            block.forward = partial(forward, block, block.forward)  # type: ignore[method-assign]

@@ -53,7 +53,7 @@ from heedful.training.checkpoint import Checkpoints
 from heedful.training.choices import asked_for, settled, spread, suggested_for
 from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
 from heedful.training.drop_path import drop_paths
-from heedful.training.engine import engine_of, forgetful
+from heedful.training.engine import engine_of
 from heedful.training.layer_rates import layer_rates
 from heedful.training.loader import Loader
 from heedful.training.log import Log
@@ -560,15 +560,17 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         every = 250  # an evaluation answers hundreds of examples: not after every few steps
     if settings.model.drop_path:
         drop_paths(model, settings.model.drop_path)
-    if training.gradient_checkpointing:
-        forgetful(model)
     dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32
     flops, passes = flops_of(model), 2 if settings.model.r_drop else 1
     most = partial(most_flops, model.device, dtype)
     ceiling = Ceiling(lambda batch: passes * flops(batch), most) if ranks.first else None
     engine = engine_of(ranks, bool(training.shard), training.precision == "bf16")
     apply_training_plan(
-        model, training.kernels or AUTO, rows_alike=not settings.model.drop_path, whole=not training.shard
+        model,
+        training.kernels or AUTO,
+        rows_alike=not settings.model.drop_path,
+        whole=not training.shard,
+        recompute=bool(training.gradient_checkpointing),
     )
     objective = engine.learner(
         model, lambda model, batch: task.objective(model, batch, training.label_smoothing or 0.0)

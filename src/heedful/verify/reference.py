@@ -7,7 +7,6 @@ import inspect
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def opened(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
     if dtype == torch.float64:
         for part in model.modules():
             if hasattr(part, "variance_epsilon"):  # an RMS norm of theirs computes in float32, whatever the type
-                part.forward = partial(_rms_norm, part)
+                part.register_forward_hook(_rms_norm)
     return model.eval()
 
 
@@ -84,7 +83,8 @@ def class_of(folder: Path) -> str:
     return str(names[0])
 
 
-def _rms_norm(part: Any, x: Tensor) -> Tensor:
+def _rms_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    (x,) = inputs
     return part.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + part.variance_epsilon)
 
 
