@@ -1,4 +1,4 @@
-"""What decoding remembers. The caller makes a cache and hands it in; the model is stateless.
+"""Key-value caches for decoding. The caller makes a cache and passes it in; the model is stateless.
 
 Each attention gets one small object, a ``Remembered``: ``update(project)`` calls ``project`` only when it must, and
 returns the keys and values (B, heads, S, head size) to attend to. ``Cache`` holds them for a whole stack, with the mask
@@ -37,12 +37,12 @@ class Growing(Remembered):
 
     @property
     def pair(self) -> Pieces:
-        """What is kept: views."""
+        """Cached keys and values, as views."""
         return tuple(room.narrow(2, self.first, self.length - self.first) for room in self.rooms)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing may be written: autograd needs what it saw, and inference mode's tensors end with it."""
+        """True if the tensors must not be written: autograd needs them, or inference mode has ended."""
         return torch.is_grad_enabled() | (self.inference > torch.is_inference_mode_enabled())
 
     def update(self, project: Project) -> Pair:
@@ -133,7 +133,7 @@ class Cross(Remembered):
 
 
 class Seen(NamedTuple):
-    """Where a call's tokens stand among all that were seen; B is 1 where all rows are alike."""
+    """Positions of a call's tokens among all cached ones; B is 1 where all rows are alike."""
 
     queries: Tensor  # (B, T) positions of this call's tokens, counted over real tokens
     keys: Tensor  # (B, S) positions of the tokens that attention may look at, this call's last
@@ -141,7 +141,7 @@ class Seen(NamedTuple):
     end: int  # all positions are below it
 
     def mask(self, real: Tensor) -> Tensor:
-        """What the queries may attend to of tokens of which ``real`` (B, S) are real."""
+        """Mask of the queries over tokens of which ``real`` (B, S) are real."""
         return padding_mask(real)
 
 
@@ -207,7 +207,7 @@ class NoCache:
 
 
 class Cache(NoCache):
-    """What a stack of ``depth`` blocks remembers between calls.
+    """Key-value cache of a stack of ``depth`` blocks.
 
     Args:
         depth: number of blocks.

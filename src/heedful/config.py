@@ -1,4 +1,4 @@
-"""What a model *is*: small frozen dataclasses that serialise. Nothing here imports torch.
+"""Model configurations: frozen dataclasses that serialise. Nothing here imports torch.
 
 A stack of blocks is described once (``StackConfig``); a family holds one or two stacks, its embedding and its head.
 Every choice of a kind is a word from a closed list (``Literal``) or one small dataclass a case, looked up in a table
@@ -272,7 +272,7 @@ class PatchConfig(Config):
 
     @property
     def prefix_tokens(self) -> int:
-        """How many tokens stand before the patches."""
+        """Number of tokens before the patches."""
         return {"none": 0, "class": 1, "class+distillation": 2}[self.prefix]
 
     @property
@@ -469,7 +469,7 @@ ModelConfig = EncoderConfig | DecoderConfig | EncoderDecoderConfig | VisionConfi
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """What kind of adapter (Hu et al. 2022).
+    """Configuration of a low-rank adapter (Hu et al. 2022).
 
     Args:
         rank: r, the width of the narrow way.
@@ -502,7 +502,7 @@ class LoraConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """What a model with an adapter says of it: its kind, and the parameters trained whole (a classifier's)."""
+    """Adapter of a model: its kind, and the parameters that are trained in full (a classifier's)."""
 
     config: LoraConfig
     whole: tuple[str, ...] = ()

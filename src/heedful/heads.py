@@ -1,4 +1,4 @@
-"""What stands on a stack: language model, masked language model, sequence, token, span, pooled, image.
+"""Heads: language model, masked language model, sequence, token, span, pooled, image.
 
 All are called ``head(hidden, real)``: the final stream (B, T, D) and the (B, T) mask of real tokens, None when all are.
 """
@@ -90,7 +90,7 @@ class LanguageModel(nn.Module):
         self.factor = {"sqrt": dim**-0.5, "none": 1.0}[config.scale]
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """What the output map reads: (B, T, D)."""
+        """Input of the output map: (B, T, D)."""
         return hidden * self.factor
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
@@ -111,7 +111,7 @@ class MaskedLanguageModel(nn.Module):
             self.output.weight = token.weight
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """What the output map reads: (B, T, D)."""
+        """Input of the output map: (B, T, D)."""
         return self.norm(self.activation(self.dense(hidden)))
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The machine inside all families: residual, block, stack, and how weights begin.
+"""Residual, block and stack, shared by all families, and weight initialisation.
 
 Shapes: B sequences, T tokens of this call, S tokens so far, D model width.
 """

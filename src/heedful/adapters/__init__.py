@@ -1,4 +1,4 @@
-"""Low-rank adapters: a few trained numbers beside frozen maps, and the same folded into them.
+"""Low-rank adapters (LoRA): small trained matrices beside frozen linear maps, or merged into them.
 
     low_rank   the linear map with its adapter
     adapter    put on a model, merged, taken off

@@ -1,4 +1,4 @@
-"""Adapters on a whole model: put on, merged, taken off; what is frozen and what is trained."""
+"""Adds adapters to a model, merges and removes them, and sets which parameters are trained."""
 
 from __future__ import annotations
 

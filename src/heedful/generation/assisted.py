@@ -30,7 +30,7 @@ MATCHED = 2  # prompt lookup goes by the last two tokens; where they stood nowhe
 
 
 class Drafts(Protocol):
-    """What proposes tokens."""
+    """Proposes tokens for the model to verify."""
 
     each: int  # numbers that a drawn token needs
 
@@ -183,7 +183,7 @@ class Lookup:
         return torch.cat((self.source.given[self.source.origin], history), 1)
 
     def pick(self, scores: Tensor, history: Tensor, numbers: Tensor | None, place: int) -> Tensor:
-        """What would be chosen without proposals."""
+        """The tokens (R,) that the model would choose without proposals."""
         return picked(scores, history, numbers)
 
     def select(self, rows: Tensor) -> None:

@@ -187,7 +187,7 @@ class Finished:
         self.ids, self.said = pick(torch.cat((self.ids, ids), 1), place), pick(torch.cat((self.said, said), 1), place)
 
     def settle(self, running: Tensor, limits: Tensor, step: int) -> None:
-        """Whether the best ``running`` sum (S,) can still enter, as ``early_stopping`` reckons it."""
+        """Marks sentences as done whose best ``running`` sum (S,) cannot enter any more, by ``early_stopping``."""
         worst, penalty = self.scores[:, -1], self.options.length_penalty
         if self.options.early_stopping is True:
             hope = torch.where(worst > NEVER, NEVER, running)
@@ -197,7 +197,7 @@ class Finished:
         self.done = self.done | (hope <= worst)
 
     def put(self, other: Finished, rows: Tensor) -> None:
-        """What ``other`` has found, at ``rows`` (S',)."""
+        """Writes the results of ``other`` to ``rows`` (S',)."""
         self.ids[rows], self.said[rows], self.scores[rows] = other.ids, other.said, other.scores
 
     def part(self, rows: Tensor) -> Finished:

@@ -1,4 +1,4 @@
-"""Beam search for texts in which given words must occur: beams are shared out by how much of them they have.
+"""Constrained beam search: given words must occur; beams are allocated by how many of their tokens they contain.
 
 Hokamp and Liu 2017; the sharing out of one beam's places among the banks: Post and Vilar 2018. A beam may end only with
 all words. Besides the best continuations of a sentence, each beam's best and those that begin or go on a word it lacks
@@ -25,7 +25,7 @@ from heedful.generation.token_choice import log_sums
 
 
 class Progress(NamedTuple):
-    """How much of the words rows have."""
+    """Number of forced tokens that each row contains."""
 
     bank: Tensor  # (R,) tokens of the words that are there, and of the one that is begun
     whole: Tensor  # (R,) boolean: all are there

@@ -1,4 +1,4 @@
-"""Contrastive search: a token that is probable, and whose hidden state is unlike those before it (Su et al. 2022).
+"""Contrastive search: prefers probable tokens with hidden states unlike those before (Su et al. 2022).
 
 Of the k most probable tokens v it takes the one with the largest (1 − α) p(v) − α max_j cos(h_v, h_j), where h_v is the
 hidden state of v, for which the model reads each of the k, and h_j are those of all tokens before (an

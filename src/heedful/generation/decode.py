@@ -1,4 +1,4 @@
-"""Generating: the plan, the rows, the limits, and the answer, whole or as it is made."""
+"""Public decoding calls (``generate``, ``decode``, ``stream``) and the length limits of each row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heedful.generation.stopping import Decodes, StopStrings
 
 
 class Generated(NamedTuple):
-    """What was generated, ``num_return_sequences`` rows a prompt, one prompt after the other.
+    """Generated ids with lengths and scores: ``num_return_sequences`` rows a prompt, prompts in order.
 
     Attributes:
         ids: (rows, N) int64, right-padded with the pad id: a decoder's with the prompt's real tokens first, an
@@ -242,7 +242,7 @@ def stream(
 
 
 def limits_of(source: Source, options: Options, context: int | None = None) -> Tensor:
-    """How many new tokens each prompt may have (B,), without a ``context`` capped by the model's learned positions.
+    """Maximum number of new tokens of each prompt (B,), without ``context`` capped by the learned positions.
 
     A row of n tokens needs n − 1 positions: the last is never read again. Raises ``HeedfulError`` where the prompt
     leaves no room, or less than the options ask for by number.

@@ -1,4 +1,4 @@
-"""Diverse beam search: groups of beams that shun each other's tokens (Vijayakumar et al. 2018).
+"""Diverse beam search: groups of beams are penalised for choosing each other's tokens (Vijayakumar et al. 2018).
 
 The groups of a sentence take turns at each step. From log p of a token ``diversity_penalty`` is taken for each beam of
 an earlier group that has just gone on with it; the penalty stays in the sum, as with every processor. Each group is a

@@ -1,4 +1,4 @@
-"""The text of tokens as they come, in pieces that are never taken back."""
+"""Incremental detokenisation: text of tokens as they arrive, in pieces that never change afterwards."""
 
 from __future__ import annotations
 

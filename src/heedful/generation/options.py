@@ -264,7 +264,7 @@ def _given(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def _told(folder: Mapping[str, Any]) -> dict[str, Any]:
-    """What a folder's generation config says of the options; what is neither obeyed nor without effect is refused."""
+    """Decoding options in a folder's generation config; raises ``HeedfulError`` for unsupported ones in effect."""
     told = {}
     for name, value in folder.items():
         if name in NAMES:

@@ -1,4 +1,4 @@
-"""What changes the scores before a token is chosen: small callables with the ecosystem's names and meanings.
+"""Logits processors: callables that change scores before a token is chosen, with the ecosystem's names and meanings.
 
 Each is called ``processor(history, scores)``: all tokens so far (R, T), −1 where there is none (padding), and the
 scores of the next (R, V), logits or log-probabilities. It returns new scores and leaves its arguments as they are.
@@ -25,13 +25,13 @@ NEVER = float("-inf")
 
 
 def marked(tokens: Tensor, size: int) -> Tensor:
-    """Which of ``size`` tokens occur in each row of ``tokens`` (R, N); −1 is none: (R, size) boolean."""
+    """Marks which of ``size`` tokens occur in each row of ``tokens`` (R, N); −1 is none: (R, size) boolean."""
     marks = torch.zeros(len(tokens), size + 1, dtype=torch.bool, device=tokens.device)
     return marks.scatter_(1, tokens.where((tokens >= 0) & (tokens < size), size), True)[:, :size]
 
 
 def again(tokens: Tensor, suffix: Tensor) -> Tensor:
-    """What followed ``suffix`` (R, n − 1) each time it stood in ``tokens`` (R, N): (R, N − n + 1), elsewhere −1."""
+    """Tokens that follow occurrences of ``suffix`` (R, n − 1) in ``tokens`` (R, N): (R, N − n + 1), elsewhere −1."""
     windows = tokens.unfold(1, suffix.size(1) + 1, 1)  # (R, N − n + 1, n)
     return windows[..., -1].where((windows[..., :-1] == suffix[:, None]).all(-1), -1)
 

@@ -1,4 +1,4 @@
-"""Greedy decoding and sampling: a token a row a step.
+"""Greedy decoding and sampling: one token per row and step.
 
 Shapes: B prompts, n samples of each, R rows at work, N columns of the history.
 """
@@ -20,7 +20,7 @@ Pick = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class Reads(Protocol):
-    """What one token after the other asks of a source."""
+    """Interface of a source that is read token by token."""
 
     prompt: Tensor
     counts: Tensor

@@ -1,4 +1,4 @@
-"""Where the next token's logits come from: a model, what it remembers, and the rows it is working on.
+"""Source of next-token logits: a model, its cache, and the rows that are being decoded.
 
 Shapes: B prompts, T their tokens, R rows at work (prompts × beams or samples), V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Stop strings: texts after which a row is over, wherever the borders of its tokens lie."""
+"""Stop strings: texts that end a row, wherever its token boundaries lie."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from heedful.generation.incremental_text import KEPT, PART
 
 
 class Decodes(Protocol):
-    """What stop strings need of a tokenizer: the texts of rows of ids."""
+    """Tokenizer interface for stop strings: decodes rows of ids to texts."""
 
     def decode(self, ids: Any, /) -> Any:
         """One text a row."""
 
 
 class StopStrings:
-    """Whether the newest token of a row completes one of ``strings`` in the text that was generated.
+    """Detects rows whose newest token completes one of ``strings`` in the generated text.
 
     The text is what the tokenizer makes of the tokens after the prompt, as they stand behind it. Only as much of a
     row's end is decoded as may hold a stop string, after some tokens that give a first word its space and a first

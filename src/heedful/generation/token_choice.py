@@ -1,4 +1,4 @@
-"""Choosing one token a row: the most probable, or one drawn by its probability.
+"""Token choice for each row: the most probable token, or one sampled by its probability.
 
 Shapes: B prompts, R rows, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Inputs without end, taken block by block, with the seeds that one call for all of them would have."""
+"""Splits a stream of inputs into blocks, with the seeds that a single call would use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def blocks(inputs: Iterable[T], first: int = BLOCK, weigh: Callable[[T], int] | 
 
 
 def size_of(one: Any) -> int:
-    """What an input weighs, in characters: those of all its texts; of an image a twentieth of its bytes.
+    """Size of an input in characters: those of all its texts; of an image a twentieth of its bytes.
 
     >>> size_of("abc"), size_of({"question": "ab", "context": "abc"}), size_of(bytes(40))
     (3, 5, 2)
@@ -91,7 +91,7 @@ class Seeds:
         return isinstance(self.given, list | tuple)
 
     def _times(self, seed: Any, one: Any) -> int:
-        """How often the input came before under this seed."""
+        """Number of earlier occurrences of the input under this seed."""
         key = blake2b(repr((seed, one)).encode(), digest_size=8).digest()
         self.met[key] = self.met.get(key, -1) + 1
         return self.met[key]

@@ -1,4 +1,4 @@
-"""The nearest of many texts: their vectors kept, compared with a question's, saved and opened again.
+"""Nearest-neighbour search over texts: an index of their vectors, with saving and loading.
 
 Exact: every vector is compared, with NumPy in blocks, or with ``faiss`` where that is asked for and installed.
 """
@@ -153,7 +153,7 @@ class Index:
     def open(
         cls, folder: str | Path, pipe: Pipeline | None = None, engine: Literal["numpy", "faiss"] = "numpy"
     ) -> Self:
-        """What ``save`` wrote, without reading its texts anew.
+        """Loads an index that ``save`` wrote, without encoding its texts again.
 
         Args:
             folder: the index's.

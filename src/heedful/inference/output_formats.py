@@ -1,4 +1,4 @@
-"""How answers are written, by the name of their file. Nothing here imports torch: this is asked before slow work."""
+"""Output formats of predictions, by file name. Nothing here imports torch: the check precedes slow work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OTHERS = (".json", ".csv", ".tsv", ".parquet", ".gz", ".xz", ".zst", ".zip", ".h
 
 
 def form_of(out: str | None, as_json: bool = False) -> bool:
-    """Whether answers become JSON: in ``.jsonl`` and ``.ndjson`` always, in other files never; shown, ``as_json``.
+    """True if predictions become JSON: always in ``.jsonl`` and ``.ndjson``, never in other files; shown, ``as_json``.
 
     Raises ``HeedfulError`` for a name that stands for a form that is not written.
     """

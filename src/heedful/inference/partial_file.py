@@ -1,4 +1,4 @@
-"""A file of lines that takes long to write: kept beside its name until it is whole, gone on with by a second call."""
+"""Resumable output file: lines go to ``PATH.part``, which a later call continues and which is renamed when complete."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Unfinished:
             write(self.beside, json.dumps({"facts": dict(facts), "kept": self.kept}))
 
     def _told(self) -> dict[str, Any] | None:
-        """What the file beside says; None where there is none that says anything."""
+        """Facts stored beside the partial file; None without valid ones."""
         try:
             told = read_json(self.beside, "begin anew with --overwrite")
         except HeedfulError:
@@ -78,7 +78,7 @@ class Unfinished:
             raise HeedfulError(f"{self.part} {made}; --overwrite starts anew")
 
     def _whole_lines(self) -> int:
-        """How many there are; what is behind the last is taken off."""
+        """Counts whole lines and truncates the file after the last."""
         lines = end = place = 0
         self._file.seek(0)
         while chunk := self._file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""One line from text to answer: a model folder, opened, with its task."""
+"""Pipeline: a pretrained folder with its task, called on inputs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Pipeline:
         return {name: value for name, value in options.items() if name != "seed"}
 
     def _draws(self, options: Mapping[str, Any]) -> bool:
-        """Whether tokens are sampled under these options."""
+        """True if these options sample tokens."""
         resolve({"do_sample": True, "seed": options["seed"]})  # which raises where it is no seed
         others = {name: value for name, value in options.items() if name in NAMES and name != "seed"}
         return resolve(others, self.model.generation).method == "sampling"
@@ -148,7 +148,7 @@ class Pipeline:
 
 
 def _several(inputs: Any) -> bool:
-    """Whether it is an iterable over inputs, and not a text, a pair, a mapping, an array, an image or messages."""
+    """True for an iterable over inputs: no text, pair, mapping, array, image or messages."""
     one = str | bytes | bytearray | memoryview | tuple | list | Mapping
     return isinstance(inputs, Iterable) and not isinstance(inputs, one) and not hasattr(inputs, "__array__")
 

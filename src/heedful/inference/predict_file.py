@@ -1,4 +1,4 @@
-"""A file of inputs through a model, into a file of answers: block by block, and gone on with where it was stopped."""
+"""Predicts for all inputs of a file and writes the predictions, block by block; a stopped call can be resumed."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def predict(
             file: Unfinished | None = None
 
             def begun() -> tuple[int, Any]:
-                """How many answers there are, and the seed; the first of several processes has the file."""
+                """Number of predictions that exist, and the seed; rank 0 opens the file."""
                 nonlocal file
                 seed = _seed(pipe, chosen)
                 if out is None:
@@ -152,7 +152,7 @@ def _remembered(card: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unseen(line: str) -> None:
-    """Where the first of several processes shows what there is to see."""
+    """Discards a line on ranks above 0."""
 
 
 def line_of(given: Given, answer: Answer, as_json: bool) -> str:
@@ -179,7 +179,7 @@ def fingerprint(model: str | Path) -> str:
 
 
 def _survey(given: Iterator[Given]) -> tuple[int, str]:
-    """How many inputs there are, and a digest of them all; what is broken among them is an error."""
+    """Counts the inputs and computes their digest; raises ``HeedfulError`` for a broken one."""
     count, digest = 0, hashlib.blake2b(digest_size=16)
     for one in given:
         count += 1

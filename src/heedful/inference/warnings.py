@@ -1,4 +1,4 @@
-"""What a task warns of while it is asked block by block, told as of all inputs together."""
+"""Merges warnings that a task gives for each block of inputs into those of one call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Told(logging.Filter):
         self.sums: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is shown now."""
+        """True if the record is shown now."""
         if threading.get_ident() != self.thread:
             return True
         text = record.getMessage()

@@ -1,4 +1,4 @@
-"""What parts of a model are worth: a loss, or any metric, without each of them.
+"""Ablation: a loss, or any metric, of a model without each of its parts.
 
 Shapes: B sequences of one call, T tokens, H heads, E head size, F feed-forward units, L blocks.
 """
@@ -28,7 +28,7 @@ GROUPS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """What ``ablate`` found.
+    """Result of ``ablate``.
 
     Attributes:
         base: the loss of the whole model.
@@ -152,7 +152,7 @@ PARTS = {"heads": _heads, "units": _units, "layers": _blocks}
 
 @contextmanager
 def _changed(model: Model, place: Place, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """What the part at ``place`` computes is changed while it lasts; of a block, what it adds to its stream."""
+    """Changes the output of the part at ``place`` while entered; for a block, its update of the stream."""
     if not isinstance(place.part, Block):
         with intervene(model, place.path, change):
             yield

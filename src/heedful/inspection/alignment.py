@@ -1,4 +1,4 @@
-"""Which source token a translated token comes from, read off cross-attention, and how well that agrees with people.
+"""Word alignment from cross-attention, and its agreement with human alignments.
 
 A link is (source, target), both numbered from 0. Shapes: T columns of the decoder's input, the start token being column
 0, and S source tokens.
@@ -71,7 +71,7 @@ def align(
 
 
 class Agreement(NamedTuple):
-    """How well links agree with people's."""
+    """Agreement of links with human alignments."""
 
     error: float  # the alignment error rate: 0 is best
     precision: float  # the share of links that are possible

@@ -1,4 +1,4 @@
-"""What attention maps say: rollout, entropy, distance, likeness of heads, the class token's view of an image.
+"""Measures of attention maps: rollout, entropy, distance, head similarity, class-token overlay.
 
 Pure functions of recorded patterns. Shapes: L layers, B sequences, H heads, T queries, S keys. A query that may attend
 to nothing has a row of zeros (padding under a causal mask) and counts nowhere.
@@ -16,7 +16,7 @@ from heedful.errors import HeedfulError
 
 
 def rollout(patterns: Iterable[Tensor], *, residual: float = 0.5) -> Tensor:
-    """How much of each input token reaches each output token: R = Ã_L … Ã_1, Ã = (1 − r) mean_h A_h + r I.
+    """Attention rollout, the flow from input to output tokens: R = Ã_L … Ã_1, Ã = (1 − r) mean_h A_h + r I.
 
     Abnar and Zuidema 2020, section 3: heads are averaged, ``residual`` stands for the stream that passes each layer by,
     and rows are made to sum to 1 again. What values, norms and feed-forward layers do is left out: it is a picture of
@@ -58,7 +58,7 @@ def rollout(patterns: Iterable[Tensor], *, residual: float = 0.5) -> Tensor:
 
 
 def entropy(pattern: Tensor) -> Tensor:
-    """How widely each query looks: −Σ_s a_ts ln a_ts, in nats. (..., T, S) → (..., T).
+    """Entropy of each query's weights: −Σ_s a_ts ln a_ts, in nats. (..., T, S) → (..., T).
 
     0 is one key alone, ln S all S keys alike; exp of it is "how many keys". A row of zeros has entropy 0.
 
@@ -69,7 +69,7 @@ def entropy(pattern: Tensor) -> Tensor:
 
 
 def distance(pattern: Tensor, grid: tuple[int, int], patch: int = 1) -> Tensor:
-    """How far each head looks over an image, in pixels: the mean over query patches of Σ_s a_ts d_ts / Σ_s a_ts.
+    """Mean attention distance of each head in an image, in pixels: mean over queries of Σ_s a_ts d_ts / Σ_s a_ts.
 
     d is the Euclidean distance between the centres of two patches. The tokens before the patches (class, distillation)
     have no place: they are left out as queries and as keys. Dosovitskiy et al. 2021, figure 7 and appendix D.7.
@@ -98,7 +98,7 @@ def distance(pattern: Tensor, grid: tuple[int, int], patch: int = 1) -> Tensor:
 
 
 def head_similarity(patterns: Iterable[Tensor], real: Tensor | None = None) -> Tensor:
-    """How alike heads look: 1 − JS / ln 2, JS the Jensen-Shannon divergence of two heads' rows, mean over all queries.
+    """Similarity of heads: 1 − JS / ln 2, JS the Jensen-Shannon divergence of two heads' rows, mean over all queries.
 
     JS(p, q) = H((p + q) / 2) − (H(p) + H(q)) / 2, from 0 (the same row) to ln 2 (no key in common); Clark et al. 2019,
     section 6, cluster heads by it. Heads are numbered through: all of the first pattern, then all of the second.
@@ -139,7 +139,7 @@ def head_similarity(patterns: Iterable[Tensor], real: Tensor | None = None) -> T
 
 
 def class_token_overlay(attention: Tensor, grid: tuple[int, int], token: int = 0) -> Tensor:
-    """Where the class token looks, laid over the image: (..., N, N) → (..., rows, columns).
+    """Attention of the class token to each patch, as a map over the image: (..., N, N) → (..., rows, columns).
 
     ``attention`` is a pattern (B, H, N, N), for a map a head, or a ``rollout`` (B, N, N): Dosovitskiy et al. 2021,
     figure 6 and appendix D.7, show the latter. Weights are as they are: what the token gives to itself and to other
@@ -166,7 +166,7 @@ def precise(x: Tensor) -> Tensor:
 
 
 def _prefix(attention: Tensor, grid: tuple[int, int]) -> int:
-    """How many tokens stand before the patches of ``grid``."""
+    """Number of tokens before the patches of ``grid``."""
     rows, columns = grid
     tokens = attention.size(-1)
     if attention.size(-2) != tokens or not 0 <= tokens - rows * columns <= 2:

@@ -1,4 +1,4 @@
-"""The weights of an attention: computed beside it for who watches, or changed, so that the output is made of them.
+"""Attention weights: recomputed beside the fused kernel for observers, or edited and used for the output.
 
 The fused kernel makes the output and keeps no weights. They are computed again from the same q and k, only for the
 heads and queries asked for; where they are to be changed, the output is computed from what they became. Weights are in
@@ -55,7 +55,7 @@ class Weights:
         self.watched: list[Watched] = []
 
     def __bool__(self) -> bool:
-        """Whether anyone is here."""
+        """True if anything observes or edits the weights."""
         return bool(self.watched or any(self.taps.values()))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
@@ -82,7 +82,7 @@ def _precise_scores(q: Tensor, k: Tensor, mask: Any, scale: float) -> Tensor:
 @torch.inference_mode(False)  # what is shown may be used in autograd
 @torch.no_grad()
 def _computed(one: Watched, q: Tensor, k: Tensor, mask: Any, scale: float) -> None:
-    """What one watches, and no more."""
+    """Computes the weights of the heads and queries that one observer asked for."""
     heads = torch.as_tensor(range(q.size(1)) if one.heads is None else one.heads, device=q.device)
     keys = precise(k[:, heads // (q.size(1) // k.size(1))])
     for first, queries in one.parts(q.size(2)):

@@ -1,4 +1,4 @@
-"""Vectors looked at: neighbours, a picture in two dimensions, likeness; of tokens or of whole sentences.
+"""Embedding vectors of tokens or sentences: nearest neighbours, cosine similarity, principal components.
 
 Shapes: V rows of a table, N and M vectors, D model width.
 """

@@ -1,4 +1,4 @@
-"""A model as it is looked at: itself, and as it is used, not as it is trained."""
+"""Unwraps a model, and puts it in evaluation mode for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heedful.models.base import Model
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout inside, and batch norm's running statistics; every part is afterwards in the mode it was in.
+    """Puts ``model`` in evaluation mode while entered; afterwards every part is in the mode that it was in.
 
     >>> model = nn.Dropout(0.5)
     >>> with evaluating(model):

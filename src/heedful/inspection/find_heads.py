@@ -1,4 +1,4 @@
-"""Which head does it: every head of a model, ranked by how well its attention fits a known pattern.
+"""Head search: ranks all heads of a model by how well their attention fits a known pattern.
 
 Patterns come a few queries at a time, and only sums are kept. Shapes: B sequences, H heads, t of T queries, S keys.
 """
@@ -103,7 +103,7 @@ def _sums(
     gold: Sequence[Iterable[Link]] | None,
     when: Literal["output", "input"],
 ) -> _Sums:
-    """What is to be summed up of the patterns at ``paths``."""
+    """Accumulator for the patterns at ``paths``."""
     if isinstance(by, Tensor):
         shapes = {(*real.shape, real.size(1)) for _, real in sides.values()}
         if len(sides) > 1 or by.shape not in shapes:
@@ -124,7 +124,7 @@ def _sums(
 def expects_links(
     gold: Sequence[Iterable[Link]], real: Tensor, source_real: Tensor, when: Literal["output", "input"] = "output"
 ) -> Tensor:
-    """Where cross-attention would look by ``gold``: (B, T, S), True in the row of a target token at its sources.
+    """Expected keys of cross-attention by ``gold``: (B, T, S), True in the row of a target token at its sources.
 
     Args:
         gold: of each sequence, links (source token, column of the target ids).

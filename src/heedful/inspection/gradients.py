@@ -1,4 +1,4 @@
-"""Gradient × input: how much each embedded input token adds, to first order, to what the model says.
+"""Gradient × input: first-order contribution of each embedded input token to the model's output.
 
 Shapes: B sequences, T tokens, D width, C what the head chooses from (vocabulary or classes).
 """
@@ -26,7 +26,7 @@ Place = int | Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
-    """What each token adds to the number that is explained; of another sign, what it takes away."""
+    """Contribution of each token to the explained number, positive or negative."""
 
     input: Tensor  # (B, T): of the ids, of an encoder-decoder's source, or of an image's tokens, prefix first
     target: Tensor | None  # (B, T): of an encoder-decoder's target

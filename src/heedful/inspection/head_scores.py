@@ -1,4 +1,4 @@
-"""What heads do: scores of known patterns (previous token, induction ...), and the heads of a model ranked by them.
+"""Head scores: fit of attention patterns to known ones (previous token, induction ...).
 
 Each score is the mean weight that queries give to the keys that the pattern expects. Shapes: B sequences, H heads, T
 queries, S keys. ``real`` (B, T) is True for real tokens.
@@ -76,7 +76,7 @@ def induction(pattern: Tensor, ids: Tensor, real: Tensor | None = None) -> Tenso
 
 
 def mutual_information(pattern: Tensor, real: Tensor | None = None) -> Tensor:
-    """How much a head's gaze tells which query is looking: H(mean_t a_t) − mean_t H(a_t), in nats, mean over B: → (H,).
+    """Mutual information of query and key: H(mean_t a_t) − mean_t H(a_t), in nats, mean over B: → (H,).
 
     0 where all queries look alike (everywhere, or all at the end mark); ln T where each looks at a key of its own, as a
     clean alignment does. It needs no gold alignment. Queries with a row of zeros do not count.

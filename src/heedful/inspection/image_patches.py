@@ -1,4 +1,4 @@
-"""What a vision Transformer has made of images: its patch filters, its feature maps, its map of positions.
+"""Vision Transformers: patch filters, feature maps, similarity of patch positions.
 
 Shapes: B images, D model width, P a patch's side, C channels; an image has rows × columns patches.
 """
@@ -32,7 +32,7 @@ class Filters:
 
 
 def grid(model: nn.Module) -> tuple[int, int]:
-    """How many rows and columns of patches a model cuts an image into.
+    """Number of rows and columns of patches in an image.
 
     >>> import heedful
     >>> grid(heedful.create("vit-micro"))
@@ -44,7 +44,7 @@ def grid(model: nn.Module) -> tuple[int, int]:
 
 
 def tokens(model: nn.Module) -> list[str]:
-    """What the tokens of an image are called: those before the patches, then each patch by row and column, from 0.
+    """Names of an image's tokens: those before the patches, then each patch by row and column, from 0.
 
     >>> import heedful
     >>> tokens(heedful.create("vit-micro"))[:3]
@@ -90,7 +90,7 @@ def patch_filters(model: nn.Module, count: int = 28) -> Filters:
 
 
 def feature_maps(model: nn.Module, pixels: Tensor, layer: int | None = None) -> Tensor:
-    """What each feature says at each patch: (B, C, height, width) → (B, D, rows, columns).
+    """Feature maps, one value a feature and patch: (B, C, height, width) → (B, D, rows, columns).
 
     Args:
         model: a vision Transformer. It is evaluated, without dropout or gradients.
@@ -114,7 +114,7 @@ def feature_maps(model: nn.Module, pixels: Tensor, layer: int | None = None) -> 
 
 
 def patch_position_similarity(model: nn.Module) -> Tensor:
-    """How alike the position of each patch is to that of each other: the cosine, (rows, columns, rows, columns).
+    """Cosine similarity of the positions of all pairs of patches: (rows, columns, rows, columns).
 
     ``found[i, j]`` is the map of the patch in row i and column j. Dosovitskiy et al. 2021, figure 7, centre. The
     positions of the tokens before the patches are left out.

@@ -1,4 +1,4 @@
-"""What each head is worth, by the gradient of a loss: one backward pass for all of them.
+"""Head importance by the gradient of a loss: one backward pass for all heads.
 
 Shapes: B sequences of one call, T tokens, H heads, E head size.
 """
@@ -22,7 +22,7 @@ from heedful.models import Model
 def head_importance(
     model: Model, loss: Callable[[], Tensor], *, signed: bool = False, normalise: bool = False
 ) -> dict[str, Tensor]:
-    """What each head is worth by one backward pass: I_h = mean_x |∂L(x)/∂ξ_h|, ξ a gate on the head's output, at 1.
+    """Importance of each head by one backward pass: I_h = mean_x |∂L(x)/∂ξ_h|, ξ a gate on the head's output, at 1.
 
     Michel, Levy and Neubig 2019, section 4.1. Each sequence x of each call has gates of its own, so no gradient of one
     cancels another's. The parameters' own gradients stay as they are; the model is evaluated, and left as it was.

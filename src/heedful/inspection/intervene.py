@@ -1,4 +1,4 @@
-"""Interventions: what chosen parts compute is replaced or changed, and the rest of the model goes on from there."""
+"""Interventions: replace or change the tensors of chosen parts; the rest of the model computes on with them."""
 
 from __future__ import annotations
 

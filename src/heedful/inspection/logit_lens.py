@@ -1,4 +1,4 @@
-"""The logit lens: what a model would say, did its stream end after each block.
+"""Logit lens: predictions of a model if its stream ended after each block.
 
 Shapes: L streams (the embedding and each block's), B sequences, T tokens, D width, V what the head chooses from.
 """
@@ -28,7 +28,7 @@ AT_ONCE = 2**25  # logits computed at a time: 128 MB in float32
 
 @dataclass(frozen=True, kw_only=True)
 class LogitLens:
-    """What was said after each layer. T is missing from every shape where the head speaks once for the whole input."""
+    """Predictions after each layer. T is missing from every shape where the head has one output for the whole input."""
 
     layers: Sequence[str]  # L names: "embedding", "block 0", "block 1", ...
     ids: Tensor  # (L, B, T, top): the likeliest tokens or classes, best first
@@ -47,7 +47,7 @@ def logit_lens(
     queries: Sequence[int] | None = None,
     **named: Any,
 ) -> LogitLens:
-    """What the model's own head makes of the stream after each block: softmax(head(norm(x_l))).
+    """Applies the model's own head to the stream after each block: softmax(head(norm(x_l))).
 
     The stream is read where a block hands it on, through the final norm of the stack (none in post-norm, where blocks
     end with theirs) and the head, its scale and bias included. The last layer is the model's own answer. nostalgebraist

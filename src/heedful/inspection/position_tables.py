@@ -1,4 +1,4 @@
-"""Positions looked at: how alike they are, what is added to the embeddings, what is added to the scores.
+"""Positions: their similarity, the rows added to embeddings, the bias added to scores.
 
 Shapes: P positions, D model width, H heads.
 """
@@ -17,7 +17,7 @@ LENGTH = 64  # positions, where nothing says how many there are
 
 
 def position_similarity(model: nn.Module, length: int | None = None, stack: str | None = None) -> Tensor:
-    """How alike a model's positions are: (P, P), 1 on the diagonal.
+    """Similarity of a model's positions: (P, P), 1 on the diagonal.
 
     Learned and sinusoidal positions: the cosine of their rows. Rotary positions have no rows: it is the mean over the
     pairs i of a head of cos((p − q) θ_i), the cosine of a vector turned by p with itself turned by q, if all its pairs
@@ -62,7 +62,7 @@ def position_table(model: nn.Module, length: int | None = None, stack: str | Non
 
 
 def position_bias(model: nn.Module, length: int = 64, stack: str | None = None) -> Tensor:
-    """What positions add to the scores, before the softmax: (H, P, P), rows the queries, of ALiBi and of T5's table.
+    """Position bias added to the scores before the softmax, of ALiBi and T5's table: (H, P, P), rows the queries.
 
     >>> import heedful
     >>> position_bias(heedful.create(heedful.presets.t5(16, 2, 4, 24), seed=0), 5, "encoder").shape
@@ -93,7 +93,7 @@ def _stack(model: nn.Module, name: str | None) -> Stack:
 
 
 def _length(asked: int | None, limit: int | None) -> int:
-    """How many positions: those asked for, or all that are learned, or 64."""
+    """Number of positions: as requested, or all that are learned, or 64."""
     length = (limit or LENGTH) if asked is None else asked
     if length < 1 or (limit is not None and length > limit):
         most = "1 or more" if limit is None else f"from 1 to the {limit} that are learned"

@@ -105,7 +105,7 @@ def prune(
 
 @dataclass(frozen=True)
 class _Gone:
-    """What goes: the paths of blocks, and heads and units by their paths."""
+    """Parts to remove: the paths of blocks, and heads and units by their paths."""
 
     blocks: set[str]
     heads: dict[str, set[int]]
@@ -140,7 +140,7 @@ def _matching(key: int | str, paths: Sequence[str], what: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a stack becomes the small one."""
+    """Plan that turns a stack into the smaller one."""
 
     config: StackConfig
     layers: list[int]  # the blocks that stay
@@ -242,7 +242,7 @@ def _taken(name: str, state: Mapping[str, Tensor], plans: Mapping[str, _Plan]) -
 
 
 def _tell(made: Model, model: Model, old: Mapping[str, str]) -> None:
-    """What the large model knows besides its weights."""
+    """Copies attributes of the large model other than its weights."""
     made.labels, made.multi_label, made.regression = model.labels, model.multi_label, model.regression
     made.generation, made.layout = model.generation, model.layout
     rows = [each.partition("[") for each in model.fresh]  # "name", or "name[8:16]"
@@ -260,7 +260,7 @@ Numbers = Mapping[str, Collection[int]]
 
 @dataclass(frozen=True)
 class Kept:
-    """What stays, by path: the old numbers in their new order."""
+    """Heads or units that stay, by path: the old numbers in their new order."""
 
     count: int  # of units, or of key-value heads
     numbers: dict[str, list[int]]
@@ -336,7 +336,7 @@ def _filled(groups: Mapping[int, list[int]], count: int, most: int, size: int) -
 
 
 def _uneven(path: str, stay: Mapping[str, list[int]], wanted: int, size: int, alike: Collection[str]) -> str:
-    """Why what stays in ``path`` cannot."""
+    """Explains why the remaining heads of ``path`` do not fit."""
     found, ways = f"{path} would keep heads {stay[path]}", "or give pad=True to fill up with silent heads"
     if path in alike and any(stay[other] != stay[path] for other in alike):
         return f"{found}, but its relative positions are one table for all blocks; prune the same heads in each, {ways}"

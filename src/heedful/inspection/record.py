@@ -1,4 +1,4 @@
-"""Recording: what chosen layers compute while a model runs, under its own paths."""
+"""Recording: tensors of chosen layers while a model runs, by path."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Recorder:
         self.tape: Tape | None = None
 
     def rows(self, length: int) -> Sequence[int]:
-        """Which of ``length`` queries: of a generation's call, the one that chooses a token."""
+        """Selects the queries to record: of a generation's call, the one that chooses a token."""
         if self.tape is not None:
             return range(length) if self.tape.reading else [length - 1]
         return range(length) if self.queries is None else counted(self.queries, length)
@@ -72,7 +72,7 @@ class Recorder:
         self.tape.select(rows)
 
     def reread(self) -> None:
-        """What a row has seen is forgotten and a part of it read anew."""
+        """Raises ``HeedfulError``: a row that is read again in a shorter context cannot be recorded."""
         raise HeedfulError("a text that is read anew in a shorter context cannot be recorded; raise context")
 
     def end(self, made: Tensor, copies: int) -> None:

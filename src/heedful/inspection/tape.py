@@ -1,4 +1,4 @@
-"""What was seen while tokens were generated, put in order: for each returned row, the step that chose each token.
+"""Tape of a generation: for each returned row, the tensors of the step that chose each token.
 
 A generation works on rows that move: beams are copied and dropped, rows that have ended leave. The tape keeps what each
 call showed, with the row of the call before from which each row came and the token that it was given. A returned row is

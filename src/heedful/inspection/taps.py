@@ -1,4 +1,4 @@
-"""Putting readers and changers at a model's tensors, and taking them away again."""
+"""Attaches readers and editors to a model's tensors, and detaches them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _stance = ExitStack()  # the compiler's, until the last of them has left
 
 @contextmanager
 def probing(part: Attention) -> Iterator[tuple[AttentionProbe, Weights]]:
-    """The probe before an attention's callable while anyone is there: taps around it, weights beside it."""
+    """Puts a probe before an attention's callable while it is in use: taps around it, weights beside it."""
     probe = part.probe
     if not isinstance(probe, AttentionProbe):
         part.probe = probe = AttentionProbe(Weights(part))

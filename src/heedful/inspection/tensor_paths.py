@@ -1,4 +1,4 @@
-"""Which tensors can be seen and changed, and what they are called: a module's path, a dot, and the tensor's name.
+"""Tensors that can be recorded and edited. A path is a module's path, a dot, and the tensor's name.
 
 Letters in axes: B sequences, T tokens (queries), S keys, H heads, K key-value heads, E head size, D width, F inner
 width, C classes or vocabulary, h and w the rows and columns of patches.
@@ -100,12 +100,12 @@ class Place:
 
     @property
     def cross(self) -> bool:
-        """Whether its keys are another stack's tokens."""
+        """True if its keys are another stack's tokens."""
         return isinstance(self.part, Attention) and self.path.split(".")[-2] == "cross_attention"
 
     @property
     def heads(self) -> int:
-        """How many heads it has; 0 where it has none."""
+        """Number of heads; 0 without heads."""
         if not isinstance(self.part, Attention):
             return 0
         return {"H": self.part.heads, "K": self.part.kv_heads}.get(self.point.axes[1], 0)

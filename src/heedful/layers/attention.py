@@ -24,7 +24,7 @@ Project = Callable[[], Pair]
 
 
 class Remembered:
-    """What one attention remembers: here, nothing, so that every call projects anew. The others: ``heedful.cache``."""
+    """Null cache of one attention: every call projects anew. Caches with contents: ``heedful.cache``."""
 
     def update(self, project: Project) -> Pair:
         """The keys and values (B, K, S, E) to attend to; ``project`` makes this call's."""

@@ -48,7 +48,7 @@ def window_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:
 
 
 def combine(*masks: Mask) -> Mask:
-    """What all of the masks allow. ``None`` allows everything.
+    """Intersection of the masks. ``None`` allows everything.
 
     ``"causal"`` beside tensors takes (T, S) from them; a tensor with one row for all queries is taken as T = S.
 

@@ -28,7 +28,7 @@ from heedful.layers.mask import Mask, add_bias
 
 
 class Place:
-    """What attention needs to know of positions: here, nothing."""
+    """Position information for attention: here, none."""
 
     def rotate(self, x: Tensor) -> Tensor:
         """Queries or keys (B, H, T, E), turned by their positions."""

@@ -1,4 +1,4 @@
-"""Probes: what a layer computes, seen without changing it, or changed on purpose. Knows only torch.
+"""Probes: read or edit the tensors that a layer computes. Imports only torch.
 
 A ``Tap`` is one tensor on its way: what is to change it, then who is to see it. Most tensors go in or out of a module
 and are tapped by hooks; those inside attention by an ``AttentionProbe``, which stands before the callable that attends
@@ -33,11 +33,11 @@ class Tap:
         self.reads: list[Read] = []
 
     def __bool__(self) -> bool:
-        """Whether anyone is here."""
+        """True if anything reads or edits the tensor."""
         return bool(self.edits or self.reads)
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """What goes on from here."""
+        """The tensor after all edits."""
         for edit in self.edits:
             tensor = edit(tensor)
         for read in self.reads:

@@ -1,4 +1,4 @@
-"""What the four families share: a configuration, fresh weights, their count, and the doors to two other rooms."""
+"""Base class of the four families: configuration, initialisation, parameter count, saving and generation."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Model(nn.Module):
             initialise(self, self.main)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: all but who watches."""
+        """State to copy and pickle: everything except observers."""
         return {name: value for name, value in self.__dict__.items() if name != "watchers"}
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return next(self.parameters()).device
 
     @property

@@ -1,4 +1,4 @@
-"""Making a model from a preset's name or a configuration, with the head that is asked for."""
+"""Creates a model from a preset's name or a configuration, with a chosen head."""
 
 from __future__ import annotations
 

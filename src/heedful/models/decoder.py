@@ -37,5 +37,5 @@ class Decoder(Model):
         return self.decoder(self.embedding(ids), mask, cache=cache)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
-        """What the head makes of the stream: logits (B, T, V) for a language model."""
+        """Output of the head: logits (B, T, V) for a language model."""
         return self.head(self.hidden(ids, mask, cache=cache), mask)

@@ -36,5 +36,5 @@ class Encoder(Model):
         return self.encoder(self.embedding(ids, segments), mask)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """What the head makes of the stream."""
+        """Output of the head."""
         return self.head(self.hidden(ids, mask, segments), mask)

@@ -63,5 +63,5 @@ class EncoderDecoder(Model):
     def forward(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
-        """What the head makes of the decoder's stream: logits (B, T, V)."""
+        """Output of the head: logits (B, T, V)."""
         return self.head(self.hidden(source, target, source_mask, target_mask), target_mask)

@@ -34,5 +34,5 @@ class VisionTransformer(Model):
         return self.encoder(self.embedding(pixels))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """What the head makes of the stream: class logits (B, labels)."""
+        """Output of the head: class logits (B, labels)."""
         return self.head(self.hidden(pixels))

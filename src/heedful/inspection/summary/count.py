@@ -1,4 +1,4 @@
-"""What a model is made of: layers, shapes, parameters, operations, memory, without allocating its weights."""
+"""Counts layers, shapes, parameters, operations and memory of a model, without allocating its weights."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _inputs(
 
 
 class Watch:
-    """What runs inside each module while it lasts: when first, on which shapes, with which parameters and FLOPs.
+    """Records calls inside each module: order, shapes, parameters and FLOPs.
 
     A list of modules is never called itself; what its modules do counts for it as well.
     """

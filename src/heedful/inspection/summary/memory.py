@@ -1,4 +1,4 @@
-"""The bytes that a forward holds, counted tensor by tensor on the meta device, where nothing is allocated."""
+"""Memory of a forward, counted tensor by tensor on the meta device, and attention without a fused kernel."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class _Kernels(TorchFunctionMode):
 
 
 def cache_bytes(config: ModelConfig, ids: Tensor, dtype: torch.dtype) -> CacheBytes | None:
-    """What generating from ``ids`` (B, T) remembers; None for a family that does not generate.
+    """Size of the cache for generating from ``ids`` (B, T); None for a family that does not generate.
 
     A block keeps, of each token, a key and a value of E numbers for each of its K key-value heads: 2 K E. With a
     sliding window it keeps those of the last ``window`` tokens. Cross-attention keeps as much of each source token.
@@ -184,7 +184,7 @@ MATH = 0  # what PyTorch calls the way without a fused kernel
 
 @dataclass(frozen=True)
 class _Kind:
-    """What PyTorch's choice may depend on; sizes of batch and lengths only by whether they are 1 and equal."""
+    """Properties that decide PyTorch's choice of kernel; of batch size and lengths, whether they are 1 and equal."""
 
     query: tuple[int, ...]
     key: tuple[int, ...]
@@ -201,7 +201,7 @@ class _Kind:
 
 @cache
 def _choice(kind: _Kind) -> bool:
-    """Whether the kernel that PyTorch takes is a fused one."""
+    """True if PyTorch chooses a fused kernel."""
 
     def real(shape: tuple[int, ...], dtype: torch.dtype | None, gradient: bool) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="cpu", requires_grad=gradient)
@@ -242,12 +242,12 @@ def _kind(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, 
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, *, grouped: bool) -> bool:
-    """Whether PyTorch computes this attention by a fused kernel on the CPU; the tensors may lie anywhere."""
+    """True if PyTorch computes this attention by a fused kernel on the CPU; the tensors may be on any device."""
     return q.dim() == 4 and _choice(_kind(q, k, v, mask, dropout, causal, grouped))
 
 
 def reason(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, *, grouped: bool) -> str:
-    """Why it does not: the fewest properties without which it would."""
+    """Explains why no fused kernel is used: the fewest properties without which one would be."""
     if q.dim() != 4:
         return f"queries of {q.dim()} dimensions"
     kind = _kind(q, k, v, mask, dropout, causal, grouped)

@@ -1,4 +1,4 @@
-"""What a summary holds, and how it is shown: a table for people, HTML in a notebook, plain values for programs."""
+"""Result of a summary: printed as a table, shown as HTML in a notebook, plain values for programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class CacheBytes:
-    """What generation remembers, in bytes: keys and values, for the key-value heads alone."""
+    """Size of the generation cache in bytes: keys and values of the key-value heads."""
 
     token: int  # of one token of one row, in all blocks
     source_token: int  # of one token of the source, which cross-attention looks at; 0 without an encoder
@@ -163,7 +163,7 @@ class Summary:
 
 
 def _attention(unfused: Iterable[Unfused]) -> list[str]:
-    """Where attention has no fused kernel, alike ones together."""
+    """Lists attentions without a fused kernel, grouped by reason."""
     found: dict[tuple[str, str], dict[str, dict[str, None]]] = {}
     for one in unfused:
         found.setdefault((one.mode, one.because), {}).setdefault(one.path, {})[one.dtype] = None

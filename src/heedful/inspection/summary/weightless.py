@@ -1,4 +1,4 @@
-"""A model to be counted: made from a preset, a configuration or a folder without its weights."""
+"""Builds a module without weights from a preset, a configuration or a folder, to be counted."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _headers(folder: Path) -> dict[str, tuple[Path, Tensor]]:
 
 
 def _header(path: Path) -> dict[str, Tensor]:
-    """What the head of a safetensors file says: its length in 8 bytes, then JSON of names, types and shapes."""
+    """Reads the header of a safetensors file: its length in 8 bytes, then JSON of names, types and shapes."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
