@@ -69,13 +69,13 @@ def unsaid(config: ModelConfig, model_type: ModelType, architecture: Architectur
             config_key.write(ours, theirs)
         except Inexpressible as error:
             missing.append(str(error))
-    told = {
+    implied = {
         config_key.theirs: config_key.foretold(ours)
         for config_key in config_keys
         if isinstance(config_key, StoredTensor)
     }
     try:
-        back = flat(model_type.read(theirs, architecture, told))
+        back = flat(model_type.read(theirs, architecture, implied))
     except HeedfulError:
         back = {}
     return sorted({*missing, *_different(ours, back)})

@@ -29,7 +29,7 @@ GENERATES = (
 )
 
 
-def told(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """``config.json`` with the token ids that ``generation_config.json`` has instead, and the rest of that file."""
     if home(folder, CONFIG) != folder:
         return _config_over_base(folder)
@@ -56,7 +56,7 @@ def _config_over_base(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     _, rest = split_tensors(folder, read_tensors(folder))
     _, place = find_base(folder, config)
     kind, classes = trained_head(folder, config, place, rest)
-    theirs, generation = told(place)
+    theirs, generation = read_configs(place)
     model_type = model_type_of(theirs)
     if model_type is not OWN and model_type.architecture_of(theirs).fixed["head.kind"] != kind:
         architecture = next(
@@ -79,7 +79,7 @@ def home(folder: Path, *files: str) -> Path:
 
 def config_of(folder: Path) -> ModelConfig:
     """Returns the configuration of a folder's model, but for what only its tensors tell."""
-    theirs, _ = told(folder)
+    theirs, _ = read_configs(folder)
     try:
         model_type = model_type_of(theirs)
         return model_type.read(theirs, model_type.architecture_of(theirs), {})

@@ -81,7 +81,7 @@ def _grouped(state: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 
 def matched(
-    model: Model, made: Tensors, unknown: list[str], named: Callable[[str], str], may_be_fresh: bool
+    model: Model, loaded: Tensors, unknown: list[str], named: Callable[[str], str], may_be_fresh: bool
 ) -> tuple[Tensors, list[str]]:
     """A tensor for each of the model's places, and the names of the head's that have none; all misfits in one error.
 
@@ -91,7 +91,7 @@ def matched(
     fresh, missing, misshaped, mistyped = [], [], [], []
     state = model.state_dict(keep_vars=True)
     for first, names in _grouped(state).items():
-        found = {name: made.pop(name) for name in names if name in made}
+        found = {name: loaded.pop(name) for name in names if name in loaded}
         if len(found) > 1:
             same({named(name): tensor for name, tensor in found.items()})
         stored, tensor = next(iter(found.items()), (first, None))
@@ -109,7 +109,7 @@ def matched(
             misshaped.append(f"{named(stored)} is {shapes}")
     lists = {
         "missing": sorted(set(missing)),
-        "unexpected": sorted([*unknown, *map(named, made)]),
+        "unexpected": sorted([*unknown, *map(named, loaded)]),
         "of another shape": misshaped,
         "of another type": mistyped,
     }

@@ -45,12 +45,12 @@ def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
         return folder
     if folder.exists():
         raise HeedfulError(f"{folder} is a file; give the model's folder")
-    found = None if isinstance(folder_or_id, Path) else _HUB_ID.fullmatch(folder_or_id)
-    if found is None:
+    match = None if isinstance(folder_or_id, Path) else _HUB_ID.fullmatch(folder_or_id)
+    if match is None:
         raise HeedfulError(f"no folder {folder_or_id} here; give a model's folder or a Hub id such as 'org/name'")
-    if revision is not None and found["revision"] not in (None, revision):
+    if revision is not None and match["revision"] not in (None, revision):
         raise HeedfulError(f"{folder_or_id} names a revision, and revision is {revision!r}; give one of them")
-    return fetch(found["name"], revision or found["revision"])
+    return fetch(match["name"], revision or match["revision"])
 
 
 def fetch(name: str, revision: str | None = None) -> Path:
@@ -58,10 +58,10 @@ def fetch(name: str, revision: str | None = None) -> Path:
 
     Raises ``HeedfulError`` for a name or revision that the Hub does not know, a gate, or a network that is away.
     """
-    found = _fetch(name, revision, (*TEXT_FILES, *SAFETENSORS_FILES))
-    if not any(next(found.glob(pattern), None) for pattern in SAFETENSORS_FILES):
-        found = _fetch(name, revision, (*TEXT_FILES, *SAFETENSORS_FILES, *PICKLE_FILES))
-    return found
+    snapshot = _fetch(name, revision, (*TEXT_FILES, *SAFETENSORS_FILES))
+    if not any(next(snapshot.glob(pattern), None) for pattern in SAFETENSORS_FILES):
+        snapshot = _fetch(name, revision, (*TEXT_FILES, *SAFETENSORS_FILES, *PICKLE_FILES))
+    return snapshot
 
 
 def _fetch(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:

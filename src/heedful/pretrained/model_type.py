@@ -80,15 +80,17 @@ class ModelType:
         architectures = [architecture for architecture in self.architectures if architecture.name == names[0]]
         if not architectures:
             raise HeedfulError(f"the class {names[0]!r} is not supported; {nearest(str(names[0]), known)}")
-        fitting = [c for c in architectures if all(f.holds(theirs) for f in c.config_keys if isinstance(f, OnlyValue))]
+        fitting = [
+            c for c in architectures if all(key.holds(theirs) for key in c.config_keys if isinstance(key, OnlyValue))
+        ]
         return next(iter(fitting), architectures[-1])  # the last one's config keys say what does not fit
 
-    def told(self, architecture: Architecture, tensors: Tensors) -> dict[str, bool]:
+    def implied_by(self, architecture: Architecture, tensors: Tensors) -> dict[str, bool]:
         """For each config key that a tensor tells: what it tells."""
         return {
-            f.theirs: f.look(tensors)
-            for f in (*self.config_keys, *architecture.config_keys)
-            if isinstance(f, StoredTensor)
+            key.theirs: key.look(tensors)
+            for key in (*self.config_keys, *architecture.config_keys)
+            if isinstance(key, StoredTensor)
         }
 
     def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
@@ -125,8 +127,8 @@ class ModelType:
         try:
             for config_key in config_keys:
                 config_key.write(ours, theirs)
-            told = {f.theirs: f.foretold(ours) for f in config_keys if isinstance(f, StoredTensor)}
-            back = flat(self.read(theirs, architecture, told))
+            implied = {key.theirs: key.foretold(ours) for key in config_keys if isinstance(key, StoredTensor)}
+            back = flat(self.read(theirs, architecture, implied))
         except (Inexpressible, HeedfulError):
             return None
         unsaid = {path: value for path, value in ours.items() if path not in back or back[path] != value}
@@ -149,10 +151,10 @@ class ModelType:
 
     def tensors_in(self, stored: Tensors, architecture: Architecture, head: bool = True) -> Tensors:
         """Our tensors of theirs (see ``names``), the head's too unless told; what no rule knows stays in ``stored``."""
-        made: Tensors = {}
+        loaded: Tensors = {}
         for rule in (*(architecture.rules if head else ()), *architecture.body, *self.rules):
-            rule.read(stored, made)
-        return made
+            rule.read(stored, loaded)
+        return loaded
 
     def tensors_out(self, ours: Tensors, architecture: Architecture) -> Tensors:
         """Returns their tensors of ours: the rules backwards, the prefix put on again."""

@@ -19,7 +19,7 @@ from heedful.config import DecoderConfig, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained.config_keys import label_names
-from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.fill_model import not_finite
 from heedful.pretrained.folder import (
     ADAPTER_CONFIG,
@@ -198,7 +198,7 @@ def _attach(
 def _tell(model: Model, folder: Path) -> None:
     """Sets label names and generation settings from our own adapter folder."""
     if (folder / CONFIG).exists():
-        theirs, generation = told(folder)
+        theirs, generation = read_configs(folder)
         model.labels, model.multi_label = label_names(theirs), multi_label(theirs)
         model.regression = regression(theirs)
         model.generation = generation or model.generation

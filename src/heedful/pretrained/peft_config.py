@@ -74,9 +74,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def find_base(folder: Path, config: Mapping[str, Any]) -> tuple[str, Path]:
     """The base's folder, beside the adapter's, here or from the Hub, after its whole path or "org/name@revision"."""
     name, revision = config["base_model_name_or_path"], config["revision"]
-    for place in (folder / Path(name).expanduser(), Path(name).expanduser()):  # the first is the second if absolute
-        if place.is_dir():
-            return str(place.resolve()), place.resolve()
+    here = Path(name).expanduser()
+    for base_folder in (folder / here, here):  # the first is the second if absolute
+        if base_folder.is_dir():
+            return str(base_folder.resolve()), base_folder.resolve()
     try:
         return f"{name}@{revision or ''}".removesuffix("@"), find(name, revision)
     except HeedfulError as error:
@@ -107,13 +108,13 @@ def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tenso
 
 def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tensors) -> tuple[str, int | None]:
     """Returns the head that the adapter was trained under, and how many classes it stores for it."""
-    place = folder if (folder / CONFIG).exists() else base
-    theirs = read_json(place / CONFIG)
+    base_folder = folder if (folder / CONFIG).exists() else base
+    theirs = read_json(base_folder / CONFIG)
     try:
         model_type = model_type_of(theirs)
         architecture = model_type.architecture_of(theirs)
         kind = architecture.fixed["head.kind"] if model_type is not OWN else theirs["head"]["kind"]
-        if place is base and config["task_type"] in HEADS:
+        if base_folder is base and config["task_type"] in HEADS:
             kind = HEADS[config["task_type"]]
             architecture = next(
                 (
@@ -125,10 +126,10 @@ def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tens
             )
         if read_card(folder).get("head") == PooledHead.kind:  # which no class of theirs says
             kind = PooledHead.kind
-        made = model_type.tensors_in(model_type.names(rest, architecture), architecture)
+        loaded = model_type.tensors_in(model_type.names(rest, architecture), architecture)
     except (HeedfulError, KeyError, TypeError) as error:
-        raise HeedfulError(f"{place / CONFIG}: {error}") from None
-    output = made.get("head.output.weight", made.get("head.output.0.weight"))
+        raise HeedfulError(f"{base_folder / CONFIG}: {error}") from None
+    output = loaded.get("head.output.weight", loaded.get("head.output.0.weight"))
     return kind, len(output) if output is not None and kind in CLASSIFIERS else None
 
 

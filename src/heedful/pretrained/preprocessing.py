@@ -139,35 +139,39 @@ class Preprocessing:
         }
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any], model_type: str | None = None) -> Preprocessing:
+    def from_dict(cls, settings: Mapping[str, Any], model_type: str | None = None) -> Preprocessing:
         """Of a processor's settings, absent ones as that processor has them; where none is named, as that of a
         ``model_type`` has them, ViT's by default. Raises ``HeedfulError`` for what we do not do.
         """
-        source, given = dict(said), {key: value for key, value in said.items() if value is not None}
-        said = {**PROCESSORS[_processor(given, model_type)], **given}
-        for key in said:
-            if key.startswith("do_") and not isinstance(said[key], bool):
-                raise HeedfulError(f"{key} is {said[key]!r}; give true or false")
-        wrong = next((key for key in REFUSED if said.get(key)), None if said.get("do_resize", True) else "do_resize")
+        source, given = dict(settings), {key: value for key, value in settings.items() if value is not None}
+        settings = {**PROCESSORS[_processor(given, model_type)], **given}
+        for key in settings:
+            if key.startswith("do_") and not isinstance(settings[key], bool):
+                raise HeedfulError(f"{key} is {settings[key]!r}; give true or false")
+        wrong = next(
+            (key for key in REFUSED if settings.get(key)), None if settings.get("do_resize", True) else "do_resize"
+        )
         if wrong:
-            raise HeedfulError(f"{wrong} is {said[wrong]!r}; images are resized, cropped and normalised, no more")
-        factor, resample = said.get("rescale_factor", FACTOR), said["resample"]
+            raise HeedfulError(f"{wrong} is {settings[wrong]!r}; images are resized, cropped and normalised, no more")
+        factor, resample = settings.get("rescale_factor", FACTOR), settings["resample"]
         if type(factor) not in (float, int) or not 0 < factor < math.inf:
             raise HeedfulError(f"rescale_factor is {factor!r}; give a number above 0, such as 1 / 255")
         if type(resample) is not int or not 0 <= resample < len(RESAMPLES):
             raise HeedfulError(f"resample is {resample!r}; give 0 (nearest), 1 (Lanczos), 2 (bilinear) or 3 (bicubic)")
-        mean, std = (_numbers(key, said[key]) for key in ("image_mean", "image_std"))
+        mean, std = (_numbers(key, settings[key]) for key in ("image_mean", "image_std"))
         if len(mean) != len(std) or min(std) <= 0:
             raise HeedfulError(f"image_mean is {list(mean)}, image_std {list(std)}; give one each for 1 or 3 channels")
-        if not said.get("do_normalize", True):
+        if not settings.get("do_normalize", True):
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
-        size, sides = _size(said)
-        crop = _side("crop_size", said.get("crop_size")) if said.get("do_center_crop") else None
+        size, sides = _size(settings)
+        crop = _side("crop_size", settings.get("crop_size")) if settings.get("do_center_crop") else None
         if crop is not None and crop > size:
             raise HeedfulError(f"crop_size is {crop}, more than the size {size}; give at most that")
         if crop is None and sides == "shorter":
-            raise HeedfulError(f"size is {said['size']!r} without do_center_crop; only squares are supported: cut one")
-        factor = float(factor) if said.get("do_rescale", True) else 1.0
+            raise HeedfulError(
+                f"size is {settings['size']!r} without do_center_crop; only squares are supported: cut one"
+            )
+        factor = float(factor) if settings.get("do_rescale", True) else 1.0
         highest = max((255 * factor + abs(centre)) / spread for centre, spread in zip(mean, std, strict=True))
         if highest > HIGHEST:
             raise HeedfulError(
@@ -191,10 +195,10 @@ def read_preprocessing(folder: str | Path) -> Preprocessing:
     path = home(Path(folder), FILE) / FILE
     if not path.exists():
         raise HeedfulError(f"{folder} has no {FILE}, which says how images are prepared; copy the model's own there")
-    said = read_json(path)
+    settings = read_json(path)
     model = path.with_name(CONFIG)
     try:
-        return Preprocessing.from_dict(said, read_json(model).get("model_type") if model.exists() else None)
+        return Preprocessing.from_dict(settings, read_json(model).get("model_type") if model.exists() else None)
     except HeedfulError as error:
         raise HeedfulError(f"{path}: {error}") from None
 
@@ -204,9 +208,9 @@ def write_preprocessing(preprocessing: Preprocessing, folder: str | Path) -> Non
     write(Path(folder) / FILE, to_json(preprocessing.to_dict()).decode())
 
 
-def _processor(said: Mapping[str, Any], model_type: str | None) -> str:
+def _processor(settings: Mapping[str, Any], model_type: str | None) -> str:
     """Returns the class that is meant: named, named as classes were called once, or that of the model."""
-    named = said.get("image_processor_type") or said.get("feature_extractor_type")
+    named = settings.get("image_processor_type") or settings.get("feature_extractor_type")
     if named is None:
         return BY_MODEL.get(str(model_type), "ViTImageProcessor")
     name = str(named).replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
@@ -219,12 +223,12 @@ def _square(side: int) -> dict[str, int]:
     return {"height": side, "width": side}
 
 
-def _size(said: Mapping[str, Any]) -> tuple[int, Literal["both", "shorter"]]:
+def _size(settings: Mapping[str, Any]) -> tuple[int, Literal["both", "shorter"]]:
     """Returns the length, and which sides have it."""
-    value = said["size"]
+    value = settings["size"]
     if isinstance(value, Mapping) and value.keys() == {"shortest_edge"}:
         return _side("size", value["shortest_edge"]), "shorter"
-    alone = not isinstance(value, Mapping) and not said.get("default_to_square", True)
+    alone = not isinstance(value, Mapping) and not settings.get("default_to_square", True)
     return _side("size", value), "shorter" if alone else "both"
 
 

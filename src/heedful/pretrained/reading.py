@@ -19,7 +19,7 @@ from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import head_config
 from heedful.pretrained.config_keys import label_names
-from heedful.pretrained.configuration import IDS, told
+from heedful.pretrained.configuration import IDS, read_configs
 from heedful.pretrained.fill_model import belongs, blank, fill, fresh_head, matched, not_finite
 from heedful.pretrained.folder import CONFIG, GENERATION, find, multi_label, read_card, read_json, regression
 from heedful.pretrained.model_type import ModelType
@@ -109,29 +109,29 @@ def _opened(
     check_finite: bool,
 ) -> Model:
     """Returns the model of a folder that holds weights."""
-    theirs, generation = told(folder)
+    theirs, generation = read_configs(folder)
     place = device_of(device or "cpu")
     stored: Tensors = {}
     try:
         model_type = model_type_of(theirs)
         architecture = model_type.architecture_of(theirs)
         stored = model_type.names(read_tensors(folder), architecture)
-        config = model_type.read(theirs, architecture, model_type.told(architecture, stored))
+        config = model_type.read(theirs, architecture, model_type.implied_by(architecture, stored))
         belongs(config, stored)
         pools = head == PooledHead.kind or (head is None and read_card(folder).get("head") == PooledHead.kind)
         told_head = pooled_head(folder) if pools and config.head.kind != PooledHead.kind else None
-        asked = told_head or _asked(model_type, theirs, stored, config, head, num_labels)
-        wanted = resized(replace(config, head=asked), **sizes)
+        requested = told_head or _asked(model_type, theirs, stored, config, head, num_labels)
+        wanted = resized(replace(config, head=requested), **sizes)
         model = blank(wanted)
-        other = asked.kind != config.head.kind
-        made = model_type.tensors_in(stored, architecture, head=not other)
+        other = requested.kind != config.head.kind
+        loaded = model_type.tensors_in(stored, architecture, head=not other)
         if other:  # what belongs to the old head is left where it is; a pooler may serve the new one too
             kept = {name for name in model.state_dict() if "head.pooler." in name}
-            made = {name: t for name, t in made.items() if not name.startswith("head.") or name in kept}
+            loaded = {name: t for name, t in loaded.items() if not name.startswith("head.") or name in kept}
             stored = {name: t for name, t in stored.items() if not model_type.known(name)}
-        rows = resize(made, config, wanted)
+        rows = resize(loaded, config, wanted)
         named = partial(model_type.their_name, architecture=architecture)
-        tensors, fresh = matched(model, made, list(stored), named, asked != config.head)
+        tensors, fresh = matched(model, loaded, list(stored), named, requested != config.head)
     except HeedfulError as error:
         where = "" if str(folder) in str(error) else f"{folder / CONFIG}: "
         raise HeedfulError(f"{where}{error}") from None
@@ -142,7 +142,7 @@ def _opened(
     rows = [name for name in rows if name.partition("[")[0] in tensors]  # a tied one under its first name alone
     fill(model, tensors, kind, place)
     model.layout, model.fresh, model.generation = model_type.name, [*fresh, *rows], generation
-    model.labels = label_names(theirs) if asked == config.head else []
+    model.labels = label_names(theirs) if requested == config.head else []
     model.multi_label = multi_label(theirs)
     model.regression = isinstance(model.config.head, SequenceHead) and regression(theirs)
     model.kept = dict(theirs)
@@ -152,10 +152,10 @@ def _opened(
     return model
 
 
-def _source(asked: str | Path, folder: Path, revision: str | None) -> str:
+def _source(requested: str | Path, folder: Path, revision: str | None) -> str:
     """Returns the source of the weights: the given folder, or the Hub id of the downloaded one."""
-    here = Path(asked).expanduser().is_dir()
-    return str(folder.resolve()) if here else f"{asked}@{revision or ''}".rstrip("@")
+    here = Path(requested).expanduser().is_dir()
+    return str(folder.resolve()) if here else f"{requested}@{revision or ''}".rstrip("@")
 
 
 def _asked(
@@ -167,33 +167,33 @@ def _asked(
     num_labels: int | None,
 ) -> Head:
     """Returns the requested head; a head that is not stored is as the model type has it, so that it can be saved."""
-    asked = head_config(config, head)
-    if asked.kind == config.head.kind:
+    requested = head_config(config, head)
+    if requested.kind == config.head.kind:
         return head_config(config, None, num_labels)
     architecture = next(
         (
             architecture
             for architecture in model_type.architectures
-            if architecture.fixed.get("head.kind") == asked.kind
+            if architecture.fixed.get("head.kind") == requested.kind
         ),
         None,
     )
     if architecture is not None:
         plain = {k: v for k, v in theirs.items() if k not in ("id2label", "num_labels", "heedful")}
-        asked = model_type.read(plain, architecture, model_type.told(architecture, stored)).head
-    return head_config(replace(config, head=asked), None, num_labels)
+        requested = model_type.read(plain, architecture, model_type.implied_by(architecture, stored)).head
+    return head_config(replace(config, head=requested), None, num_labels)
 
 
-def _dtype(asked: str | torch.dtype | None, tensors: Tensors, device: torch.device) -> torch.dtype:
+def _dtype(requested: str | torch.dtype | None, tensors: Tensors, device: torch.device) -> torch.dtype:
     """Returns the type of the weights; raises for float16 on a CPU."""
-    name = str(asked).removeprefix("torch.")
-    if asked is not None and name not in FLOATS:
+    name = str(requested).removeprefix("torch.")
+    if requested is not None and name not in FLOATS:
         raise HeedfulError(f"dtype {name!r} is no type for weights; {nearest(name, [*FLOATS, *LOW])}")
     stored = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-    dtype = FLOATS[name] if asked is not None else stored.pop() if len(stored) == 1 else torch.float32
+    dtype = FLOATS[name] if requested is not None else stored.pop() if len(stored) == 1 else torch.float32
     if dtype is not torch.float16 or device.type != "cpu":
         return dtype
-    if asked is not None:
+    if requested is not None:
         raise HeedfulError(
             "float16 is hundreds of times slower on a CPU; use dtype='bfloat16' or 'float32', or for inference alone "
             "heedful.optimize(model, 'float16')"

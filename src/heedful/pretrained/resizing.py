@@ -47,7 +47,7 @@ def resized(
     return config
 
 
-def resize(made: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
+def resize(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
     """Makes the tensors of ``old`` those of ``new``, by our names; the names of what was drawn anew, with its rows.
 
     Stored rows are kept. Rows of further positions are drawn as those of a new model, N(0, σ²) with the stack's
@@ -60,18 +60,18 @@ def resize(made: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
     for name, stack in _parts(old, StackConfig).items():
         before, after = stack.position, getattr(new, name).position
         key = f"{name}.position.table.weight"
-        if before == after or not isinstance(before, LearnedPosition) or key not in made:
+        if before == after or not isinstance(before, LearnedPosition) or key not in tensors:
             continue
-        _check(key, made[key], before.length + before.offset)
+        _check(key, tensors[key], before.length + before.offset)
         if isinstance(old, VisionConfig) and isinstance(new, VisionConfig):
-            made[key] = _interpolated(made[key], old.patches, new.patches)
+            tensors[key] = _interpolated(tensors[key], old.patches, new.patches)
         else:
             drawn = torch.randn(max(0, after.length - before.length), stack.dim) * stack.init_std
-            fresh += _lengthened(made, key, after.length + after.offset, drawn)
-    return fresh + _more_tokens(made, old, new)
+            fresh += _lengthened(tensors, key, after.length + after.offset, drawn)
+    return fresh + _more_tokens(tensors, old, new)
 
 
-def _more_tokens(made: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
+def _more_tokens(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
     embeddings, wanted = _parts(old, EmbeddingConfig), _parts(new, EmbeddingConfig)
     fresh: list[str] = []
     if embeddings == wanted:
@@ -80,15 +80,15 @@ def _more_tokens(made: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]
     over_tokens = isinstance(new.head, LanguageHead | MaskedHead)
     noise = torch.randn(max(each.vocab_size for each in wanted.values()), main.dim)  # one: tied tables remain equal
     for key in (*EMBEDDINGS, *(OUTPUTS if over_tokens else ())):
-        if key not in made:
+        if key not in tensors:
             continue
         side = "source" if key == EMBEDDINGS[0] and "source" in embeddings else list(embeddings)[-1]
         before, rows = embeddings[side], wanted[side].vocab_size
-        _check(key, made[key], before.vocab_size)
-        mean = made[key].float().mean(0)
+        _check(key, tensors[key], before.vocab_size)
+        mean = tensors[key].float().mean(0)
         std = main.init_std if before.scale == "none" else 1 / math.sqrt(main.dim)
         drawn = mean + noise[before.vocab_size : rows] * std if mean.dim() else mean.expand(rows - before.vocab_size)
-        fresh += _lengthened(made, key, rows, drawn)
+        fresh += _lengthened(tensors, key, rows, drawn)
     return fresh
 
 
@@ -147,10 +147,10 @@ def _check(key: str, tensor: Tensor, rows: int) -> None:
         raise HeedfulError(f"{key} is {tuple(tensor.shape)}, but the configuration says {rows} rows; it is not resized")
 
 
-def _lengthened(made: Tensors, key: str, rows: int, drawn: Tensor) -> list[str]:
+def _lengthened(tensors: Tensors, key: str, rows: int, drawn: Tensor) -> list[str]:
     """Puts ``rows`` rows into the place of those stored, further ones from ``drawn``; the name of these."""
-    stored = made[key]
-    made[key] = torch.cat((stored[:rows], drawn.to(stored)))
+    stored = tensors[key]
+    tensors[key] = torch.cat((stored[:rows], drawn.to(stored)))
     return [f"{key}[{len(stored)}:{rows}]"] if rows > len(stored) else []
 
 

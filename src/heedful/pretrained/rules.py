@@ -70,10 +70,10 @@ class Rename(_OneTensorRule):
         """Theirs, of ours."""
         return tensor
 
-    def read(self, stored: Tensors, made: Tensors) -> None:
+    def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Moves what the rule knows from ``stored`` (theirs) to ``made`` (ours)."""
         for values in bound(self.theirs, list(stored)):
-            made[self.ours.format(**values)] = self.inward(stored.pop(self.theirs.format(**values)))
+            loaded[self.ours.format(**values)] = self.inward(stored.pop(self.theirs.format(**values)))
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Moves what the rule knows from ``ours`` to ``written`` (theirs)."""
@@ -130,11 +130,11 @@ class Squeeze(Rename):
 class SqueezeUnlessZero(Squeeze):
     """The same for a buffer that is always stored, and means nothing where all of it is zero."""
 
-    def read(self, stored: Tensors, made: Tensors) -> None:
+    def read(self, stored: Tensors, loaded: Tensors) -> None:
         """As ``Rename``; zeros are left out."""
         for name in [name for name in stored if self.claims(name) and not stored[name].any()]:
             del stored[name]
-        super().read(stored, made)
+        super().read(stored, loaded)
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,13 @@ class RenameUnlessZero(Rename):
     The weight alone tells, as it does for the ``StoredTensor`` config key.
     """
 
-    def read(self, stored: Tensors, made: Tensors) -> None:
+    def read(self, stored: Tensors, loaded: Tensors) -> None:
         """As ``Rename``; what belongs to a weight of zeros is left out."""
         names = [name for name in stored if self.claims(name)]
         weights = [name for name in names if name.endswith("weight")]
         for name in names if weights and not stored[weights[0]].any() else []:
             del stored[name]
-        super().read(stored, made)
+        super().read(stored, loaded)
 
 
 @dataclass(frozen=True)
@@ -163,13 +163,13 @@ class Split(_OneTensorRule):
     ours: tuple[str, ...]
     transposed: bool = False
 
-    def read(self, stored: Tensors, made: Tensors) -> None:
+    def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Cuts what is stored."""
         for values in bound(self.theirs, list(stored)):
             whole = stored.pop(self.theirs.format(**values))
             parts = self._turned(whole).chunk(len(self.ours))
             for name, part in zip(self.ours, parts, strict=False):
-                made[name.format(**values)] = part
+                loaded[name.format(**values)] = part
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Joins what we have."""
@@ -195,7 +195,7 @@ class Join(_JoiningRule):
     DeiT keeps its class and distillation tokens apart, (1, 1, D) each.
     """
 
-    def read(self, stored: Tensors, made: Tensors) -> None:
+    def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Joins them where all are stored; otherwise they are left, and so unexpected."""
         import torch
 
@@ -205,7 +205,7 @@ class Join(_JoiningRule):
         if {tuple(row.shape) for row in rows} != {(1, 1, *rows[0].shape[-1:])}:
             found = ", ".join(f"{name} is {tuple(row.shape)}" for name, row in zip(self.theirs, rows, strict=True))
             raise HeedfulError(f"{found}; each must have the shape (1, 1, width), so take other weights")
-        made[self.ours] = torch.cat(rows, dim=1)
+        loaded[self.ours] = torch.cat(rows, dim=1)
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Cuts ours into its rows."""
@@ -222,11 +222,11 @@ class Join(_JoiningRule):
 class Tie(_JoiningRule):
     """Names of theirs for one and the same tensor: any of them is read, the first is written."""
 
-    def read(self, stored: Tensors, made: Tensors) -> None:
+    def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Takes the first that is stored; copies of it must be equal."""
         found = {name: stored.pop(name) for name in self.theirs if name in stored}
         if found:
-            made[self.ours] = same(found)
+            loaded[self.ours] = same(found)
 
     def write(self, ours: Tensors, written: Tensors) -> None:
         """Writes the first name."""
@@ -242,7 +242,7 @@ class Tie(_JoiningRule):
 class Drop(_OneTensorRule):
     """A tensor that is computed, or belongs to a head that we have not: ignored coming in, not written."""
 
-    def read(self, stored: Tensors, made: Tensors) -> None:
+    def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Drops it."""
         for values in bound(self.theirs, list(stored)):
             del stored[self.theirs.format(**values)]

@@ -59,25 +59,25 @@ class RotaryKeys(ConfigKey):
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Base and scaling; a kind of scaling, or a key of it, that we do not compute is refused by name."""
         key = "rope_scaling" if theirs.get("rope_scaling") else self.theirs
-        told = theirs.get(key) or {}
-        if not isinstance(told, Mapping):
-            raise HeedfulError(f"{key} is {told!r}; it must be an object")
-        told = {"partial_rotary_factor": theirs.get("partial_rotary_factor")} | dict(told)
-        base = told.pop("rope_theta", theirs.get("rope_theta", self.default))
-        older = told.pop("type", "default")
-        kind = told.pop("rope_type", older)
+        given = theirs.get(key) or {}
+        if not isinstance(given, Mapping):
+            raise HeedfulError(f"{key} is {given!r}; it must be an object")
+        given = {"partial_rotary_factor": theirs.get("partial_rotary_factor")} | dict(given)
+        base = given.pop("rope_theta", theirs.get("rope_theta", self.default))
+        older = given.pop("type", "default")
+        kind = given.pop("rope_type", older)
         if not isinstance(kind, str) or kind not in SCALINGS:
             raise HeedfulError(f"rope_type is {kind!r}; only {', '.join(map(repr, SCALINGS))} are supported")
         ours[f"{self.ours}.base"] = _positive("rope_theta", base)
         ours[f"{self.ours}.scaling"] = kind
         fields = SCALINGS[kind]
         if "original_max_position_embeddings" in fields:
-            told.setdefault("original_max_position_embeddings", theirs.get("max_position_embeddings", 2048))
-        for name in told:
-            if name not in fields and told[name] not in IDLE.get(name, ()):
-                raise HeedfulError(f"{key} has {name} {told[name]!r}, which {kind!r} does not know")
+            given.setdefault("original_max_position_embeddings", theirs.get("max_position_embeddings", 2048))
+        for name in given:
+            if name not in fields and given[name] not in IDLE.get(name, ()):
+                raise HeedfulError(f"{key} has {name} {given[name]!r}, which {kind!r} does not know")
         for name, field in fields.items():
-            value = told.get(name)
+            value = given.get(name)
             if value is None and name in NEEDED:
                 raise HeedfulError(f"{key} of type {kind!r} lacks {name}")
             if value is not None:
@@ -89,9 +89,9 @@ class RotaryKeys(ConfigKey):
         if f"{self.ours}.scaling" not in ours:
             raise Inexpressible(self.ours)
         kind = ours[f"{self.ours}.scaling"]
-        told = {name: ours[f"{self.ours}.{field}"] for name, field in SCALINGS[kind].items()}
-        told = {name: value for name, value in told.items() if value is not None}
-        theirs[self.theirs] = {"rope_theta": ours[f"{self.ours}.base"], "rope_type": kind, **told}
+        given = {name: ours[f"{self.ours}.{field}"] for name, field in SCALINGS[kind].items()}
+        given = {name: value for name, value in given.items() if value is not None}
+        theirs[self.theirs] = {"rope_theta": ours[f"{self.ours}.base"], "rope_type": kind, **given}
 
 
 @dataclass(frozen=True)

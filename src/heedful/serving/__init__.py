@@ -1,5 +1,7 @@
 """Serving: the dashboard of training runs behind ``heedful watch``.
 
-runs    training runs below some folders, read from their logs
-server  the local HTTP server of the dashboard; it only reads
+    runs    training runs below some folders, read from their logs
+    server  the local HTTP server of the dashboard; it only reads
+
+Nothing here writes a file or imports torch: it starts at once, and beside trainings.
 """

@@ -26,7 +26,7 @@ from heedful.metrics.classification import Labelled, Mistakes, among_top
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
 from heedful.pretrained import load
-from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
 from heedful.settings import AveragingSettings, ImageSettings, ModelSettings, RunSettings, TrainingSettings
@@ -180,7 +180,7 @@ class ImageClassification(Task):
         config, head = model.config, model.config.head
         if not isinstance(config, VisionConfig):
             raise HeedfulError(f"{cls.name} needs a vision model; {folder} is a {config.kind}")
-        own = stored(told(folder)[0]) if isinstance(head, ImageHead) else []
+        own = stored(read_configs(folder)[0]) if isinstance(head, ImageHead) else []
         known = set(names) <= set(own)
         if not known:
             linear = replace(head if isinstance(head, ImageHead) else ImageHead(), labels=len(names), hidden=0)
@@ -198,7 +198,7 @@ class ImageClassification(Task):
     def load(cls, folder: str | Path) -> Self:
         """The labels in ``config.json`` and what ``preprocessor_config.json`` says."""
         folder = reads(cls.name, find(folder), images=True)
-        return cls(stored(told(folder)[0]), read_preprocessing(folder))
+        return cls(stored(read_configs(folder)[0]), read_preprocessing(folder))
 
     def save(self, folder: str | Path) -> None:
         """Write ``preprocessor_config.json``; the labels are the model's."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from heedful.config import EncoderDecoderConfig
 from heedful.errors import HeedfulError
-from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import read_card
 
 
@@ -30,7 +30,7 @@ def summarizes(folder: Path) -> bool:
 
 
 def _entries(folder: Path) -> Mapping[str, Any]:
-    table = told(folder)[0].get("task_specific_params")
+    table = read_configs(folder)[0].get("task_specific_params")
     return table if isinstance(table, Mapping) else {}
 
 

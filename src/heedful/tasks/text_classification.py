@@ -29,7 +29,7 @@ from heedful.metrics.classification import Labelled, Mistakes
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
 from heedful.pretrained import read_card
-from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find, multi_label, regression
 from heedful.settings import RunSettings
 from heedful.tasks.baselines import linear_text, svm
@@ -150,7 +150,7 @@ class TextClassification(Task):
         """``TextRegression`` where the model's only output is a number."""
         from heedful.tasks.text_regression import TextRegression
 
-        config, theirs = config_of(Path(folder)), told(Path(folder))[0]
+        config, theirs = config_of(Path(folder)), read_configs(Path(folder))[0]
         return TextRegression if isinstance(config.head, SequenceHead) and regression(theirs) else cls
 
     @classmethod
@@ -188,7 +188,7 @@ class TextClassification(Task):
         """
         folder = reads(cls.name, find(folder))
         names = names_of(rows)
-        own = stored(told(folder)[0]) if isinstance(config_of(folder).head, SequenceHead) else []
+        own = stored(read_configs(folder)[0]) if isinstance(config_of(folder).head, SequenceHead) else []
         known = set(names) <= set(own)
         tokenizer = tokenizer_of(folder)
         task = cls(tokenizer, own if known else names, columns=columns_of(rows), multi_label=several(rows))
@@ -200,7 +200,7 @@ class TextClassification(Task):
     def load(cls, folder: str | Path) -> Self:
         """The tokenizer of a model folder, and the labels of its ``config.json``."""
         folder = Path(folder)
-        theirs, _ = told(reads(cls.name, folder))
+        theirs, _ = read_configs(reads(cls.name, folder))
         labels = stored(theirs)
         columns = read_card(folder).get("columns")
         return cls(tokenizer_of(folder), labels, columns=columns, multi_label=multi_label(theirs))

@@ -24,7 +24,7 @@ from heedful.metrics.example_scores import LOWER_IS_BETTER, overall
 from heedful.metrics.regression import Regression
 from heedful.models import Model
 from heedful.pretrained import read_card
-from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find, regression
 from heedful.pretrained.scaled_output import scale_output
 from heedful.settings import RunSettings
@@ -127,7 +127,7 @@ class TextRegression(TextClassification):
         """The folder's model, with a fresh output where it does not give one number."""
         folder = reads(cls.name, find(folder))
         head = config_of(folder).head
-        own = isinstance(head, SequenceHead) and head.labels == 1 and regression(told(folder)[0])
+        own = isinstance(head, SequenceHead) and head.labels == 1 and regression(read_configs(folder)[0])
         model = classifier_in(folder, "sequence", None if own else 1, settings.seed or 0)
         task = cls(tokenizer_of(folder), columns=columns_of(rows, "number"), **_spread(rows))
         task.check(model)

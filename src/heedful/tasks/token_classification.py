@@ -22,7 +22,7 @@ from heedful.metrics.classification import Mistakes
 from heedful.metrics.entities import OUTSIDE, Entity, EntityScores, Scheme, entities
 from heedful.models import Model
 from heedful.pretrained import read_card
-from heedful.pretrained.configuration import config_of, told
+from heedful.pretrained.configuration import config_of, read_configs
 from heedful.settings import RunSettings
 from heedful.tasks import tagging
 from heedful.tasks.classes import check_classifier, classifier_in, stored
@@ -129,7 +129,7 @@ class TokenClassification(Task):
         folder = encoder_in(cls.name, folder)
         names = tagging.labels_of(rows)
         seen = {tag for row in rows for tag in row.values["tags"]}
-        own = stored(told(folder)[0]) if isinstance(config_of(folder).head, TokenHead) else []
+        own = stored(read_configs(folder)[0]) if isinstance(config_of(folder).head, TokenHead) else []
         known = seen <= set(own)
         task = cls(tokenizer_of(folder), own if known else names, settings.data.stride)
         model = classifier_in(folder, "token", None if known else len(names), settings.seed or 0)
@@ -140,7 +140,7 @@ class TokenClassification(Task):
     def load(cls, folder: str | Path) -> Self:
         """The tokenizer of a model folder, and the labels of its ``config.json``."""
         folder = reads(cls.name, Path(folder))
-        return cls(tokenizer_of(folder), stored(told(folder)[0]), read_card(folder).get("stride"))
+        return cls(tokenizer_of(folder), stored(read_configs(folder)[0]), read_card(folder).get("stride"))
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer; the labels are the model's."""

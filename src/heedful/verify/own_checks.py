@@ -22,7 +22,7 @@ from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
 from heedful.models import Model
 from heedful.pretrained import load, read_card
-from heedful.pretrained.configuration import told
+from heedful.pretrained.configuration import read_configs
 from heedful.pretrained.flat_config import flat
 from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.rules import Drop, Tensors
@@ -85,7 +85,7 @@ def stored_again(verified: VerifiedFolder) -> CheckResult:
     """
     if verified.stored.adapter is not None:
         raise Skipped("the folder holds an adapter; the round trip compares its tensors")
-    (described, _), (again, _) = told(verified.path), told(verified.saved)
+    (described, _), (again, _) = read_configs(verified.path), read_configs(verified.saved)
     if described["model_type"] != again["model_type"]:
         reason = f"the layout is {again['model_type']}, no longer {described['model_type']}"
         return CheckResult(difference=1.0, allowed=0.0, reason=reason)

@@ -65,7 +65,7 @@ class Finding:
     seconds: float = 0.0
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Text beside the numbers: the reason, or what the check shows."""
         if self.verdict == "skipped":
             return self.reason
@@ -88,11 +88,11 @@ class Report:
     @property
     def headline(self) -> str:
         """The verdict in one line."""
-        made = [check for check in self.checks if check.verdict != "skipped"]
-        off = sum(check.verdict == "off" for check in made)
-        skipped = len(self.checks) - len(made)
-        told = f"{off} of {len(made)} checks are off" if off else f"everything holds: {len(made)} checks"
-        return f"{told}{f', {skipped} skipped' if skipped else ''} ({self.seconds:.1f} s)"
+        finished = [check for check in self.checks if check.verdict != "skipped"]
+        off = sum(check.verdict == "off" for check in finished)
+        skipped = len(self.checks) - len(finished)
+        text = f"{off} of {len(finished)} checks are off" if off else f"everything holds: {len(finished)} checks"
+        return f"{text}{f', {skipped} skipped' if skipped else ''} ({self.seconds:.1f} s)"
 
     def as_dict(self) -> dict[str, Any]:
         """``{"ok", "checks", "model", "seconds"}``, plain values."""
@@ -110,7 +110,7 @@ class Report:
         for check in self.checks:
             sign = "≤" if check.verdict == "ok" else ">"
             apart = "" if check.difference is None else f"{check.difference:.2g} {sign} {check.allowed:.2g}"
-            table.add_row(check.name, Text(check.verdict, style=COLOURS[check.verdict]), apart, Text(check.told))
+            table.add_row(check.name, Text(check.verdict, style=COLOURS[check.verdict]), apart, Text(check.text))
         return table
 
 
@@ -123,7 +123,7 @@ def keep(report: Report, folder: str | Path) -> None:
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise HeedfulError(f"{folder} is no folder here, so nothing can be kept in it; leave --save out")
-    made = [check for check in report.checks if check.verdict != "skipped"]
+    finished = [check for check in report.checks if check.verdict != "skipped"]
     figures = [
         {
             "name": check.name,
@@ -132,13 +132,13 @@ def keep(report: Report, folder: str | Path) -> None:
             "allowed": check.allowed,
             "reason": check.reason,
         }
-        for check in made
+        for check in finished
     ]
     versions = {"heedful": __version__} | {
         name: found for name in ("torch", "transformers") if (found := _version(name))
     }
-    told = {"ok": report.ok, "date": date.today().isoformat(), "versions": versions, "checks": figures}
-    write(folder / CARD, to_json({**read_card(folder), "verification": told}).decode())
+    text = {"ok": report.ok, "date": date.today().isoformat(), "versions": versions, "checks": figures}
+    write(folder / CARD, to_json({**read_card(folder), "verification": text}).decode())
     describe(folder)
 
 

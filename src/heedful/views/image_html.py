@@ -97,7 +97,7 @@ def image_page(image: ImageMaps, *, title: str, most: int = MOST) -> str:
     """
     room = most - len(source := raster.embedded(image.pixels, STORED))
     chosen = plan(len(image.layers), len(image.heads), len(image.prefix), image.grid, room)
-    facts, told = _facts(image, chosen), chosen.told(len(image.heads))
+    facts, notes = _facts(image, chosen), chosen.note(len(image.heads))
     rows, columns = image.grid
     high, wide = image.pixels.shape[:2]
     tokens = "".join(_chip(i, escaped(name)) for i, name in enumerate(image.prefix))
@@ -133,7 +133,7 @@ aria-label="{rows} rows and {columns} columns of patches; arrow keys move from p
 <p><kbd>Tab</kbd> to the image, arrow keys from patch to patch, <kbd>c</kbd> the first token, <kbd>l</kbd> next layer,
 <kbd>h</kbd> next head (with Shift the one before), <kbd>s</kbd> what is shown, <kbd>Esc</kbd> back to the start.
 The address keeps the view.</p>
-<p>{escaped(told)} Rollout joins the mean of heads of all layers with the residual streams: where information may
+<p>{escaped(notes)} Rollout joins the mean of heads of all layers with the residual streams: where information may
 have come from, no more. {escaped(image.note) if image.note else ""}</p>
 </footer>
 {data(facts)}"""
@@ -183,16 +183,16 @@ class PagePlan:
         alone = layers * heads * patches * (tokens * self.bits // 8 + 4) if self.bits else 0
         return 4 * (exact + alone) // 3
 
-    def told(self, heads: int) -> str:
+    def note(self, heads: int) -> str:
         """Describes the reduction in sentences."""
-        told = ["Weights are kept in 8 bits: within 0.2 % of the largest in their row."]
+        notes = ["Weights are kept in 8 bits: within 0.2 % of the largest in their row."]
         if self.bits == 4:
-            told.append("Those of single heads from patches are kept in 4 bits, within 7 %, to keep this page small.")
+            notes.append("Those of single heads from patches are kept in 4 bits, within 7 %, to keep this page small.")
         if self.bits == 0 and heads > 1:
-            told.append(f"To keep this page small, what a patch looks at is kept as the mean of {heads} heads only.")
+            notes.append(f"To keep this page small, what a patch looks at is kept as the mean of {heads} heads only.")
         if self.block > 1:
-            told.append(f"Also, {self.block} × {self.block} patches are drawn as one, with the sum of what they get.")
-        return " ".join(told)
+            notes.append(f"Also, {self.block} × {self.block} patches are drawn as one, with the sum of what they get.")
+        return " ".join(notes)
 
 
 def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], most: int) -> PagePlan:

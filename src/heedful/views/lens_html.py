@@ -75,10 +75,10 @@ def lens_page(lens: Lens, *, title: str, most: int = MOST) -> str:
     >>> "cat" in lens_page(lens, title="A lens")
     True
     """
-    facts, told = _fitted(lens, most)
+    facts, note = _fitted(lens, most)
     shown = len(facts["pieces"])
     about = f"What the {escaped(lens.name) if lens.name else 'model'}"
-    notes = " ".join(escaped(note) for note in (told, lens.note) if note)
+    notes = " ".join(escaped(line) for line in (note, lens.note) if line)
     body = f"""<p class="quiet">{about} would say, were each layer its last: its stream through the final norm
 and the head. The stronger a cell's colour, the surer; <b>◆</b> where the piece that the last layer says is first the
 likeliest.</p>
@@ -113,21 +113,21 @@ within 0.001 percentage points; ␣ is the space before a word. {notes}</p>
 def _fitted(lens: Lens, most: int) -> tuple[dict[str, Any], str]:
     """Returns the page's facts in at most ``most`` bytes, and what was left out for it."""
     positions, candidates = len(lens.pieces), max(len(cell) for row in lens.top for cell in row)
-    told = ""
+    notes = ""
     while True:
         facts = _facts(lens, positions, candidates)
         taken = size(data(facts))
         if taken <= most or (positions == 1 and candidates <= FEW):
-            return facts, told
+            return facts, notes
         if candidates > FEW:
             candidates = FEW
         else:
             positions = max(1, min(positions - 1, int(0.97 * positions * most / taken)))
-        told = f"To keep this page small, only {candidates} candidates a cell"
-        told += (
+        notes = f"To keep this page small, only {candidates} candidates a cell"
+        notes += (
             f" and the first {positions:,} of {len(lens.pieces):,} positions" if positions < len(lens.pieces) else ""
         )
-        told += " are kept."
+        notes += " are kept."
 
 
 def _facts(lens: Lens, positions: int, candidates: int) -> dict[str, Any]:

@@ -95,16 +95,16 @@ def steps_page(steps: Steps, *, title: str, most: int = MOST) -> str:
     if size(data(likely)) > most // 3:
         likely = _likely(steps, FEW)
     room = (most - size("".join(chips)) - size(data(likely))) // max(1, len(steps.maps))
-    looks, told = [], []
+    looks, notes = [], []
     for maps, text in zip(steps.maps, read, strict=True):
         look, note = _look(maps, text, room)
         looks += [look] if look else []
-        told += [f"{visible(maps.name).capitalize()}: {note}" if note and len(steps.maps) > 1 else note, maps.note]
-    told = [note for note in (*told, steps.note) if note]
+        notes += [f"{visible(maps.name).capitalize()}: {note}" if note and len(steps.maps) > 1 else note, maps.note]
+    notes = [note for note in (*notes, steps.note) if note]
     if likely["count"] < max(len(step) for step in steps.nearly):
-        told.insert(0, f"To keep this page small, only {FEW} candidates a token are kept.")
+        notes.insert(0, f"To keep this page small, only {FEW} candidates a token are kept.")
     if len(steps.made) > STEPS:
-        told.insert(0, f"Shown are the first {STEPS:,} of {len(steps.made):,} generated tokens.")
+        notes.insert(0, f"Shown are the first {STEPS:,} of {len(steps.made):,} generated tokens.")
     facts = {**likely, "maps": looks}
     kind = "source" if apart(steps.prompt, steps.maps) else "prompt"
     after = f" after {len(steps.prompt):,} of the {kind}" if steps.prompt else ""
@@ -136,7 +136,7 @@ Click a token to see what the model looked at when it chose it<span class="where
 plays, <kbd>l</kbd> next layer, <kbd>h</kbd> next head (with Shift the one before), <kbd>m</kbd> other maps. The address
 keeps the view.</p>
 <p>Weights are kept in 8 bits, within 0.2 % of the largest in their row; probabilities within 0.001 percentage points;
-␣ is the space before a word. {escaped(" ".join(told)) if told else ""}</p>
+␣ is the space before a word. {escaped(" ".join(notes)) if notes else ""}</p>
 </footer>
 {data(facts)}"""
     style, script = (asset(f"parts.{kind}") + asset(f"steps.{kind}") for kind in ("css", "js"))
@@ -188,7 +188,7 @@ def _look(maps: Maps, text: Text, room: int) -> tuple[dict[str, Any] | None, str
         "keys": keys,
         **kept_rows(weights, chosen),
     }
-    note = chosen.told(heads, steps, keys)
+    note = chosen.note(heads, steps, keys)
     if (top, bottom) != (0, min(len(maps.queries), STEPS)):
         note += f" Only tokens {top:,} to {bottom - 1:,} have weights."
     if (left, right) != (0, min(len(maps.keys), text.count)):
@@ -274,16 +274,16 @@ class Cut:
     most: int  # weights of a row; s keeps them all
     steps: int  # queries, from the first
 
-    def told(self, heads: int, steps: int, keys: int) -> str:
+    def note(self, heads: int, steps: int, keys: int) -> str:
         """Describes in sentences what is left out."""
-        told = []
+        notes = []
         if self.most < keys:
-            told.append(f"Of each row the {self.most} largest weights are kept; “all others” is the sum of the rest.")
+            notes.append(f"Of each row the {self.most} largest weights are kept; “all others” is the sum of the rest.")
         if not self.alone and heads > 1:
-            told.append(f"Of {heads} heads only the mean is kept.")
+            notes.append(f"Of {heads} heads only the mean is kept.")
         if self.steps < steps:
-            told.append(f"Only the first {self.steps:,} of {steps:,} tokens have weights.")
-        return " ".join(told)
+            notes.append(f"Only the first {self.steps:,} of {steps:,} tokens have weights.")
+        return " ".join(notes)
 
 
 def cut(shape: tuple[int, int, int, int], room: int) -> Cut:

@@ -18,7 +18,7 @@ from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained import load
-from heedful.pretrained.configuration import told
+from heedful.pretrained.configuration import read_configs
 from heedful.pretrained.fill_model import belongs, blank, matched
 from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, find, read_json
 from heedful.pretrained.model_types import model_type_of
@@ -77,7 +77,7 @@ def _told_by(path: Path) -> ModelConfig:
 
 def _held_by(folder: Path) -> ModelConfig:
     """The configuration of a folder; where there are weights, they must fit it by name, shape and type."""
-    theirs, _ = told(folder)
+    theirs, _ = read_configs(folder)
     headers = _headers(folder)
     if not headers:
         return _told_by(folder / CONFIG)
@@ -87,7 +87,7 @@ def _held_by(folder: Path) -> ModelConfig:
             model_type = model_type_of(theirs)
             architecture = model_type.architecture_of(theirs)
             stored = model_type.names({name: tensor for name, (_, tensor) in headers.items()}, architecture)
-            config = model_type.read(theirs, architecture, model_type.told(architecture, stored))
+            config = model_type.read(theirs, architecture, model_type.implied_by(architecture, stored))
             belongs(config, stored)
             made = model_type.tensors_in(stored, architecture)
             matched(blank(config), made, list(stored), partial(model_type.their_name, architecture=architecture), False)
