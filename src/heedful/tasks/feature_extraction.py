@@ -27,9 +27,10 @@ from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.pooling import TextPreparation, pooled_head, read_reading, repool, write_reading
 from heedful.settings import PoolingSettings, RunSettings
+from heedful.tasks import defaults
 from heedful.tasks.baselines import word_vectors
 from heedful.tasks.contrast import contrastive, cosent, embedded, wrong
-from heedful.tasks.encoders import LONGEST, beginning, encoder_config, encoder_in, limit, longest_of, tuning
+from heedful.tasks.encoders import encoder_config, encoder_in, limit, longest_of
 from heedful.tasks.pairs import fitted
 from heedful.tasks.related import SIDES, check_rows, groups_of, search, texts_of
 from heedful.tasks.shared import check_texts, check_vocabulary, masked, reads, tokenizer_of
@@ -42,7 +43,6 @@ log = logging.getLogger("heedful")
 POOLED = PooledHead(pooling="mean", normalise=True)  # where nobody says
 TEMPERATURE = 0.05  # as sentence-transformers and SimCSE (Gao, Yao and Chen 2021) have it
 PLAIN = TextPreparation()
-PAIRS = 64  # in a batch: the more, the more there is to be told from
 
 
 class Example(NamedTuple):
@@ -116,13 +116,13 @@ class FeatureExtraction(Task):
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of examples; what starts from a model learns as published models are tuned."""
         words = sum(len(text.split()) for row in rows[:1000] for text in texts_of(row)) / min(len(rows), 1000)
-        batch = asked.training.batch_size or PAIRS
+        batch = asked.training.batch_size or defaults.PAIR_BATCH
         if asked.start_from:
             sized = replace(asked, training=replace(asked.training, batch_size=batch))
-            made = tuning(len(rows), sized, asked.start_from)
+            made = defaults.encoder_finetuning(len(rows), sized, asked.start_from)
             pooling = PoolingSettings(temperature=TEMPERATURE, symmetric=True)
         else:
-            made = beginning(len(rows), asked, round(words))
+            made = defaults.encoder(len(rows), asked, round(words))
             pooling = PoolingSettings(
                 kind=POOLED.pooling, normalise=POOLED.normalise, temperature=TEMPERATURE, symmetric=True
             )
@@ -140,7 +140,7 @@ class FeatureExtraction(Task):
         tokenizer = Tokenizer.train(
             texts, asked.size or 8000, asked.kind or "wordpiece", bool(asked.lowercase), template="both"
         )
-        tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
+        tokenizer.config["model_max_length"] = settings.data.max_length or defaults.MAX_LENGTH
         return cls(tokenizer)
 
     @classmethod

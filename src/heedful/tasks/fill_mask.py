@@ -27,13 +27,12 @@ from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, RunSettings
+from heedful.tasks import defaults
 from heedful.tasks.blanks import blanks
 from heedful.tasks.documents import divided, sampled
-from heedful.tasks.encoders import LONGEST, encoder_config, encoder_in, limit, longest_of, tuning
+from heedful.tasks.encoders import encoder_config, encoder_in, limit, longest_of
 from heedful.tasks.hidden import (
-    A_TOKEN,
     SEED,
-    beginning,
     contexts,
     cut_up,
     documents_of,
@@ -120,15 +119,17 @@ class FillMask(Task):
         characters = sum(len(row.values["text"]) for row in rows)
         if asked.start_from:
             longest = cls.load(encoder_in(cls.name, asked.start_from)).longest
-            longest = min(asked.data.max_length or LONGEST, longest)
-            made = tuning(characters // (A_TOKEN * longest) + 1, asked, asked.start_from)
+            longest = min(asked.data.max_length or defaults.MAX_LENGTH, longest)
+            made = defaults.encoder_finetuning(
+                characters // (defaults.CHARACTERS_PER_TOKEN * longest) + 1, asked, asked.start_from
+            )
             return replace(made, data=DataSettings(max_length=longest))
-        return beginning(characters, asked)
+        return defaults.masked_model(characters, asked)
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Train the tokenizer on the training documents."""
-        asked, longest = settings.tokenizer, settings.data.max_length or LONGEST
+        asked, longest = settings.tokenizer, settings.data.max_length or defaults.MAX_LENGTH
         tokenizer = Tokenizer.train(
             (row.values["text"] for row in sampled(rows)),
             asked.size or 8000,
@@ -197,7 +198,7 @@ class FillMask(Task):
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """All rows as one stream of tokens, in windows of ``max_length``, special ones counted."""
-        most = max_length or min(self.window or LONGEST, self.longest)
+        most = max_length or min(self.window or defaults.MAX_LENGTH, self.longest)
         if most > self.longest:
             raise HeedfulError(f"the model reads {self.longest} tokens, not {most}; lower --data.max-length")
         added = self.around.added

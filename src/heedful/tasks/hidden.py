@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,73 +12,15 @@ from heedful.data.token_stream import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.pretrained import read_card
-from heedful.settings import (
-    AveragingSettings,
-    DataSettings,
-    ModelSettings,
-    RunSettings,
-    TokenizerSettings,
-    TrainingSettings,
-)
 from heedful.tasks.conversations import opening
 from heedful.tasks.documents import joined, located
-from heedful.tasks.encoders import LONGEST
 from heedful.tasks.shared import special_id
 from heedful.tasks.task import LINE, SAMPLES, Said, Task, short
 from heedful.text import Tokenizer
 
-
-class Size(NamedTuple):
-    """What a number of characters suggests."""
-
-    preset: str
-    vocabulary: int
-    epochs: int
-    window: int  # tokens
-
-
-# below so many characters: this. A model that sees little text must see each pair of places, and each token, often:
-# otherwise it stays for long at the tokens' frequencies (stdlib: 1,000 steps of 128 places and 8,000 tokens end there).
-SIZES: tuple[tuple[float, Size], ...] = (
-    (500_000, Size("bert-tiny", 1000, 20, 32)),
-    (20_000_000, Size("bert-tiny", 1000, 1, 32)),
-    (200_000_000, Size("bert-mini", 16_000, 2, LONGEST)),
-    (float("inf"), Size("bert-mini", 30_000, 1, LONGEST)),
-)
-A_TOKEN = 4  # characters, about
 SEED = 1  # of what is hidden in an evaluation
 PART = 1 << 20  # tokens looked at together
 SHUFFLED = 1 << 22  # places of tokens that are drawn from by shuffling them
-
-
-def beginning(characters: int, asked: RunSettings, lr: float = 1e-3) -> RunSettings:
-    """How a model learns from nothing, by the length of the text."""
-    size = next(size for most, size in SIZES if characters < most)
-    tokens = 1024
-    steps = asked.max_steps or size.epochs * max(1, characters // (A_TOKEN * tokens))
-    return replace(
-        asked,
-        preset=None if asked.start_from else asked.preset or size.preset,
-        max_epochs=size.epochs,
-        data=DataSettings(max_length=asked.data.max_length or size.window),
-        tokenizer=TokenizerSettings(kind="bpe", size=size.vocabulary),
-        model=ModelSettings(dropout=None if asked.preset else 0.0),
-        training=TrainingSettings(
-            lr=lr,
-            schedule="linear",
-            warmup=min(200, steps // 10 + 1),
-            batch_tokens=tokens,
-            accumulate=1,
-            label_smoothing=0.0,
-            clip=1.0,
-            weight_decay=0.01,
-            betas=(0.9, 0.98),
-            eps=1e-6,
-            patience=10,
-            log_every=50,
-        ),
-        averaging=AveragingSettings(share=0.05),
-    )
 
 
 def last_words(task: Task, model: Model, rows: Rows) -> list[Said]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -29,8 +29,9 @@ from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
-from heedful.settings import AveragingSettings, ImageSettings, ModelSettings, RunSettings, TrainingSettings
+from heedful.settings import ImageSettings, ModelSettings, RunSettings
 from heedful.stack import initialise
+from heedful.tasks import defaults
 from heedful.tasks.baselines import linear_images, svm
 from heedful.tasks.classes import (
     check_classifier,
@@ -43,10 +44,12 @@ from heedful.tasks.classes import (
     stored,
     teachable,
 )
-from heedful.tasks.image_sizes import SMALL, SMALLEST, channels_of, patch_of, side_of, size_of
-from heedful.tasks.shared import changed, gentle, preset_of, reads
+from heedful.tasks.shared import changed, preset_of, reads
 from heedful.tasks.task import LINE, Answer, Baseline, Batch, Encoded, Measured, Said, Task, short, shown
 
+SMALLEST = "vit-micro"
+SMALL = 64  # pixels: images of one size up to it stay as they are
+LOOKED_AT = 200  # images that tell sizes and channels
 MEASURED = 1000  # images that tell mean and deviation
 QUICK = 2_000  # images that the simple method of a verdict learns from
 TOP = 5
@@ -109,46 +112,22 @@ class ImageClassification(Task):
         asked, since the mirror image of a digit, a letter or an arrow is something else; and small images are not
         shifted, since to a patch of few pixels one pixel is much.
         """
-        size = size_of(len(rows))
         if asked.start_from:
             folder = reads(cls.name, find(asked.start_from), images=True)
             side = asked.image.size or read_preprocessing(folder).shape[1]
-            begin, epochs = asked, 10
-            lr = min(1e-4, gentle(config_of(folder)))  # what was learned is easily shaken off
-        else:
-            preset = asked.preset or size.preset
-            config = preset_of(preset, VisionConfig, cls.name)
-            own = config.patches.image_size[0] if asked.preset else side_of(rows) or size.side
-            side = asked.image.size or own
-            patch = config.patches.patch_size if asked.preset else patch_of(side) or config.patches.patch_size
-            epochs = size.epochs
-            begin = replace(
-                asked,
-                preset=preset,
-                image=ImageSettings(size=side, channels=channels_of(rows)),
-                model=ModelSettings(patch_size=patch),
-            )
-            lr = round(1.4e-3 * (128 / (asked.model.dim or config.encoder.dim)) ** 0.5, 6)  # wider wants smaller steps
-        steps = int((asked.max_epochs or epochs) * len(rows) / (asked.training.batch_size or size.batch_size))
+            return defaults.vision(len(rows), asked, side, config_of(folder))
+        size = defaults.size_for(len(rows), defaults.VISION)
+        preset = asked.preset or size.preset
+        config = preset_of(preset, VisionConfig, cls.name)
+        own = config.patches.image_size[0] if asked.preset else side_of(rows) or size.side
+        side = asked.image.size or own
+        patch = config.patches.patch_size if asked.preset else patch_of(side) or config.patches.patch_size
+        made = defaults.vision(len(rows), asked, side, config)
         return replace(
-            begin,
-            max_epochs=epochs,
-            image=replace(begin.image, crop=side // 32, flip=False, augment=0, erase=0.0, mixup=0.0),
-            training=TrainingSettings(
-                lr=lr,
-                schedule="cosine",
-                warmup=min(500, (asked.max_steps or steps) // 10 + 1),
-                batch_size=size.batch_size,
-                accumulate=1,
-                label_smoothing=0.1,
-                clip=1.0,
-                weight_decay=0.05,
-                betas=(0.9, 0.98),
-                eps=1e-8,
-                patience=10,
-                log_every=50,
-            ),
-            averaging=AveragingSettings(share=0.1),
+            made,
+            preset=preset,
+            image=replace(made.image, size=side, channels=channels_of(rows)),
+            model=ModelSettings(patch_size=patch),
         )
 
     @classmethod
@@ -414,3 +393,24 @@ def _tensors(pixels: np.ndarray, labels: np.ndarray) -> dict[str, Tensor]:
 def _by(shape: tuple[int, ...]) -> str:
     channels, height, width = shape
     return f"{height} × {width}, {'grey' if channels == 1 else 'colour'}"
+
+
+def side_of(rows: Sequence[Row]) -> int | None:
+    """The longer side of images that are small and of one size; where no patch divides it, the next multiple of 4."""
+    sizes = {row.values["image"].size for row in rows[:LOOKED_AT]}
+    side = max(max(size) for size in sizes)
+    if len(sizes) > 1 or side > SMALL:
+        return None
+    return side if patch_of(side) else -(-side // 4) * 4
+
+
+def channels_of(rows: Sequence[Row]) -> Literal[1, 3]:
+    """Grey where all are grey."""
+    return 3 if any(row.values["image"].pixels().shape[2] == 3 for row in rows[:LOOKED_AT]) else 1
+
+
+def patch_of(side: int) -> int | None:
+    """The patch that cuts a side evenly into about four, a short one into two, a long one into patches of 8 or 16."""
+    wanted = max(2.0, min(4.0, side / 4), min(8.0, side / 8), side / 16)
+    even = [patch for patch in range(1, side) if side % patch == 0 and 2 <= side // patch <= 2 * wanted]
+    return min(even, key=lambda patch: abs(math.log(side / patch / wanted)), default=None)

@@ -26,7 +26,8 @@ from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
 from heedful.settings import DataSettings, RunSettings
-from heedful.tasks.encoders import beginning, encoder_config, encoder_in, limit, longest_of, tuning
+from heedful.tasks import defaults
+from heedful.tasks.encoders import encoder_config, encoder_in, limit, longest_of
 from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, windows_of
 from heedful.tasks.shared import check_vocabulary, masked, padded, reads, tokenizer_of
 from heedful.tasks.spans import NEVER, NO_ANSWER, Best, Found, best_spans
@@ -115,9 +116,9 @@ class QuestionAnswering(Task):
             tokenizer = tokenizer_of(folder)
             limit(tokenizer, config_of(folder))
             longest = min(longest, longest_of(tokenizer))
-            made = tuning(len(rows), asked, asked.start_from)
+            made = defaults.encoder_finetuning(len(rows), asked, asked.start_from)
         else:
-            made = beginning(len(rows), asked, WORDS)
+            made = defaults.encoder(len(rows), asked, WORDS)
         return replace(
             made,
             data=DataSettings(max_length=longest, stride=min(STRIDE, longest // 3)),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import Tensor
@@ -21,14 +21,8 @@ from heedful.generation.options import part, resolve
 from heedful.generation.stopping import cut
 from heedful.models import Model
 from heedful.pretrained.folder import find
-from heedful.settings import (
-    AveragingSettings,
-    DataSettings,
-    ModelSettings,
-    RunSettings,
-    TokenizerSettings,
-    TrainingSettings,
-)
+from heedful.settings import DataSettings, RunSettings
+from heedful.tasks import defaults
 from heedful.tasks.encoder_decoders import EncoderDecoderTask, Pair
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.shared import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
@@ -39,17 +33,6 @@ from heedful.text.merge_dropout import MergeDropout
 from heedful.util import sharding
 
 log = logging.getLogger("heedful")
-
-
-class Size(NamedTuple):
-    """What a number of pairs suggests."""
-
-    preset: str
-    vocabulary: int
-    dropout: float
-    epochs: int
-    warmup: int
-    batch_tokens: int
 
 
 class SequenceToSequence(EncoderDecoderTask):
@@ -70,7 +53,7 @@ class SequenceToSequence(EncoderDecoderTask):
         *("data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop")
     }
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options | {"prefix"}
-    sizes: ClassVar[Sequence[tuple[float, Size]]]  # below so many pairs: this
+    sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]]  # below so many pairs: this
     most: ClassVar[int]  # tokens of a side, where nobody says
     cuts: ClassVar[bool] = False  # whether a source that is too long is cut; else its pair is left out
 
@@ -87,7 +70,7 @@ class SequenceToSequence(EncoderDecoderTask):
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of pairs: more data, a larger model, a larger vocabulary, less dropout."""
-        size = next(size for most, size in cls.sizes if len(rows) < most)
+        size = defaults.size_for(len(rows), cls.sizes)
         preset = asked.preset or size.preset
         longest, prefix = cls.most, None
         if asked.start_from is None:
@@ -97,32 +80,8 @@ class SequenceToSequence(EncoderDecoderTask):
             begun = encoder_decoder_of(folder, cls.name)
             dim, longest = begun.encoder.dim, min(positions_of(begun) or cls.most, cls.most)
             prefix = prefix_of(folder, cls.name) or None
-        peak = 1e-4 if asked.start_from else 1e-3  # what was learned is easily shaken off
-        return replace(
-            asked,
-            preset=None if asked.start_from else preset,
-            max_epochs=size.epochs,
-            data=DataSettings(max_length=longest, prefix=prefix),
-            tokenizer=TokenizerSettings()
-            if asked.start_from
-            else TokenizerSettings(kind="bpe", size=size.vocabulary, shared=True),
-            model=ModelSettings(dropout=None if asked.preset or asked.start_from else size.dropout),
-            training=TrainingSettings(
-                lr=round(peak * (256 / dim) ** 0.5, 6),  # wider models want smaller steps
-                schedule="cosine",
-                warmup=min(size.warmup, (asked.max_steps or 10**9) // 5 + 1),  # a short run has no time for a long one
-                batch_tokens=size.batch_tokens,
-                accumulate=1,
-                label_smoothing=0.1,
-                clip=1.0,
-                weight_decay=0.01,
-                betas=(0.9, 0.98),
-                eps=1e-9,
-                patience=10,
-                log_every=50,
-            ),
-            averaging=AveragingSettings(share=0.1),
-        )
+        made = defaults.encoder_decoder(size, asked, dim)
+        return replace(made, data=DataSettings(max_length=longest, prefix=prefix))
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:

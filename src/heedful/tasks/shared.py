@@ -78,13 +78,6 @@ def positions_of(config: ModelConfig) -> int | None:
     return min((each.length for each in schemes if isinstance(each, LearnedPosition | RotaryPosition)), default=None)
 
 
-def gentle(config: ModelConfig) -> float:
-    """The learning rate for a model that was trained before: 5e-5 at BERT's own width of 768 (Devlin et al. 2019,
-    A.3, tried 2e-5 to 5e-5), more for narrower models, which would hardly move.
-    """
-    return 5e-5 * 768 / stacks_of(config)[0].dim
-
-
 def reads(task: str, folder: Path, images: bool = False) -> Path:
     """The folder, whose model must read texts, or ``images``."""
     config = config_of(folder)

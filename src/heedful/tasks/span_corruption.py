@@ -29,12 +29,11 @@ from heedful.metrics.example_scores import Sums, overall
 from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
+from heedful.tasks import defaults
 from heedful.tasks.documents import divided, sampled
 from heedful.tasks.encoder_decoders import EncoderDecoderTask
-from heedful.tasks.encoders import LONGEST
 from heedful.tasks.hidden import (
     SEED,
-    beginning,
     contexts,
     cut_up,
     documents_of,
@@ -53,7 +52,6 @@ from heedful.util import sharding
 
 SENTINELS = 100  # of a vocabulary that is trained here, as T5's own have
 A_HOLE = 16  # tokens of an answer for each hole at most, where neither a person nor the folder says
-PASSES = 3  # over a text that a model goes on with
 
 log = logging.getLogger("heedful")
 
@@ -124,13 +122,13 @@ class SpanCorruption(EncoderDecoderTask):
         characters = sum(len(row.values["text"]) for row in rows)
         if asked.start_from is None:
             dim = asked.model.dim or preset_of(str(asked.preset), EncoderDecoderConfig, cls.name).encoder.dim
-            return beginning(characters, asked, lr=round(1e-3 * (256 / dim) ** 0.5, 6))
+            return defaults.span_corruption(characters, asked, dim)
         config = encoder_decoder_of(find(asked.start_from), cls.name)
-        longest = min(asked.data.max_length or LONGEST, positions_of(config) or LONGEST)
-        made = beginning(characters, asked, lr=round(1e-4 * (256 / config.encoder.dim) ** 0.5, 6))
+        longest = min(asked.data.max_length or defaults.MAX_LENGTH, positions_of(config) or defaults.MAX_LENGTH)
+        made = defaults.span_corruption(characters, asked, config.encoder.dim)
         return replace(
             made,
-            max_epochs=PASSES,
+            max_epochs=defaults.FINETUNING_EPOCHS,
             data=DataSettings(max_length=longest),
             tokenizer=TokenizerSettings(),
             model=ModelSettings(),
@@ -164,7 +162,7 @@ class SpanCorruption(EncoderDecoderTask):
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """All rows as one stream of tokens, in windows of ``max_length`` before any is hidden, special ones counted."""
-        most, longest = max_length or self.window or LONGEST, self.longest
+        most, longest = max_length or self.window or defaults.MAX_LENGTH, self.longest
         if longest is not None and most > longest:
             raise HeedfulError(f"the model reads {longest} tokens, not {most}; lower --data.max-length")
         added = len(self.before) + len(self.after)

@@ -15,9 +15,10 @@ from heedful.generation.options import part
 from heedful.metrics.rouge import Rouge
 from heedful.models import Model
 from heedful.settings import RunSettings
+from heedful.tasks import defaults
 from heedful.tasks.encoder_decoders import Pair, with_loss
 from heedful.tasks.encoders import ranges
-from heedful.tasks.sequence_to_sequence import SequenceToSequence, Size, whole
+from heedful.tasks.sequence_to_sequence import SequenceToSequence, whole
 from heedful.tasks.task import Answer, Baseline, Measured, short
 
 SUMMARY = 128  # tokens of a summary at most, where neither a person nor the folder says
@@ -43,11 +44,7 @@ class Summarization(SequenceToSequence):
     options: ClassVar[frozenset[str]] = SequenceToSequence.options | {"stride"}
     most: ClassVar[int] = 512
     cuts: ClassVar[bool] = True
-    sizes: ClassVar[Sequence[tuple[float, Size]]] = (
-        (20_000, Size("transformer-tiny", 4000, 0.2, 40, 400, 2048)),
-        (500_000, Size("transformer-small", 8000, 0.1, 20, 400, 4096)),
-        (float("inf"), Size("transformer-base", 32000, 0.1, 10, 4000, 8192)),
-    )
+    sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.SUMMARIZATION
 
     summaries: int | None = None  # tokens of the longest summary that was learned from, where that is known
 

@@ -32,6 +32,7 @@ from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find, multi_label, regression
 from heedful.settings import RunSettings
+from heedful.tasks import defaults
 from heedful.tasks.baselines import linear_text, svm
 from heedful.tasks.classes import (
     check_classifier,
@@ -46,7 +47,7 @@ from heedful.tasks.classes import (
     stored,
     teachable,
 )
-from heedful.tasks.encoders import LONGEST, beginning, encoder_config, limit, longest_of, tuning
+from heedful.tasks.encoders import encoder_config, limit, longest_of
 from heedful.tasks.pairs import SIDES, Example, examples_of, sides_of
 from heedful.tasks.r_drop import agreement_of, divergence, twice
 from heedful.tasks.shared import (
@@ -161,7 +162,11 @@ class TextClassification(Task):
     @classmethod
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of examples; what starts from a model learns as published models are tuned."""
-        made = tuning(len(rows), asked, asked.start_from) if asked.start_from else beginning(len(rows), asked)
+        made = (
+            defaults.encoder_finetuning(len(rows), asked, asked.start_from)
+            if asked.start_from
+            else defaults.encoder(len(rows), asked)
+        )
         return replace(made, data=replace(made.data, label_kind="class"))
 
     @classmethod
@@ -178,7 +183,7 @@ class TextClassification(Task):
         tokenizer = Tokenizer.train(
             texts, asked.size or 8000, asked.kind or "wordpiece", bool(asked.lowercase), template="both"
         )
-        tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
+        tokenizer.config["model_max_length"] = settings.data.max_length or defaults.MAX_LENGTH
         return tokenizer
 
     @classmethod

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -33,14 +33,8 @@ from heedful.metrics.example_scores import Figures, Sums, overall
 from heedful.models import Decoder, Model
 from heedful.pretrained.configuration import config_of, home
 from heedful.pretrained.folder import find, read_card
-from heedful.settings import (
-    AveragingSettings,
-    DataSettings,
-    ModelSettings,
-    RunSettings,
-    TokenizerSettings,
-    TrainingSettings,
-)
+from heedful.settings import RunSettings, TokenizerSettings
+from heedful.tasks import defaults
 from heedful.tasks.baselines import NGrams, packed
 from heedful.tasks.conversations import (
     LONGEST,
@@ -89,24 +83,6 @@ from heedful.util import sharding
 log = logging.getLogger("heedful")
 
 
-class Size(NamedTuple):
-    """What a number of characters suggests."""
-
-    preset: str
-    kind: str
-    vocabulary: int  # of other kinds than character, which has every character
-    context: int
-    epochs: int
-    windows: int  # in a batch
-
-
-# below so many characters: this
-SIZES: tuple[tuple[float, Size], ...] = (
-    (200_000, Size("gpt-micro", "character", 500, 64, 40, 12)),
-    (2_000_000, Size("gpt-micro", "character", 1000, 64, 5, 12)),
-    (200_000_000, Size("gpt-micro", "bpe", 4000, 64, 2, 12)),
-    (float("inf"), Size("gpt-mini", "bpe", 8000, 256, 1, 16)),
-)
 SPOKEN = 60  # tokens of a sample in the log
 CONTEXT = 256  # of a published model that names none
 GENERATION = MappingProxyType({"do_sample": True, "temperature": 0.8, "top_k": 0, "max_new_tokens": 200})
@@ -161,37 +137,15 @@ class TextGeneration(Task):
         """By the length of the text: every character a token, or learned pieces; few passes over much of it."""
         talks = are_talks(rows)
         characters = sum(len(text) for row in rows for text in _texts(row))
-        size = next(size for most, size in SIZES if characters < most)
+        size = defaults.size_for(characters, defaults.DECODER)
         begun = asked.start_from is not None
         context = asked.data.max_length or (LONGEST if talks else size.context)
         if asked.start_from is not None:
             context = asked.data.max_length or cls.load(asked.start_from).context or CONTEXT
         kind = asked.tokenizer.kind or ("bpe" if talks else size.kind)  # what is asked may hold any character
         vocabulary = size.vocabulary if kind != "character" else 4 + len(_letters(rows))
-        return replace(
-            asked,
-            preset=None if begun else asked.preset or size.preset,
-            max_epochs=3 if begun else size.epochs,
-            data=DataSettings(max_length=context),
-            tokenizer=TokenizerSettings() if begun else TokenizerSettings(kind=kind, size=vocabulary),  # type: ignore[arg-type]  # SIZES' words
-            model=ModelSettings(dropout=None if begun or asked.preset else 0.0),
-            training=TrainingSettings(
-                lr=1e-4 if begun else 1e-3,
-                schedule="cosine",
-                floor=0.1 if asked.training.schedule in (None, "cosine", "linear") else None,
-                warmup=min(100, (asked.max_steps or 10**9) // 10 + 1),
-                batch_tokens=size.windows * context,
-                accumulate=1,
-                label_smoothing=0.0,
-                clip=1.0,
-                weight_decay=0.1,
-                betas=(0.9, 0.99),
-                eps=1e-8,
-                patience=10,
-                log_every=50,
-            ),
-            averaging=AveragingSettings(share=0.05),
-        )
+        tokenizer = TokenizerSettings() if begun else TokenizerSettings(kind=kind, size=vocabulary)  # type: ignore[arg-type]  # words of the table
+        return replace(defaults.decoder(size, asked, context), tokenizer=tokenizer)
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:

@@ -24,9 +24,9 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.settings import RunSettings
-from heedful.tasks import tagging
+from heedful.tasks import defaults, tagging
 from heedful.tasks.classes import check_classifier, classifier_in, stored
-from heedful.tasks.encoders import LONGEST, beginning, encoder_config, encoder_in, limit, longest_of, tuning
+from heedful.tasks.encoders import encoder_config, encoder_in, limit, longest_of
 from heedful.tasks.shared import IGNORED, check_vocabulary, masked, padded, reads, tokenizer_of
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
 from heedful.tasks.words import Worded, of_texts, of_words, shared, spread, windows
@@ -106,8 +106,8 @@ class TokenClassification(Task):
     def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of sentences; what starts from a model learns as published models are tuned."""
         if asked.start_from:
-            return tuning(len(rows), asked, asked.start_from)
-        return beginning(len(rows), asked)
+            return defaults.encoder_finetuning(len(rows), asked, asked.start_from)
+        return defaults.encoder(len(rows), asked)
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
@@ -118,7 +118,7 @@ class TokenClassification(Task):
         tokenizer = Tokenizer.train(
             texts, asked.size or 8000, asked.kind or "wordpiece", bool(asked.lowercase), template="both"
         )
-        tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
+        tokenizer.config["model_max_length"] = settings.data.max_length or defaults.MAX_LENGTH
         return cls(tokenizer, labels, settings.data.stride)
 
     @classmethod

@@ -19,8 +19,9 @@ from heedful.metrics.translation import exact_match, signatures, translation_sco
 from heedful.models import Model
 from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings
+from heedful.tasks import defaults
 from heedful.tasks.encoder_decoders import Pair, with_loss
-from heedful.tasks.sequence_to_sequence import SequenceToSequence, Size
+from heedful.tasks.sequence_to_sequence import SequenceToSequence
 from heedful.tasks.task import Baseline, Measured
 
 log = logging.getLogger("heedful")
@@ -44,12 +45,7 @@ class Translation(SequenceToSequence):
     decides: str = "bleu"
     most: ClassVar[int] = 256
     lowercase: bool = False  # score in lower case though the model writes capitals
-    sizes: ClassVar[Sequence[tuple[float, Size]]] = (
-        (10_000, Size("transformer-tiny", 2000, 0.3, 100, 400, 1024)),
-        (100_000, Size("transformer-small", 5000, 0.3, 30, 400, 1024)),
-        (1_000_000, Size("transformer-small", 8000, 0.1, 20, 1000, 2048)),
-        (float("inf"), Size("transformer-base", 32000, 0.1, 10, 4000, 4096)),
-    )
+    sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.TRANSLATION
 
     # ------------------------------------------------------------------------------------------------------- making it
 

@@ -14,14 +14,12 @@ from heedful.errors import HeedfulError
 from heedful.kernels.prepacked_linear import emulated
 from heedful.pretrained.folder import find
 from heedful.pretrained.peft import is_adapter
-from heedful.settings import LoraSettings, RunSettings, Settings, TrainingSettings, key, resolve
+from heedful.settings import RunSettings, Settings, TrainingSettings, key, resolve
+from heedful.tasks import defaults
 from heedful.tasks.task import SOME, Task
 from heedful.training.schedule import schedule
 from heedful.util.ranks import Ranks
 
-# Times that of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base on
-# MNLI (github.com/microsoft/LoRA, examples/NLU/roberta_base_mnli.sh).
-ADAPTERS_LR = 10
 # settings, or beginnings of their names, that a run's folder holds: a resumed run cannot hear others
 MADE = (
     "model.",
@@ -134,11 +132,12 @@ def suggested_for(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSet
         suggested = replace(suggested, averaging=replace(suggested.averaging, share=None))
     rank, lr = settings.lora.rank, suggested.training.lr
     if rank is not None:
-        lora = LoraSettings(rank=rank, alpha=2.0 * rank, dropout=0.05, targets=("query", "value"))
-        suggested = replace(suggested, lora=resolve(settings.lora, lora))
+        suggested = replace(suggested, lora=defaults.lora(settings.lora, rank))
     elif not settings.start_from or not is_adapter(find(settings.start_from)):
         return suggested
-    return replace(suggested, training=replace(suggested.training, lr=None if lr is None else ADAPTERS_LR * lr))
+    return replace(
+        suggested, training=replace(suggested.training, lr=None if lr is None else defaults.LORA_LR_FACTOR * lr)
+    )
 
 
 def settled(settings: RunSettings, device: torch.device, say: Callable[[str], None] = lambda line: None) -> RunSettings:

@@ -1,0 +1,349 @@
+"""Default training settings: every learning rate, schedule, warm-up, batch size and number of epochs, with its reason.
+
+A task's ``suggest`` takes the function of its family and adds what it alone knows (the kind of labels, the length of a
+window). What a person or a recipe sets wins over all of it. ``examples`` and ``characters`` are the size of the
+training data; ``given`` are the settings that were set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+from heedful.config import ModelConfig
+from heedful.pretrained.configuration import config_of
+from heedful.pretrained.folder import find
+from heedful.settings import (
+    AveragingSettings,
+    DataSettings,
+    LoraSettings,
+    ModelSettings,
+    RunSettings,
+    TokenizerSettings,
+    TrainingSettings,
+)
+from heedful.tasks.shared import stacks_of
+
+# ------------------------------------------------------------------------------------------------------ learning rates
+
+FROM_SCRATCH_LR = 1e-3  # at a width of 256; of a decoder at any width, as nanoGPT has it
+# Fine-tuning an encoder-decoder or a decoder: a tenth, since a large rate overwrites what the model has learned.
+FINETUNING_LR = 1e-4
+VISION_LR = 1.4e-3  # at a width of 128; nearly the same rule as FROM_SCRATCH_LR
+BERT_LR, BERT_DIM = 5e-5, 768  # Devlin et al. 2019, A.3, tried 2e-5 to 5e-5 for fine-tuning
+# Times the rate of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base
+# on MNLI (github.com/microsoft/LoRA, examples/NLU/roberta_base_mnli.sh).
+LORA_LR_FACTOR = 10
+
+
+def lr_for_width(peak: float, width: int, dim: int) -> float:
+    """Returns peak · √(width / dim), to six decimals: wider models need smaller steps."""
+    return round(peak * (width / dim) ** 0.5, 6)
+
+
+def finetuning_lr(config: ModelConfig) -> float:
+    """Returns the learning rate of a pretrained encoder: 5e-5 · 768 / width. A narrow model hardly moves at 5e-5."""
+    return BERT_LR * BERT_DIM / stacks_of(config)[0].dim
+
+
+# --------------------------------------------------------------------------------------------------- sizes of the data
+
+S = TypeVar("S")
+Sizes = Sequence[tuple[float, S]]  # (number of examples or characters, what data below that number suggests)
+
+
+class EncoderSize(NamedTuple):
+    """Model and training of an encoder, by the number of examples."""
+
+    preset: str
+    vocabulary: int
+    dropout: float
+    epochs: int
+    lr: float
+
+
+class MaskedSize(NamedTuple):
+    """Model and training of a masked language model, by the number of characters."""
+
+    preset: str
+    vocabulary: int
+    epochs: int
+    window: int  # tokens
+
+
+class DecoderSize(NamedTuple):
+    """Model and training of a language model, by the number of characters."""
+
+    preset: str
+    kind: str  # of tokenizer
+    vocabulary: int  # of other kinds than character, which has every character
+    context: int
+    epochs: int
+    windows: int  # in a batch
+
+
+class EncoderDecoderSize(NamedTuple):
+    """Model and training of an encoder-decoder, by the number of pairs."""
+
+    preset: str
+    vocabulary: int
+    dropout: float
+    epochs: int
+    warmup: int
+    batch_tokens: int
+
+
+class VisionSize(NamedTuple):
+    """Model and training of a vision model, by the number of images."""
+
+    preset: str
+    side: int  # pixels, of images that are large or of several sizes
+    epochs: int
+    batch_size: int
+
+
+ENCODER: Sizes[EncoderSize] = (
+    (50_000, EncoderSize("bert-tiny", 8_000, 0.3, 20, FROM_SCRATCH_LR)),
+    (500_000, EncoderSize("bert-mini", 16_000, 0.2, 10, 5e-4)),
+    (float("inf"), EncoderSize("bert-mini", 30_000, 0.1, 4, 5e-4)),
+)
+MAX_LENGTH = 128  # tokens of an encoder's example in training
+# A model that sees little text must see each pair of places, and each token, often: otherwise it stays for long at the
+# tokens' frequencies (stdlib: 1,000 steps of 128 places and 8,000 tokens end there).
+MASKED: Sizes[MaskedSize] = (
+    (500_000, MaskedSize("bert-tiny", 1000, 20, 32)),
+    (20_000_000, MaskedSize("bert-tiny", 1000, 1, 32)),
+    (200_000_000, MaskedSize("bert-mini", 16_000, 2, MAX_LENGTH)),
+    (float("inf"), MaskedSize("bert-mini", 30_000, 1, MAX_LENGTH)),
+)
+CHARACTERS_PER_TOKEN = 4  # about
+DECODER: Sizes[DecoderSize] = (
+    (200_000, DecoderSize("gpt-micro", "character", 500, 64, 40, 12)),
+    (2_000_000, DecoderSize("gpt-micro", "character", 1000, 64, 5, 12)),
+    (200_000_000, DecoderSize("gpt-micro", "bpe", 4000, 64, 2, 12)),
+    (float("inf"), DecoderSize("gpt-mini", "bpe", 8000, 256, 1, 16)),
+)
+TRANSLATION: Sizes[EncoderDecoderSize] = (
+    (10_000, EncoderDecoderSize("transformer-tiny", 2000, 0.3, 100, 400, 1024)),
+    (100_000, EncoderDecoderSize("transformer-small", 5000, 0.3, 30, 400, 1024)),
+    (1_000_000, EncoderDecoderSize("transformer-small", 8000, 0.1, 20, 1000, 2048)),
+    (float("inf"), EncoderDecoderSize("transformer-base", 32000, 0.1, 10, 4000, 4096)),
+)
+SUMMARIZATION: Sizes[EncoderDecoderSize] = (
+    (20_000, EncoderDecoderSize("transformer-tiny", 4000, 0.2, 40, 400, 2048)),
+    (500_000, EncoderDecoderSize("transformer-small", 8000, 0.1, 20, 400, 4096)),
+    (float("inf"), EncoderDecoderSize("transformer-base", 32000, 0.1, 10, 4000, 8192)),
+)
+VISION: Sizes[VisionSize] = (
+    (10_000, VisionSize("vit-micro", 64, 100, 64)),
+    (200_000, VisionSize("vit-micro", 64, 30, 64)),
+    # fewer images do not teach a model of so many patches anything from scratch
+    (float("inf"), VisionSize("deit-ti", 224, 30, 128)),
+)
+
+
+def size_for(count: int, sizes: Sizes[S]) -> S:
+    """Returns what data of this size suggests.
+
+    >>> size_for(60_000, TRANSLATION).preset
+    'transformer-small'
+    """
+    return next(size for bound, size in sizes if count < bound)
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+ENCODER_TOKENS = 1024  # of a batch, in training from scratch
+TOKENS_PER_EXAMPLE = 25  # of a sentence, about; only the warm-up depends on it
+PAIR_BATCH = 64  # pairs of texts: the contrastive loss tells each from all others of its batch
+FINETUNING_EPOCHS, FINETUNING_BATCH = 3, 32  # Devlin et al. 2019, A.3
+LEAST_STEPS, MOST_EPOCHS = 300, 20  # few examples want more epochs of fine-tuning (Mosbach et al. 2021, section 6)
+VISION_FINETUNING_EPOCHS = 10
+
+
+def _training(**own: Any) -> TrainingSettings:
+    """The settings that all tasks share, and those that are a family's own.
+
+    A gradient norm of 1 is the ecosystem's usual limit. Ten evaluations without a gain end a run.
+    """
+    return TrainingSettings(accumulate=1, clip=1.0, patience=10, log_every=50, **own)
+
+
+def encoder(examples: int, given: RunSettings, tokens: int = TOKENS_PER_EXAMPLE) -> RunSettings:
+    """Training an encoder from scratch on examples of about ``tokens`` tokens each.
+
+    β₂ = 0.98 is RoBERTa's (Liu et al. 2019, section 3.1).
+    """
+    size = size_for(examples, ENCODER)
+    steps = given.max_steps or size.epochs * max(1, examples * tokens // ENCODER_TOKENS)
+    return replace(
+        given,
+        preset=given.preset or size.preset,
+        max_epochs=size.epochs,
+        data=DataSettings(max_length=MAX_LENGTH),
+        tokenizer=TokenizerSettings(kind="wordpiece", size=size.vocabulary),
+        model=ModelSettings(dropout=None if given.preset else size.dropout),
+        training=_training(
+            lr=size.lr,
+            schedule="linear",
+            warmup=min(200, steps // 10 + 1),
+            batch_tokens=ENCODER_TOKENS,
+            label_smoothing=0.1,
+            weight_decay=0.01,
+            betas=(0.9, 0.98),
+            eps=1e-8,
+        ),
+        averaging=AveragingSettings(share=0.1),
+    )
+
+
+def encoder_finetuning(examples: int, given: RunSettings, folder: str) -> RunSettings:
+    """Fine-tuning an encoder as BERT is: few epochs over batches of sentences, a rate that rises over a tenth of the
+    steps and falls in a line, no smoothing and no averaging (Devlin et al. 2019, section 4.1 and A.3).
+    """
+    training = given.training
+    batch = training.batch_size or FINETUNING_BATCH
+    steps_per_epoch = max(1, -(-examples // (batch * (training.accumulate or 1))))
+    epochs = min(MOST_EPOCHS, max(FINETUNING_EPOCHS, -(-LEAST_STEPS // steps_per_epoch)))
+    steps = given.max_steps or (given.max_epochs or epochs) * steps_per_epoch
+    return replace(
+        given,
+        max_epochs=epochs,
+        data=DataSettings(max_length=MAX_LENGTH),
+        training=_training(
+            lr=training.lr or finetuning_lr(config_of(find(folder))),
+            schedule="linear",
+            warmup=steps // 10 + 1,
+            batch_size=None if training.batch_tokens else batch,
+            label_smoothing=0.0,
+            weight_decay=0.01,
+            betas=(0.9, 0.999),
+            eps=1e-8,
+            evaluate_every=max(50, steps_per_epoch),
+        ),
+        averaging=AveragingSettings(share=0.0),
+    )
+
+
+def masked_model(characters: int, given: RunSettings, lr: float = FROM_SCRATCH_LR) -> RunSettings:
+    """Training a masked language model from scratch; β₂ and ε are RoBERTa's (Liu et al. 2019, section 3.1)."""
+    size = size_for(characters, MASKED)
+    steps = given.max_steps or size.epochs * max(1, characters // (CHARACTERS_PER_TOKEN * ENCODER_TOKENS))
+    return replace(
+        given,
+        preset=None if given.start_from else given.preset or size.preset,
+        max_epochs=size.epochs,
+        data=DataSettings(max_length=given.data.max_length or size.window),
+        tokenizer=TokenizerSettings(kind="bpe", size=size.vocabulary),
+        model=ModelSettings(dropout=None if given.preset else 0.0),
+        training=_training(
+            lr=lr,
+            schedule="linear",
+            warmup=min(200, steps // 10 + 1),
+            batch_tokens=ENCODER_TOKENS,
+            label_smoothing=0.0,
+            weight_decay=0.01,
+            betas=(0.9, 0.98),
+            eps=1e-6,
+        ),
+        averaging=AveragingSettings(share=0.05),
+    )
+
+
+def span_corruption(characters: int, given: RunSettings, dim: int) -> RunSettings:
+    """Training an encoder-decoder of this width on hidden spans: as a masked language model, by its width."""
+    peak = FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
+    return masked_model(characters, given, lr=lr_for_width(peak, 256, dim))
+
+
+def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
+    """Training or fine-tuning a language model on windows of ``context`` tokens; the caller adds its tokenizer.
+
+    Rate, cosine to a tenth of it, warm-up, weight decay and β₂ are nanoGPT's (config/train_shakespeare_char.py).
+    """
+    return replace(
+        given,
+        preset=None if given.start_from else given.preset or size.preset,
+        max_epochs=FINETUNING_EPOCHS if given.start_from else size.epochs,
+        data=DataSettings(max_length=context),
+        model=ModelSettings(dropout=None if given.start_from or given.preset else 0.0),
+        training=_training(
+            lr=FINETUNING_LR if given.start_from else FROM_SCRATCH_LR,
+            schedule="cosine",
+            floor=0.1 if given.training.schedule in (None, "cosine", "linear") else None,
+            warmup=min(100, (given.max_steps or 10**9) // 10 + 1),
+            batch_tokens=size.windows * context,
+            label_smoothing=0.0,
+            weight_decay=0.1,
+            betas=(0.9, 0.99),
+            eps=1e-8,
+        ),
+        averaging=AveragingSettings(share=0.05),
+    )
+
+
+def encoder_decoder(size: EncoderDecoderSize, given: RunSettings, dim: int) -> RunSettings:
+    """Training or fine-tuning an encoder-decoder of this width; the caller adds lengths and prefix.
+
+    Label smoothing, β and ε are those of Vaswani et al. 2017, sections 5.3 and 5.4.
+    """
+    peak = FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
+    return replace(
+        given,
+        preset=None if given.start_from else given.preset or size.preset,
+        max_epochs=size.epochs,
+        tokenizer=TokenizerSettings()
+        if given.start_from
+        else TokenizerSettings(kind="bpe", size=size.vocabulary, shared=True),
+        model=ModelSettings(dropout=None if given.preset or given.start_from else size.dropout),
+        training=_training(
+            lr=lr_for_width(peak, 256, dim),
+            schedule="cosine",
+            warmup=min(size.warmup, (given.max_steps or 10**9) // 5 + 1),  # a short run has no time for a long one
+            batch_tokens=size.batch_tokens,
+            label_smoothing=0.1,
+            weight_decay=0.01,
+            betas=(0.9, 0.98),
+            eps=1e-9,
+        ),
+        averaging=AveragingSettings(share=0.1),
+    )
+
+
+def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> RunSettings:
+    """Training or fine-tuning a vision model on images of ``side`` pixels; the caller adds preset and patches.
+
+    Smoothing, weight decay and cosine are DeiT's (Touvron et al. 2021, table 9). Fine-tuning takes an encoder's rate,
+    but no more than 1e-4, since what was learned is easily overwritten. Small images are not shifted, since one pixel
+    is much to a patch of few, and nothing is mirrored unless asked: the mirror image of a digit is something else.
+    """
+    size = size_for(images, VISION)
+    if given.start_from:
+        epochs, lr = VISION_FINETUNING_EPOCHS, min(FINETUNING_LR, finetuning_lr(config))
+    else:
+        epochs = size.epochs
+        lr = lr_for_width(VISION_LR, 128, given.model.dim or stacks_of(config)[0].dim)
+    steps = int((given.max_epochs or epochs) * images / (given.training.batch_size or size.batch_size))
+    return replace(
+        given,
+        max_epochs=epochs,
+        image=replace(given.image, crop=side // 32, flip=False, augment=0, erase=0.0, mixup=0.0),
+        training=_training(
+            lr=lr,
+            schedule="cosine",
+            warmup=min(500, (given.max_steps or steps) // 10 + 1),
+            batch_size=size.batch_size,
+            label_smoothing=0.1,
+            weight_decay=0.05,
+            betas=(0.9, 0.98),
+            eps=1e-8,
+        ),
+        averaging=AveragingSettings(share=0.1),
+    )
+
+
+def lora(given: LoraSettings, rank: int) -> LoraSettings:
+    """A low-rank adapter: α twice the rank, on queries and values, which Hu et al. 2022 adapt."""
+    defaults = LoraSettings(rank=rank, alpha=2.0 * rank, dropout=0.05, targets=("query", "value"))
+    return replace(defaults, **given.given())
