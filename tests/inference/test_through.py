@@ -334,7 +334,7 @@ def test_standard_input_cannot_be_gone_on_with(echo: Echo, monkeypatch: pytest.M
 SLOWLY = """
 import sys, time, types
 from pathlib import Path
-from heedful.inference import blocks, through
+from heedful.inference import input_blocks, predict_file
 from heedful.inference.pipeline import Pipeline
 from heedful.tasks.task import Answer
 class Echo:
@@ -342,10 +342,10 @@ class Echo:
     def answer(self, model, inputs, **options):
         time.sleep(0.01 * len(inputs))
         return [Answer(one, one[::-1], None) for one in inputs]
-through.pipeline = lambda *_, **__: Pipeline(Echo(), types.SimpleNamespace(generation={}))
-through.FIRST = 2
-blocks.BLOCK = 8
-through.predict("model", "x.txt", "y.jsonl", quiet=True)
+predict_file.pipeline = lambda *_, **__: Pipeline(Echo(), types.SimpleNamespace(generation={}))
+predict_file.FIRST = 2
+input_blocks.BLOCK = 8
+predict_file.predict("model", "x.txt", "y.jsonl", quiet=True)
 """
 
 

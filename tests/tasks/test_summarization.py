@@ -29,8 +29,8 @@ from heedful.tasks.summarization import Summarization, lead, sentence
 from heedful.tasks.task import Answer
 from heedful.text import Tokenizer
 from heedful.views.inspect.model_input import read_source
-from heedful.views.inspect.opened_model import opened
-from heedful.views.inspect.request import Ask
+from heedful.views.inspect.opened_model import open_model
+from heedful.views.inspect.request import Request
 
 PLACES = ["lake", "hill", "valley", "island"]
 TEXTS = [(f"the red bird sang on the {place} all day and flew on", f"a bird on the {place}") for place in PLACES]
@@ -260,7 +260,7 @@ def test_trained_asked_and_opened_by_transformers(tmp_path: Path, capsys: pytest
     assert prefix_of(out, "translation") == ""
     pipe = heedful.pipeline("summarization", out, device="cpu")
     assert pipe(TEXTS[0][0])["output"] == TEXTS[0][1]
-    subject, _ = opened(str(out), Ask.of([TEXTS[0][0]], None))
+    subject, _ = open_model(str(out), Request.of([TEXTS[0][0]], None))
     assert read_source(subject, TEXTS[0][0])[1] == pipe.task.encode(ROWS).examples[0][0]  # what is looked at, too
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).eval()
     fast = transformers.AutoTokenizer.from_pretrained(out)
