@@ -1,7 +1,7 @@
 """Batches of examples of similar length under a token budget.
 
 A plan is a list of index arrays. It is a pure function of the lengths, the budget, the seed and the epoch, so a run can
-be taken up again in the middle of an epoch without having stored it.
+resume in the middle of an epoch without a stored plan.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from heedful.errors import HeedfulError
 
 
 class Batches(Sequence[np.ndarray]):
-    """Batches as parts of one array of indices, each cut out when it is asked for: of 25 million windows of a text two
-    million arrays would take longer to make than the first thousand steps.
+    """Batches as slices of one array of indices, made on access: two million arrays for 25 million windows would take
+    longer to make than the first thousand steps.
 
     Args:
         order: (N,) indices, those of a batch together.
-        bounds: (batches + 1,) where in ``order`` each begins, and N.
-        turns: (batches,) which comes when; None: as they lie.
+        bounds: (batches + 1,) start of each batch in ``order``, and N.
+        turns: (batches,) order of the batches; None: as in ``order``.
     """
 
     def __init__(self, order: np.ndarray, bounds: np.ndarray, turns: np.ndarray | None = None) -> None:
@@ -48,7 +48,7 @@ Lengths = np.ndarray | Sequence[int] | Sequence[tuple[int, int]]
 
 
 def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int | None = None) -> Batches:
-    """The batches of one epoch in the order in which they are learned from; every example is in exactly one.
+    """Returns the batches of one training epoch, in order; every example is in exactly one.
 
     The examples are shuffled, sorted by length (pairs by target, then source; stably, so that equals stay shuffled),
     cut into batches, and the batches are shuffled. Sorting both sides, rather than the longer one, leaves less padding:
@@ -56,12 +56,11 @@ def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int 
 
     Args:
         lengths: (N,) whole numbers, or (N, 2) for pairs (source, target).
-        tokens: what a batch may cost. The cost is rows × the longest length in the batch, for pairs the longest of
-            either side: at most so many tokens a side, padding counted. A single example over the budget is a batch
-            alone.
-        seed: with ``epoch``, decides the order.
+        tokens: token budget of a batch. Its cost is rows × the longest length in the batch, for pairs the longest of
+            either side, padding included. A single example over the budget is a batch of its own.
+        seed: determines the order, together with ``epoch``.
         epoch: counted from 0.
-        max_rows: at most so many examples in a batch; ``None``: as many as the budget holds.
+        max_rows: maximum number of examples in a batch; ``None``: no maximum.
 
     Returns:
         Arrays of int64 indices into ``lengths``.
@@ -79,11 +78,11 @@ def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int 
 
 
 def ordered(lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs: int | None = None) -> Batches:
-    """The batches for evaluation and prediction: longest first, nothing random; budget and errors as in :func:`plan`.
+    """Returns the batches for evaluation and prediction, longest first; budget and errors as in :func:`plan`.
 
-    The longest come first so that a batch too large for the memory shows at once. Attention compares every token with
-    every other: with ``pairs`` a batch also keeps rows × longest² within so many, and what is far longer than the rest
-    stands alone. The arrays say where results belong:
+    The longest come first so that a batch too large for the memory fails at once. Attention compares every token with
+    every other: ``pairs`` also limits rows × longest², so that an example far longer than the rest is alone. The arrays
+    are places of examples:
 
     >>> answers = [""] * 3
     >>> for batch in ordered([2, 9, 4], tokens=10):
@@ -102,7 +101,7 @@ def ordered(lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs
 
 
 def as_lengths(lengths: Lengths) -> np.ndarray:
-    """``lengths`` as an (N, sides) int64 array, one or two sides; an empty set is refused."""
+    """Returns ``lengths`` as an (N, sides) int64 array, one or two sides. Raises ``HeedfulError`` for no examples."""
     sides = np.asarray(lengths, dtype=np.int64)
     if sides.size == 0:
         raise HeedfulError("there is no example to make a batch of; check that the data is not empty")
@@ -110,7 +109,7 @@ def as_lengths(lengths: Lengths) -> np.ndarray:
 
 
 def _cut(order: np.ndarray, longest: np.ndarray, tokens: int, max_rows: int | None) -> np.ndarray:
-    """Where ``order`` is cut, from its beginning, into the longest runs of a cost within ``tokens``; and its end."""
+    """Returns the bounds that cut ``order`` greedily into the longest runs of a cost within ``tokens``."""
     if tokens < 1:
         raise HeedfulError(f"a batch of {tokens} tokens holds nothing; give a budget of at least 1 token")
     if max_rows is not None and max_rows < 1:

@@ -13,11 +13,11 @@ from heedful.errors import HeedfulError
 
 
 class Labels:
-    """Reads the labels of one file: each a name, or, where a row may have several or none, a tuple of names.
+    """Reader of the labels of one file: a name each, or a tuple of names where a row may have several or none.
 
-    A text is a name as it is, without the blanks around it; true, false and numbers are written out ("true", "7",
-    "0.5"), or called by their names where the file says them (`classes`, of which 0 is the first). A list of these, or
-    a text to be cut at `separator`, is a tuple: in their order, each once, none of them blank.
+    A text is a name, without outer blanks; true, false and numbers are written out ("true", "7", "0.5"), or replaced
+    by their names in `classes` (from 0). A list of these, or a text split at `separator`, is a tuple of distinct
+    names, none blank.
 
     >>> Labels().read(7, "label", "a.jsonl:1"), Labels(separator=";").read("red; blue;red", "label", "a.tsv:1")
     ('7', ('red', 'blue'))
@@ -26,11 +26,11 @@ class Labels:
     def __init__(self, separator: str | None = None, classes: Sequence[str] | None = None) -> None:
         self.separator = separator
         self.classes = classes
-        self._several: bool | None = None  # as the first row has it, so must all
+        self._several: bool | None = None  # the first row decides for all
 
     def read(self, value: Any, column: str, place: str) -> str | tuple[str, ...]:
-        """The label or labels. Raises `HeedfulError`, naming `place`, for null and whatever else is none,
-        for a number without a name, and for a list in a file that has single labels, or the other way round.
+        """Returns the label or labels. Raises `HeedfulError`, naming `place`, for null and other non-labels, for a
+        number without a name, and for lists mixed with single labels.
         """
         if self.separator is not None and isinstance(value, str):
             value = value.split(self.separator)
@@ -44,7 +44,7 @@ class Labels:
             )
         if not several:
             return self._name(value, column, place)
-        return tuple(dict.fromkeys(name for one in value if (name := self._name(one, column, place))))
+        return tuple(dict.fromkeys(name for item in value if (name := self._name(item, column, place))))
 
     def _name(self, value: Any, column: str, place: str) -> str:
         if isinstance(value, str):
@@ -69,7 +69,7 @@ class Labels:
 
 
 def whole(text: str, column: str, place: str) -> str:
-    """`text`, unless it holds a half of a character, which JSON can write and UTF-8 cannot."""
+    """Returns `text`. Raises `HeedfulError` for a lone surrogate, which JSON can write and UTF-8 cannot."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise HeedfulError(
             f"{column!r} holds half of a surrogate pair, in {place}; write the file with whole characters"
@@ -78,7 +78,7 @@ def whole(text: str, column: str, place: str) -> str:
 
 
 def brief(text: str, most: int = 40) -> str:
-    """`text` on one line, its end left off where it is longer than `most`."""
+    """Returns `text` on one line of at most `most` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 3] + "..."
 
@@ -87,8 +87,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNOREC
 
 
 def as_number(value: Any) -> float | None:
-    """The finite number that a text or a value of JSON or Parquet is; None for anything else. A text has ASCII digits,
-    a point, a sign and an exponent at most, and blanks around them: Python's own ``1_0`` and ``٣`` are none.
+    """Returns the finite number that a text or a value of JSON or Parquet is; None for anything else. A text may have
+    ASCII digits, a point, a sign, an exponent and outer blanks, but not Python's ``1_0`` or ``٣``.
 
     >>> as_number(" -0.5e1 "), as_number(3), as_number("1_0"), as_number("٣"), as_number(True), as_number("nan")
     (-5.0, 3.0, None, None, None, None)
@@ -103,9 +103,9 @@ def as_number(value: Any) -> float | None:
 
 
 def are_quantities(labels: Sequence[str], classes: int = 20) -> bool:
-    """Whether labels are quantities, not the names of classes: numbers, some with fractions and three different ones
-    at least, or whole ones of which more than ``classes`` differ, unless they count classes from 0 or 1 on without a
-    gap, each in several rows.
+    """Returns True if labels are quantities, not class names: at least three distinct numbers with fractions, or more
+    than ``classes`` distinct whole numbers, unless they number classes from 0 or 1 without a gap, each in several
+    rows.
 
     >>> are_quantities(["0.5", "3", "1.25"]), are_quantities(["1", "2", "3", "4", "5"]), are_quantities(["1", "two"])
     (True, False, False)
@@ -124,15 +124,15 @@ def are_quantities(labels: Sequence[str], classes: int = 20) -> bool:
 
 
 class Numbers:
-    """Reads the numbers of one column: JSON's and Parquet's own, or texts such as "3", "-0.5", "1e-3".
+    """Reader of the numbers of one column: JSON's and Parquet's own, or texts such as "3", "-0.5", "1e-3".
 
     >>> Numbers().read("3.5", "score", "a.tsv:1"), Numbers().read(4, "score", "a.jsonl:1")
     (3.5, 4.0)
     """
 
     def read(self, value: Any, column: str, place: str) -> float | str:
-        """The number as a float; a blank text as it is, so that its row counts as blank. Raises `HeedfulError`, naming
-        `place`, for anything else: other words, a decimal comma, true, null, infinity, ``1_0`` and other digits.
+        """Returns the number as a float; a blank text unchanged: its row counts as blank. Raises `HeedfulError`,
+        naming `place`, for anything else: words, a decimal comma, true, null, infinity, ``1_0``.
         """
         if isinstance(value, str) and not value.strip():
             return value

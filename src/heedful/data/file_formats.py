@@ -17,9 +17,9 @@ from heedful.data.text_files import STDIN, extension, opened, whole_text
 from heedful.errors import HeedfulError
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")
-BYTES = 1 << 20  # of a file that are looked at
-MOST = 0.95  # share of the lines that have as many cells, in a table
-LABELS, EACH = 100, 3  # different first words of labelled lines at most, and lines for each on average at least
+BYTES = 1 << 20  # bytes of a file that are examined
+MOST = 0.95  # share of a table's lines that have the same number of cells
+LABELS, EACH = 100, 3  # labelled lines: maximum number of labels, and minimum mean of lines a label
 LABEL = re.compile(r"\w([\w:+/#.-]{0,38}[\w+#])?")  # the first word of a labelled line
 CALLED = {
     ",": "cells between commas (CSV)",
@@ -29,13 +29,13 @@ CALLED = {
 
 
 class Format(NamedTuple):
-    """How the rows of a file are written.
+    """Format of a data file.
 
     Attributes:
         kind: "tsv", "csv", "jsonl" (an object a line), "json" (an array of objects), "parquet", "labelled" (a label, a
             space and a text a line), or "text".
-        delimiter: of the cells of "csv".
-        note: what was recognised, for people; "" where the extension says it.
+        delimiter: delimiter of "csv".
+        note: the recognised format, for people; "" if the extension tells it.
     """
 
     kind: Literal["tsv", "csv", "jsonl", "json", "parquet", "labelled", "text"]
@@ -44,19 +44,19 @@ class Format(NamedTuple):
 
     @property
     def is_table(self) -> bool:
-        """Whether it has columns."""
+        """True if it has columns."""
         return self.kind != "text"
 
     @property
     def is_keyed(self) -> bool:
-        """Whether its rows are objects with keys."""
+        """True if its rows are objects with keys."""
         return self.kind in ("jsonl", "json", "parquet")
 
 
 def format_of(path: str, labelled: bool = False) -> Format:
-    """The form of a table. ``.tsv``, ``.jsonl``, ``.ndjson`` and ``.parquet`` are what they say, and standard input is
-    TSV; the cells of ``.csv`` stand between commas, or as its first lines show between semicolons or tabs. Of any other
-    file the first MiB is looked at, ``labelled`` lines only where these are wanted.
+    """Returns the format of a file. ``.tsv``, ``.jsonl``, ``.ndjson`` and ``.parquet`` tell it, standard input is TSV;
+    the delimiter of ``.csv`` (comma, semicolon or tab) is inferred. The format of any other file is inferred from its
+    first MiB; ``labelled`` allows lines of a label, a space and a text.
     """
     match ".tsv" if path == STDIN else extension(path):
         case ".tsv":
@@ -73,7 +73,7 @@ def format_of(path: str, labelled: bool = False) -> Format:
 
 
 def _beginning(path: str) -> list[str]:
-    """The first whole lines of a file; what is no UTF-8 among them does not matter here."""
+    """Returns the first whole lines of a file; invalid UTF-8 is replaced."""
     with opened(path) as stream:
         content = stream.read(BYTES)
     lines = content.decode(errors="replace").removeprefix("\ufeff").split("\n")
@@ -107,7 +107,7 @@ def _is_object(line: str) -> bool:
 
 
 def _delimiter(lines: Sequence[str], among: str) -> str | None:
-    """What stands between the cells of a table: the first that gives nearly all rows as many, two at least."""
+    """Returns the first delimiter with which nearly all rows have the same number of cells, two at least; else None."""
     for delimiter in among:
         widths = [len(cells) for cells in _rows(lines, delimiter) if any(cells)]
         width, count = Counter(widths).most_common(1)[0] if widths else (0, 0)
@@ -139,7 +139,7 @@ def _are_labelled(lines: Sequence[str]) -> bool:
 
 
 def from_array(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSON array, each with the line that it begins at."""
+    """Yields (line, object) of a JSON array."""
     text = whole_text(path)
     decode, blank = json.JSONDecoder().raw_decode, re.compile(r"[\s,]*")
     place = text.index("[") + 1

@@ -8,14 +8,14 @@ from typing import Any, Literal, NamedTuple
 
 from heedful.errors import HeedfulError
 
-# What a column holds, and so what a row's value is:
-#   "text" a str, never blank; "text?" the same, left out of the row where the file has no such column;
-#   "tag?" as "text?", a short one that stands in many rows: the name of a language;
+# Kind of a column, and so the type of a row's value:
+#   "text" a str, never blank; "text?" the same, absent where the file has no such column;
+#   "tag?" as "text?", a short one that many rows share: the name of a language;
 #   "label" the name of a class (str), or where rows have several or none, a tuple of them;
 #   "document" a whole text (str), line ends and all; "image" a `Picture`;
 #   "words" a tuple of words, never empty, "tags" a tuple of labels, one a word;
 #   "answers" a tuple of `Span`, pieces of another column's text, () where that text has no answer;
-#   "number" a float; "number?" the same, left out of the row where the file has no such column;
+#   "number" a float; "number?" the same, absent where the file has no such column;
 #   "messages" a conversation: a tuple of mappings, each with its "role" and "content"; "messages?" as the others with a
 #   question mark.
 Kind = Literal[
@@ -35,24 +35,24 @@ Kind = Literal[
 ]
 
 
-PLACES = 1000  # of rows left out, so many are kept
+PLACES = 1000  # recorded places of skipped rows
 
 
 class Span(NamedTuple):
-    """A piece of a text, and the character (from 0) that it begins at."""
+    """Span of a text: the piece, and the character (from 0) it starts at."""
 
     text: str
     start: int
 
 
 def required(columns: Mapping[str, Kind]) -> list[str]:
-    """The columns that every source must have, in their order."""
+    """Returns the columns that every source must have, in order."""
     return [column for column, kind in columns.items() if not kind.endswith("?")]
 
 
 def named(columns: Mapping[str, Kind], names: Sequence[str] | None) -> tuple[dict[str, Kind], Sequence[str] | None]:
-    """The columns that are taken and what the file calls each, where some of ``names`` say it as ``column=name``; else
-    both as they are. The other names are those of the required columns, in order; without any these keep their own.
+    """Returns the columns that are read and their names in the file, for ``names`` with ``column=name`` entries; else
+    both unchanged. Plain names are those of the other required columns, in order; without any these keep their own.
 
     >>> columns = {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
     >>> named(columns, ["score=similarity"])
@@ -63,22 +63,22 @@ def named(columns: Mapping[str, Kind], names: Sequence[str] | None) -> tuple[dic
     Raises `HeedfulError` for a column that is named twice, and for names that are not as many as these columns.
     """
     split = [(name, *name.partition("=")) for name in names or ()]
-    told = [(column, theirs) for _, column, equals, theirs in split if equals and column in columns]
-    if not told:
+    pairs = [(column, theirs) for _, column, equals, theirs in split if equals and column in columns]
+    if not pairs:
         return dict(columns), names
-    given, asked = dict(told), ", ".join(name for name, *_ in split)
-    if len(given) < len(told):
-        raise HeedfulError(f"a column is named twice ({asked}); name each once")
+    given, listed = dict(pairs), ", ".join(name for name, *_ in split)
+    if len(given) < len(pairs):
+        raise HeedfulError(f"a column is named twice ({listed}); name each once")
     needed = [column for column in required(columns) if column not in given]
     optional = [column for column in columns if column in given and columns[column].endswith("?")]
     if "messages?" in columns.values() and optional:  # in the place of documents
         if optional != ["prompt", "completion"]:
-            raise HeedfulError(f"{asked} names {optional[0]!r} alone; name both, prompt=... and completion=...")
+            raise HeedfulError(f"{listed} names {optional[0]!r} alone; name both, prompt=... and completion=...")
         needed = []
     plain = [name for name, column, *_ in split if column not in given]
     if plain and len(plain) != len(needed):
         raise HeedfulError(
-            f"{len(plain)} names ({','.join(plain)}) beside {','.join(map('='.join, told))}; name each of "
+            f"{len(plain)} names ({','.join(plain)}) beside {','.join(map('='.join, pairs))}; name each of "
             f"{', '.join(needed) or 'the columns once'}, in that order, or none of them"
         )
     given |= dict(zip(needed, plain or needed, strict=True))
@@ -89,8 +89,8 @@ def named(columns: Mapping[str, Kind], names: Sequence[str] | None) -> tuple[dic
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example: `values` by the task's column names, and the `file` and `line` (from 1) that it begins at; and its
-    `name`, where the file gives it one and may hold all of them in one line.
+    """One example: `values` by the task's column names, the `file` and `line` (from 1) it starts at, and its `name` if
+    the file has one.
     """
 
     values: Mapping[str, Any]
@@ -100,11 +100,14 @@ class Row:
 
 
 class Rows(list[Row]):
-    """A list of rows; `skipped` counts those left out because a wanted value was blank, and a folder's files that are
-    nothing wanted, and `blank` says where the first 1,000 stand, as far as is known; `columns` holds the names, keys or
-    numbers under which the wanted values were found in the file (the files' names for parallel files). Of a table
-    `mapping` tells the file's column of each of the task's, and `notes` holds lines for people on how it was read:
-    what form was recognised, which columns were guessed.
+    """List of rows, with how they were read.
+
+    Attributes:
+        skipped: number of rows with a blank value, and of a folder's unreadable files.
+        blank: places of the first 1,000 of these.
+        columns: names, keys or numbers of the columns in the file (file names for parallel files).
+        mapping: of a table, the file's column of each of the task's.
+        notes: lines for people: the recognised format, the guessed columns.
     """
 
     def __init__(self, rows: Iterable[Row] = (), skipped: int = 0, columns: Iterable[str] = ()) -> None:
@@ -116,11 +119,11 @@ class Rows(list[Row]):
         self.notes: list[str] = []
 
     def read_as(self, other: Rows) -> None:
-        """Take over how the rows of `other`, of which these are a part, were read."""
+        """Takes over `mapping` and `notes` of `other`, of which these rows are a part."""
         self.mapping, self.notes = other.mapping, other.notes
 
     def skip(self, file: str, line: int | None = None) -> None:
-        """Count what is left out: a row of a file, or the whole file."""
+        """Counts a skipped row of a file, or a whole file."""
         self.skipped += 1
         if len(self.blank) < PLACES:
             self.blank.append(file if line is None else f"{file}:{line}")

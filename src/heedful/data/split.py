@@ -13,18 +13,17 @@ from heedful.data.pictures import Picture
 from heedful.data.rows import Row
 from heedful.errors import HeedfulError, many
 
-FRACTION, MOST = 0.05, 2000  # auto: enough to measure by, never much of a large file
+FRACTION, MOST = 0.05, 2000  # default share of the rows, and maximum number
 BLANK = re.compile(r"\s")
 TOGETHER = 1 << 18  # characters of a text that are split into words at a time
-Same = Callable[[Any], bytes]  # a key that equal values share
+Same = Callable[[Any], bytes]  # returns a key that equal values share
 
 
 def split(
     rows: Sequence[Row], valid: float | int | None = None, seed: int = 0, by: str = "source", same: Same | None = None
 ) -> tuple[list[Row], list[Row]]:
-    """(train, valid): rows with the same value in column `by`, as `same` has it (`content` by default), stay together,
-    so that none of them is trained on and validated with. The value may be a text, a `Picture`, or a tuple of texts or
-    messages.
+    """Splits rows into (train, valid). Rows with equal values in column `by` (by `same`, default `content`) stay on one
+    side. The value may be a text, a `Picture`, or a tuple of texts or messages.
 
     `valid` is a number of rows (an int, from 1) or a fraction of them (a float between 0 and 1); None is 5 %, at least
     1 and at most 2,000. Groups of equal value are drawn in the order of a hash of (seed, value) as long as they fit,
@@ -62,7 +61,7 @@ def split(
 
 
 def divide_text(text: str, fraction: float) -> tuple[str, str]:
-    r"""(head, tail) of one text, cut after a line end so that the tail is as near as may be to `fraction` of it.
+    r"""Splits one text into (head, tail) after a line end, the tail as near as possible to `fraction` of it.
 
     >>> divide_text("one\ntwo\nthree\nfour", 0.2)
     ('one\ntwo\nthree\n', 'four')
@@ -85,9 +84,8 @@ def divide_text(text: str, fraction: float) -> tuple[str, str]:
 
 
 def content(value: Any) -> bytes:
-    """A digest of what makes two values the same: of texts, words and messages the letters in lower case and blanks as
-    one, of a `Picture` the pixels, of all else what it shows. Validation is held back by it, and the audit looks for
-    rows that stand twice or leak by it.
+    """Returns a digest by which values are equal: texts, words and messages but for case and blanks, pictures by their
+    stored bytes. The validation split and the audit's duplicates and leaks are defined by it.
 
     >>> content("Then Ann  came") == content("then ann came "), content(("In", "Rome")) == content(("in", "Rome"))
     (True, True)
@@ -99,10 +97,10 @@ def content(value: Any) -> bytes:
 def _plain(value: Any) -> str:
     if isinstance(value, str):
         return blanks_as_one(value).casefold()
-    if isinstance(value, tuple) and value and all(isinstance(each, str) for each in value):
-        return repr([_plain(each) for each in value])
+    if isinstance(value, tuple) and value and all(isinstance(item, str) for item in value):
+        return repr([_plain(item) for item in value])
     if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
-        return repr([sorted((name, _plain(each)) for name, each in message.items()) for message in value])
+        return repr([sorted((name, _plain(item)) for name, item in message.items()) for message in value])
     return repr(value)
 
 
@@ -122,11 +120,11 @@ def blanks_as_one(text: str) -> str:
 
 
 def as_written(value: Any) -> bytes:
-    """A value as the file has it, short for one that may be long. Validation data was once held back by it."""
+    """Returns a value as the file has it, digested where long. Earlier versions split validation rows by it."""
     if isinstance(value, Picture):
         return blake2b(value.digest_bytes(), digest_size=32).digest()
     if not isinstance(value, str):
-        value = "\0".join(one if isinstance(one, str) else json.dumps(one) for one in value)
+        value = "\0".join(item if isinstance(item, str) else json.dumps(item) for item in value)
     return str(value).encode("utf-8", "surrogatepass")
 
 
@@ -150,7 +148,7 @@ class Key(NamedTuple):
 
 
 def keys_of(rows: Sequence[Row], columns: Iterable[str], asks: Collection[str]) -> list[Key]:
-    """The keys of the rows, by those of the columns that each has; a model is asked with ``asked_of``."""
+    """Returns the keys of the rows: of all their ``columns``, and of the model's input (``asked_of``)."""
     wanted = list(columns)
     found = []
     for row in rows:
@@ -164,8 +162,8 @@ def keys_of(rows: Sequence[Row], columns: Iterable[str], asks: Collection[str]) 
 
 
 def asked_of(row: Row, asks: Collection[str]) -> dict[str, Any]:
-    """What a model is asked with: those of the columns ``asks`` that the row has; of an instruction its prompt, of a
-    conversation the messages before the last answer.
+    """Returns a row's model input: its columns ``asks``; of an instruction the prompt, of a conversation the messages
+    before the last reply.
 
     >>> talk = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
     >>> [len(asked_of(Row({"messages": talk}, "talks.jsonl", 1), ["text"])["messages"])]
@@ -177,7 +175,7 @@ def asked_of(row: Row, asks: Collection[str]) -> dict[str, Any]:
     if "messages" not in row.values:
         return {"prompt": row.values["prompt"]} if "prompt" in row.values else {}
     messages = row.values["messages"]
-    last = max((place for place, one in enumerate(messages) if one["role"] == "assistant"), default=0)
+    last = max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=0)
     return {"messages": messages[:last]} if last else {}
 
 

@@ -22,7 +22,7 @@ from heedful.errors import HeedfulError
 STDIN = "-"
 COMPRESSED = (".gz", ".xz", ".zst")
 UNPACK = {".gz": "gzip -dc", ".xz": "xz -dc", ".zst": "zstd -dc"}
-# how files begin that people take for text, and what they are
+# first bytes of files mistaken for text, and their format
 FORMS = {
     b"\x89PNG": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
@@ -30,32 +30,32 @@ FORMS = {
     b"%PDF-": "a PDF",
     b"PK\x03\x04": "a ZIP archive, as Word and Excel write them",
 }
-LONG = 1000  # characters of a path that nobody wants to read whole
+LONG = 1000  # characters of a path that a message prints whole
 CHUNK = 1 << 14  # bytes of a buffer
 PACKED = 1 << 9  # bytes of a .zst file that are decompressed at a time: they become 16 MiB at most
-# A decompression bomb has so many bytes and more, and so many times those of its file. Measured ratios: English text 2
+# A decompression bomb expands to more than BOMB_BYTES and BOMB_RATIO times its size. Measured ratios: English text 2
 # to 4, logs of packages 9 to 15, a line a second that says the same 26 (.gz) and 267 (.xz), zeros 1,000 to 30,000.
 LONGEST_ROW = 1 << 24  # bytes of a line that is one example; tokenizers take some hundred bytes for each
 BOMB_BYTES, BOMB_RATIO = 1 << 28, 500
 
 
 class NoText(HeedfulError):
-    """A file that is no text in UTF-8."""
+    """The file is not UTF-8 text."""
 
 
 def shown(path: str) -> str:
-    """The name by which messages call a file."""
+    """Returns the name of a file for messages."""
     return "standard input" if path == STDIN else path
 
 
 def extension(path: str) -> str:
-    """What a file holds, by its name: the last extension before that of the compression, in lower case ("" if none)."""
+    """Returns the last extension before that of a compression, in lower case ("" if none)."""
     name = Path(path.lower())
     return Path(name.stem).suffix if name.suffix in COMPRESSED else name.suffix
 
 
 def text_stream(path: str) -> Iterator[tuple[int, str]]:
-    r"""Each line of a UTF-8 file with its number, from 1.
+    r"""Yields (number, line) of a UTF-8 file, from 1.
 
     Lines end at ``\n`` or ``\r\n`` and nowhere else (a form feed or U+2028 is text); a byte order mark is dropped;
     ``-`` is standard input. Raises `HeedfulError`, naming file and line, for a file that is missing, a folder,
@@ -66,7 +66,7 @@ def text_stream(path: str) -> Iterator[tuple[int, str]]:
 
 
 def raw_lines(path: str, longest: int | None = LONGEST_ROW) -> Iterator[tuple[int, str]]:
-    """As `text_stream`, the line ends kept: a CSV field may hold them. No line is too long where `longest` is None."""
+    """Yields lines like `text_stream`, with their line ends: a CSV field may hold them. `longest` None: no limit."""
     with opened(path) as stream:
         most = -1 if longest is None else longest + 1
         for number, line in enumerate(iter(lambda: stream.readline(most), b""), 1):
@@ -79,11 +79,11 @@ def raw_lines(path: str, longest: int | None = LONGEST_ROW) -> Iterator[tuple[in
 
 
 def decoded(line: bytes, path: str, number: int) -> str:
-    """A line of a UTF-8 file as text. Raises `NoText`, naming file and line, for what is none."""
+    """Decodes a line of a UTF-8 file. Raises `NoText`, naming file and line, for anything else."""
     if number == 1:
         if line.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise NoText(f"UTF-16 text, in {shown(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file")
-        form = next((told for begins, told in FORMS.items() if line.startswith(begins)), None)
+        form = next((form for magic, form in FORMS.items() if line.startswith(magic)), None)
         if form:
             raise NoText(f"{shown(path)} is {form}, and text is wanted; save its text as UTF-8 and give that file")
     if b"\0" in line:
@@ -102,21 +102,21 @@ def decoded(line: bytes, path: str, number: int) -> str:
 
 
 def _converted(path: str) -> str:
-    """The command that converts a file to UTF-8, from what is likeliest."""
+    """Returns the command that converts a file to UTF-8 from the likeliest encoding."""
     unpack = UNPACK.get(Path(path).suffix.lower())
     convert = "iconv -f WINDOWS-1252 -t UTF-8"
     return f"{unpack} {path} | {convert}" if unpack else f"{convert} {path}"
 
 
 def whole_text(path: str) -> str:
-    r"""All of a UTF-8 file, every line end being ``\n``; as `text_stream` else."""
+    r"""Returns the text of a UTF-8 file, every line end as ``\n``; errors as in `text_stream`."""
     text = "".join(line for _, line in raw_lines(path, longest=None))
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def below(folder: str, without: Container[str] = ()) -> Iterator[str]:
-    """The files in a folder, in the order of their names, then those of the folders in it; left out are hidden ones,
-    and folders of the names in `without`. Raises `HeedfulError` for a folder that may not be read.
+    """Yields the files in a folder by name, then those in its sub-folders, without hidden ones and folders named in
+    `without`. Raises `HeedfulError` for an unreadable folder.
     """
     for here, folders, files in os.walk(folder, onerror=_unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in without)
@@ -125,7 +125,7 @@ def below(folder: str, without: Container[str] = ()) -> Iterator[str]:
 
 
 def subfolders(folder: str) -> list[str]:
-    """Returns the names of the folders in a folder, in their order, but for hidden ones."""
+    """Returns the sorted names of the sub-folders, without hidden ones."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -142,9 +142,10 @@ def _unreadable(error: OSError) -> None:
 
 @contextmanager
 def opened(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
-    """A file's bytes, decompressed as its last extension says. What breaks while it is read is said in one line.
+    """Opens a file for reading bytes, decompressed by its last extension. Raises ``HeedfulError`` for what fails in the
+    block.
 
-    A named pipe is read where ``pipes``, as ``<(zcat FILE)`` in a shell is one; devices and sockets never are.
+    With ``pipes`` a named pipe is read, such as ``<(zcat FILE)`` of a shell; devices and sockets never are.
     """
     if path == STDIN:
         yield sys.stdin.buffer
@@ -189,7 +190,7 @@ def _decompressed(file: Path) -> IO[bytes]:
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes of a compressed file. Refuses a decompression bomb as soon as that many bytes have come out."""
+    """Bytes of a compressed file. Raises for a decompression bomb as soon as the limit is reached."""
 
     def __init__(self, file: Path, stream: io.BufferedIOBase | io.RawIOBase | gzip.GzipFile | lzma.LZMAFile) -> None:
         self._file, self._stream = file, stream
@@ -216,9 +217,7 @@ class _Unpacked(io.RawIOBase):
 
 
 class _Frames(io.RawIOBase):
-    """The frames of a .zst file, decompressed as they are read: the library's own stream takes a file that is cut off
-    for a whole one.
-    """
+    """Frames of a .zst file, decompressed on reading: the library's own stream accepts a truncated file."""
 
     def __init__(self, file: Path) -> None:
         self._library, self._name = needed("zstandard", str(file)), str(file)
@@ -255,7 +254,7 @@ class _Frames(io.RawIOBase):
 
 
 def needed(library: str, path: str) -> ModuleType:
-    """The optional library that a file needs, or the line that installs it."""
+    """Imports the optional library that a file needs. Raises ``HeedfulError`` with the line that installs it."""
     try:
         return import_module(library)
     except ImportError as error:
@@ -266,7 +265,7 @@ def _like(file: Path) -> str:
     folder = file.parent
     if not folder.is_dir():
         return f"there is no folder {folder} either, check the path"
-    names = sorted(one.name for one in folder.iterdir())
+    names = sorted(path.name for path in folder.iterdir())
     # A compressed twin first: "train.en" is asked for, "train.en.gz" is there.
     close = [name for name in names if name in {file.name + end for end in COMPRESSED}]
     close = close or get_close_matches(file.name, names, n=1)

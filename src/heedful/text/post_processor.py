@@ -29,7 +29,7 @@ class Around:
 
     @classmethod
     def of(cls, items: Sequence[Item]) -> Around:
-        """From the items in order. Raises `HeedfulError` where the texts do not stand once each, the first before."""
+        """Makes it from the items in order. Raises `HeedfulError` unless each text occurs once, A before B."""
         texts = [place for place, (what, _) in enumerate(items) if isinstance(what, str)]
         names = "".join(str(items[place][0]) for place in texts)
         if names not in ("A", "AB"):
@@ -42,20 +42,20 @@ class Around:
 
     @property
     def added(self) -> int:
-        """How many ids stand around the texts: what cutting has to leave room for."""
+        """The number of added ids, for which truncation leaves room."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def join(self, first: Sequence[int], second: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-        """One input's ids and, as many, their segments: 0, or 1 where the tokenizer counts them to the second text."""
+        """Returns the ids of an input and their segments: 0, or 1 for ids that belong to the second text."""
         before, one, between, two, after = self.segments
         ids = [*self.before, *first, *self.between, *second, *self.after]
         return ids, [*before, *[one] * len(first), *between, *[two] * len(second), *after]
 
 
 def around(post_processor: Any, pair: bool) -> Around:
-    """What a `tokenizers` post-processor (or None) puts around a text, or a pair.
+    """Returns what a `tokenizers` post-processor (or None) adds around a text, or a pair.
 
-    Raises `HeedfulError` for one that no `Around` can tell: texts in another order, or two templates in a row.
+    Raises `HeedfulError` for one that `Around` cannot express: another order of texts, or two templates.
     """
     state = json.loads(post_processor.__getstate__()) if post_processor is not None else {"type": "ByteLevel"}
     adding = [part for part in state.get("processors", [state]) if part["type"] != "ByteLevel"]

@@ -9,8 +9,8 @@ BYTE = re.compile("<0x([0-7][0-9A-F])>")  # of byte fallback: one that is a char
 
 
 def readable(token: str, decoders: set[str]) -> str:
-    """A token as text: the space that begins a word is a leading space, and a byte that is only a part of a character
-    is written ``<0xE8>``. ``decoders`` names the library's parts that put the tokenizer's tokens together.
+    """Returns a token as text: a word's space as a leading space, a byte of an incomplete character as ``<0xE8>``.
+    ``decoders`` names the decoder components of the library's tokenizer.
     """
     if "ByteLevel" in decoders:
         raw = bytes(_BYTE[character] for character in token if character in _BYTE)
@@ -28,8 +28,8 @@ def readable(token: str, decoders: set[str]) -> str:
 
 
 def _byte_names() -> dict[str, int]:
-    """Byte-level vocabularies write each byte as one visible character: printable Latin-1 as itself, the others as the
-    characters from U+0100 on, in order (Radford et al. 2019).
+    """Returns the byte of each character of byte-level vocabularies: printable Latin-1 stands for itself, U+0100 and
+    following for the other bytes in order (Radford et al. 2019).
     """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]

@@ -18,24 +18,24 @@ SPACELESS = (
     (0x20000, 0x3FFFF),
 )
 HANGUL = ((0x1100, 0x11FF), (0x3130, 0x318F), (0xA960, 0xA97F), (0xAC00, 0xD7FF))
-JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width (non-)joiner, word joiner: they stand inside words
+JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width (non-)joiner, word joiner: inside words
 POINTS = ".,\u066b\u066c"  # between two digits: decimal points and separators of thousands, Arabic ones too
 PART = "<0x"  # as `Tokenizer.pieces` writes a byte that is only a part of a character
 
 
 class Joints(NamedTuple):
-    """For each id of a vocabulary whether it may go on with a word, and whether a word may go on after it."""
+    """For each id of a vocabulary: whether it may continue a word, and whether a word may continue after it."""
 
     before: Sequence[bool]
     after: Sequence[bool]
 
 
 def joints(tokenizer: Tokenizer) -> Joints:
-    """Two tokens are of one word where the first may be gone on with and the second goes on: letters, digits, marks or
-    parts of characters touch, and no space stands between them. So ``play`` and ``##ing`` are, in BERT's vocabularies,
-    and in those with spaces of their own `` play`` and ``ing``, but not ``play`` and `` ing``, ``.`` or ``[SEP]``.
+    """Returns which tokens of a vocabulary can be joined to one word: letters, digits, marks or parts of characters
+    touch, without a space between. ``play`` and ``##ing`` join in BERT's vocabularies, `` play`` and ``ing`` in those
+    with spaces, but not ``play`` and `` ing``, ``.`` or ``[SEP]``.
 
-    Of scripts without spaces each token is a word.
+    In scripts without spaces each token is a word.
 
     >>> tokenizer = Tokenizer.train(["a man."], size=20, kind="character")
     >>> table, ids = joints(tokenizer), tokenizer.encode(["a man."])[0]
@@ -52,18 +52,18 @@ def joints(tokenizer: Tokenizer) -> Joints:
 
 
 def _letter(character: str) -> bool:
-    """Whether this is part of a word: a letter, a digit, a mark on one."""
+    """Returns True for a letter, a digit, or a mark on one."""
     if not character or _within(character, SPACELESS):
         return False
     return character.isalnum() or _mark(character)
 
 
 def is_word_border(text: str, place: int) -> bool:
-    """Whether no word of ``text`` goes on across ``place``, the gap before character ``place``.
+    """Returns True if no word of ``text`` continues across the gap before character ``place``.
 
-    Letters, digits and the marks on them make a word, and so does a number with its points ("3,000", "2.5"). Scripts
-    without spaces have a border at each character. So has Hangul, where a particle is written onto its word and names
-    are asked for without it. A mark never begins a word.
+    Letters, digits and their marks form a word, and so does a number with its points ("3,000", "2.5"). Scripts without
+    spaces have a boundary at each character, and so has Hangul, where particles are attached to names. A mark never
+    begins a word.
 
     >>> [place for place in range(12) if is_word_border("It's 2.5 ½km", place)]
     [0, 2, 3, 4, 5, 8, 9]
@@ -79,7 +79,7 @@ def is_word_border(text: str, place: int) -> bool:
 
 
 def _digits_around(text: str, place: int) -> bool:
-    """Whether the character is a point between two digits."""
+    """Returns True if the character is a point between two digits."""
     around = text[max(0, place - 1) : place + 2]
     return text[place] in POINTS and len(around) == 3 and around[0].isdigit() and around[2].isdigit()
 
