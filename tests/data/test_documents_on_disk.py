@@ -141,7 +141,7 @@ def test_tokens_are_made_once_for_a_table_as_it_is(tmp_path: Path, monkeypatch: 
     assert isinstance(found, np.memmap)
     assert (found.tolist(), places.tolist()) == (expected.tolist(), starts.tolist())
     with monkeypatch.context() as patch:
-        patch.setattr(lazy_texts.Shelf, "text", lambda *_: pytest.fail("read again"))
+        patch.setattr(lazy_texts.TableOnDisk, "text", lambda *_: pytest.fail("read again"))
         assert located(tokenizer, rows, [7], [5])[0].tolist() == expected.tolist()
         assert located(tokenizer, read_both(monkeypatch, path)[1], [7], [5])[0].tolist() == expected.tolist()
     make(path, [text.replace("has", "had") for text in WORDS])

@@ -79,7 +79,7 @@ def normalise(batch: np.ndarray, mean: Sequence[float], std: Sequence[float], fa
 
 
 def pad_crop(batch: np.ndarray, pixels: int, random: np.random.Generator) -> np.ndarray:
-    """Each image moved by −pixels to pixels in both directions, alike likely; what comes in from outside is black (0).
+    """Shifts each image by −pixels to pixels in both directions, uniformly; the border is filled with black (0).
 
     This is padding by `pixels` and cropping at random, as in He et al. 2016, section 4.2.
     """
@@ -94,12 +94,12 @@ def pad_crop(batch: np.ndarray, pixels: int, random: np.random.Generator) -> np.
 
 
 def flip(batch: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Each image mirrored, left to right, with probability 1/2."""
+    """Mirrors each image, left to right, with probability 1/2."""
     return np.where((random.random(len(batch)) < 0.5)[:, None, None, None], batch[..., ::-1], batch)
 
 
 def erase(batch: np.ndarray, chance: float, random: np.random.Generator) -> np.ndarray:
-    """Each image with probability `chance` with a rectangle of noise in it, so that no one place decides what it shows.
+    """Random erasing: with probability `chance` replaces a rectangle of an image by noise.
 
     The rectangle's area is 2 to 40 % of the image's, its height 0.3 to 1/0.3 times its width, both alike likely and
     drawn again until it fits (ten times at most; then the image stays as it is); its place, and each of its numbers
@@ -122,7 +122,7 @@ def erase(batch: np.ndarray, chance: float, random: np.random.Generator) -> np.n
 def mixup(
     pixels: np.ndarray, targets: np.ndarray, alpha: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Images and their targets blended in pairs: x̃ᵢ = λᵢ xᵢ + (1 − λᵢ) xⱼ, ỹᵢ likewise, λᵢ ~ Beta(α, α).
+    """Mixup: blends images and their targets in pairs, x̃ᵢ = λᵢ xᵢ + (1 − λᵢ) xⱼ, ỹᵢ likewise, λᵢ ~ Beta(α, α).
 
     j runs through a permutation of the batch; each pair has a λ of its own. `pixels` are float (B, C, H, W), `targets`
     float (B, classes), one row a distribution; α = 0 blends nothing. Zhang et al. 2018, "mixup: Beyond Empirical Risk
@@ -141,15 +141,15 @@ def mixup(
 
 
 def _between(start: np.ndarray, end: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """start + share (end − start), a share for each row."""
+    """Returns start + share (end − start), a share for each row."""
     return start + share.reshape(-1, *[1] * (start.ndim - 1)) * (end - start)
 
 
-STRONGEST = 30  # the scale of the magnitude
+STRONGEST = 30  # maximum magnitude
 
 
 def rand_augment(batch: np.ndarray, operations: int, random: np.random.Generator, magnitude: float = 9.0) -> np.ndarray:
-    """Each image changed by `operations` operations one after the other, all alike likely.
+    """Applies `operations` random operations to each image, one after the other, drawn uniformly.
 
     One `magnitude` m, 0 to 30, is for all; with s = m / 30 the operations are:
 
@@ -163,12 +163,12 @@ def rand_augment(batch: np.ndarray, operations: int, random: np.random.Generator
 
     Args:
         batch: uint8 (B, C, H, W), C = 1 or 3; it is left as it is.
-        operations: how many each image goes through.
-        random: decides everything.
-        magnitude: how strong; 9, the paper's for ImageNet.
+        operations: number of operations for each image.
+        random: source of all randomness.
+        magnitude: strength; 9 is the paper's for ImageNet.
 
     Raises:
-        HeedfulError: a magnitude out of range.
+        HeedfulError: the magnitude is out of range.
     """
     if not 0 <= magnitude <= STRONGEST:
         raise HeedfulError(f"a magnitude of {magnitude} is out of range; give one from 0 to {STRONGEST}")

@@ -89,7 +89,7 @@ class Profile:
 
     @property
     def is_id(self) -> bool:
-        """Whether the values only name their rows: each another, and a whole number or a code."""
+        """True if the values are ids: all different, and whole numbers or codes."""
         if self.numbers and all(number.is_integer() for number in self.numbers):
             steps = [after - before for before, after in zip(self.numbers, self.numbers[1:], strict=False)]
             counted = len(steps) > 1 and sum(step == 1 for step in steps) >= 0.9 * len(steps)
@@ -99,12 +99,12 @@ class Profile:
 
     @property
     def is_constant(self) -> bool:
-        """Whether there is one value alone, or none."""
+        """True if there is one distinct value, or none."""
         return not self.values or (self.distinct < 2 and len(self.values) > 1)
 
     @property
     def is_label(self) -> bool:
-        """Whether the values are few and short, as names of classes are."""
+        """True if the values are few and short, like class names."""
         if self.is_constant or self.is_id:
             return False
         if self.values and all(isinstance(value, list) for value in self.values):
@@ -187,7 +187,7 @@ def guess(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: M
 
 
 def likely(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: Mapping[str, str]) -> list[str]:
-    """For each column one of the file's that may be it, ``fixed`` ones as they are; [] where one has none."""
+    """Returns for each column one of the file's that it may be, ``fixed`` ones unchanged; [] if one has none."""
     free = {name: one for name, one in profiles.items() if name not in fixed.values()}
     texts = [*_those(free, "is_text"), *_those(free, "is_words")]
     if {"label", "number"} & {*columns.values()}:
@@ -209,7 +209,7 @@ def likely(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: 
 
 
 def _near(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: Mapping[str, str]) -> dict[str, str]:
-    """The columns whose names are wanted ones with a slip, or in other letters: "Text", "labl"."""
+    """Returns the columns whose names are wanted ones but for case or a misspelling: "Text", "labl"."""
     free = {name.strip().lower(): name for name in profiles if name not in fixed.values()}
     found: dict[str, str] = {}
     for column in required(columns):
@@ -280,7 +280,7 @@ def _questions(free: Mapping[str, Profile]) -> dict[str, str]:
 
 
 def _stands_in(answers: Sequence[Any], contexts: Sequence[Any]) -> bool:
-    """Whether most answers are pieces of their context; a record of them, as SQuAD has it, is."""
+    """Returns True if most answers are spans of their context, or SQuAD's records of spans."""
     records = sum(isinstance(answer, dict) and "text" in answer for answer in answers)
     within = sum(
         isinstance(answer, str) and isinstance(context, str) and answer.strip() in context
@@ -314,13 +314,13 @@ def heads(first: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int | None, usual: bool) -> bool:
-    """Whether a first row names the columns of the ``others``.
+    """Returns True if a first row is a header of the ``others``.
 
     Args:
         first: the cells of the first row.
         others: those of the rows after it.
-        label: the place of the column of labels, if there is one.
-        usual: whether tables of this form have a header unless something speaks against it, as CSV has.
+        label: place of the label column, if there is one.
+        usual: True for formats that usually have a header, such as CSV.
     """
     cells = [cell.strip() for cell in first]
     filled = [cell for cell in cells if cell]
@@ -344,8 +344,8 @@ MOST = 20  # different values that a small column of names may have
 
 
 def no_names(values: Sequence[str]) -> str | None:
-    """What a column that should hold names of classes holds instead: "text" or "numbers" where more than half of its
-    values differ and are such, "ids" where more than half of them, and more than 20, differ; else None.
+    """Returns what a column of class names seems to hold instead: "text" or "numbers" if more than half of its values
+    differ and are such, "ids" if more than half, and more than 20, differ; else None.
 
     >>> no_names(["fr", "de", "es"]), no_names(["a dog", "the cat", "two cats", "no cat"])
     (None, 'text')
@@ -361,7 +361,7 @@ def no_names(values: Sequence[str]) -> str | None:
 
 
 def check_tags(rows: Rows, kinds: Mapping[str, Kind], sources: Sequence[str]) -> None:
-    """Raise `HeedfulError` where tags are none, such as those of a third parallel text."""
+    """Raises `HeedfulError` for a tag column that holds no tags, such as a third parallel text."""
     for place, column in enumerate(rows[0].values):
         tags = [row.values[column] for row in rows] if kinds[column] == "tag?" else []
         if no_names(tags):
@@ -374,8 +374,8 @@ def check_tags(rows: Rows, kinds: Mapping[str, Kind], sources: Sequence[str]) ->
 
 
 def check_header(rows: Rows, kinds: Mapping[str, Kind]) -> None:
-    """Raise `HeedfulError` where the first row of a table that is read by position is likely a header: each of its
-    values could be the name of a column, and no other row has its label, while every other label stands in several.
+    """Raises `HeedfulError` if the first row of a table that is read by position is likely a header: its values could
+    be column names, and its label is unique while every other label recurs.
     """
     label = next((column for column in rows[0].values if kinds[column] == "label"), None)
     if label is None or not all(column.isdecimal() for column in rows.columns):

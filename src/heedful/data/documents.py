@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heedful.data.builtin import PREFIX
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.image_folder import PARTS, use_of
-from heedful.data.lazy_texts import are_large, can_stay, pieces, shelf
+from heedful.data.lazy_texts import are_large, can_stay, pieces, table_on_disk
 from heedful.data.rows import Row, Rows
 from heedful.data.tables import NoColumn, Table, extension_of
 from heedful.data.text_files import STDIN, NoText, below, extension, shown, subfolders, whole_text
@@ -149,7 +149,7 @@ def _add_on_disk(rows: Rows, path: str, column: str, names: Sequence[str] | None
         if not found:
             rows.skip(path)
         return
-    for line, row in shelf(path, column, names[0]).rows():
+    for line, row in table_on_disk(path, column, names[0]).rows():
         if row is None:
             rows.skip(path, line)
         else:

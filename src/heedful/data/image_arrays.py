@@ -16,14 +16,14 @@ from heedful.data.text_files import COMPRESSED, opened
 from heedful.errors import HeedfulError, nearest
 
 CHANNELS = (1, 3, 4)
-COUNTED = 1 << 20  # pixels that are counted at a time
+COUNTED = 1 << 20  # pixels counted at a time
 
 
 def stack_images(images: np.ndarray, place: str) -> np.ndarray:
-    """Images as uint8 (N, H, W, C), C = 1, 3 or 4: grey, colour, colour with alpha.
+    """Returns images as uint8 (N, H, W, C), C = 1, 3 or 4: grey, colour, colour with alpha.
 
-    Taken are (N, H, W); (N, H, W, C), told by a last size of 1, 3 or 4; else (N, C, H, W), told by the second. Values
-    as `as_uint8` takes them. Raises `HeedfulError`, naming `place`, for other shapes and values, and for no pixels.
+    Accepts (N, H, W); (N, H, W, C) if the last size is 1, 3 or 4; else (N, C, H, W) if the second is. Values as in
+    `as_uint8`. Raises `HeedfulError`, naming `place`, for other shapes and values, and for no pixels.
     """
     shape = images.shape
     if not images.size:
@@ -41,7 +41,7 @@ def stack_images(images: np.ndarray, place: str) -> np.ndarray:
 
 
 def label_names(labels: np.ndarray, classes: np.ndarray | None, place: str) -> list[str]:
-    """Labels (N) or (N, 1) as texts: texts as they are, whole numbers by their name in `classes`, else written out.
+    """Returns labels (N) or (N, 1) as texts: texts unchanged, whole numbers by their name in `classes` or written out.
 
     Raises `HeedfulError`, naming `place`, for other shapes and types, and for a number that has no name.
     """
@@ -73,10 +73,11 @@ def _by(shape: tuple[int, ...]) -> str:
 
 
 def channel_moments(images: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (C,) of each channel, as fractions of 255, over all pixels of uint8 (C, H, W) images.
+    """Returns mean and standard deviation (C,) of each channel, divided by 255, over all pixels of uint8 (C, H, W)
+    images.
 
-    The images are looked at one after the other. How often each of the 256 values occurs is counted, and the sums over
-    these counts are exact whole numbers: var = (n Σ x² − (Σ x)²) / n².
+    The images are read one by one. Sums over the counts of the 256 values are exact:
+    var = (n Σ x² − (Σ x)²) / n².
 
     >>> mean, std = channel_moments([np.array([[[0, 255]]], np.uint8), np.array([[[255, 0]]], np.uint8)])
     >>> mean.tolist(), std.tolist()
@@ -89,8 +90,8 @@ def channel_moments(images: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarra
         for count, channel in zip(counts, image, strict=True):
             for start in range(0, len(channel), rows):
                 count += np.bincount(channel[start : start + rows].ravel(), minlength=256)
-    found = [_moments([int(one) for one in count]) for count in counts]
-    return np.array([mean for mean, _ in found]), np.array([std for _, std in found])
+    moments = [_moments([int(number) for number in count]) for count in counts]
+    return np.array([mean for mean, _ in moments]), np.array([std for _, std in moments])
 
 
 def _moments(count: list[int]) -> tuple[float, float]:
@@ -102,12 +103,12 @@ def _moments(count: list[int]) -> tuple[float, float]:
 
 USUAL = re.compile(r"(train|t10k|test)-(images|labels)[.-]idx\d-ubyte(\.gz|\.xz|\.zst)?")
 PARTS = {"train": "train", "t10k": "test", "test": "test"}
-UNSIGNED_BYTES = 8  # of the codes of types, the one in which images and their labels are shipped
-PACKED = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz", b"(\xb5": ".zst"}  # how compressed files begin
+UNSIGNED_BYTES = 8  # type code of images and labels
+PACKED = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz", b"(\xb5": ".zst"}  # first bytes of compressed files
 
 
 def mnist_files(folder: str) -> dict[str, tuple[str, str]]:
-    """Part → (images, labels), the paths of files that have MNIST's own names; a part with one of two is left out."""
+    """Returns split → (images, labels), paths of files with MNIST's names; a split with one of the two is left out."""
     found: dict[str, dict[str, str]] = {}
     for path in sorted(Path(folder).iterdir(), reverse=True):  # reversed: the plain file counts before its .gz
         if match := USUAL.fullmatch(path.name):
@@ -117,7 +118,7 @@ def mnist_files(folder: str) -> dict[str, tuple[str, str]]:
 
 
 def read_idx(path: str) -> np.ndarray:
-    """The array of unsigned bytes in an IDX file.
+    """Returns the array of unsigned bytes in an IDX file.
 
     The file is two zero bytes, the code of the type, the number of dimensions, their sizes (32 bits each, the highest
     byte first), then the values in C order. Raises `HeedfulError`, naming the file and what was found, for any other
@@ -147,7 +148,7 @@ def read_idx(path: str) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
 
 
-# Part → the names of its images and labels: Keras's, then MedMNIST's.
+# Split → the names of its images and labels: Keras's, then MedMNIST's.
 NAMES = {
     "train": (("x_train", "y_train"), ("train_images", "train_labels")),
     "valid": (
@@ -158,12 +159,12 @@ NAMES = {
     ),
     "test": (("x_test", "y_test"), ("test_images", "test_labels")),
 }
-WHOLE = (("images", "labels"), ("x", "y"), ("X", "y"))  # of a file without parts
+WHOLE = (("images", "labels"), ("x", "y"), ("X", "y"))  # names in a file without splits
 CLASSES = "classes"  # the names of the labels 0, 1, ...
 
 
 class Arrays(NamedTuple):
-    """What a file holds of one part; `labels` is None where none are wanted, `keys` are the names in the file."""
+    """Arrays of one split; `labels` is None if not wanted, `keys` are the names in the file."""
 
     images: np.ndarray
     labels: np.ndarray | None
@@ -172,13 +173,13 @@ class Arrays(NamedTuple):
 
 
 def npz_splits(path: str) -> tuple[str, ...]:
-    """Of "train", "valid" and "test" those whose images the file holds."""
+    """Returns those of "train", "valid" and "test" whose images the file holds."""
     keys = _keys(path)
     return tuple(part for part, pairs in NAMES.items() if any(images in keys for images, _ in pairs))
 
 
 def read_npz(path: str, part: str | None, names: Sequence[str] | None, labelled: bool) -> Arrays:
-    """The arrays of a part (None: of a file without parts), or those that `names` names: (images, labels).
+    """Returns the arrays of a split (None: of a file without splits), or those called `names`: (images, labels).
 
     Nothing is unpickled. Raises `HeedfulError`, naming the file, where it is broken or holds no such arrays.
     """
@@ -205,7 +206,7 @@ def _keys(path: str) -> list[str]:
 
 @contextmanager
 def _npz(path: str) -> Iterator[Mapping[str, np.ndarray]]:
-    """The arrays, each read when it is asked for; what breaks meanwhile is said in one line."""
+    """Yields the arrays, read on access. Raises ``HeedfulError`` for what fails in the block."""
     try:
         with opened(path) as stream, np.load(stream, allow_pickle=False) as file:
             yield file

@@ -24,21 +24,21 @@ from heedful.data.tables import Table, extension_of
 from heedful.data.text_files import COMPRESSED, STDIN, decoded, extension, needed, opened
 from heedful.errors import HeedfulError
 
-LARGE = 1 << 28  # bytes from which on files, all together, are not held in memory
+LARGE = 1 << 28  # total bytes of files from which texts stay on disk
 PIECE = 1 << 20  # bytes of a piece, about
-RECORDS = (".jsonl", ".ndjson", ".parquet")  # tables of which a row can be found again
-CUT = re.compile(rb"[A-Za-z](?=\r?\n)")  # before a line's end, behind a letter: tokenizers of words cut there too
+RECORDS = (".jsonl", ".ndjson", ".parquet")  # tables with random access to rows
+CUT = re.compile(rb"[A-Za-z](?=\r?\n)")  # between a letter and a line's end, where tokenizers of words split too
 
 
 class OnDisk(Mapping[str, str]):
-    """The values of a row of one text that lies in a file: it is read whenever it is asked for, and forgotten."""
+    """Values of a row whose one text is in a file and is read on access, not kept."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def column(self) -> str:
-        """The name of the text."""
+        """The column of the text."""
 
     @property
     @abstractmethod
@@ -47,16 +47,16 @@ class OnDisk(Mapping[str, str]):
 
     @property
     def continues(self) -> bool:
-        """Whether it goes on with the text of the row before it."""
+        """True if it continues the text of the row before it."""
         return False
 
     @abstractmethod
     def text(self) -> str:
-        """The text, read."""
+        """Reads the text."""
 
     @abstractmethod
     def identity(self) -> Hashable:
-        """What is equal for equal texts, as long as the file is what it was."""
+        """Returns a key that equal texts share while the file is unchanged."""
 
     def __getitem__(self, name: str) -> str:
         if name != self.column:
@@ -74,7 +74,7 @@ class OnDisk(Mapping[str, str]):
 
 
 class Piece(OnDisk):
-    """The values of a row, its text lying in a file from byte ``start`` to ``end``; every line end is ``\\n``.
+    """Values of a row whose text is in a file from byte ``start`` to ``end``; every line end is ``\\n``.
 
     Args:
         path: the file, UTF-8.
@@ -100,11 +100,11 @@ class Piece(OnDisk):
 
     @property
     def continues(self) -> bool:
-        """Whether it goes on with the text of the piece before it."""
+        """True unless it is the first piece of its file."""
         return self.start > 0
 
     def text(self) -> str:
-        """The piece, read."""
+        """Reads the piece."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.start)
@@ -114,73 +114,73 @@ class Piece(OnDisk):
             raise changed(self.path, error) from None
 
     def identity(self) -> Hashable:
-        """Where it stands, and when the file was written."""
+        """Returns its place, and when the file was written."""
         return stamp(self.path), self.start, self.end
 
 
 def stamp(path: str) -> tuple[str, int, int]:
-    """A file as it is now: where it lies, when it was written, its bytes."""
-    found = os.stat(path)
-    return os.path.abspath(path), found.st_mtime_ns, found.st_size
+    """Returns path, modification time and size of a file."""
+    status = os.stat(path)
+    return os.path.abspath(path), status.st_mtime_ns, status.st_size
 
 
 def changed(path: str, error: Exception) -> HeedfulError:
-    """What is said of a file that was read, and cannot be read again."""
+    """Returns the error for a file that changed since it was first read."""
     reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
     return HeedfulError(f"{path} is not what it was when the run began ({reason}); begin again")
 
 
 def with_line_ends(text: str) -> str:
-    """A text whose lines all end in the same way."""
+    """Returns a text with every line end as ``\\n``."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def on_disk(rows: Sequence[Row]) -> bool:
-    """Whether texts of some of the rows are read when they are asked for."""
+    """Returns True if texts of some rows are read on access."""
     return any(isinstance(row.values, OnDisk) for row in rows)
 
 
 def continues(row: Row) -> bool:
-    """Whether a row goes on with the text of the one before it."""
+    """Returns True if a row continues the text of the row before it."""
     return isinstance(row.values, OnDisk) and row.values.continues
 
 
 def size(row: Row) -> int:
-    """The bytes of a row's text, or texts."""
+    """Returns the number of bytes of a row's texts."""
     if isinstance(row.values, OnDisk):
         return row.values.size
     return sum(bytes_of(value) for value in row.values.values() if isinstance(value, str))
 
 
 def bytes_of(text: str) -> int:
-    """How many bytes a text has in UTF-8."""
+    """Returns the number of bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def identity(row: Row) -> Hashable:
-    """What is equal for equal texts; of one on disk as long as its file is what it was."""
+    """Returns a key that equal texts share; of a text on disk while its file is unchanged."""
     if isinstance(row.values, OnDisk):
         return row.values.identity()
     return tuple(str(value) for value in row.values.values())
 
 
 def can_stay(path: str) -> bool:
-    """Whether the texts of a source can be read when they are asked for: a file, not packed, that is plain text or has
-    records.
-    """
+    """Returns True if texts of a source can be read on access: an uncompressed file of plain text or records."""
     table = extension_of(path)
-    packed = Path(path).suffix.lower() in COMPRESSED
-    return path != STDIN and not packed and (table in RECORDS or table not in EXTENSIONS) and os.path.isfile(path)
+    is_compressed = Path(path).suffix.lower() in COMPRESSED
+    return (
+        path != STDIN and not is_compressed and (table in RECORDS or table not in EXTENSIONS) and os.path.isfile(path)
+    )
 
 
 def are_large(paths: Iterable[str]) -> bool:
-    """Whether the texts of sources stay on disk, as far as they can: where these are of many bytes together."""
+    """Returns True if the sources that can stay on disk have 256 MiB or more together."""
     return sum(os.path.getsize(path) for path in paths if can_stay(path)) >= LARGE
 
 
 def pieces(path: str, column: str) -> list[Row]:
-    """A row a piece; joined they are the file. Each ends behind a letter, before a line's end, if there is such a place
-    within twice its size, else behind a line's end, else where a character ends. Of a file without any words none.
+    """Returns a row for each piece of a file, none for a file without words. A piece ends between a letter and a line's
+    end if there is such a place within twice its size, else after a line's end, else after a character.
 
     Raises `NoText` as `heedful.data.text_files.text_stream` does.
     """
@@ -197,14 +197,14 @@ def pieces(path: str, column: str) -> list[Row]:
 
 
 def _checked(found: bytes, path: str, line: int, start: int) -> str:
-    """A piece as text, if it is one."""
+    """Returns a piece as text. Raises ``NoText``."""
     try:
         text = found.decode()
     except UnicodeDecodeError:
         text = "\0"
     if start and "\0" not in text:
         return text
-    return "".join(decoded(each, path, number) for number, each in enumerate(io.BytesIO(found), line))
+    return "".join(decoded(content, path, number) for number, content in enumerate(io.BytesIO(found), line))
 
 
 def _end(found: bytes) -> int:
@@ -213,48 +213,48 @@ def _end(found: bytes) -> int:
     if (end := found.rfind(b"\n")) > 0:
         return end + 1
     end = len(found)
-    while end > 1 and found[end - 1] & 0xC0 == 0x80:  # of a character of several bytes, all but the first
+    while end > 1 and found[end - 1] & 0xC0 == 0x80:  # continuation bytes of UTF-8
         end -= 1
     return end - 1 if end > 1 and found[end - 1] & 0x80 else end
 
 
-CHUNK = 1 << 24  # bytes in which line ends are looked for
+CHUNK = 1 << 24  # bytes searched for line ends at a time
 
 
 class Document(OnDisk):
-    """The values of a row of one text, that of ``line`` in a table."""
+    """Values of a row whose text is that of ``line`` in a table."""
 
-    __slots__ = ("line", "shelf")
+    __slots__ = ("line", "table")
 
-    def __init__(self, shelf: Shelf, line: int) -> None:
-        self.shelf, self.line = shelf, line
+    def __init__(self, table: TableOnDisk, line: int) -> None:
+        self.table, self.line = table, line
 
     @property
     def column(self) -> str:
         """The name of the text."""
-        return self.shelf.column
+        return self.table.column
 
     @property
     def size(self) -> int:
         """Its bytes in UTF-8."""
-        return self.shelf.sizes[self.line - 1]
+        return self.table.sizes[self.line - 1]
 
     def text(self) -> str:
         """The text, read."""
-        return self.shelf.text(self.line)
+        return self.table.text(self.line)
 
     def identity(self) -> Hashable:
-        """Where it stands, and when the table was written."""
-        return *self.shelf.stamp, self.shelf.name, self.line
+        """Returns its place, and when the table was written."""
+        return *self.table.stamp, self.table.name, self.line
 
 
-class Shelf(ABC):
-    """A table on disk, read once to see what texts it has.
+class TableOnDisk(ABC):
+    """Table on disk, scanned once for the sizes of its texts.
 
     Args:
-        path: of the table.
-        column: the name of the text in rows.
-        name: what the table calls it; None: the same.
+        path: path of the table.
+        column: column of the text in rows.
+        name: its column in the table; None: the same.
     """
 
     def __init__(self, path: str, column: str, name: str | None = None) -> None:
@@ -263,14 +263,14 @@ class Shelf(ABC):
         self.sizes = array("q")  # bytes of each line's text
 
     def rows(self) -> Iterator[tuple[int, Row | None]]:
-        """Each line with its row; None for one without any words. Raises what ``heedful.data.tables.Table`` does."""
+        """Yields (line, row); row is None without words. Raises like ``heedful.data.tables.Table``."""
         for line, values in Table(self.path, {self.column: "document"}, [self.name]):
             text = values[0] if values else ""
             self.sizes.append(bytes_of(text))
             yield line, Row(Document(self, line), self.path, line) if text.strip() else None
 
     def text(self, line: int) -> str:
-        """The text of a line, from 1, as it was when the rows were made."""
+        """Returns the text of a line, from 1. Raises ``HeedfulError`` if the file changed."""
         try:
             value = look_up(self.record(line), self.name)
         except (OSError, ValueError, LookupError, StopIteration) as error:  # pyarrow's own are some of these
@@ -280,24 +280,24 @@ class Shelf(ABC):
         return value
 
     def check(self) -> None:
-        """Raise `ValueError` where the file was written since."""
+        """Raises `ValueError` if the file was written since."""
         if stamp(self.path) != self.stamp:
             raise ValueError("it was written since")
 
     @abstractmethod
     def record(self, line: int) -> dict[str, Any]:
-        """The record of a line."""
+        """Returns the record of a line."""
 
 
-class JsonLines(Shelf):
-    """An object a line, found by where the line begins."""
+class JsonLinesOnDisk(TableOnDisk):
+    """JSON lines, with random access by line offsets."""
 
     def __init__(self, path: str, column: str, name: str | None = None) -> None:
         super().__init__(path, column, name)
         self._begins = _line_begins(path)
 
     def record(self, line: int) -> dict[str, Any]:
-        """The object of a line."""
+        """Returns the object of a line."""
         self.check()
         start, end = self._begins[line - 1 : line + 1].tolist()
         with open(self.path, "rb") as file:
@@ -306,23 +306,23 @@ class JsonLines(Shelf):
         return found
 
 
-class ParquetShelf(Shelf):
-    """A Parquet file, some rows of which are decoded at a time: quick where they are asked for in order."""
+class ParquetOnDisk(TableOnDisk):
+    """Parquet file, decoded some rows at a time: fast in order."""
 
     def record(self, line: int) -> dict[str, Any]:
-        """The record of a row, of the text's column alone."""
+        """Returns the record of a row, with the text's column only."""
         return _decoder(self).record(line - 1)
 
 
 class _Decoder:
-    """A Parquet file, open; the rows last decoded are kept."""
+    """Open Parquet file with its last decoded rows."""
 
-    def __init__(self, shelf: ParquetShelf) -> None:
-        parquet = needed("pyarrow.parquet", shelf.path)
-        self._file = parquet.ParquetFile(shelf.path, pre_buffer=False, buffer_size=BUFFER)
+    def __init__(self, table: ParquetOnDisk) -> None:
+        parquet = needed("pyarrow.parquet", table.path)
+        self._file = parquet.ParquetFile(table.path, pre_buffer=False, buffer_size=BUFFER)
         there, metadata = self._file.schema_arrow.names, self._file.metadata
-        self._check = shelf.check
-        self._column = shelf.name if shelf.name in there else shelf.name.partition(".")[0]
+        self._check = table.check
+        self._column = table.name if table.name in there else table.name.partition(".")[0]
         groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self._begins = [0, *accumulate(groups)]  # of the row groups
         self._rows = together(metadata)
@@ -331,7 +331,7 @@ class _Decoder:
         self._first = self._end = 0  # the first row of the batch, and the one after the last of its group
 
     def record(self, place: int) -> dict[str, Any]:
-        """The record of a row, from 0."""
+        """Returns the record of a row, from 0."""
         if not self._first <= place < self._end:
             self._check()
             group = bisect_right(self._begins, place) - 1
@@ -346,13 +346,13 @@ class _Decoder:
 
 
 @lru_cache(maxsize=1)
-def _decoder(shelf: ParquetShelf) -> _Decoder:
-    """What decodes a file; of the files only the last is open."""
-    return _Decoder(shelf)
+def _decoder(table: ParquetOnDisk) -> _Decoder:
+    """Returns the decoder of a file; only the last file stays open."""
+    return _Decoder(table)
 
 
 def _line_begins(path: str) -> np.ndarray:
-    """Where each line begins, and where the file ends, in bytes."""
+    """Returns the byte offsets of the lines, and of the file's end."""
     found, at = [np.zeros(1, dtype=np.int64)], 0
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
@@ -361,6 +361,6 @@ def _line_begins(path: str) -> np.ndarray:
     return np.concatenate([*found, [at]])
 
 
-def shelf(path: str, column: str, name: str | None) -> Shelf:
-    """The shelf of a table of records."""
-    return (ParquetShelf if extension(path) == ".parquet" else JsonLines)(path, column, name)
+def table_on_disk(path: str, column: str, name: str | None) -> TableOnDisk:
+    """Opens a table of records."""
+    return (ParquetOnDisk if extension(path) == ".parquet" else JsonLinesOnDisk)(path, column, name)

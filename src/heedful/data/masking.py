@@ -23,7 +23,7 @@ SPANS = np.arange(1, LONGEST + 1)
 
 
 def likely(stop: float) -> NDArray[np.float64]:
-    """How likely a span has each of the lengths 1 to 10, which ends after each word with probability ``stop``.
+    """Returns the probabilities of span lengths 1 to 10, where a span ends after each word with probability ``stop``.
 
     >>> round(float(likely(STOP) @ SPANS), 1)
     3.8
@@ -33,7 +33,7 @@ def likely(stop: float) -> NDArray[np.float64]:
 
 
 def stop_of(length: float) -> float:
-    """With which probability a span of ``length`` words on average, from 1 up to less than 5.5, ends after each.
+    """Returns the probability ``stop`` with which spans have ``length`` words on average (1 to less than 5.5).
 
     >>> round(stop_of(3.797), 3), round(stop_of(1), 3)
     (0.2, 1.0)
@@ -49,10 +49,10 @@ def stop_of(length: float) -> float:
 
 @dataclass(frozen=True)
 class Masking:
-    """What is hidden from a model, and behind what.
+    """Token masking for masked language models.
 
-    Of each window ``share`` of its ordinary tokens are chosen, rounded up or down at random so that it is the share on
-    average, and at least one:
+    Of each window the share ``share`` of its ordinary tokens is chosen, rounded at random so that the mean is exact, at
+    least one:
 
     - ``token``: any of them (Devlin et al. 2019, section 3.1);
     - ``word``: all tokens of whole words, as long as they are no more than are to be chosen (the same authors'
@@ -93,7 +93,7 @@ class Masking:
     stop: float = STOP
 
     def __call__(self, ids: Ids, random: np.random.Generator) -> tuple[Ids, Flags]:
-        """``ids`` (B, T), padded with special ones, as the model is to read them, and which of them were chosen."""
+        """Returns ``ids`` (B, T), padded with special ones, as the model reads them, and which were chosen."""
         groups = np.stack([self.groups(row, random) for row in ids])
         chosen, draws = groups >= 0, random.random(groups.shape)
         if self.unit == "span":
@@ -104,7 +104,7 @@ class Masking:
         return np.where(chosen & (draws >= self.masked) & (draws < self.masked + self.other), others, hidden), chosen
 
     def groups(self, row: Ids, random: np.random.Generator) -> Ids:
-        """For each token of one window (T,) the number of the choice that took it, -1 where none did."""
+        """Returns for each token of one window (T,) the number of its span or word, -1 if not chosen."""
         found = np.full(len(row), -1)
         words = self.words(row)
         if words:
@@ -117,7 +117,7 @@ class Masking:
         return found
 
     def words(self, row: Ids) -> list[NDArray[np.int64]]:
-        """The places of each word of a window, in order; where the unit is the token, of each token."""
+        """Returns the places of each word of a window, in order; of each token if the unit is the token."""
         places = np.flatnonzero(self.ordinary[row])
         if self.unit == "token":
             return list(places[:, None])
@@ -163,7 +163,7 @@ LENGTH = 3.0  # tokens of a span on average (Raffel et al. 2020, section 3.3.4)
 
 @dataclass(frozen=True)
 class Corruption:
-    """What is hidden of a text, and behind what (Raffel et al. 2020, section 3.1.4; the counts are their code's).
+    """Span corruption (Raffel et al. 2020, section 3.1.4; the counts are their code's).
 
     Of n ordinary tokens round(n · ``share``) are hidden, at least one and at most n − 1, in round(hidden / ``length``)
     spans, at least one. How long each span is, and how long each piece of text between them, is drawn with all ways
@@ -188,14 +188,14 @@ class Corruption:
     length: float = LENGTH
 
     def counts(self, tokens: int) -> tuple[int, int]:
-        """Of so many ordinary tokens how many are hidden, and in how many spans; of fewer than two none."""
+        """Returns the numbers of hidden tokens and of spans among ``tokens`` ordinary ones; (0, 0) below two."""
         if tokens < 2:
             return 0, 0
         hidden = min(max(round(tokens * self.share), 1), tokens - 1)
         return hidden, min(max(round(hidden / self.length), 1), tokens - hidden)
 
     def hidden(self, row: Ids, random: np.random.Generator) -> Flags:
-        """Which tokens of one text (T,) are hidden."""
+        """Returns which tokens of one text (T,) are hidden."""
         flags, places = np.zeros(len(row), dtype=bool), np.flatnonzero(self.ordinary[row])
         hidden, spans = self.counts(len(places))
         if spans:
@@ -204,11 +204,11 @@ class Corruption:
         return flags & (np.cumsum(_begins(flags)) < len(self.sentinels))
 
     def __call__(self, row: Ids, random: np.random.Generator) -> tuple[list[int], list[int]]:
-        """The text with a sentinel for each span, and the sentinels each with its span, after the last one more."""
+        """Returns the text with a sentinel a span, and the target: sentinels with their spans, and one more."""
         return self.split(row, self.hidden(row, random))
 
     def split(self, row: Ids, hidden: Flags) -> tuple[list[int], list[int]]:
-        """As a call, of the tokens that are ``hidden`` (T,)."""
+        """Returns the same for given ``hidden`` tokens (T,)."""
         begins = _begins(hidden)
         places, firsts = np.flatnonzero(hidden), np.flatnonzero(begins)
         named = np.asarray(self.sentinels)[: len(firsts) + 1]
@@ -218,11 +218,11 @@ class Corruption:
 
 
 def _begins(hidden: Flags) -> Flags:
-    """Where a span begins."""
+    """Returns where a span begins."""
     return hidden & ~np.concatenate([[False], hidden[:-1]])
 
 
 def _parts(total: int, number: int, random: np.random.Generator) -> Ids:
-    """``number`` lengths of at least one that add up to ``total``, all such rows of lengths equally likely."""
+    """Draws ``number`` lengths of at least one that add up to ``total``, all such rows equally likely."""
     cuts = np.sort(random.permutation(total - 1)[: number - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [total]]))

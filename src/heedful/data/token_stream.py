@@ -13,13 +13,13 @@ import numpy as np
 from heedful.errors import HeedfulError
 from heedful.util.files import atomic_file, sync
 
-PART = 1 << 24  # tokens looked at together
+PART = 1 << 24  # tokens counted at a time
 NOWHERE = np.zeros(0, dtype=np.int64)
 
 
 class Stream(NamedTuple):
-    """Tokens (N,), of which a window shows ``context`` and the one after; ``starts`` are the places of the first token
-    of each document, where these are told apart.
+    """Tokens (N,) read through windows of ``context`` tokens and the next one. ``starts`` are the places of the first
+    tokens of documents, if these are kept apart.
     """
 
     tokens: np.ndarray
@@ -28,19 +28,19 @@ class Stream(NamedTuple):
 
     @property
     def windows(self) -> int:
-        """How many it takes to predict every token but the first."""
+        """The number of windows that predict every token but the first."""
         return -(-(len(self.tokens) - 1) // self.context)
 
 
 class Window(NamedTuple):
-    """One of a stream's windows."""
+    """Window of a stream, by its number."""
 
     stream: Stream
     place: int
 
 
 class Windows(Sequence[Window]):
-    """All windows of a stream, each made when it is asked for: there may be more than memory holds."""
+    """All windows of a stream, made on access: there may be more than memory holds."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -56,31 +56,35 @@ class Windows(Sequence[Window]):
 
     def __getitem__(self, place: int | slice) -> Window | list[Window]:
         places = range(len(self))[place]
-        return Window(self.stream, places) if isinstance(places, int) else [Window(self.stream, one) for one in places]
+        return (
+            Window(self.stream, places)
+            if isinstance(places, int)
+            else [Window(self.stream, number) for number in places]
+        )
 
 
 def counted(tokens: np.ndarray, wanted: int | None) -> int:
-    """How often one token stands among them, a part at a time."""
+    """Returns the count of one token among ``tokens``."""
     if wanted is None:
         return 0
     return sum(int((tokens[at : at + PART] == wanted).sum()) for at in range(0, len(tokens), PART))
 
 
 class Shown(NamedTuple):
-    """What windows show, (B, context + 1) each."""
+    """Contents of windows, (B, context + 1) each."""
 
     tokens: np.ndarray  # int64
     there: np.ndarray  # boolean: within the stream
     places: np.ndarray  # in the stream
 
     def begins(self, stream: Stream) -> np.ndarray:
-        """Where a document begins, boolean."""
+        """Returns where a document begins, boolean."""
         found = np.searchsorted(stream.starts, self.places).clip(max=len(stream.starts) - 1)
         return np.asarray(stream.starts[found] == self.places)
 
 
 def read(windows: Sequence[Window], random: np.random.Generator | None = None) -> Shown:
-    """What windows of one stream show.
+    """Returns the contents of windows of one stream.
 
     Without ``random`` window i begins at i · context: all windows together predict each token of the stream but the
     first exactly once; the last may reach over the end.
@@ -110,14 +114,14 @@ def stored(
     kind: np.dtype[Any],
     starts: MutableSequence[int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The parts joined, and ``starts``, which making them fills: both mapped from files (``numpy.memmap``).
+    """Returns the joined ``parts``, and ``starts``, which making the parts fills, mapped from files (``numpy.memmap``).
 
-    They lie in ``home()`` under a name made of all that ``identity`` gives; where they are there nothing is made. They
-    are written beside, as far as the disk, and renamed, so half of them is never read.
+    The files are in ``home()``, named by a digest of ``identity``; existing ones are used again. They are written
+    atomically.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for each in identity:
-        digest.update(repr(each).encode("utf-8", "surrogatepass") + b"\0")
+    for item in identity:
+        digest.update(repr(item).encode("utf-8", "surrogatepass") + b"\0")
     name = digest.hexdigest()
     tokens, places = home() / f"{name}.tokens", home() / f"{name}.starts.npy"
     if not (tokens.exists() and places.exists()):
@@ -139,7 +143,7 @@ def stored(
 
 
 def home() -> Path:
-    """Where tokens are kept: ``$HEEDFUL_CACHE``, else ``heedful`` in ``$XDG_CACHE_HOME``, else ``~/.cache/heedful``."""
+    """Returns the cache folder: ``$HEEDFUL_CACHE``, ``$XDG_CACHE_HOME/heedful``, or ``~/.cache/heedful``."""
     named = os.environ.get("HEEDFUL_CACHE")
     if named:
         return Path(named)

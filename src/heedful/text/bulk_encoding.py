@@ -11,13 +11,13 @@ import numpy as np
 from heedful.text.pipelines import CUT, PART, WORD_CUT, cuts
 from heedful.text.tokenizer import Tokenizer
 
-MOST = 1 << 25  # characters of the words that are remembered, after which it begins anew
-# Where a text is cut into words: before a space or a line's end, or before a space alone, that follows no other.
+MOST = 1 << 25  # characters of cached words after which the cache is cleared
+# Ways to split a text into words: before a space or a line's end, or before a space only, that follows no other.
 CUTS = (
     re.compile(r"\s*\S+(?:[^\S \n]\s*\S*)*|\s+"),
     re.compile(r"\s*\S+(?:[^\S ]\s*\S*)*|\s+"),
 )
-# What tokenizers are known to read together, or to read otherwise where a text begins or ends.
+# Texts on which splitting into words is known to change tokens.
 AWKWARD = (
     "one two\nthree  four\n\n\tfive \n six\t\n seven\x1ceight.\x1c nine\r\nten\u00a0\n x\u2003 y \u3000z",
     "word. Word, (word) word! 'tis it's we'll \" quoted \" 12 345 6\n7.8\n\n9 a1 1a .\n.\n\n. ,\n\n a\n -b --",
@@ -30,10 +30,10 @@ AWKWARD = (
 
 
 class WordCache:
-    """What ``tokenizer.encode`` gives for a text, made of the ids of its words, each of which is encoded once.
+    """Encodes texts word by word, each distinct word once. In 10 MB of English nine words of ten recur.
 
-    A tokenizer that cuts texts at these places, too, reads a word of a text as it reads the word alone. Whether it does
-    is tried on awkward texts: ``cuts`` tells.
+    The ids are those of ``tokenizer.encode`` if the tokenizer splits texts at these places too. That is tested on
+    awkward texts: see ``cuts``.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -45,11 +45,11 @@ class WordCache:
 
     @property
     def cuts(self) -> bool:
-        """Whether texts are encoded by words; else ``encode`` must not be called."""
+        """True if texts can be encoded by words; else ``encode`` must not be called."""
         return self._words is not None
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids (N,) int32 of a text."""
+        """Returns the ids (N,) int32 of a text."""
         assert self._words is not None, "the tokenizer reads words otherwise where they stand alone"
         return self._joined(self._words, text)
 
@@ -65,7 +65,7 @@ class WordCache:
         return np.fromiter(chain.from_iterable(map(self._known.__getitem__, found)), np.int32)
 
     def _is_exact(self, words: re.Pattern[str]) -> bool:
-        """Whether words, cut so, joined, are the texts that they stand in, with every added token among them."""
+        """Returns True if the ids of words, split so, are those of whole texts, with every added token among them."""
         added = sorted(token.content for token in self.tokenizer.backend.get_added_tokens_decoder().values())
         if any(any(letter.isspace() for letter in token) for token in added):
             return False
@@ -79,7 +79,7 @@ class WordCache:
         )
 
     def _cut(self, text: str) -> list[str]:
-        """The parts of a text that no token reaches beyond."""
+        """Returns the pre-tokens of a text, which no token crosses."""
         backend = self.tokenizer.backend
         text = backend.normalizer.normalize_str(text) if backend.normalizer else text
         cut = backend.pre_tokenizer.pre_tokenize_str(text) if backend.pre_tokenizer else [(text, (0, len(text)))]
@@ -92,12 +92,11 @@ TOGETHER = 16 * PART  # characters encoded at a time: the library's encodings ar
 def encode_parts(
     tokenizer: Tokenizer, texts: Iterable[str], continues: Iterable[bool] = ()
 ) -> Iterator[tuple[bool, np.ndarray]]:
-    """The ids of ``texts``, one after the other in parts (N,) int32, each with whether a text begins there.
-    ``continues`` says which of them go on with the one before; by default none.
+    """Yields (begins, ids): the ids of ``texts`` in parts (N,) int32, and whether a text begins there. ``continues``
+    marks texts that continue the one before; none by default.
 
-    The ids of a text's parts, joined, are those of the whole: it is cut only between a letter and the end of a line,
-    before a word too where words are read alike alone and in a text, and not at all for a tokenizer that reads a part
-    otherwise (one that puts a space before every text).
+    The joined ids are those of whole texts: a text is split only between a letter and a line's end, before words too
+    if the tokenizer allows it, and not at all for a tokenizer that adds a space before every text.
     """
     whole, *halves = tokenizer.encode(["one\n two\n\nthree", "one", "\n two\n\nthree"])
     words = WordCache(tokenizer)
@@ -116,7 +115,7 @@ def _arrays(rows: Iterable[list[int]]) -> Iterator[np.ndarray]:
 def _grouped(
     texts: Iterable[tuple[str, bool]], most: int | None, at: re.Pattern[str]
 ) -> Iterator[list[tuple[bool, str]]]:
-    """Lists of (whether a text begins, part of about ``most`` characters), each list of ``TOGETHER`` characters."""
+    """Yields lists of (begins, part of about ``most`` characters), each list of about ``TOGETHER`` characters."""
     group: list[tuple[bool, str]] = []
     size = 0
     for text, continues in texts:

@@ -13,7 +13,7 @@ COMMON = ("<mask>", "[MASK]", "___")  # what people write elsewhere
 
 
 def mask_of(tokenizer: Tokenizer) -> tuple[str, int]:
-    """The mask token and its id; none is an error."""
+    """Returns the mask token and its id. Raises ``HeedfulError`` if there is none."""
     name, number = tokenizer.config.get("mask_token"), tokenizer.mask
     if number is None or name is None:
         raise HeedfulError(
@@ -24,7 +24,7 @@ def mask_of(tokenizer: Tokenizer) -> tuple[str, int]:
 
 
 def check_masked(text: str, mask: str, where: str) -> None:
-    """Raise, saying how the mask is written, where ``text`` has none."""
+    """Raises ``HeedfulError``, with the mask's spelling, if ``text`` has none."""
     if mask not in text:
         other = next((name for name in COMMON if name in text), None)
         found = f"{where} has no {mask}" + (f", but {other}" if other else "")
@@ -32,10 +32,10 @@ def check_masked(text: str, mask: str, where: str) -> None:
 
 
 def filled(tokenizer: Tokenizer, text: str, ids: Sequence[int | None]) -> str:
-    """The text with a token in the place of each mask, or, for None, the mask left there.
+    """Returns the text with each mask replaced by a token; None leaves the mask.
 
-    All else stays as it was written. A token that begins a word stands after a space where its vocabulary tells words
-    by their spaces, and as the mask did otherwise; one that goes on with a word follows it.
+    A token that begins a word follows a space if the vocabulary marks words by spaces, and replaces the mask in place
+    otherwise; one that continues a word is joined to it.
 
     >>> tokenizer = Tokenizer.train(["one man, two men"], size=300, mask=True)
     >>> filled(tokenizer, "one <mask> two", tokenizer.encode([","])[0])

@@ -12,17 +12,17 @@ import numpy as np
 from heedful.errors import HeedfulError
 from heedful.text.tokenizer import BATCH, Tokenizer
 
-LONG = 32  # letters of a word whose rounds are remembered
-WORDS = 100_000  # whose rounds are, of about a kilobyte each
+LONG = 32  # letters of a word whose rounds are cached
+WORDS = 100_000  # number of cached words, about a kilobyte each
 
 
 class Words(list[int]):
-    """The ids of a text that know where its words begin, so that they can be cut anew.
+    """Ids of a text with the starts of its words, for segmentation with dropout.
 
     Args:
-        ids: as the model is given them.
-        starts: where a word begins among them, and where the last one ends; what stands outside is left as it is.
-        most: so many ids the text may become.
+        ids: the ids of the whole input.
+        starts: starts of the words, and the end of the last one; ids outside stay unchanged.
+        most: maximum number of ids after segmentation.
     """
 
     __slots__ = ("most", "starts")
@@ -33,11 +33,11 @@ class Words(list[int]):
 
 
 class MergeDropout:
-    """Cuts the words of a text anew (Provilkov et al. 2020, algorithm 1).
+    """Segments words with BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
-    A word begins as its letters. In each round every merge that could be made is left out with probability ``rate``;
-    the first of the others, in the order in which they were learned, is made wherever it was not left out; where none
-    is left the word is done. At rate 0 these are the tokenizer's own ids.
+    A word starts as its letters. In each round every possible merge is dropped with probability ``rate``; the first of
+    the others, in learned order, is applied wherever it was not dropped; without any the word is done. At rate 0
+    these are the tokenizer's own ids.
 
     The library's own dropout draws from a generator that cannot be set, so a resumed run would see other tokens.
 
@@ -69,7 +69,7 @@ class MergeDropout:
         self._known: dict[tuple[int, ...], tuple[list[int], list[tuple[list[int], int]]]] = {}
 
     def marked(self, texts: Sequence[str], rows: Sequence[list[int]], most: int | None = None) -> list[Words]:
-        """The ids of ``texts``, ``rows``, with the places of their words.
+        """Returns ``rows``, the ids of ``texts``, with the starts of their words.
 
         ``rows`` may have ids before and after those of the text, and may end within it.
         """
@@ -87,7 +87,7 @@ class MergeDropout:
         return found
 
     def __call__(self, ids: list[int], random: np.random.Generator) -> list[int]:
-        """``ids``, which :meth:`marked` made, cut anew; as they are where they would be too many."""
+        """Returns ``ids`` from :meth:`marked`, segmented anew; unchanged if they would be too many."""
         assert isinstance(ids, Words)
         draws = self._draws(random)
         made = ids[: ids.starts[0]]

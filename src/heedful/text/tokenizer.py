@@ -46,14 +46,14 @@ HOLED = {"split_special_tokens": False}  # or sentinels
 
 
 class Tokenizer:
-    """Text to token ids and back.
+    """Tokenizer: text to token ids and back.
 
     >>> tokenizer = Tokenizer.train(["a small text", "a smaller text"], size=300)
     >>> tokenizer.decode(tokenizer.encode(["a text"]))
     ['a text']
 
-    `backend` is the library's own object; `config` holds what stands in ``tokenizer_config.json``, but for the entries
-    that set nothing, which `silent` holds: `save` writes both.
+    `backend` is the library's own object; `config` holds the entries of ``tokenizer_config.json``, `silent` those that
+    set nothing; `save` writes both.
     """
 
     def __init__(self, backend: Backend, config: dict[str, Any], silent: Mapping[str, Any] | None = None) -> None:
@@ -78,7 +78,7 @@ class Tokenizer:
         mask: bool = False,
         sentinels: int = 0,
     ) -> Tokenizer:
-        """A vocabulary of at most `size` tokens learned from `texts`, ``<pad> <s> </s> <unk>`` being ids 0 to 3.
+        """Trains a vocabulary of at most `size` tokens on `texts`; ``<pad> <s> </s> <unk>`` are ids 0 to 3.
 
         - ``bpe``: byte-level byte-pair encoding (Sennrich et al. 2016; bytes as in Radford et al. 2019). Any string is
           encoded without loss; a digit is always a token of its own, so that unseen numbers are made of seen parts.
@@ -131,11 +131,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path, name: str = "tokenizer") -> Tokenizer:
-        """The tokenizer in ``folder/name.json``, or else the one that older published files there make.
+        """Loads the tokenizer in ``folder/name.json``, or rebuilds it from older published files there.
 
         Those are the ``vocab.json`` and ``merges.txt`` of GPT-2, RoBERTa and BART, the ``vocab.txt`` of BERT and
         DistilBERT, the ``spiece.model`` of T5, ``tokenizer.model`` of Llama, ``sentencepiece.bpe.model`` of XLM-RoBERTa
-        (families.py), and Marian's ``source.spm`` and ``vocab.json``; under the name ``tokenizer.target``, its
+        (tokenizer_types.py), and Marian's ``source.spm`` and ``vocab.json``; under the name ``tokenizer.target``, its
         ``target.spm``. Files of SentencePiece need ``pip install 'heedful[sentencepiece]'``.
 
         Special names come from ``tokenizer_config.json`` and ``special_tokens_map.json``; where these are silent, the
@@ -167,9 +167,7 @@ class Tokenizer:
 
     @staticmethod
     def lies_in(folder: str | Path, name: str = "tokenizer") -> bool:
-        """Whether `load` finds files for this name: ``lies_in(folder, "tokenizer.target")`` where the target has a
-        tokenizer of its own.
-        """
+        """Returns True if `load` finds files for this name, such as ``lies_in(folder, "tokenizer.target")``."""
         folder = Path(folder)
         if (folder / f"{name}.json").is_file():
             return True
@@ -178,7 +176,7 @@ class Tokenizer:
         )
 
     def save(self, folder: str | Path, name: str = "tokenizer") -> None:
-        """Write ``folder/name.json`` and, beside ``tokenizer.json``, a ``tokenizer_config.json`` naming its class.
+        """Writes ``folder/name.json`` and, beside ``tokenizer.json``, a ``tokenizer_config.json`` naming its class.
 
         ``transformers.AutoTokenizer.from_pretrained(folder)`` opens it; a call there also adds what the template
         says.
@@ -196,7 +194,7 @@ class Tokenizer:
 
     @property
     def lowercase(self) -> bool:
-        """Whether it reads everything in lower case, so that a model can write nothing else.
+        """True if it lowercases its input, so that a model writes no capitals.
 
         >>> Tokenizer.train(["A text"], size=300, lowercase=True).lowercase
         True
@@ -206,7 +204,7 @@ class Tokenizer:
 
     @property
     def pad(self) -> int | None:
-        """The id of padding, or None where the vocabulary has none."""
+        """The padding id, or None."""
         return self._special("pad_token")
 
     @property
@@ -221,9 +219,9 @@ class Tokenizer:
 
     @property
     def unknown(self) -> int | None:
-        """The id of what the vocabulary cannot spell, or None: also where the end's name is given for it (GPT-2)."""
-        found = self._special("unk_token")
-        return None if found == self.end else found
+        """The unknown-token id, or None; also None if the end token is named for it (GPT-2)."""
+        unknown = self._special("unk_token")
+        return None if unknown == self.end else unknown
 
     @property
     def mask(self) -> int | None:
@@ -232,13 +230,12 @@ class Tokenizer:
 
     @property
     def added(self) -> list[str]:
-        """The tokens that are looked for in a text before it is cut and are not special, in the order of their ids."""
-        found = sorted(self.backend.get_added_tokens_decoder().items())
-        return [token.content for _, token in found if not token.special]
+        """The added tokens that are not special, in the order of their ids. They are matched before segmentation."""
+        tokens = sorted(self.backend.get_added_tokens_decoder().items())
+        return [token.content for _, token in tokens if not token.special]
 
     def add(self, tokens: Sequence[str]) -> None:
-        """Make each of these one token, wherever it stands in a text; the spaces after it belong to it. New ones get
-        the ids after the vocabulary.
+        """Adds tokens that are matched anywhere in a text, with the spaces after them. New ones get the next ids.
 
         >>> tokenizer = Tokenizer.train(["a small text"], size=300)
         >>> tokenizer.add(["<2fr>"])
@@ -250,8 +247,8 @@ class Tokenizer:
         self.backend.add_tokens([AddedToken(token, rstrip=True, normalized=False, special=False) for token in tokens])
 
     def around(self, pair: bool = False) -> Around:
-        """The ids that stand around a text, or a pair of texts, in what the published model was given: Llama's ``<s>``
-        before, T5's ``</s>`` after, BERT's ``[CLS] A [SEP] B [SEP]`` in two segments. `encode` adds none of them.
+        """Returns the special ids around a text or a pair: Llama's ``<s>`` before, T5's ``</s>`` after, BERT's
+        ``[CLS] A [SEP] B [SEP]`` in two segments. `encode` adds none of them.
 
         >>> tokenizer = Tokenizer.train(["a text", "its pair"], size=300, template="both")
         >>> tokenizer.around(pair=True).join([7, 8], [9])
@@ -260,7 +257,7 @@ class Tokenizer:
         return around(self.backend.post_processor, pair)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text: no start, end or padding is added."""
+        """Returns the ids of each text, without start, end or padding."""
         assert not isinstance(texts, str), "encode takes a list of texts"
         with _of_characters(texts):
             return [
@@ -272,7 +269,7 @@ class Tokenizer:
             ]
 
     def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """The ids of each text as `encode` gives them, and of each the characters (start, end) that it stands for.
+        """Returns the ids of each text, and the characters (start, end) of each id.
 
         Where the tokenizer counts the space before a word to it, so do these; a token of a part of a character stands
         for the whole of it.
@@ -286,8 +283,8 @@ class Tokenizer:
             ]
 
     def words(self, rows: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
-        """The ids of each row of words, every word encoded as it stands in a text, and of each id the word (from 0)
-        that it is a part of. A word of nothing that the tokenizer writes has none.
+        """Returns the ids of each row of words, encoded as inside a text, and of each id its word's number (from 0). A
+        word without any token has no id.
 
         These are the ids that `transformers` gives for ``is_split_into_words=True``; there a byte-level tokenizer must
         be opened with ``add_prefix_space=True`` for it, which is done here.
