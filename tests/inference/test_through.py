@@ -545,7 +545,7 @@ def test_a_log_has_plain_lines_and_a_terminal_a_bar(monkeypatch: pytest.MonkeyPa
     seen = Terminal()
     with progress.Progress(1000, stream=seen) as shown:
         shown.tick(1000)
-        shown._bar.refresh()  # type: ignore[union-attr]
+        shown.bar.refresh()
     assert "1,000" in seen.getvalue()
     assert "inputs/s" in seen.getvalue()
     seen = StringIO()
