@@ -43,6 +43,8 @@ TASKS = {
 }
 # what a family does in a way of its own: (task, family)
 OTHERS = {("fill-mask", "encoder-decoder"): "heedful.tasks.span_corruption:SpanCorruption"}
+# what a task does for labels of another kind: (task, kind of label)
+LABEL_KINDS = {("text-classification", "number"): "heedful.tasks.text_regression:TextRegression"}
 
 
 def names() -> list[dict[str, str]]:
@@ -57,9 +59,11 @@ def check(name: str) -> None:
 
 
 def get(name: str, family: str | None = None) -> type[Task]:
-    """The task's class, for models of a ``family`` ("encoder", "encoder-decoder", ...) that does it in its own way."""
+    """Returns the task's class, for a ``family`` of models ("encoder-decoder", ...) or a kind of label ("number") that
+    has a class of its own.
+    """
     check(name)
-    module, _, attribute = OTHERS.get((name, str(family)), TASKS[name][0]).partition(":")
+    module, _, attribute = (OTHERS | LABEL_KINDS).get((name, str(family)), TASKS[name][0]).partition(":")
     made: type[Task] = getattr(import_module(module), attribute)
     return made
 

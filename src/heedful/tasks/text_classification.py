@@ -32,7 +32,7 @@ from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find, multi_label, regression
 from heedful.settings import RunSettings
-from heedful.tasks import defaults
+from heedful.tasks import defaults, get
 from heedful.tasks.baselines import linear_text, svm
 from heedful.tasks.classes import (
     check_classifier,
@@ -118,16 +118,22 @@ class TextClassification(Task):
 
     # ------------------------------------------------------------------------------------------------------- making it
 
+    @staticmethod
+    def _regression() -> type[TextClassification]:
+        task = get("text-classification", "number")
+        assert issubclass(task, TextClassification)
+        return task
+
     @classmethod
     def for_rows(cls, rows: Rows, settings: RunSettings) -> type[TextClassification]:
         """``TextRegression`` where ``--data.label-kind number`` says so, or, where nothing is said, the labels are
         quantities (``heedful.data.cells.are_quantities``) or numbers for a model of numbers; a note says so.
         """
-        from heedful.tasks.text_regression import TextRegression  # which stands on this class
+        regression_task = cls._regression()
 
         asked = settings.data.label_kind
         if rows and isinstance(rows[0].values["label"], float):
-            return TextRegression
+            return regression_task
         if asked == "class" or not rows or several(rows):
             if asked == "number":
                 raise HeedfulError(f"{rows[0].file}: several labels a row are no number; leave --data.label-kind out")
@@ -137,22 +143,22 @@ class TextClassification(Task):
         numeric = all(as_number(label) is not None for label in set(labels))
         number = asked == "number" or are_quantities(labels)
         if numeric and settings.start_from and not number and not asked:
-            number = cls.for_folder(find(settings.start_from)) is TextRegression
+            number = cls.for_folder(find(settings.start_from)) is regression_task
         if numeric and len(found) > 1 and not asked:
             what = f"numbers from {found[0]:g} to {found[-1]:g}, {len(found):,} different ones"
             other = "class learns classes" if number else "number learns the number"
             how = "a number is learned (regression)" if number else "learned as classes"
             note = f"the labels are {what}: {how}; --data.label-kind {other}"
             rows.notes.extend([note] if note not in rows.notes else [])
-        return TextRegression if number else cls
+        return regression_task if number else cls
 
     @classmethod
     def for_folder(cls, folder: str | Path) -> type[TextClassification]:
         """``TextRegression`` where the model's only output is a number."""
-        from heedful.tasks.text_regression import TextRegression
+        regression_task = cls._regression()
 
         config, theirs = config_of(Path(folder)), read_configs(Path(folder))[0]
-        return TextRegression if isinstance(config.head, SequenceHead) and regression(theirs) else cls
+        return regression_task if isinstance(config.head, SequenceHead) and regression(theirs) else cls
 
     @classmethod
     def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
