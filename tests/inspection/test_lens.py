@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +32,7 @@ from heedful.config import (
     TokenHead,
 )
 from heedful.errors import HeedfulError
-from heedful.inspection import logit_lens as lens
-from heedful.inspection.logit_lens import lens_logits, logit_lens
+from heedful.inspection.logit_lens import lens_logits, logit_lens, stack_of
 from heedful.models import Model, build
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 5, 11]])
@@ -111,7 +111,7 @@ def test_the_last_layer_is_the_models_own_answer_bit_for_bit(name: str, mask: Te
     assert seen.divergence[0].amax(-1 if logits.dim() == 3 else 0).gt(1e-4).all()
     assert seen.layers == ["embedding", "block 0", "block 1", "block 2"]
 
-    last = f"{lens.stack_of(model)[0]}.block.2.stream"
+    last = f"{stack_of(model)[0]}.block.2.stream"
     with torch.no_grad(), heedful.record(model, last) as stream:
         model(*inputs, **named)
     with torch.no_grad():
@@ -124,7 +124,7 @@ def test_each_layer_is_what_a_model_cut_off_there_says(name: str) -> None:
     model = noisy(CONFIGS[name], torch.float64).eval()
     inputs, named = call(model, LEFT)
     seen = logit_lens(model, *inputs, top=2, **named)
-    side = lens.stack_of(model)[0]
+    side = stack_of(model)[0]
     for depth in (1, 2, 3):
         config = replace(model.config, **{side: replace(getattr(model.config, side), depth=depth)})
         shorter = build(config).double().eval()
@@ -244,7 +244,7 @@ def test_chosen_positions_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     target = torch.tensor([[0, 1, 2, 3], [4, 3, 2, 1]])
     whole = logit_lens(model, IDS, mask=LEFT, target=target)
     some = logit_lens(model, IDS, mask=LEFT, target=target, queries=[3, -2])
-    monkeypatch.setattr(lens, "AT_ONCE", 3 * 2 * 5)
+    monkeypatch.setattr(sys.modules["heedful.inspection.logit_lens"], "AT_ONCE", 3 * 2 * 5)
     parts = logit_lens(model, IDS, mask=LEFT, target=target)
     for name in ("probabilities", "divergence", "target_probability", "target_rank"):
         torch.testing.assert_close(getattr(some, name), getattr(whole, name)[:, :, [3, 2]])
