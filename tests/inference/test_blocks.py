@@ -17,6 +17,7 @@ from heedful.inference import input_blocks as blocks
 from heedful.inference.input_blocks import Seeds, size_of
 from heedful.inference.pipeline import Pipeline
 from heedful.inference.warnings import Told
+from heedful.util.input_warnings import CountWarning
 
 TEXTS = [f"the {WORDS[n % 8]}{' and more' * (n % 5)}" for n in range(50)]
 DRAWN: dict[str, Any] = {"max_new_tokens": 5, "temperature": 3.0}
@@ -158,12 +159,9 @@ def test_sizes() -> None:
 def test_warnings_of_one_input_are_added_up_too(caplog: pytest.LogCaptureFixture) -> None:
     told, log = Told(), logging.getLogger("heedful")
     with told.naming(str):
-        for text in (
-            "1 of 1 input cut to 5 tokens",
-            "2 of 3 questions cut to 5 tokens",
-            "1 of 2 texts cut to 5 tokens",
-        ):
-            log.warning(text)
+        log.warning(CountWarning(1, 1, "cut to 5 tokens"))
+        log.warning(CountWarning(2, 3, "cut to 5 tokens", "question"))
+        log.warning(CountWarning(1, 2, "cut to 5 tokens", "text"))
     assert caplog.messages == []
     told.end(6)
     assert caplog.messages == ["4 of 6 inputs cut to 5 tokens"]

@@ -30,6 +30,7 @@ from heedful.inference.pipeline import Pipeline
 from heedful.inference.predict_file import predict
 from heedful.tasks.task import Answer
 from heedful.util import progress
+from heedful.util.input_warnings import CountWarning, InputWarning
 
 log = logging.getLogger("heedful")
 
@@ -449,8 +450,9 @@ def test_warnings_name_the_line_or_are_added_up(echo: Echo, caplog: pytest.LogCa
     def warn(inputs: Sequence[Any]) -> None:
         for place, one in enumerate(inputs):
             if "7" in one:
-                log.warning(f"input {place} has {len(one):,} tokens")
-        log.warning(f"{len(inputs) // 2:,} of {len(inputs):,} inputs cut to 5 tokens (the model takes no more)")
+                log.warning(InputWarning(place, f"has {len(one):,} tokens"))
+        text = "cut to 5 tokens (the model takes no more)"
+        log.warning(CountWarning(len(inputs) // 2, len(inputs), text))
 
     echo.stops = warn
     Path("x.txt").write_text(lines(20))
@@ -465,7 +467,7 @@ def test_warnings_name_the_line_or_are_added_up(echo: Echo, caplog: pytest.LogCa
 
 
 def test_many_warnings_are_counted(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:
-    echo.stops = lambda inputs: [log.warning("input %d is odd", place) for place in range(len(inputs))] and None
+    echo.stops = lambda inputs: [log.warning(InputWarning(place, "is odd")) for place in range(len(inputs))] and None
     Path("x.txt").write_text(lines(70))
     with caplog.at_level(logging.WARNING):
         quietly("x.txt")

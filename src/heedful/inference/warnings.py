@@ -10,29 +10,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from heedful.errors import HeedfulError, many
+from heedful.util.input_warnings import CountWarning, InputWarning
 
-PLACE = re.compile(r"input (\d+)\b")  # how tasks call an input: by its place among those they are asked with
-SHARE = re.compile(r"([\d,]+) of [\d,]+ (?:inputs?|texts?|questions?) (.*)", re.DOTALL)  # how they tell of several
+POSITION = re.compile(r"input (\d+)\b")  # the input that an error of a task begins with
 MOST = 50  # warnings that are shown; the others are counted
 
 log = logging.getLogger("heedful")
 
 
 def placed(text: str, name: Callable[[int], str]) -> str:
-    """A message with the name of the input that it begins with.
+    """An error's message with the name of the input that it begins with.
 
     >>> placed("input 3 is too long", lambda place: f"a.txt:{place + 1}")
     'a.txt:4 is too long'
     """
-    found = PLACE.match(text)
+    found = POSITION.match(text)
     return text if found is None else name(int(found[1])) + text[found.end() :]
 
 
 class Told(logging.Filter):
-    """Warnings of a task that is asked several times in turn.
+    """Merges the warnings of a task that is called block by block.
 
-    While it is entered, those that begin with an input call it by ``name(place)``, those that tell how many inputs
-    something befell are added up for ``end`` to tell. After ``MOST`` warnings the rest are counted.
+    While entered, an ``InputWarning`` names its input by ``name(position)``, and the counts of ``CountWarning`` are
+    added up for ``end`` to log. After ``MOST`` warnings the rest are counted.
     """
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ class Told(logging.Filter):
         """True if the record is shown now."""
         if threading.get_ident() != self.thread:
             return True
-        text = record.getMessage()
-        if share := SHARE.fullmatch(text):
-            self.sums[share[2]] += int(share[1].replace(",", ""))
+        if isinstance(record.msg, CountWarning):
+            self.sums[record.msg.text] += record.msg.count
             return False
-        record.msg, record.args = placed(text, self.called), ()
+        if isinstance(record.msg, InputWarning):
+            record.msg = f"{self.called(record.msg.position)} {record.msg.text}"
         self.shown += 1
         self.more += self.shown > MOST
         return self.shown <= MOST

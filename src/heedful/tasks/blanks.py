@@ -6,10 +6,11 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError
 from heedful.tasks.task import short
 from heedful.text import Tokenizer
 from heedful.text.filling import mask_of
+from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
 
@@ -51,7 +52,10 @@ def blanks(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[Bla
             made.append(Blank(owner, around.join(ids[first : first + room])[0], [place - first + shift]))
     if cut:
         log.warning(
-            f"{cut:,} of {many(len(texts), 'input')} longer than the {longest:,} tokens that the model reads; so many "
-            "around each mask were read"
+            CountWarning(
+                cut,
+                len(texts),
+                f"longer than the {longest:,} tokens that the model reads; so many around each mask were read",
+            )
         )
     return made

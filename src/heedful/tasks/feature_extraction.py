@@ -37,6 +37,7 @@ from heedful.tasks.shared import check_texts, check_vocabulary, masked, reads, t
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
 from heedful.text import Tokenizer
 from heedful.util import sharding
+from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
 
@@ -367,7 +368,7 @@ class FeatureExtraction(Task):
         found, cut = self._ids(texts, self.longest)
         if any(cut):
             log.warning(
-                f"{sum(cut):,} of {len(texts):,} texts cut to {self.longest:,} tokens (the model takes no more)"
+                CountWarning(sum(cut), len(texts), f"cut to {self.longest:,} tokens (the model takes no more)", "text")
             )
         numbers: dict[tuple[int, ...], int] = {}
         places = [numbers.setdefault(tuple(ids), len(numbers)) for ids in found]

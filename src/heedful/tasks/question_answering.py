@@ -35,6 +35,7 @@ from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured
 from heedful.text import Tokenizer
 from heedful.text.post_processor import Around
 from heedful.text.word_boundaries import is_word_border
+from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
 
@@ -432,7 +433,9 @@ class QuestionAnswering(Task):
                     output = [{**_output(span), "score": math.exp(each)} for each, span in several]
                 answers[place] = Answer(inputs[place], output, math.exp(best[0]))
         if cut:
-            log.warning(f"{cut:,} of {len(inputs):,} questions cut to half of the {self.longest:,} tokens of a window")
+            log.warning(
+                CountWarning(cut, len(inputs), f"cut to half of the {self.longest:,} tokens of a window", "question")
+            )
         return answers
 
     def trial(self, texts: Sequence[str]) -> list[Any]:

@@ -31,6 +31,7 @@ from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
 from heedful.text import Tokenizer
 from heedful.text.merge_dropout import MergeDropout
 from heedful.util import sharding
+from heedful.util.input_warnings import CountWarning, InputWarning
 
 log = logging.getLogger("heedful")
 
@@ -245,10 +246,10 @@ class SequenceToSequence(EncoderDecoderTask):
         long = [i for i, ids in enumerate(sources) if len(ids) > most]
         remedy = "a larger batch_tokens reads more" if most == held else "the model takes no more"
         if self.cuts and long and not self.silent:
-            log.warning(f"{len(long):,} of {many(len(texts), 'input')} cut to {most:,} tokens ({remedy})")
+            log.warning(CountWarning(len(long), len(texts), f"cut to {most:,} tokens ({remedy})"))
         for i in [] if self.cuts else long:
-            told = f"input {places[i]} has {len(sources[i]):,} tokens, only {most:,} of them are read"
-            log.warning(f"{told} ({remedy})")
+            text = f"has {len(sources[i]):,} tokens, only {most:,} of them are read ({remedy})"
+            log.warning(InputWarning(places[i], text))
         for i, ids in zip(long, whole(self.source, [texts[i] for i in long], most), strict=True):
             sources[i] = ids
         return sources

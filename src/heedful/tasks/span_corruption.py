@@ -22,7 +22,7 @@ from heedful.data.batching import ordered
 from heedful.data.masking import LENGTH, SHARE, Corruption
 from heedful.data.split import Same, content
 from heedful.data.token_stream import Window
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.generation.options import part
 from heedful.metrics.example_scores import Sums, overall
@@ -49,6 +49,7 @@ from heedful.tasks.task import EVALUATED, Answer, Baseline, Batch, Encoded, Meas
 from heedful.text import Tokenizer
 from heedful.text.filling import check_holes, restored, sentinels_of, spans_of, written
 from heedful.util import sharding
+from heedful.util.input_warnings import CountWarning
 
 SENTINELS = 100  # of a vocabulary that is trained here, as T5's own have
 A_HOLE = 16  # tokens of an answer for each hole at most, where neither a person nor the folder says
@@ -322,8 +323,12 @@ class SpanCorruption(EncoderDecoderTask):
                     answers[asked[i]] = Answer(text, filled, score, log_p, fills)
         if without and not self.silent:
             log.warning(
-                f"{without:,} of {many(len(inputs), 'input')} without an answer: the model writes no <extra_id_0>, so "
-                "it was not trained to fill in, or has unlearned it; train it: heedful train fill-mask --from MODEL"
+                CountWarning(
+                    without,
+                    len(inputs),
+                    "without an answer: the model writes no <extra_id_0>, so it was not trained to fill in, or has "
+                    "unlearned it; train it: heedful train fill-mask --from MODEL",
+                )
             )
         return answers
 
@@ -345,8 +350,11 @@ class SpanCorruption(EncoderDecoderTask):
             sources[i], cut = ids[first : first + room], cut + 1
         if cut:
             log.warning(
-                f"{cut:,} of {many(len(texts), 'input')} longer than the {room:,} tokens that the model reads; so many "
-                "around the holes were read"
+                CountWarning(
+                    cut,
+                    len(texts),
+                    f"longer than the {room:,} tokens that the model reads; so many around the holes were read",
+                )
             )
         return [self._framed(ids) for ids in sources]
 

@@ -62,6 +62,7 @@ from heedful.tasks.shared import (
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
 from heedful.util.escaping import named
+from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
 
@@ -443,7 +444,7 @@ class TextClassification(Task):
         examples, cut = examples_of(self.tokenizer, texts.values(), [()] * len(texts), self.longest)
         if cut:
             log.warning(
-                f"{len(cut):,} of {len(inputs):,} inputs cut to {self.longest:,} tokens (the model takes no more)"
+                CountWarning(len(cut), len(inputs), f"cut to {self.longest:,} tokens (the model takes no more)")
             )
 
         def read(batch: Batch) -> list[tuple[Any, float]]:

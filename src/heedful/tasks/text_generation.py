@@ -79,6 +79,7 @@ from heedful.tasks.task import (
 )
 from heedful.text import Tokenizer, chat
 from heedful.util import sharding
+from heedful.util.input_warnings import CountWarning, InputWarning
 
 log = logging.getLogger("heedful")
 
@@ -493,18 +494,19 @@ class TextGeneration(Task):
         if not long:
             return
         ours = not (self.context or positions_of(model.config))
-        first = f"input {long[0]} has {len(prompts[long[0]]):,} tokens"
+        first = f"has {len(prompts[long[0]]):,} tokens"
         if method.needs_whole_text:
             whose = f"{most:,} (batch_tokens)" if ours else f"the model's {most:,}"
             raise HeedfulError(
-                f"{first}, but {method.needs_whole_text} reads at most {whose}; shorten it, or give {method.without}"
+                f"input {long[0]} {first}, but {method.needs_whole_text} reads at most {whose}; shorten it, or give "
+                f"{method.without}"
             )
         remedy = "a larger batch_tokens reads more" if ours else "the model takes no more"
         if len(long) == 1:
-            log.warning(f"{first}, only the last {most // 2:,} of them are read ({remedy})")
+            log.warning(InputWarning(long[0], f"{first}, only the last {most // 2:,} of them are read ({remedy})"))
         else:
-            told = f"have more than {most:,} tokens, only the last {most // 2:,} of each are read ({remedy})"
-            log.warning(f"{len(long):,} of {len(prompts):,} inputs {told}")
+            text = f"have more than {most:,} tokens, only the last {most // 2:,} of each are read ({remedy})"
+            log.warning(CountWarning(len(long), len(prompts), text))
 
     def sample(self, row: Row) -> str:
         """The beginning of the text; of an instruction what is asked and answered."""

@@ -35,6 +35,7 @@ from heedful.tasks.shared import reads, tokenizer_of
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Measured, short
 from heedful.tasks.text_classification import TextClassification, columns_of
 from heedful.text import Tokenizer
+from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
 
@@ -228,7 +229,7 @@ class TextRegression(TextClassification):
         examples, cut = examples_of(self.tokenizer, texts.values(), [()] * len(texts), self.longest)
         if cut:
             log.warning(
-                f"{len(cut):,} of {len(inputs):,} inputs cut to {self.longest:,} tokens (the model takes no more)"
+                CountWarning(len(cut), len(inputs), f"cut to {self.longest:,} tokens (the model takes no more)")
             )
 
         def read(batch: Batch) -> list[float]:

@@ -23,6 +23,7 @@ from heedful.tasks import defaults
 from heedful.tasks.encoder_decoders import Pair, with_loss
 from heedful.tasks.sequence_to_sequence import SequenceToSequence
 from heedful.tasks.task import Baseline, Measured
+from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
 
@@ -152,8 +153,12 @@ class Translation(SequenceToSequence):
         bare = sum(LANGUAGE.search(text) is None for text in texts) if known else 0
         if bare:
             log.warning(
-                f"{bare:,} of {len(texts):,} inputs do not say into which language; write one of "
-                f"{', '.join(known[:8])} before each, or before all: --prefix '{known[0]} '"
+                CountWarning(
+                    bare,
+                    len(texts),
+                    f"do not say into which language; write one of {', '.join(known[:8])} before each, or before all: "
+                    f"--prefix '{known[0]} '",
+                )
             )
         return super()._read(texts, places, held)
 

@@ -1,0 +1,41 @@
+"""Warnings about inputs, with fields: a caller that passes inputs block by block renames and adds them up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heedful.errors import many
+
+
+@dataclass(frozen=True)
+class InputWarning:
+    """Warning about one input of a call, to be logged.
+
+    >>> str(InputWarning(3, "is cut to 512 tokens"))
+    'input 3 is cut to 512 tokens'
+    """
+
+    position: int  # of the input, from 0
+    text: str
+
+    def __str__(self) -> str:
+        """The message."""
+        return f"input {self.position} {self.text}"
+
+
+@dataclass(frozen=True)
+class CountWarning:
+    """Warning that applies to some inputs of a call, to be logged.
+
+    >>> str(CountWarning(2, 1000, "cut to 512 tokens"))
+    '2 of 1,000 inputs cut to 512 tokens'
+    """
+
+    count: int
+    total: int
+    text: str
+    noun: str = "input"
+
+    def __str__(self) -> str:
+        """The message."""
+        return f"{self.count:,} of {many(self.total, self.noun)} {self.text}"
