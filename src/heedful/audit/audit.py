@@ -23,11 +23,11 @@ from heedful.data.split import keys_of
 from heedful.errors import many
 from heedful.models.base import device_of
 from heedful.pretrained.fill_model import blank
-from heedful.settings import RunSettings, resolve
+from heedful.settings import RunSettings
 from heedful.tasks.documents import sampled
 from heedful.tasks.sources import divided
 from heedful.tasks.task import Encoded, Task
-from heedful.training.choices import asked_for, settled, suggested_for
+from heedful.training.choices import asked_for, resolved
 
 FEW = 200  # examples whose tokens are checked at the start of a run
 
@@ -84,7 +84,7 @@ def audit(settings: RunSettings) -> Audit:
     settings = asked_for(kind, settings)
     rows, held = divided(kind, settings)
     kind = kind.for_rows(rows, settings)
-    settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device_of("cpu"))
+    settings = resolved(kind, rows, settings, device_of("cpu"))
     task, config = _task_and_config(kind, rows, settings)
     encoded = task.encode(rows, settings.data.max_length)
     findings = [

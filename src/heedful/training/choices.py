@@ -140,6 +140,20 @@ def suggested_for(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSet
     )
 
 
+def resolved(
+    kind: type[Task],
+    rows: Rows,
+    settings: RunSettings,
+    device: torch.device,
+    say: Callable[[str], None] = lambda line: None,
+) -> RunSettings:
+    """Returns the settings of a run: each option as it was set, else as the data suggests, else as the machine does.
+
+    Training, planning and ``heedful audit`` all resolve their settings here.
+    """
+    return settled(resolve(settings, suggested_for(kind, rows, settings)), device, say)
+
+
 def settled(settings: RunSettings, device: torch.device, say: Callable[[str], None] = lambda line: None) -> RunSettings:
     """With the choices that depend on the machine made; bf16 pays on a GPU, on a CPU only for wide models, and costs
     where the machine has no instructions for it, which is told.

@@ -34,7 +34,7 @@ from heedful.models.base import device_of
 from heedful.models.create import create
 from heedful.pretrained import load, read_card, save
 from heedful.pretrained.fill_model import pack
-from heedful.settings import RunSettings, resolve
+from heedful.settings import RunSettings
 from heedful.tasks.sources import divided, rule_of
 from heedful.tasks.task import Encoded, Measured, Said, Task
 from heedful.training.averages import average_of
@@ -50,7 +50,7 @@ from heedful.training.beginning import (
 )
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
-from heedful.training.choices import asked_for, settled, spread, suggested_for
+from heedful.training.choices import asked_for, resolved, spread
 from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
 from heedful.training.drop_path import drop_paths
 from heedful.training.engine import engine_of
@@ -179,7 +179,7 @@ def _begun(
     kind = kind if settings.resume else kind.for_rows(rows, settings)
     device = device_of(own_device(settings.device))
     asked = settings
-    settings = settled(resolve(settings, suggested_for(kind, rows, settings)), device, say)
+    settings = resolved(kind, rows, settings, device, say)
     use_threads(_chosen(settings.training.threads), say)
 
     if settings.resume:
@@ -199,7 +199,7 @@ def _begun(
     plan = None
     if not settings.resume and settings.max_minutes and _plannable(settings):
         begun_so_far = _Begun(settings, task, model, learned, held, None, {"data": {"sha256": ""}}, began, ending)
-        plan = _planned(begun_so_far, asked, lambda other: suggested_for(kind, rows, other), device, ranks)
+        plan = _planned(begun_so_far, asked, lambda other: resolved(kind, rows, other, device), device, ranks)
     if plan is not None:
         if plan.settings.model != settings.model:
             model = _fresh(task, plan.settings, device)
@@ -433,7 +433,7 @@ def _plannable(settings: RunSettings) -> bool:
 def _planned(
     run: _Begun,
     asked: RunSettings,
-    suggest: Callable[[RunSettings], RunSettings],
+    resolve_settings: Callable[[RunSettings], RunSettings],
     device: torch.device,
     ranks: Ranks,
 ) -> Plan:
@@ -445,7 +445,7 @@ def _planned(
         yield settings, ()
         for shape in sizes(asked, settings, run.model.config):
             smaller = replace(asked, model=replace(asked.model, **shape))  # type: ignore[arg-type]  # dim and depth
-            made = settled(resolve(smaller, suggest(smaller)), device)
+            made = resolve_settings(smaller)
             yield made, tuple(f"model {name} {value}" for name, value in shape.items())
 
     return fitted(
