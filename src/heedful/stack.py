@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from heedful.cache import NoCache, Seen
 from heedful.config import StackConfig
+from heedful.layers import mask as masks
 from heedful.layers.attention import NOTHING, Attention, Remembered
 from heedful.layers.dropout import Dropout
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FeedForward
-from heedful.layers.mask import Mask, causal_mask, window_mask
+from heedful.layers.mask import Mask
 from heedful.layers.norm import NORMS, Identity
 from heedful.layers.position import Place, position_of
 
@@ -127,22 +128,22 @@ class Block(nn.Module):
         return "" if self.run is called else f"run={getattr(self.run, '__name__', self.run)}"
 
 
-def everything(seen: Seen, config: StackConfig) -> Mask:
+def full_mask(seen: Seen, config: StackConfig) -> Mask:
     """All real tokens."""
     return None if seen.real is None else seen.mask(seen.real)
 
 
-def earlier(seen: Seen, config: StackConfig) -> Mask:
+def causal_mask(seen: Seen, config: StackConfig) -> Mask:
     """Real tokens up to the query's own."""
     if seen.real is None:
         return "causal" if seen.queries.size(1) > 1 else None  # the last token sees every other
-    return causal_mask(seen.queries.size(1), seen.keys.size(1), seen.real.device) & seen.mask(seen.real)
+    return masks.causal_mask(seen.queries.size(1), seen.keys.size(1), seen.real.device) & seen.mask(seen.real)
 
 
-def recent(seen: Seen, config: StackConfig) -> Mask:
+def window_mask(seen: Seen, config: StackConfig) -> Mask:
     """Real tokens up to the query's own, no more than ``window`` of them."""
-    near = window_mask(seen.queries, seen.keys, config.window or 0)
-    near = near & causal_mask(seen.queries.size(1), seen.keys.size(1), near.device)
+    near = masks.window_mask(seen.queries, seen.keys, config.window or 0)
+    near = near & masks.causal_mask(seen.queries.size(1), seen.keys.size(1), near.device)
     return near if seen.real is None else near & seen.mask(seen.real)
 
 
@@ -204,7 +205,7 @@ class Stack(nn.Module):
         self.dropout = Dropout(config.dropout.embedding)
         self.block = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.norm = Identity() if config.placement == "post" else norm_of(config)
-        self.visible = {(False, False): everything, (True, False): earlier, (True, True): recent}[
+        self.visible = {(False, False): full_mask, (True, False): causal_mask, (True, True): window_mask}[
             config.causal, config.window is not None
         ]
         self.layout: Layout = padded  # or what a plan chooses: heedful.kernels.plan
