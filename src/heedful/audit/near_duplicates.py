@@ -15,10 +15,12 @@ from heedful.data.rows import Kind
 from heedful.data.split import asked_of, blanks_as_one
 from heedful.errors import many
 
-PIECE = 5  # letters
+# The prefix filter below finds every pair of J ≥ 4/5 within these limits. MinHash with locality-sensitive hashing (as
+# in ``datasketch``) finds each pair with a probability below 1 only, and would need the exact check all the same.
+PIECE = 5  # letters of an n-gram
 CUT = 500  # characters of a text that are compared
-MOST = 100_000  # examples that are
-ROOM = 6_000_000  # characters that are, of all examples
+MOST = 100_000  # maximum number of compared examples
+ROOM = 6_000_000  # maximum number of compared characters in all
 TOGETHER = 3  # of their rarest pieces two texts share so many, or they are not alike
 MEETINGS = 6_000_000  # of two texts at one piece that are looked at
 PAIRS = 200_000  # of texts that are compared in full
@@ -35,7 +37,7 @@ T = TypeVar("T")
 def near(
     train: Sequence[Row], held: Sequence[Row], columns: Mapping[str, Kind], asks: Collection[str]
 ) -> Iterator[Finding]:
-    """Training examples that are nearly as an earlier one, and validation examples nearly as one of training.
+    """Reports near-duplicates in training, and validation examples that are near-duplicates of training examples.
 
     Two are where case, blanks, signs and digits alone tell their texts apart, or where J(A, B) = |A ∩ B| / |A ∪ B| is
     4/5 or more, A and B being the texts' pieces of five letters, signs and blanks left out (Broder 1997; found by their
@@ -91,7 +93,7 @@ def _how(same: int, count: int) -> str:
 
 
 def _evenly(rows: Sequence[T], most: int) -> Sequence[T]:
-    """All, or as many as may be, with as many left out between any two."""
+    """Returns at most ``most`` rows, evenly spaced."""
     return rows if len(rows) <= most else [rows[i * len(rows) // most] for i in range(most)]
 
 
@@ -154,7 +156,7 @@ class _Found(NamedTuple):
 
 
 def _nearest(texts: Sequence[Texts], size: int) -> _Found:
-    """Of folded texts, of which the first ``size`` are of training."""
+    """Returns the near-duplicates among folded texts; the first ``size`` are of training."""
     number: dict[Texts, int] = {}
     groups = [number.setdefault(text, len(number)) for text in texts]  # of equal ones
     first = [len(texts)] * len(number)  # of training, in each group
@@ -186,7 +188,7 @@ def _alike(texts: Sequence[Texts]) -> tuple[list[tuple[int, int]], bool]:
 
 
 def _like(one: str, other: str) -> bool:
-    """Whether two texts are equal, or share four fifths of their pieces."""
+    """Returns True if two texts are equal, or share four fifths of their n-grams."""
     a, b = ({text[i : i + PIECE] for i in range(len(text) - PIECE + 1)} for text in (one, other))
     return one == other or bool(a and 5 * len(a & b) >= 4 * len(a | b))
 
@@ -202,7 +204,7 @@ class _Pieces(NamedTuple):
 
 
 def similar(texts: Sequence[str]) -> tuple[list[tuple[int, int]], bool]:
-    """The pairs of texts that share four fifths of their pieces, and whether these are all.
+    """Returns the pairs of texts that share four fifths of their n-grams, and whether these are all.
 
     Texts A and B with J(A, B) ≥ t share k pieces among the first |A| − ⌈t |A|⌉ + k of A and as many of B, in any common
     order of pieces, here from the rarest on (Wang et al. 2012): pairs that do, with k = 3, are compared in full.
