@@ -43,7 +43,7 @@ class Product(torch.autograd.Function):
 def onednn_training_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b of float32 through ``Product`` where gradients are wanted; without them as ``onednn_linear``.
 
-    >>> linear, x = nn.Linear(512, 512), torch.randn(5, 512)
+    >>> linear, x = torch.nn.Linear(512, 512), torch.randn(5, 512)
     >>> plain = torch.autograd.grad(linear(x).square().sum(), linear.weight)[0]
     >>> y = onednn_training_linear(x, linear.weight, linear.bias)
     >>> torch.allclose(torch.autograd.grad(y.square().sum(), linear.weight)[0], plain, atol=1e-4)
