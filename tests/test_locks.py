@@ -72,7 +72,7 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
     def without(descriptor: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(heedful.util.locks, "_lock", without)
+    monkeypatch.setattr(heedful.util.locks, "lock_file", without)
     with locked(tmp_path / "run") as has_locks:
         assert not has_locks
         check_unlocked(tmp_path / "run")

@@ -32,7 +32,7 @@ from heedful.inspection import intervene, observe, record
 from heedful.models import build
 from heedful.pretrained import load
 
-sys.path.append(str(Path(__file__).parents[1] / "checkpoints"))
+sys.path.append(str(Path(__file__).parents[1] / "pretrained"))
 from tiny_models import CASES, masks, our_output, reference, their_output
 
 GROUPS = {"encoder.": ("encoder_attentions", "attentions"), "decoder.": ("decoder_attentions", "attentions")}

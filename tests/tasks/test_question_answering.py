@@ -589,7 +589,7 @@ def test_a_question_that_is_too_long_is_cut_and_a_warning_says_so(caplog: pytest
     with caplog.at_level(logging.WARNING):
         (answer,) = task.answer(model, [(LONG + " ?", "Ann is in Rome .")])
     assert answer.output["answer"]
-    assert caplog.messages == ["1 of 1 questions cut to half of the 64 tokens of a window"]
+    assert caplog.messages == ["1 of 1 question cut to half of the 64 tokens of a window"]
 
 
 def test_no_answer_is_blank_nor_begins_so() -> None:

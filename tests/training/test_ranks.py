@@ -481,12 +481,12 @@ def test_a_first_that_is_slow_to_speak_is_heard(alone: Path, tmp_path: Path) -> 
     script = tmp_path / "slow.py"
     script.write_text(
         "import os, time\n"
-        "from heedful.cli import command, run\n"
-        "explain = run._explain\n"
+        "from heedful.cli import command, command_line\n"
+        "explain = command_line._explain\n"
         "def slowly(*given):\n"
         "    time.sleep(1.0 if os.environ['RANK'] == '0' else 0.0)\n"
         "    return explain(*given)\n"
-        "run._explain = slowly\n"
+        "command_line._explain = slowly\n"
         "command()\n",
         encoding="utf-8",
     )

@@ -64,7 +64,7 @@ class _Losses(Log):
         self.rates.append(line["lr"])
         self.losses.append(line["loss"])
         self._shown = line
-        if self._bar is None and line["step"] % SHOWN == 0:
+        if not self._bar.active and line["step"] % SHOWN == 0:
             self.note(f"step {line['step']} of {STEPS}  {describe(line)}")
         if min(self.losses[-AROUND:]) > APART * min(self.losses):
             raise _Apart
