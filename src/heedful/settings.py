@@ -1,4 +1,4 @@
-"""What a run can be told: one small dataclass a section, the same from the command line, a TOML file and Python.
+"""Run settings: one frozen dataclass a section, the same from the command line, a TOML file and Python.
 
 ``None`` means *auto*: command line over file over preset over what the data suggests (:func:`resolve`).
 This file knows no command line; flags, their help and a file's keys are read off these fields.

@@ -1,4 +1,4 @@
-"""What a model reads to fill in what is missing from texts."""
+"""Inputs of masked language models: texts with blanks to fill in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How vectors of texts learn: near to their pairs, far from all others; or as near as scores say.
+"""Contrastive losses of text vectors: in-batch negatives, and similarities as given scores.
 
 Shapes: B pairs of texts, C candidates, D width of a vector.
 """

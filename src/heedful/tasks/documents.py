@@ -1,4 +1,4 @@
-"""What the tasks of plain text do alike: documents held back, and joined to one stream of tokens."""
+"""Base of the tasks on plain text: documents held back for validation and joined to one stream of tokens."""
 
 from __future__ import annotations
 

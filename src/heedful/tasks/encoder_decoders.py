@@ -1,4 +1,4 @@
-"""What the tasks of encoder-decoders do alike: their vocabularies, how a model is made, its tensors, its loss."""
+"""Base task of encoder-decoders: vocabularies, model creation, batches, loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tasks of encoders do alike: how one learns, anew or from a model, how it is made, how much it reads."""
+"""Shared parts of the encoder tasks: suggested settings, model creation and fine-tuning, input lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both ways of hiding parts of a text do alike: its windows, whose each token is, the simple method."""
+"""Shared parts of masked language modelling and span corruption: windows, word boundaries, the baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is given of an example, piece by piece, and what it is to say at each: read off a batch."""
+"""Model inputs and targets of an example, token by token, read off a batch."""
 
 from __future__ import annotations
 

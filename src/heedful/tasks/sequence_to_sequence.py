@@ -1,4 +1,4 @@
-"""What the tasks of one text into another do alike: pairs of texts, a prefix, generated answers."""
+"""Base of translation and summarization: text pairs, a prefix, generated outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tasks do alike: a preset with a person's changes, what a model takes, rows of ids as a tensor."""
+"""Helpers of several tasks: presets with changed sizes, input lengths, rows of ids as a tensor."""
 
 from __future__ import annotations
 

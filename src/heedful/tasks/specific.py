@@ -1,4 +1,4 @@
-"""What a folder says of one task: T5 and BART as published say it in ``task_specific_params`` of ``config.json``."""
+"""``task_specific_params`` of a folder's ``config.json``, as T5 and BART are published with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task is: the seam between people's files and the model."""
+"""Base class of tasks: the seam between people's files and the model."""
 
 from __future__ import annotations
 

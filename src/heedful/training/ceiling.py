@@ -1,4 +1,4 @@
-"""How much of what a machine can compute a run computes: its products a second over those of bare matrices.
+"""Share of the machine's peak: the run's FLOP/s relative to those of bare matrix products.
 
 Model FLOPs utilisation (Chowdhery et al. 2022, section 4.1 and appendix B), with the machine's ceiling measured in
 place of its maker's figure. A multiply-add is 2 FLOPs.

@@ -1,4 +1,4 @@
-"""What a run goes by: asked for, told by a recipe, suggested by the task, settled by the machine."""
+"""Resolves the settings of a run: given, from a recipe, suggested by the task, limited by the machine."""
 
 from __future__ import annotations
 

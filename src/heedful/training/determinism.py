@@ -1,4 +1,4 @@
-"""The same bits each time, or an error that says what cannot give them."""
+"""Deterministic algorithms: the same bits each time, or an error that names what is not deterministic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one model learns on several processes: PyTorch's own engines, put around it from outside.
+"""Training on several processes: PyTorch's own engines (DDP, ``fully_shard``), put around the model from outside.
 
 Each takes its share of a step's micro-batches, and all end the step with the same gradient, that of one process:
 

@@ -1,4 +1,4 @@
-"""The gradient of one step: which of its micro-batches this rank passes through the model, and what comes of them."""
+"""Gradient of one step: this rank's micro-batches, their losses and norms."""
 
 from __future__ import annotations
 

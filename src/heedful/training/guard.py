@@ -1,4 +1,4 @@
-"""What guards a run against numbers that are none, and against steps that are far too long."""
+"""Detects NaN, infinity and gradient spikes."""
 
 from __future__ import annotations
 

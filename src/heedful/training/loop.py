@@ -1,4 +1,4 @@
-"""The one training loop: it takes functions, keeps one mapping of state, and knows no model and no task."""
+"""The training loop: it takes functions, keeps one mapping of state, and knows no model and no task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch that does not fit: passed in parts, or told in one line, with one that learns alike in half the room."""
+"""Handles out-of-memory: splits the batch, or suggests an equivalent smaller one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says of itself: lines for a person before and after, and the card of its folder."""
+"""Reports of a run: its lines before and after training, and the metadata of its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run is, and what the learning rate is there.
+"""Progress of a run and learning rate schedules.
 
 A schedule is a pure function ``(step, progress) -> factor`` of the peak learning rate. ``step`` counts from 1: the step
 about to be taken. ``progress``, from 0 to 1, is the share of the run done before it; ``None`` where the run has no

@@ -1,4 +1,4 @@
-"""What a model looks at in fixed inputs while it learns: their attention maps at each evaluation."""
+"""Attention maps of fixed inputs, recorded at each evaluation of a run."""
 
 from __future__ import annotations
 
