@@ -157,8 +157,8 @@ class Packed(Seen):
     """
 
     def mask(self, real: Tensor) -> Tensor:
-        """What is of the query's own text, (B, 1, T, S); padding, which nobody reads, attends to all. Where ``real``
-        (B, S) numbers nothing, all of it is of one text.
+        """Mask of the keys of the query's own text, (B, 1, T, S); padding, which nobody reads, attends to all. Without
+        text
         """
         own = self.real[:, None, :, None]  # type: ignore[index]  # it is there
         return padding_mask(real) & ((own == real[:, None, None, :]) | (own == 0) | (real.dtype == torch.bool))

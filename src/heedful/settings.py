@@ -33,7 +33,7 @@ def _option(help: str, default: Any = None, **bounds: float) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What every section does: refuse a wrong value when made, become a dictionary and come back from one."""
+    """Base of all sections: checks the values when made, and converts to and from a dictionary."""
 
     section: ClassVar[str] = ""  # the prefix of the section's flags and the name of its table in a file
 
@@ -131,7 +131,7 @@ def resolve(first: S, *others: S) -> S:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(Settings):
-    """How the files are read."""
+    """Reading of the files."""
 
     section: ClassVar[str] = "data"
 
@@ -153,7 +153,7 @@ class DataSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings(Settings):
-    """How the text is cut into tokens."""
+    """Tokenizer training."""
 
     section: ClassVar[str] = "tokenizer"
 
@@ -166,7 +166,7 @@ class TokenizerSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSettings(Settings):
-    """How images are made alike, and changed anew each time they are learned from."""
+    """Image sizes and augmentation."""
 
     section: ClassVar[str] = "image"
 
@@ -181,7 +181,7 @@ class ImageSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingSettings(Settings):
-    """What a model is to fill in."""
+    """Masking for fill-mask."""
 
     section: ClassVar[str] = "masking"
 
@@ -192,7 +192,7 @@ class MaskingSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolingSettings(Settings):
-    """How the vectors of tokens become one, and learn."""
+    """Pooling of token vectors, and their loss."""
 
     section: ClassVar[str] = "pooling"
 
@@ -232,7 +232,7 @@ REPORTS = ("tensorboard", "wandb", "trackio")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Settings):
-    """How the model is trained."""
+    """Training: optimiser, schedule, batches, evaluations, checkpoints."""
 
     section: ClassVar[str] = "training"
 
@@ -308,7 +308,7 @@ class AveragingSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TuningSettings(Settings):
-    """How a trained model is gone on from."""
+    """Fine-tuning settings."""
 
     section: ClassVar[str] = "tuning"
 
@@ -343,7 +343,7 @@ class LoraSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingSettings(Settings):
-    """How an answer is searched for; ``None`` leaves it to the model folder. Names and meanings as in transformers."""
+    """Decoding options; ``None`` leaves them to the model folder. Names and meanings as in transformers."""
 
     num_beams: int | None = _option("beams; 1 is greedy", least=1)
     length_penalty: float | None = _option("exponent of the length by which a beam's score is divided")
@@ -376,7 +376,7 @@ class DecodingSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweringSettings(Settings):
-    """What an answer is to hold; ``None`` leaves it to the task."""
+    """Options of predictions; ``None`` leaves them to the task."""
 
     logprobs: bool | None = _option("with --json: the log-probability of each generated token")
     prefix: str | None = _option("put before every source; by default as the model was trained")

@@ -124,7 +124,7 @@ class Block(nn.Module):
         return self.feed_forward_residual(x, real, self.feed_forward)
 
     def extra_repr(self) -> str:
-        """How the sublayers run, where not plainly called."""
+        """Implementation of the sublayers, where another than the default is set."""
         return "" if self.run is called else f"run={getattr(self.run, '__name__', self.run)}"
 
 

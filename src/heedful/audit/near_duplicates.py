@@ -119,7 +119,7 @@ def _texts(rows: Sequence[Row], columns: Mapping[str, Kind], asks: Collection[st
 
 
 class _Letters(dict[int, str | None]):
-    """What becomes of each character: signs, blanks and invisible ones go; each digit becomes 0, or stays."""
+    """Character table for comparison: drops signs, blanks and invisible characters; digits become 0, or stay."""
 
     def __init__(self, digits: bool) -> None:
         super().__init__()

@@ -65,8 +65,7 @@ def _section(name: str) -> int:
 
 
 def by_flags(text: str, tokens: Iterable[str]) -> str:
-    """What is said of the options of answers, by their names on the command line; a name that is a word, too, only
-    where it was given.
+    """Rewrites a message about decoding options with their command-line names; a name that is also a word only where
 
     >>> by_flags("num_beams=4 searches, but temperature samples", ["--temperature=0.5"])
     '--num-beams=4 searches, but --temperature samples'
@@ -108,7 +107,7 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
 
 
 def _heard(values: Mapping[str, Any], names: set[str], prefix: str = "") -> dict[str, Any]:
-    """What a command has an option for."""
+    """Returns the names of the options that a command has."""
     found = {
         name: _heard(value, names, f"{prefix}{name}.") if isinstance(value, Mapping) else value
         for name, value in values.items()
@@ -205,7 +204,7 @@ def check_file(name: str) -> None:
 
 
 def check_model(name: str) -> None:
-    """What lies there must be a model folder; a name of one or two words may also be a model of the Hub."""
+    """Raises unless the path is a model folder; a name of one or two words may also be a model of the Hub."""
     path = Path(name)
     if path.is_file():
         there = f"the folder it lies in, {path.parent}" if _holds_model(path.parent) else "the folder of a model"

@@ -117,12 +117,12 @@ class Profile:
 
     @property
     def is_number(self) -> bool:
-        """Whether the values are quantities."""
+        """True if the values are quantities."""
         return bool(self.numbers) and not (self.is_constant or self.is_id or self.is_label)
 
     @property
     def is_text(self) -> bool:
-        """Whether most values are of several words, or of several letters of a script that puts no spaces."""
+        """True if most values are of several words, or of several letters of a script that puts no spaces."""
         told = self.texts
         if self.is_constant or self.is_id or len(told) < len(self.values):
             return False
@@ -134,13 +134,13 @@ class Profile:
 
     @property
     def is_words(self) -> bool:
-        """Whether the values are words at least: no numbers, ids, or one value alone."""
+        """True if the values are words at least: no numbers, ids, or one value alone."""
         told = self.texts
         return bool(told) and len(told) == len(self.values) and not (self.numbers or self.is_constant or self.is_id)
 
     @property
     def is_image(self) -> bool:
-        """Whether the values are images, or paths of image files."""
+        """True if the values are images, or paths of image files."""
         return bool(self.values) and all(
             isinstance(value, bytes | dict) or (isinstance(value, str) and value.strip().lower().endswith(PICTURES))
             for value in self.values
@@ -293,7 +293,8 @@ def _stands_in(answers: Sequence[Any], contexts: Sequence[Any]) -> bool:
 
 
 def heads(first: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether a first row of cells is likely a header, though without any name that is wanted: all of several cells are
+    """Returns True if a first row of cells is likely a header, though without any name that is wanted: all of several
+    cells are
     such as columns are called by, each another; or each is one word without a digit, one of them nearly a name that is
     wanted.
 

@@ -131,7 +131,7 @@ def _texts(
 
 
 def _name(rows: Rows, path: str, column: str, names: Sequence[str] | None, remembered: Mapping[str, str] | None) -> str:
-    """What a table calls the column of documents; `rows` are told."""
+    """Returns the table's name for the column of documents; `rows` are told."""
     if names:
         return names[0]
     table = Table(path, {column: "document"}, None, remembered=remembered or {})

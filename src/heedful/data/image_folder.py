@@ -32,7 +32,7 @@ def parts(folder: str) -> dict[str, str]:
 
 
 def use_of(parts: Sequence[str], split: str, source: str) -> str:
-    """How to use the data set ``source`` of ``parts``, none of which is the ``split`` that is wanted."""
+    """Returns a hint on how to use the data set ``source`` of ``parts``, none of which is the wanted ``split``."""
     if split == "train":
         return f" alone: train on others, and score with heedful evaluate MODEL --data {source} --split {parts[-1]}"
     return f" alone: --split {parts[0]}" if split == "test" and len(parts) == 1 else ""
@@ -90,7 +90,7 @@ def _images(folder: str) -> Iterator[str]:
 
 
 def _is_image(path: str) -> bool:
-    """Whether a file of a folder is an image by its name, and no pipe, socket, device or link to nowhere."""
+    """Returns True if a file of a folder is an image by its name, and no pipe, socket, device or link to nowhere."""
     return path.lower().endswith(EXTENSIONS) and os.path.isfile(path)
 
 

@@ -234,7 +234,7 @@ def _table_rows(
 
 
 def picture(cell: Any, path: str, line: int) -> Picture:
-    """What a cell holds in this line of the table ``path``: an image, or the path of one from the table's folder."""
+    """Returns the image of a cell in this line of the table ``path``: an image, or the path of one from its folder."""
     place = f"{shown(path)}:{line}"
     if isinstance(cell, dict):  # as the Hub stores them: {"bytes", "path"}, one of which may be null
         cell = cell.get("bytes") or cell.get("path")

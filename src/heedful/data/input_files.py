@@ -130,7 +130,7 @@ def _chosen(
 
 
 def _is_recognised(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> bool:
-    """Whether a file whose extension no table has is one: columns are named, or it is a JSON array of objects."""
+    """Returns True if a file of another extension is a table: columns are given, or it is a JSON array of objects."""
     if source == STDIN or extension(source) in TAGGED or os.path.isdir(source):
         return False
     if extension(source) == ".json":
@@ -183,7 +183,7 @@ def _table(
 
 
 def _also(path: str, columns: Mapping[str, Kind]) -> list[str] | None:
-    """What the first record calls the only column, where that may have several names."""
+    """Returns the name that the first record uses for the only column, where that may have several names."""
     (column, kind), *more = columns.items()
     if more or kind not in LISTED or extension(path) not in RECORDS:
         return None

@@ -24,7 +24,7 @@ GREY = ("1", "L", "LA", "I", "F")  # Pillow's modes of one channel; those of 16 
 
 
 class Head(NamedTuple):
-    """What is known of an image without decoding it."""
+    """Properties of an image that are known without decoding it."""
 
     size: tuple[int, int]  # (width, height), upright
     colour: bool
@@ -127,7 +127,7 @@ class Picture:
         raise HeedfulError(f"{channels} channels cannot be had of an image; give 1 (grey), 3 (colour) or None")
 
     def digest_bytes(self) -> bytes:
-        """What makes this image itself, for fingerprints: the bytes as stored, or the array's shape and values."""
+        """Returns the bytes that identify the image, for fingerprints: as stored, or the array's shape and values."""
         if isinstance(self.source, str):
             with opened(self.source, pipes=False) as stream:
                 return stream.read()

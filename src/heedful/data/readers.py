@@ -249,7 +249,7 @@ def _parallel(
 
 
 def _files_in(folder: str, split: str | None, most: int) -> str:
-    """How to use the files of a folder, by the parts of a data set that their names tell; "" where they tell none."""
+    """Returns a hint on how to use the files of a folder, by the splits in their names; "" without any."""
     found: dict[str, list[str]] = {}
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         words = re.split(r"[^a-z]+", entry.name.lower())

@@ -86,7 +86,7 @@ def parquet_file(path: str, source: str | io.BytesIO) -> Iterator[Any]:
 
 
 def together(metadata: Any) -> int:
-    """How many rows of a Parquet file are decoded at a time."""
+    """Returns the number of rows of a Parquet file to decode at a time."""
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return int(min(MOST, max(1, DECODED * metadata.num_rows // max(1, size))))
 

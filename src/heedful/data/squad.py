@@ -298,7 +298,9 @@ def _with(found: _Placed, *keys: str, path: str, line: int, shape: str) -> _Plac
 
 
 def _parsed(path: str) -> Any:
-    """What a JSON file holds, its objects `_Placed`: the line of an object is that of the first of its `KEYS`."""
+    """Returns the content of a JSON file, its objects `_Placed`: the line of an object is that of the first of its
+    `KEYS`.
+    """
     text = whole_text(path)
     ends = [match.start() for match in re.finditer("\n", text)]
     # In a string a quote is escaped: what looks like such a key is one. They come in the order of their objects' ends,

@@ -80,7 +80,7 @@ class Table:
         rows.notes.extend(note for note in self.notes if note not in rows.notes)
 
     def _wanted(self) -> list[str]:
-        """What is read of a file that has its columns apart."""
+        """Returns the columns to read from a file that stores its columns apart."""
         if self.names is None and self.remembered:
             return []
         return [*(self.names or self.columns)]
@@ -182,7 +182,7 @@ class Table:
             yield number, values
 
     def _is_called(self, first: list[str]) -> bool:
-        """Whether a first row holds the name of every column that is needed."""
+        """Returns True if a first row holds the name of every column that is needed."""
         there = {*first, *(cell.strip() for cell in first)}
         self._choose(there)
         return all(name in there for name in self.found)
@@ -190,7 +190,8 @@ class Table:
     def _places(
         self, first: list[str], line: int, headless: bool, others: Sequence[list[str]]
     ) -> tuple[bool, list[int]]:
-        """Whether the first row is a header, and the place of each column that is taken; `others` are rows after it,
+        """Returns True if the first row is a header, and the place of each column that is taken; `others` are rows
+        after it,
         where they matter.
         """
         cells = [cell.strip() for cell in first]
@@ -236,7 +237,8 @@ class Table:
         return True
 
     def _stand_in_order(self, rows: Sequence[list[str]]) -> bool:
-        """Whether the columns of a table without a header are the wanted ones in their order: texts alone, as many as
+        """Returns True if the columns of a table without a header are the wanted ones in their order: texts alone, as
+        many as
         are wanted, or of more columns the first, where it is text.
         """
         if {"label", "number", "image", "answers"} & {self.columns[column] for column in self.taken}:

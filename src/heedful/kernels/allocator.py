@@ -85,7 +85,7 @@ class Spare:
 
 
 class Kept(ctypes.Structure):
-    """What glibc's mallinfo2 tells; ``fordblks`` are the bytes that are free."""
+    """The fields of glibc's mallinfo2; ``fordblks`` are the free bytes."""
 
     NAMES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
     _fields_ = tuple((name, ctypes.c_size_t) for name in NAMES)

@@ -25,7 +25,7 @@ KEYS = 1024  # up to which the weights are kept for the backward pass; they grow
 
 
 class Part(NamedTuple):
-    """What of a batch is computed at a time."""
+    """Block of a batch that is computed at a time."""
 
     rows: slice
     queries: slice
@@ -61,14 +61,14 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 def softmax_backward(d: Tensor, weights: Tensor) -> Tensor:
-    """What is before the softmax that made ``weights``, of what is behind it; in float32 where rows are that short."""
+    """Returns the gradient before the softmax that gave ``weights`` from the one after it; float32 for short rows."""
     wide = torch.float32 if weights.dtype is torch.bfloat16 and weights.size(-1) < VECTOR else weights.dtype
     made: Tensor = torch.ops.aten._softmax_backward_data(d.to(wide), weights.to(wide), -1, wide)
     return made.to(weights.dtype)
 
 
 class Made(NamedTuple):
-    """What the way back of an attention in blocks needs besides q, k and v."""
+    """Tensors that the backward pass of blocked attention needs besides q, k and v."""
 
     empty: Tensor | None  # queries that may attend to nothing
     weights: list[Tensor]  # of each block; those that were dropped have their sign turned
@@ -177,8 +177,7 @@ class BlockedAttention(torch.autograd.Function):
 
 
 def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """What ``fused_attention`` computes, faster on a CPU where weights are dropped or a gradient is wanted in
-    bfloat16.
+    """Computes ``fused_attention`` in blocks: faster on a CPU with dropout, or where a gradient is wanted in bfloat16.
 
     >>> q, k, v = torch.randn(3, 1, 2, 5, 8, requires_grad=True)
     >>> torch.allclose(blocked_attention(q, k, v, "causal", 1.0), fused_attention(q, k, v, "causal", 1.0), atol=1e-6)
@@ -205,7 +204,7 @@ def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float,
 
 
 def added_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """What is added to scores (B, H, T, S): 0 and −∞ of a mask of booleans, a bias as it is."""
+    """Returns the term added to scores (B, H, T, S): 0 and −∞ for a boolean mask, a bias as it is."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:

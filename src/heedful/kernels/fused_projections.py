@@ -17,7 +17,7 @@ Pack = Callable[[Tensor, Tensor | None], nn.Module]
 
 
 class FusedAttention(Attention):
-    """What ``own`` computes from ``x`` alone, with the three projections laid above each other: (q, k, v) = [W] x.
+    """Self-attention ``own`` with its three projections in one product: (q, k, v) = [W] x.
 
     ``pack`` makes a linear map of a weight and a bias. One reading of ``x``, one product instead of three.
 

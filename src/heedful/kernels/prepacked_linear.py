@@ -258,7 +258,7 @@ def pointwise(rows: Tensor, weight: Tensor, bias: Tensor | None, attribute: str 
 
 @cache
 def intel() -> bool:
-    """Whether this is an Intel processor with MKL, which gives its makers' processors its best kernels alone."""
+    """Returns True if this is an Intel processor with MKL, which keeps its best kernels for them."""
     try:
         told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -267,12 +267,13 @@ def intel() -> bool:
 
 
 def best_by_mkl(rows: int) -> bool:
-    """Whether MKL multiplies so many rows of float32 by unpacked weights faster than oneDNN by packed ones."""
+    """Returns True if MKL multiplies so many rows of float32 by unpacked weights faster than oneDNN by packed ones."""
     return rows < FEW if intel() else rows == 1 and torch.backends.mkl.is_available()
 
 
 def best_by_onednn() -> bool:
-    """Whether oneDNN multiplies many rows of float32 by unpacked weights faster than MKL: on others' processors than
+    """Returns True if oneDNN multiplies many rows of float32 by unpacked weights faster than MKL: on others' processors
+    than
     Intel's with AVX-512, of which MKL makes no use there.
     """
     narrow = torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2"
@@ -280,7 +281,7 @@ def best_by_onednn() -> bool:
 
 
 def made_for_rows() -> bool:
-    """Whether kernels made for the number of rows multiply what learns on a CPU: oneDNN's are, MKL's are not."""
+    """True if training products on a CPU use kernels made for the number of rows: oneDNN's are, MKL's are not."""
     return best_by_onednn() or (torch.is_autocast_enabled("cpu") and onednn(torch.get_autocast_dtype("cpu")))
 
 
@@ -321,7 +322,7 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def onednn(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies numbers of this type on this CPU."""
+    """Returns True if oneDNN multiplies numbers of this type on this CPU."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     supported: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
@@ -329,7 +330,7 @@ def onednn(dtype: torch.dtype) -> bool:
 
 
 def emulated(device: torch.device) -> bool:
-    """Whether a device computes products of bfloat16 in some other way, for want of instructions."""
+    """Returns True if a device computes products of bfloat16 in some other way, for want of instructions."""
     if device.type == "cuda":
         return not torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and not onednn(torch.bfloat16)

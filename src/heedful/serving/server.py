@@ -90,7 +90,8 @@ class _Answer(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _is_plain(self) -> bool:
-        """Whether a request is one that all servers on its way read alike (RFC 9112, sections 3.2 and 6): it names a
+        """Returns True if a request is one that all servers on its way read alike (RFC 9112, sections 3.2 and 6): it
+        names a
         path of this server, has one Host and no body, and its headers are well-formed.
         """
         body = self.headers.get("Content-Length", "0").strip() != "0" or "Transfer-Encoding" in self.headers

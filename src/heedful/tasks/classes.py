@@ -34,7 +34,7 @@ def labels_of(row: Row) -> tuple[str, ...]:
 
 
 def several(rows: Sequence[Row]) -> bool:
-    """Whether rows may have several labels, or none."""
+    """Returns True if rows may have several labels, or none."""
     return not isinstance(rows[0].values["label"], str)
 
 
@@ -64,7 +64,7 @@ def numbers_of(row: Row, labels: Sequence[str]) -> tuple[int, ...]:
 
 
 def _texts_for_labels(labels: Sequence[str]) -> str | None:
-    """What to do where labels that were learned were likely texts, as they are where columns are exchanged."""
+    """Returns a hint if the training labels look like texts, as they do where columns are exchanged."""
     if len(labels) <= MOST or no_names(labels) != "text":
         return None
     return (

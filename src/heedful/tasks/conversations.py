@@ -29,7 +29,7 @@ class Talk(NamedTuple):
 
 
 def are_talks(rows: Sequence[Row]) -> bool:
-    """Whether rows hold instructions, not documents; both is an error."""
+    """Returns True if rows hold instructions, not documents; both is an error."""
     talks = ["text" not in row.values for row in rows]
     if any(talks) and not all(talks):
         odd = rows[talks.index(not talks[0])]

@@ -62,7 +62,7 @@ def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
 
 
 def _few(rows: Rows) -> int:
-    """How many of the last rows hold about 4 MiB; at least one."""
+    """Returns the number of last rows that hold about 4 MiB; at least one."""
     left, count = PIECES * lazy_texts.PIECE, 0
     while count < len(rows) and (2 * left > size(rows[-1 - count]) or not count):
         left -= size(rows[-1 - count])
@@ -71,7 +71,7 @@ def _few(rows: Rows) -> int:
 
 
 def joined(tokenizer: Tokenizer, rows: Sequence[Row], begins: Sequence[int], closes: Sequence[int]) -> np.ndarray:
-    """What begins a document, its ids and what closes it, for each."""
+    """Yields for each document its begin token, its ids and its end token."""
     return located(tokenizer, rows, begins, closes)[0]
 
 

@@ -357,7 +357,7 @@ class ImageClassification(Task):
 
 
 def mirrored(options: Mapping[str, Any]) -> bool:
-    """Whether mirror images are asked too."""
+    """Returns True if mirror images are asked too."""
     if not isinstance(asked := options.get("mirror") or False, bool):
         raise HeedfulError(f"mirror is {asked!r}; give True or False")
     return asked

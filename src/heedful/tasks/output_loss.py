@@ -172,7 +172,7 @@ def output_loss(
 
 
 def _plain(head: Any) -> bool:
-    """Whether it is a head over a vocabulary as it was made."""
+    """Returns True if it is a head over a vocabulary as it was made."""
     if type(head) not in (LanguageModel, MaskedLanguageModel) or type(head.output) is not Linear or watched(head):
         return False
     return slot_of(head.output) is not None

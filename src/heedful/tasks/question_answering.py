@@ -294,7 +294,7 @@ class QuestionAnswering(Task):
         align_to_words: bool | None = None,
         k: int = 1,
     ) -> list[Found]:
-        """What the windows of each of so many rows say."""
+        """Returns the predictions of the windows of each of so many rows."""
         found = [Found() for _ in range(rows)]
         longest, aligned = (
             max_answer_length or ANSWER,
@@ -449,7 +449,7 @@ class QuestionAnswering(Task):
 
 
 def _at_borders(rows: Sequence[Row]) -> bool:
-    """Whether nearly all of the answers of some rows begin and end at word borders."""
+    """Returns True if nearly all of the answers of some rows begin and end at word borders."""
     answers = [(row.values["context"], span) for row in rows for span in row.values["answers"]]
     inside = sum(
         not (is_word_border(text, span.start) and is_word_border(text, span.start + len(span.text)))

@@ -68,7 +68,7 @@ def groups_of(rows: Iterable[Row]) -> list[str]:
 
 
 def search(vectors: Any, places: NDArray[np.int64], temperature: float) -> tuple[ranking.Found, NDArray[np.int64]]:
-    """How each row's text finds its pair among all pairs and negatives, and the number of the nearest of these.
+    """Ranks each row's pair among all pairs and negatives, and returns the number of the nearest of these.
 
     Args:
         vectors: (texts, D) of length 1, an array or sparse.

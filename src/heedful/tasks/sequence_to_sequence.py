@@ -124,11 +124,11 @@ class SequenceToSequence(EncoderDecoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def asked(self, row: Row) -> str:
-        """What the model is asked with for a row, without the prefix."""
+        """Returns the input text of a row, without the prefix."""
         return str(row.values[next(iter(self.columns))])
 
     def wanted(self, row: Row) -> str:
-        """What it should answer."""
+        """Returns the target text of a row."""
         return str(row.values[list(self.columns)[1]])
 
     def posed(self, row: Row) -> tuple[str, str]:
@@ -184,7 +184,7 @@ class SequenceToSequence(EncoderDecoderTask):
     def answered(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
     ) -> list[str]:
-        """What the model says to the first ``most`` rows; with ``most`` no longer than their targets by far."""
+        """Returns the model's outputs for the first ``most`` rows, at most about as long as their targets."""
         if most is not None and "max_length" not in options:  # a fresh model would babble on
             longest = max(len(target) for _, target in examples) - 1
             least = int(model.generation.get("min_new_tokens") or 0)

@@ -19,12 +19,12 @@ BY_CONTENT = "content"  # in heedful.json, under data.same
 
 
 def remembered_by(model: str | None) -> dict[str, str]:
-    """What the training data of a model called the task's columns; {} where its folder does not say."""
+    """Returns the column names of the training data; {} where the folder does not hold them."""
     return columns_of(read_card(model)) if model is not None and Path(model).is_dir() else {}
 
 
 def columns_of(card: Mapping[str, Any]) -> dict[str, str]:
-    """What the training data called the task's columns, as ``heedful.json`` tells it."""
+    """Returns the column names of the training data from ``heedful.json``."""
     data = card.get("data")
     found = data.get("columns") if isinstance(data, Mapping) else None
     if not isinstance(found, Mapping):
@@ -68,7 +68,7 @@ def divided(kind: type[Task], settings: RunSettings, settled: bool = False, same
 
 
 def prefix_of(card: Mapping[str, Any]) -> str | None:
-    """What is taken off every word of the data, as ``heedful.json`` tells it."""
+    """Returns the prefix that is stripped from every word of the data, from ``heedful.json``."""
     settings = card.get("settings")
     data = settings.get("data") if isinstance(settings, Mapping) else None
     prefix = data.get("strip_prefix") if isinstance(data, Mapping) else None

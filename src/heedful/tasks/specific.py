@@ -25,7 +25,7 @@ def specific(folder: Path, task: str) -> dict[str, Any]:
 
 
 def summarizes(folder: Path) -> bool:
-    """Whether a published folder speaks of summaries and of no other task (BART's summarizers)."""
+    """Returns True if a published folder speaks of summaries and of no other task (BART's summarizers)."""
     return {name.partition("_")[0] for name in _entries(folder)} == {"summarization"}
 
 

@@ -41,7 +41,7 @@ SQUARE = 512  # of longer examples a batch holds fewer than its tokens allow: th
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model makes of an input, and how sure it is."""
+    """Prediction for one input, with its score."""
 
     input: Any
     output: Any
@@ -68,7 +68,7 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """How good the model is on some rows: plain numbers, texts, lists and mappings."""
+    """Evaluation of the model on some rows: plain numbers, texts, lists and mappings."""
 
     metrics: dict[str, Any]  # by the field's names; percentages from 0 to 100, "loss" the mean over predictions in nats
     details: dict[str, Any] = field(default_factory=dict)  # "by_format", "by_class", "confusion", "mistakes", ...
@@ -84,7 +84,7 @@ SAMPLES, LINE = 3, 200  # of a validation: rows whose answers the log keeps, and
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a simple method does on the same rows."""
+    """Evaluation of a simple method on the same rows."""
 
     name: str  # for people: "TF-IDF and logistic regression"
     metrics: dict[str, float]  # by the names that ``Measured.metrics`` has
@@ -162,7 +162,7 @@ class Task(ABC):
         """Write what ``load`` reads."""
 
     def facts(self) -> dict[str, Any]:
-        """What ``heedful.json`` is to say besides, where ``load`` reads it (``read_card``). By default nothing."""
+        """Returns further entries of ``heedful.json``, for ``load`` (``read_card``). By default nothing."""
         return {}
 
     @abstractmethod
@@ -203,7 +203,7 @@ class Task(ABC):
 
     @abstractmethod
     def count(self, batch: Batch) -> int:
-        """How many predictions a batch holds."""
+        """Returns the number of predictions in a batch."""
 
     @abstractmethod
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
@@ -215,7 +215,7 @@ class Task(ABC):
     def measure(
         self, model: Model, examples: Sequence[Any], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """How good the model is on ``examples``, made of ``rows``; ``"loss"`` is over all of them.
+        """Evaluates the model on ``examples``, made of ``rows``; ``"loss"`` is over all of them.
 
         Args:
             model: the model, in evaluation mode.
@@ -226,7 +226,7 @@ class Task(ABC):
         """
 
     def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
-        """What the model says to the first of ``rows``, after ``measured``: by default what was measured."""
+        """Returns the model's outputs for the first of ``rows``, after ``measured``: by default those measured."""
         told = []
         for row, output in zip(rows[:SAMPLES], measured.outputs[:SAMPLES], strict=False):  # not all keep their outputs
             asked, expected = self.posed(row)
@@ -257,14 +257,14 @@ class Task(ABC):
 
     @abstractmethod
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
-        """What the model makes of each input, in order; ``options`` are among those named in ``cls.options``."""
+        """Predicts the output of each input, in order; ``options`` are among those named in ``cls.options``."""
 
     def expected(self, row: Row) -> Any:
-        """What a right answer's output would hold, where no column of the row says it so; None by default."""
+        """Returns the expected output where no column of the row holds it; None by default."""
         return None
 
     def posed(self, row: Row) -> tuple[Any, Any]:
-        """What the model is asked with for a row, and what is expected: values, of several columns a list of them."""
+        """Returns the input and the expected output of a row: values, of several columns a list of them."""
         values = {name: row.values[name] for name in self.columns if name in row.values}
         wanted = [name for name in values if self.columns[name] in ANSWERS] or list(values)[1:2]
         plain = {name: value.name if isinstance(value, Picture) else value for name, value in values.items()}

@@ -345,7 +345,7 @@ class TextClassification(Task):
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """What each example adds to the objective, (B,)."""
+        """Returns the loss of each example, (B,)."""
         if self.multi_label:
             return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
         return F.cross_entropy(logits, labels, reduction="none")
@@ -357,7 +357,7 @@ class TextClassification(Task):
         return logits.sigmoid() if self.multi_label else logits.softmax(1)
 
     def _said(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """What is said (B, labels), True for each label of the answer, and the probability (B,) of exactly that."""
+        """Returns the predicted labels (B, labels), True for each, and the probability (B,) of exactly that set."""
         p = self._probabilities(logits)
         if self.multi_label:
             said = p >= SURE
@@ -466,6 +466,6 @@ class TextClassification(Task):
 
 
 def columns_of(rows: Sequence[Row], kind: Kind = "label") -> dict[str, Kind]:
-    """What the rows have, and so what the model is to be asked with."""
+    """Returns the columns of the rows, which are those of the model's inputs."""
     pair: dict[str, Kind] = {"text_pair": "text"} if "text_pair" in rows[0].values else {}
     return {"text": "text", **pair, "label": kind}

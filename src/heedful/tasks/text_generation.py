@@ -480,7 +480,7 @@ class TextGeneration(Task):
         return min((length for length in lengths if length), default=max(batch_tokens or 0, EVALUATED))
 
     def _plan(self, model: Model, method: Method, most: int) -> dict[str, Any]:
-        """How much is read at a time, and the folder's ways of generating."""
+        """Returns the number of rows read at a time, and the folder's generation settings."""
         defaults = dict(model.generation)
         if not method.needs_whole_text:
             return {"context": most, "defaults": defaults, "tokenizer": self.tokenizer}
@@ -522,7 +522,7 @@ def _letters(rows: Sequence[Row]) -> set[str]:
 
 
 def _separated(rows: Sequence[Row], settings: RunSettings) -> bool:
-    """Whether documents are to be told apart; asked of what has nothing to tell apart is an error."""
+    """Returns True if documents are to be told apart; asked of what has nothing to tell apart is an error."""
     if not settings.data.separate:
         return False
     if are_talks(rows):

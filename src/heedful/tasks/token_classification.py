@@ -48,7 +48,7 @@ class Example(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What is said of the words of a text."""
+    """Predicted labels of the words of a text."""
 
     labels: np.ndarray  # (words,) the place of the label
     p: np.ndarray  # (words,) its probability
@@ -259,7 +259,7 @@ class TokenClassification(Task):
 
     @torch.no_grad()
     def _say(self, model: Model, examples: Sequence[Example], sizes: Sequence[int], tokens: int | None) -> list[Said]:
-        """What is said of the words of each text, of which there are ``sizes``."""
+        """Predicts the labels of the words of each text; there are ``sizes`` words."""
         said = [Said(np.zeros(size, np.int32), *np.zeros((2, size), np.float32)) for size in sizes]
 
         def read(batch: Batch) -> tuple[np.ndarray, ...]:

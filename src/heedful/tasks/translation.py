@@ -144,7 +144,7 @@ class Translation(SequenceToSequence):
 
     @property
     def folds(self) -> bool:
-        """Whether it is scored in lower case: it was asked to be, or the model writes nothing else."""
+        """True if it is scored in lower case: it was asked to be, or the model writes nothing else."""
         return self.lowercase or self.target.lowercase
 
     def _read(self, texts: Sequence[str], places: Sequence[int], held: int) -> list[list[int]]:

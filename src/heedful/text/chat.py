@@ -39,7 +39,7 @@ DEFAULT = (
 
 
 def is_conversation(one: Any) -> bool:
-    """Whether this is a list of messages, ``{"role": ..., "content": ...}`` each.
+    """Returns True if this is a list of messages, ``{"role": ..., "content": ...}`` each.
 
     >>> is_conversation([{"role": "user", "content": "Hello"}]), is_conversation(["Hello"])
     (True, False)
@@ -275,7 +275,7 @@ class _TooMuch(Exception):
 
 
 class _Work:
-    """What a template has done since it began: a turn of a loop or a call counts 1,000, a character 1."""
+    """Work of a template since it began: a loop iteration or a call counts 1,000, a character 1."""
 
     def __init__(self) -> None:
         self.done = 0

@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """What one file says; ``charsmap`` is its normaliser, compiled; ``prefix``: a space is put before a text."""
+    """Content of one file; ``charsmap`` is its compiled normaliser; ``prefix``: a space is put before a text."""
 
     pieces: list[Piece]
     algorithm: str

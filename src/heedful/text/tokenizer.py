@@ -345,7 +345,7 @@ class Tokenizer:
 
     @property
     def by_words(self) -> bool:
-        """Whether the tokens say which of them go on with a word, rather than where spaces stand (BERT's ``##``)."""
+        """True if the tokens say which of them go on with a word, rather than where spaces stand (BERT's ``##``)."""
         return "WordPiece" in self._decoders
 
     @cached_property

@@ -19,7 +19,7 @@ ENDLESS = 10**9  # a `model_max_length` beyond it says that there is no limit
 
 @dataclass(frozen=True)
 class Facts:
-    """What a folder's files say.
+    """Tokenizer settings from a folder's files.
 
     - ``config``: ``tokenizer_config.json`` with the special names of ``special_tokens_map.json``; none is ``None``
     - ``told``: the word that decides the family (a tokenizer's class, else a model's type), or None

@@ -56,7 +56,7 @@ class Average(ABC):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has seen, for :meth:`load_state_dict`."""
+        """Returns the state for :meth:`load_state_dict`."""
         return {"kind": self.kind, "updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

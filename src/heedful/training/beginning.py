@@ -30,7 +30,7 @@ ANEW = "overwrite = true\n"  # at the head of run.toml.part: whatever else is in
 
 
 def taken_up(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = True) -> RunSettings:
-    """What ``--resume`` is to go by: the settings asked for, then those that the run in ``--out`` was begun with.
+    """Returns the settings for ``--resume``: those given, then those that the run in ``--out`` began with.
 
     A run that was cut off before it had begun starts from the beginning, with its own settings and seed, and so does
     one of which nothing is there at all: then ``resume`` is off in what is returned, and ``say`` is told. With
@@ -142,7 +142,7 @@ def _equal(one: Path, other: Path) -> bool:
 
 
 def left(folder: Path) -> list[Path]:
-    """What was being written in ``folder`` when a run was killed."""
+    """Returns the files in ``folder`` that were being written when a run was killed."""
     return sorted(path for path in folder.iterdir() if TEMPORARY.fullmatch(path.name))
 
 

@@ -62,7 +62,7 @@ class Ceiling:
             self._work += sum(map(self.flops, batches))
 
     def share(self, seconds: float) -> float | None:
-        """What the steps since the last call computed in these ``seconds``, of what they could; None: not known yet."""
+        """Returns the share of the peak that the last steps reached in ``seconds``; None: not known yet."""
         work, self._work = self._work, 0.0
         if self._began is None:
             self._began = time.monotonic()
@@ -213,7 +213,7 @@ def _maps(part: nn.Module) -> float:
 
 
 def _lengths(ids: Tensor, mask: Tensor | None) -> Tensor:
-    """How many tokens each text has; of several texts packed in a row the mask holds their numbers, 0 is padding."""
+    """Returns the number of tokens of each text; in packed rows the mask holds the texts' numbers, 0 is padding."""
     if mask is None:
         return torch.full((len(ids),), float(ids.size(1)))
     if mask.dtype == torch.bool:
@@ -224,7 +224,7 @@ def _lengths(ids: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _learned(labels: Tensor) -> Tensor:
-    """How many tokens each row has up to the last that is learned: what comes behind is padding."""
+    """Returns the number of tokens of each row up to its last label: what follows is padding."""
     there = labels != IGNORED
     places = torch.arange(1, labels.size(1) + 1)
     return (there * places).amax(1).double()

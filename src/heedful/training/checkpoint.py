@@ -83,7 +83,7 @@ class Checkpoints:
         return self._step
 
     def _joined(self) -> BaseException | None:
-        """What went wrong since the last time, when nothing is being written any more."""
+        """Raises the error of the last write, once nothing is being written any more."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -91,7 +91,7 @@ class Checkpoints:
         return failed
 
     def _copied(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What is written of ``state`` later, whatever happens to it."""
+        """Copies the parts of ``state`` that are written later."""
         copy: Mapping[str, Any] = copied(state)
         return copy
 
@@ -229,7 +229,7 @@ def _seal(file: BinaryIO) -> None:
 
 
 def _sealed(file: BinaryIO) -> bool:
-    """Whether ``file`` holds what was sealed, to the last bit."""
+    """Returns True if ``file`` holds what was sealed, to the last bit."""
     content = file.seek(0, os.SEEK_END) - LENGTH.size - DIGEST
     return content > 0 and LENGTH.pack(DIGEST) + _digest(file, content) == file.read()
 
@@ -346,7 +346,7 @@ class Interrupts:
 
     @property
     def received(self) -> int:
-        """How many have come."""
+        """Number of received signals."""
         return len(self._received)
 
     def check(self) -> None:
@@ -365,5 +365,5 @@ class Interrupts:
             self._at_once = False
 
     def error(self) -> BaseException:
-        """What goes on to the caller: as if nothing had caught the signal, but with Python's own cleaning up."""
+        """The error for the caller: as if nothing had caught the signal, but with Python's own cleaning up."""
         return SystemExit(128 + signal.SIGTERM) if signal.SIGTERM in self._received else KeyboardInterrupt()

@@ -60,7 +60,7 @@ def check_same(settings: RunSettings, begun: RunSettings) -> None:
 
 
 def changed(settings: RunSettings, begun: RunSettings) -> list[str]:
-    """What a run that is resumed is told otherwise than before, a line each."""
+    """Returns the settings in which a resumed run differs from before, a line each."""
     its, told = _given(begun), _given(settings).items()
     return [
         f"{_flag(name)} is {_shown(value)} from now on; it was {_shown(its.get(name))}"
@@ -74,7 +74,7 @@ def _shown(value: Any) -> str:
 
 
 def asked_for(kind: type[Task], settings: RunSettings) -> RunSettings:
-    """What was asked for with what its recipe says; refuses what would have no effect."""
+    """Merges the given settings with their recipe; refuses settings without effect."""
     given = _given(settings)
     idle = [_flag(name) for name in given if {name, name.partition(".")[0]} & (SOME - kind.uses)]
     if idle:
@@ -186,7 +186,7 @@ def _one_average(settings: RunSettings) -> None:
 
 
 def _given(settings: RunSettings) -> dict[str, Any]:
-    """What the sections were told, by key: "model.dim", ..."""
+    """Returns the settings given in the sections, by key: "model.dim", ..."""
     return {
         key(type(section), name): value
         for section in vars(settings).values()

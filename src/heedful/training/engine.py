@@ -37,7 +37,7 @@ class Alone:
 
     @property
     def writes(self) -> bool:
-        """Whether this rank has to write something of a checkpoint."""
+        """True if this rank has to write something of a checkpoint."""
         return self.needs_all or self.ranks.first
 
     def learner(self, model: nn.Module, objective: Objective) -> Objective:
@@ -63,7 +63,7 @@ class Alone:
         return nullcontext(model if self.ranks.first else None)
 
     def state(self, model: nn.Module, optimiser: Any) -> dict[str, Any]:
-        """What a checkpoint is to hold of both: all but frozen parameters, which are as they came."""
+        """Returns the checkpoint's part of both: all but frozen parameters, which are as they were loaded."""
         frozen = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
         weights = {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
         return {"model": weights, "optimiser": optimiser.state_dict()}

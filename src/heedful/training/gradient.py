@@ -21,7 +21,7 @@ Batch = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Passes:
-    """What this rank passes through the model in a step."""
+    """Micro-batches that this rank passes through the model in a step."""
 
     step: int  # steps before it
     numbered: list[tuple[int, Batch]]  # micro-batches, each with its number in the step
@@ -125,9 +125,7 @@ class Gradient:
 
 
 def draws_from(seed: int, device: torch.device) -> None:
-    """What is drawn at random on the CPU and on ``device``, current or not, follows from ``seed``. There alone, for
-    ``torch.manual_seed`` is slow.
-    """
+    """Seeds the generators of the CPU and of ``device`` with ``seed`` alone; ``torch.manual_seed`` is slow."""
     torch.default_generator.manual_seed(seed)
     if device.type in ("cuda", "xpu"):
         backend = getattr(torch, device.type)

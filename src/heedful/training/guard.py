@@ -95,7 +95,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def finite(tensor: Tensor, *, mask: bool = False) -> bool:
-    """Whether all numbers of ``tensor`` are finite, but for −∞ where it may be a ``mask``. Of one that is shared out
+    """Returns True if all numbers of ``tensor`` are finite, but for −∞ where it may be a ``mask``. Of one that is
+    shared out
     among ranks, this rank's numbers.
     """
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -116,7 +117,7 @@ def longest(model: nn.Module, norm: Callable[[list[Tensor]], Tensor]) -> str:
 
 
 def excess(norms: list[float], norm: float) -> float:
-    """How many times the median of the last ``norms`` a step's gradient norm is; 0 until there are 100 of them.
+    """Returns a step's gradient norm relative to the median of the last ``norms``; 0 until there are 100 of them.
 
     ``norm`` joins them, and the oldest goes: where gradients stay large, they become what is usual.
     """

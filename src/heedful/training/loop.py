@@ -33,7 +33,7 @@ SOON = 60.0  # seconds after a checkpoint in which the end of an epoch is no rea
 
 
 class Steps(Protocol):
-    """What the loop asks of a loader; :class:`heedful.training.loader.Loader` is one."""
+    """Protocol of a loader; :class:`heedful.training.loader.Loader` is one."""
 
     @property
     def epochs(self) -> float:
@@ -50,7 +50,7 @@ class Steps(Protocol):
 
 
 class Optimiser(Protocol):
-    """What the loop asks of an optimiser; those of ``torch.optim`` are such."""
+    """Protocol of an optimiser; those of ``torch.optim`` are such."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ class Optimiser(Protocol):
         """Change the parameters."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers."""
+        """Returns the loader's state."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Go on from there."""
@@ -71,7 +71,7 @@ class Optimiser(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """Result of a run."""
 
     steps: int
     epochs: float
@@ -189,7 +189,7 @@ class Loop:
 
     @property
     def step(self) -> int:
-        """How many steps are done."""
+        """Number of steps done."""
         return self._numbers.step
 
     def fit(self) -> Outcome:
@@ -288,7 +288,7 @@ class Loop:
         )
 
     def _spiked(self, norm: Tensor) -> bool:
-        """Whether the step is to be left out, since its gradient is far longer than is usual."""
+        """Returns True if the step is to be left out, since its gradient is far longer than is usual."""
         if self.skip_spikes is None:
             return False
         times = excess(self._numbers.norms, norm.item())
@@ -311,7 +311,7 @@ class Loop:
         return self.engine.ranks.alike(error)
 
     def _look(self) -> str | None:
-        """How far the run is; and why to stop, if there is a reason."""
+        """Returns the share of the run that is done, and the reason to stop, if there is one."""
         numbers, ranks = self._numbers, self.engine.ranks
         clock = (numbers.seconds, self._reserved()) if ranks.first else (0.0, 0.0)
         self._looked, reserved = ranks.sum(*clock)  # one clock for all
@@ -345,7 +345,7 @@ class Loop:
         return self._numbers.seconds + time.monotonic() - self._mark
 
     def _to_save(self, measured: bool) -> bool:
-        """Whether a checkpoint is due; of many short epochs not each ends with one."""
+        """Returns True if a checkpoint is due; of many short epochs not each ends with one."""
         if self.save_every is not None:
             return self._due(self.save_every)
         return measured or (self._due(None) and (self._saved is None or self._looked - self._saved_at >= SOON))
@@ -373,7 +373,7 @@ class Loop:
         return metrics
 
     def _evaluated(self, interrupts: Interrupts) -> dict[str, float] | None:
-        """What all ranks measure together. One may be interrupted; several leave it together, at its end."""
+        """Evaluates on all ranks together. One process may be interrupted; several leave together, at the end."""
         assert self.evaluate is not None
         ranks, numbers = self.engine.ranks, self._numbers
         share, began = ranks.same(self._evaluation_share()), time.monotonic()
@@ -412,7 +412,8 @@ class Loop:
         numbers.stale = 0 if gained else numbers.stale + 1
 
     def _better(self, metrics: Mapping[str, float]) -> bool:
-        """Whether these weights are to be kept: no metric was as high before; or chance may have taken from theirs what
+        """Returns True if these weights are to be kept: no metric was as high before; or chance may have taken from
+        theirs what
         it lacks to the highest (it lies within a standard error), and their loss is lower than that of the kept ones.
         """
         numbers = self._numbers
@@ -428,7 +429,9 @@ class Loop:
         return True
 
     def _rank(self, metrics: Mapping[str, float]) -> tuple[float, float]:
-        """What is higher for better weights: the metric that decides and, where it is the same, the loss."""
+        """Returns the sort key of an evaluation: the deciding metric and, where it is equal, the loss; higher is
+        better.
+        """
         sign, loss = -1 if self.metric in LOWER_IS_BETTER else 1, metrics.get("loss", math.inf)
         return sign * metrics[self.metric], -loss if math.isfinite(loss) else -math.inf
 

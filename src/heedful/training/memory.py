@@ -30,7 +30,7 @@ def within_memory(training: TrainingSettings) -> Iterator[None]:
 
 
 def is_full(error: RuntimeError) -> bool:
-    """Whether it says that memory is full: a device's, or what this process may have of the machine's."""
+    """Returns True if it says that memory is full: a device's, or what this process may have of the machine's."""
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 

@@ -136,7 +136,7 @@ class Together:
             optimiser.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What each remembers."""
+        """Returns the states of both."""
         return {"optimisers": [optimiser.state_dict() for optimiser in self.optimisers]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

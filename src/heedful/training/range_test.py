@@ -21,7 +21,7 @@ SHOWN = 10  # steps between two lines, where there is no bar
 
 @dataclass(frozen=True)
 class Tried:
-    """What was found.
+    """Result of a range test.
 
     Attributes:
         rates: of each step.

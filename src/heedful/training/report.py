@@ -191,7 +191,7 @@ def _losses(log: Path) -> list[tuple[int, float]]:
 
 
 def remedy(found: Verdict, settings: RunSettings, met: str) -> str | None:
-    """What to do about a model that is not better than the baseline; None where it is, or where that is unknown.
+    """Returns the remedy for a model that is not better than the baseline; None where it is, or where that is unknown.
 
     ``met`` is the limit that ended the run.
     """
@@ -210,16 +210,14 @@ def _flag(limit: str) -> str:
 
 
 def trained_parameters(model: Model) -> int:
-    """How many numbers are learned; fewer than all where the model is frozen under an adapter."""
+    """Returns the number of trained parameters; fewer than all where the model is frozen under an adapter."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def card_of(
     task: Task, rows: Rows, settings: RunSettings, mapping: Mapping[str, str] | None = None, same: Same = content
 ) -> dict[str, Any]:
-    """What ``heedful.json`` says of the model; ``mapping`` is what the training data called the task's columns,
-    ``same`` the rule by which validation rows were held back.
-    """
+    """Returns the content of ``heedful.json``; ``mapping`` holds the column names of the training data,"""
     return {
         "task": task.name,
         "columns": dict(task.columns),

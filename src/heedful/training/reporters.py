@@ -98,7 +98,7 @@ class _Service(Reporter):
     remedy: ClassVar[str]
 
     def more(self, out: Path) -> dict[str, Any]:
-        """What its ``init`` takes besides."""
+        """Further arguments of its ``init``."""
         return {}
 
     def show(self, step: int, numbers: Mapping[str, float]) -> None:

@@ -139,7 +139,7 @@ def train(
 
 
 class _Begun(NamedTuple):
-    """What a run has before its first step."""
+    """Parts of a run before its first step."""
 
     settings: RunSettings
     task: Task
@@ -301,7 +301,7 @@ def _kept(loop: Loop, settings: RunSettings, outcome: Outcome) -> list[str]:
 
 
 def _chance(outcome: Outcome, task: Task) -> str:
-    """What else is to be known of the weights that are kept, where not theirs was the highest metric."""
+    """Explains why the saved weights are not those of the highest metric; "" where they are."""
     if outcome.best is None or outcome.highest in (None, outcome.best["step"]):
         return ""
     name = task.decides.replace("_", " ")
@@ -309,7 +309,7 @@ def _chance(outcome: Outcome, task: Task) -> str:
 
 
 def _notes(rows: Rows, valid: Rows) -> list[str]:
-    """How the files were read, of the validation's what is another."""
+    """Returns notes on how the files were read; of validation only those that differ."""
     return [*rows.notes, *(f"validation: {note}" for note in valid.notes if note not in rows.notes)]
 
 
@@ -335,7 +335,7 @@ def tried(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
 
 
 def _nothing(line: str) -> None:
-    """What the ranks say that leave the word to the first."""
+    """Prints nothing: for all ranks but the first."""
 
 
 # ------------------------------------------------------------------------------------------------------------- learning
@@ -426,7 +426,7 @@ class _Validation:
 
 
 def _plannable(settings: RunSettings) -> bool:
-    """Whether the first steps can be measured: nobody gave their number, and this process has the whole model."""
+    """Returns True if the first steps can be measured: their number was not given, and the model is not sharded."""
     return settings.training.planned_steps is None and not settings.training.shard
 
 
@@ -437,7 +437,7 @@ def _planned(
     device: torch.device,
     ranks: Ranks,
 ) -> Plan:
-    """What fits into --max-minutes (:mod:`heedful.training.time_limit`)."""
+    """Fits the run to --max-minutes (:mod:`heedful.training.time_limit`)."""
     settings, task = run.settings, run.task
     ends = run.began + 60 * _chosen(settings.max_minutes) - run.ending
 

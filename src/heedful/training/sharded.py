@@ -108,7 +108,7 @@ class ShardedCheckpoints(Checkpoints):
                 yield super()._read(path)[SHARDS]
 
     def _read(self, path: Path) -> Tree:
-        """What a checkpoint names, if all of its shares are whole; on all ranks alike."""
+        """Reads a checkpoint if all of its shards are whole; the same on all ranks."""
         rest = self._agreed(path)
         if SHARDS not in rest:
             raise HeedfulError(f"{path} was not written with --training.shard; resume it without")
@@ -153,7 +153,7 @@ class ShardedCheckpoints(Checkpoints):
         return _together({**rest, "optimiser": own["optimiser"]}, shares)
 
     def _wrote(self, name: str) -> bool:
-        """Whether a file of shares is this rank's; the index of all is the first's."""
+        """Returns True if a file of shares is this rank's; the index of all is the first's."""
         return name.startswith(f"__{self.ranks.rank}_") or (self.ranks.first and not name.startswith("__"))
 
     def _digests(self, files: Sequence[Path]) -> dict[str, str]:
@@ -171,7 +171,7 @@ def _of_another(place: Path, error: BaseException) -> HeedfulError:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, of several ranks on the first that tells, in a line."""
+    """Returns the error of the first rank that has one, in a line."""
     if isinstance(error, dcp.api.CheckpointException):
         error, _ = next(iter(error.failures.values()))
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
@@ -186,7 +186,7 @@ def _digest(path: Path) -> tuple[str, str]:
 
 
 def whole(shares: Path) -> Tree:
-    """What a folder of shares holds, each tensor whole, in one process and without the model that it is of."""
+    """Loads the tensors of a folder of shards, each whole, in one process and without their model."""
     _hush()
     with TemporaryDirectory() as place:
         file = Path(place) / "whole.pt"
@@ -196,7 +196,7 @@ def whole(shares: Path) -> Tree:
 
 
 def _apart(state: Mapping[str, Any]) -> tuple[Tree, Tree]:
-    """What is small and written by the first alone, and the tensors by name."""
+    """Splits a state into small values, written by the first rank alone, and tensors by name."""
     rest = {name: value for name, value in state.items() if name != "model"}
     shares: dict[str, dict[str, Any]] = {"model": dict(state["model"]), "optimiser": dict(state["optimiser"]["state"])}
     rest["optimiser"] = {"param_groups": state["optimiser"]["param_groups"]}

@@ -171,7 +171,7 @@ def fitted(
 
 
 def _lacking(settings: RunSettings, speed: Speed, seconds: float) -> float:
-    """How many times as many steps a run should have as fit into the time."""
+    """Returns the wanted number of steps relative to the number that fits into the time."""
     wanted = min(_wanted(settings, speed), max(LEAST_STEPS, min(speed.steps_per_epoch, MANY_STEPS)))
     return wanted / max(1.0, _steps(seconds, speed))
 

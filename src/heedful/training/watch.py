@@ -187,7 +187,7 @@ class Watch:
         return Row(values, "--training.watch", 1)
 
     def _own(self, source: str) -> str:
-        """What the model makes of ``source`` itself, word by word the likeliest."""
+        """Returns the model's own output for ``source``, greedily decoded."""
         if "max_new_tokens" not in self.task.options:
             raise HeedfulError("two texts are wanted, with a tab between them")
         least = int(self.model.generation.get("min_new_tokens") or 0)
@@ -195,7 +195,7 @@ class Watch:
         return str(self.task.answer(self.model, [source], **options)[0].output)
 
     def _pieces(self, batch: Mapping[str, Tensor]) -> dict[str, list[str]]:
-        """What stands at each place that a stack reads, and what a decoder with an encoder writes at each."""
+        """Returns the tokens at each position of a stack, and those that a decoder with an encoder writes at each."""
         task: Any = self.task  # tasks of one kind of batch have tokenizers of one name
         if "pixels" in batch:
             return {"encoder": tokens(self.model)}

@@ -222,7 +222,7 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 
 
 def unfinished(out: Path) -> list[str]:
-    """What is being written in the folder of a run, or was when it was killed: files, and "last/" for one of models."""
+    """Returns what a run is writing in its folder, or was when it was killed: files, and "last/" for a model."""
     found = [BEGINNING] if (out / BEGINNING).exists() else []
     for part in MODELS:
         try:

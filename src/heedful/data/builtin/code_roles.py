@@ -101,7 +101,7 @@ def _bodies(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], str]]:
 
 
 def _inside(node: ast.FunctionDef) -> Iterator[ast.AST]:
-    """What the function holds, without itself and its decorators."""
+    """Returns the nodes of the function without itself and its decorators."""
     for part in (node.args, *node.body, *([node.returns] if node.returns else [])):
         yield from ast.walk(part)
 

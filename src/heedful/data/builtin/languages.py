@@ -67,7 +67,7 @@ LETTERS = _Letters()
 
 
 def letters(text: str) -> str:
-    """What two texts have in common that count as equal: their letters and the marks on them, in lower case."""
+    """Returns the key of texts that count as equal: their letters and the marks on them, in lower case."""
     return text.casefold().translate(LETTERS)
 
 
@@ -117,7 +117,7 @@ def _texts(locale: Locale) -> Iterator[str]:
 
 
 def _found(table: Any, *path: str) -> Iterator[str]:
-    """What lies under `path` in the values of a table, where they have it."""
+    """Returns the values of a table that lie under `path`, where they have it."""
     for value in table.values():
         for name in path:
             value = value.get(name) if value else None

@@ -162,7 +162,7 @@ def _docstrings(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str]]:
 
 
 def described(name: str, text: str) -> Described | None:
-    """What a docstring tells of its function's parameters; None where that is not two of them, or too much.
+    """Returns the descriptions of a function's parameters in its docstring; None for fewer than two, or too long ones.
 
     >>> one = described("f", "Add.\\n\\nArgs:\\n    x: the first number. Not NaN.\\n    y (int): the second number")
     >>> one.parameters

@@ -41,7 +41,7 @@ def rows(argument: str | None, part: str) -> list[dict[str, str]]:
 
 
 def no_source() -> HeedfulError:
-    """What is said where Python came without its source."""
+    """Returns the error for a Python that came without its source."""
     folder = sysconfig.get_path("stdlib")
     return HeedfulError(f"no source in {folder}; install Python with its standard library, or give texts of your own")
 
