@@ -141,7 +141,7 @@ class Seen(NamedTuple):
     end: int  # all positions are below it
 
     def mask(self, real: Tensor) -> Tensor:
-        """Mask of the queries over tokens of which ``real`` (B, S) are real."""
+        """Padding mask over keys of which ``real`` (B, S) are real, the same for every query."""
         return padding_mask(real)
 
 

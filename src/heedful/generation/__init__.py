@@ -1,6 +1,6 @@
 """Decoding for decoders and encoder-decoders.
 
-- ``decode``: the public calls, the table of methods, and length limits; ``options``: decoding options, validated;
+- ``decode``: the public calls and length limits; ``options``: the table of methods, and their options, validated;
 - ``sampling`` (greedy decoding, too), ``assisted``, ``contrastive``, ``beam``, ``diverse_beam``, ``constrained_beam``:
   the methods, one a file; ``method``: what each receives and returns;
 - ``source``: a model with its cache, the one place that distinguishes the two families;

@@ -1,6 +1,6 @@
 """The building blocks, each usable alone; none knows of families. Change one here and every model has it.
 
-norm · feedforward · position · mask · attention · embedding · probe
+norm · feedforward · position · mask · attention · embedding · linear · dropout · probe
 """
 
 from heedful.layers.attention import Attention, attention_weights, explicit_attention, fused_attention

@@ -1,11 +1,17 @@
-"""Training: the loop and what it is given.
+"""Training: the loop and the objects that it takes.
 
-``loop`` the one loop, made of functions; ``schedule`` where a run ends and its learning rate; ``optimisation`` AdamW,
-``muon`` Muon; ``averages`` of the weights; ``loader`` whole steps, resumable; ``checkpoint`` the file a run is taken up
-from, ``beginning`` its folder; ``log`` ``metrics.jsonl`` and the progress bar, ``ceiling`` the share of
-what the machine can compute; ``run`` puts them together for a task, with the settings that ``choices`` finds and the
-words of ``report``; ``watch`` looks into the model at each evaluation, and ``series`` is the file of what it saw. Only
-these but ``series`` import models and tasks; the loop must go on knowing neither.
+- ``run`` puts a training run together for a task; ``choices`` resolves its settings, ``time_limit`` fits them to
+  ``--max-minutes``, ``report`` writes its lines and metadata;
+- ``loop`` is the loop; ``gradient`` the gradient of one step, ``guard`` its checks, ``memory`` what follows an
+  out-of-memory error; ``loader`` yields whole steps and resumes;
+- ``optimisation`` (AdamW) and ``muon`` update the weights, ``layer_rates`` scales learning rates by depth, ``schedule``
+  has the schedules and limits, ``averages`` averages weights, ``drop_path`` drops sublayers;
+- ``checkpoint`` is the file that a run resumes from (``sharded``: one a rank), ``beginning`` its folder;
+- ``engine`` runs several processes, ``determinism`` asks for the same bits;
+- ``log`` writes ``metrics.jsonl`` and the progress bar, ``reporters`` other places, ``ceiling`` the share of the
+  machine's peak; ``watch`` and ``series`` record attention maps over a run; ``range_test`` tries learning rates.
+
+``loop`` knows no model and no task; ``run`` and ``watch`` do.
 """
 
 from heedful.training.averages import Exponential, Last, Polynomial

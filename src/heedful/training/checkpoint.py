@@ -83,7 +83,7 @@ class Checkpoints:
         return self._step
 
     def _joined(self) -> BaseException | None:
-        """Raises the error of the last write, once nothing is being written any more."""
+        """Waits for the writer, and returns the error of its last write, or None."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None

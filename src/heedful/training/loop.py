@@ -63,10 +63,10 @@ class Optimiser(Protocol):
         """Change the parameters."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the loader's state."""
+        """Returns the optimiser's state."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Go on from there."""
+        """Restores a state."""
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ class Loop:
         return self.engine.ranks.alike(error)
 
     def _look(self) -> str | None:
-        """Returns the share of the run that is done, and the reason to stop, if there is one."""
+        """Updates the run's progress; returns the reason to stop, or None."""
         numbers, ranks = self._numbers, self.engine.ranks
         clock = (numbers.seconds, self._reserved()) if ranks.first else (0.0, 0.0)
         self._looked, reserved = ranks.sum(*clock)  # one clock for all
@@ -412,9 +412,8 @@ class Loop:
         numbers.stale = 0 if gained else numbers.stale + 1
 
     def _better(self, metrics: Mapping[str, float]) -> bool:
-        """Returns True if these weights are to be kept: no metric was as high before; or chance may have taken from
-        theirs what
-        it lacks to the highest (it lies within a standard error), and their loss is lower than that of the kept ones.
+        """Returns True if the present weights are to be kept: their metric is the highest so far, or lies within a
+        standard error of it while their loss is lower than that of the kept weights.
         """
         numbers = self._numbers
         value, loss = self._rank(metrics)
