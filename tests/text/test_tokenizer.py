@@ -237,7 +237,7 @@ def test_a_forked_child_encodes_without_a_warning() -> None:
         "    os._exit(0)"
     )
     assert done.stdout.split() == ["100", "false"], done.stderr
-    assert "fork" not in done.stderr
+    assert "parallelism" not in done.stderr.lower()  # the library's warning; Python 3.12 has one of its own at fork
 
 
 def test_a_vocabulary_without_the_unknown_token() -> None:
