@@ -79,8 +79,8 @@ def sentinels_of(tokenizer: Tokenizer) -> list[int]:
 
 
 def check_holes(text: str, where: str) -> int:
-    """How many holes a text has. Raises ``HeedfulError``, saying how they are written, where there are none, or where
-    they are not numbered from 0 in their order.
+    """Returns the number of sentinels in a text. Raises ``HeedfulError``, which says how to write them, if there are
+    none or they are not numbered 0, 1, ... in order.
 
     >>> check_holes("The <extra_id_0> says <extra_id_1>.", "the input")
     2
@@ -100,8 +100,8 @@ def check_holes(text: str, where: str) -> int:
 
 
 def spans_of(ids: Sequence[int], sentinels: Sequence[int], number: int) -> list[list[int]]:
-    """What stands after each of the first ``number`` sentinels, up to the next one of any number; nothing where a
-    sentinel is not there. Of one that comes again the first counts.
+    """Returns the tokens after each of the first ``number`` sentinels, up to the next sentinel of any number; an empty
+    list for an absent sentinel. Of a repeated sentinel the first counts.
 
     >>> spans_of([99, 5, 6, 98, 7, 97], sentinels=[99, 98, 97], number=2)
     [[5, 6], [7]]
