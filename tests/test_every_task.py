@@ -24,7 +24,7 @@ from heedful.settings import RunSettings
 from heedful.tasks.task import SOME
 from heedful.training import Checkpoints, Loop
 from heedful.training import run as training
-from heedful.training.choices import asked_for
+from heedful.training.resolve import asked_for
 from heedful.verify.run_comparison import TIMED, compared
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--training.log-every=1"]

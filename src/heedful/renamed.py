@@ -29,6 +29,8 @@ MODULES = {  # old: new
     "inspection.lens": "inspection.logit_lens",
     "looking": "views.inspect",
     "tasks.pipeline": "inference.pipeline",
+    "training.beginning": "training.run_folder",
+    "training.choices": "training.resolve",
     "verification": "verify",
     "views.attention": "views.attention_html",
     "views.image": "views.image_html",

@@ -12,7 +12,7 @@ from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.settings import AveragingSettings, RunSettings
 from heedful.training import Exponential, Last, Polynomial
-from heedful.training.choices import settled
+from heedful.training.resolve import settled
 
 
 class Tied(nn.Module):

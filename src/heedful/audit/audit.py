@@ -27,7 +27,7 @@ from heedful.settings import RunSettings
 from heedful.tasks.documents import sampled
 from heedful.tasks.sources import divided
 from heedful.tasks.task import Encoded, Task
-from heedful.training.choices import asked_for, resolved
+from heedful.training.resolve import asked_for, resolved
 
 FEW = 200  # examples whose tokens are checked at the start of a run
 

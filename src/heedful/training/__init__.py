@@ -1,12 +1,12 @@
 """Training: the loop and the objects that it takes.
 
-- ``run`` puts a training run together for a task; ``choices`` resolves its settings, ``time_limit`` fits them to
+- ``run`` puts a training run together for a task; ``resolve`` resolves its settings, ``time_limit`` fits them to
   ``--max-minutes``, ``report`` writes its lines and metadata;
 - ``loop`` is the loop; ``gradient`` the gradient of one step, ``guard`` its checks, ``memory`` what follows an
   out-of-memory error; ``loader`` yields whole steps and resumes;
 - ``optimisation`` (AdamW) and ``muon`` update the weights, ``layer_rates`` scales learning rates by depth, ``schedule``
   has the schedules and limits, ``averages`` averages weights, ``drop_path`` drops sublayers;
-- ``checkpoint`` is the file that a run resumes from (``sharded``: one a rank), ``beginning`` its folder;
+- ``checkpoint`` is the file that a run resumes from (``sharded``: one a rank), ``run_folder`` its folder;
 - ``engine`` runs several processes, ``determinism`` asks for the same bits;
 - ``log`` writes ``metrics.jsonl`` and the progress bar, ``reporters`` other places, ``ceiling`` the share of the
   machine's peak; ``watch`` and ``series`` record attention maps over a run; ``range_test`` tries learning rates.

@@ -38,19 +38,8 @@ from heedful.settings import RunSettings
 from heedful.tasks.sources import divided, rule_of
 from heedful.tasks.task import Encoded, Measured, Said, Task
 from heedful.training.averages import average_of
-from heedful.training.beginning import (
-    begin,
-    begun,
-    check_checkpoint,
-    check_overwrite,
-    check_unused,
-    link_equal_weights,
-    taken_up,
-    told_anew,
-)
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
-from heedful.training.choices import asked_for, resolved, spread
 from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
 from heedful.training.drop_path import drop_paths
 from heedful.training.engine import engine_of
@@ -73,6 +62,17 @@ from heedful.training.report import (
     write_trained_on,
 )
 from heedful.training.reporters import check_reports, reporters
+from heedful.training.resolve import asked_for, resolved, spread
+from heedful.training.run_folder import (
+    begin,
+    begun,
+    check_checkpoint,
+    check_overwrite,
+    check_unused,
+    link_equal_weights,
+    taken_up,
+    told_anew,
+)
 from heedful.training.schedule import Limits, schedule
 from heedful.training.time_limit import ANSWERED, Plan, Speed, fitted, half_batch, part, sizes, units
 from heedful.training.watch import Watch

@@ -18,8 +18,8 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from heedful.errors import HeedfulError
-from heedful.training.beginning import SHARDS
 from heedful.training.checkpoint import Checkpoints, Damaged, copied, writing
+from heedful.training.run_folder import SHARDS
 from heedful.util.ranks import Ranks
 
 DIGESTS = "digests"  # of the files of shares, by name

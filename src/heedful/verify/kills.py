@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 from threading import current_thread, main_thread
 from typing import IO, Any, Self
 
-from heedful.training.beginning import BEGINNING, MODELS, SHARDS
+from heedful.training.run_folder import BEGINNING, MODELS, SHARDS
 from heedful.util.files import TEMPORARY
 
 AIMS = ("training", "save", "any time", "save", "after a save", "save", "training", "beginning", "model", "training")

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from heedful.pretrained.folder import CARD
-from heedful.training.beginning import MODELS, SHARDS
 from heedful.training.checkpoint import KEPT, Checkpoints
+from heedful.training.run_folder import MODELS, SHARDS
 from heedful.verify.kills import unfinished
 from heedful.verify.report import Finding
 

@@ -18,7 +18,7 @@ from heedful.errors import HeedfulError
 from heedful.pretrained import read_card
 from heedful.pretrained.folder import settle
 from heedful.settings import RunSettings, read_toml, resolve, to_toml
-from heedful.training.choices import changed, check_same
+from heedful.training.resolve import changed, check_same
 from heedful.util.files import TEMPORARY, temporary_path, write
 from heedful.util.locks import contents
 

@@ -18,8 +18,8 @@ from heedful.inference.pipeline import pipeline
 from heedful.pretrained import read_card
 from heedful.settings import RunSettings, TokenizerSettings, TrainingSettings, read_toml, to_toml
 from heedful.training import run
-from heedful.training.beginning import BEGINNING, BEGUN, begin, begun, left, taken_up
 from heedful.training.run import train
+from heedful.training.run_folder import BEGINNING, BEGUN, begin, begun, left, taken_up
 from heedful.util.locks import LOCK, locked
 
 
