@@ -81,7 +81,7 @@ heedful.util.files.PATIENCE = 0.2
 TRAINED = """
 from pathlib import Path
 import heedful
-import heedful.data.lazy_texts
+import heedful.data.texts_on_disk
 from heedful.cli import main
 
 place = Path(sys.argv[1])
@@ -109,7 +109,7 @@ check("predict", run, "--in", place / "in.txt", "--out", place / "out.jsonl")
 check("evaluate", run, "--data", table, "--baseline")
 check("export", run, "--to", "hf", "--out", place / "exported")
 check("inspect", run, "un thé", "--out", place / "page.html")
-heedful.data.lazy_texts.LARGE = 1  # tokens are mapped from files
+heedful.data.texts_on_disk.LARGE = 1  # tokens are mapped from files
 generate = ["train", "text-generation", "--train", book, "--valid", book, "--out", place / "book"]
 check(*generate, "--preset", "gpt-mini", "--max-steps", 2)
 assert list((place / "cache").iterdir())

@@ -18,7 +18,7 @@ from heedful.data.text_files import text_stream
 from heedful.errors import HeedfulError
 from heedful.pretrained import load, save
 from heedful.pretrained.preprocessing import read_preprocessing
-from heedful.text import Tokenizer, chat
+from heedful.text import Tokenizer, chat_template
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 SMALL = ("--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60")
@@ -108,9 +108,9 @@ def test_the_files_of_two_languages(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chat_template(tmp_path: Path, kind: str) -> None:
-    KINDS[kind](tmp_path / chat.FILE)
-    with pytest.raises(HeedfulError, match=rf"{chat.FILE} is no regular file"):
-        chat.read(tmp_path)
+    KINDS[kind](tmp_path / chat_template.FILE)
+    with pytest.raises(HeedfulError, match=rf"{chat_template.FILE} is no regular file"):
+        chat_template.read(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

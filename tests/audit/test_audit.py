@@ -14,10 +14,9 @@ import pytest
 from heedful import cli
 from heedful.audit.audit import Audit, audit
 from heedful.audit.characters import odd_characters
-from heedful.audit.encoded_lengths import looked_at
+from heedful.audit.encoded_examples import looked_at
 from heedful.audit.tagged_words import prefixed
-from heedful.data import Row, Rows, read
-from heedful.data import lazy_texts as cut
+from heedful.data import Row, Rows, read, texts_on_disk
 from heedful.errors import HeedfulError
 from heedful.settings import DataSettings, RunSettings, TokenizerSettings
 from heedful.tasks.question_answering import QuestionAnswering
@@ -283,8 +282,8 @@ def test_a_run_begins_with_what_stands_out(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize("name", ["set.jsonl", "set.txt"])
 def test_of_texts_on_disk_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setattr(cut, "LARGE", 1)
-    monkeypatch.setattr(cut, "PIECE", 20)
+    monkeypatch.setattr(texts_on_disk, "LARGE", 1)
+    monkeypatch.setattr(texts_on_disk, "PIECE", 20)
     texts = [f"line {n} has some words in it\n" for n in range(400)]
     lines = texts if name == "set.txt" else [json.dumps({"text": text}) + "\n" for text in texts]
     (tmp_path / name).write_text("".join(lines))

@@ -18,7 +18,7 @@ from babel import Locale, dates
 
 from heedful.data import Kind, Picture, builtin, parts, read
 from heedful.data.builtin import languages, stdlib
-from heedful.data.readers import HOLDS
+from heedful.data.read_source import HOLDS
 from heedful.errors import HeedfulError
 
 # set -> what a task asks of it; the first column is the item

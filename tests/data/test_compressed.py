@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 import heedful.data.text_files as text_files
-import heedful.text.pipelines as pipelines
 from heedful.data.split import blanks_as_one
 from heedful.data.text_files import opened, text_stream
 from heedful.errors import HeedfulError
-from heedful.text import Tokenizer
-from heedful.text.pipelines import WORD_CUT, cuts
+from heedful.text import Tokenizer, tokenizer_training
+from heedful.text.tokenizer_training import WORD_CUT, cuts
 
 zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
 PACK = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
@@ -152,7 +151,7 @@ def test_the_parts_of_a_long_text_give_its_vocabulary(
         + "\nend"
     )
     whole = Tokenizer.train([text], 400, kind, **kwargs)
-    monkeypatch.setattr(pipelines, "PART", 100)
+    monkeypatch.setattr(tokenizer_training, "PART", 100)
     parts = Tokenizer.train([text], 400, kind, **kwargs)
     if kind != "unigram":  # of which two trainings differ anyway
         assert parts.backend.to_str() == whole.backend.to_str()

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from heedful import cli
-from heedful.data import lazy_texts as cut
-from heedful.data import read
+from heedful.data import read, texts_on_disk
 from heedful.data.documents import read_rows
-from heedful.data.lazy_texts import Piece, on_disk, size
+from heedful.data.texts_on_disk import Piece, on_disk, size
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate
 from heedful.tasks.documents import divided, located
@@ -24,7 +23,7 @@ COLUMNS = {"text": "document"}
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cut, "PIECE", 700)
+    monkeypatch.setattr(texts_on_disk, "PIECE", 700)
     monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path / "kept"))
 
 
@@ -35,7 +34,7 @@ def made(folder: Path, content: bytes | str = TEXT) -> str:
 
 
 def in_pieces(monkeypatch: pytest.MonkeyPatch, *files: str) -> list:
-    monkeypatch.setattr(cut, "LARGE", 1000)
+    monkeypatch.setattr(texts_on_disk, "LARGE", 1000)
     return read_rows(files, "text")
 
 
@@ -128,7 +127,7 @@ def test_a_model_learns_from_them_as_from_the_whole(tmp_path: Path, monkeypatch:
     run = ["train", "text-generation", "--train", file, "--valid", str(held), *small, "--data.max-length=16"]
     run += ["--max-steps=6", "--training.log-every=1", "--training.batch-tokens=64"]
     for name, large in (("whole", 1 << 28), ("cut", 1000)):
-        monkeypatch.setattr(cut, "LARGE", large)
+        monkeypatch.setattr(texts_on_disk, "LARGE", large)
         assert cli.main([*run, "--out", str(tmp_path / name)]) == 0
     losses = [
         [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
@@ -142,7 +141,7 @@ def test_a_model_learns_from_them_as_from_the_whole(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("task", ["text-generation", "fill-mask"])
 def test_what_is_held_back_of_them_is_measured(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = made(tmp_path)
-    monkeypatch.setattr(cut, "LARGE", 1000)
+    monkeypatch.setattr(texts_on_disk, "LARGE", 1000)
     preset = "gpt-micro" if task == "text-generation" else "bert-tiny"
     small = [f"--preset={preset}", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.kind=character"]
     run = ["train", task, "--train", file, "--out", str(tmp_path / "run"), *small, "--data.max-length=16"]
@@ -152,6 +151,6 @@ def test_what_is_held_back_of_them_is_measured(task: str, tmp_path: Path, monkey
     (tmp_path / "tail.txt").write_text("".join(row.values["text"] for row in read_rows([file], "text")[-4:]))
     found = []
     for large in (1000, 1 << 28):
-        monkeypatch.setattr(cut, "LARGE", large)
+        monkeypatch.setattr(texts_on_disk, "LARGE", large)
         found.append(evaluate(str(tmp_path / "run"), [str(tmp_path / "tail.txt")], say=str)["metrics"])
     assert found[0] == pytest.approx(found[1], rel=1e-6)

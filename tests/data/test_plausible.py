@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from heedful.data import Kind, read
-from heedful.data.columns import no_names
+from heedful.data.column_inference import no_names
 from heedful.errors import HeedfulError
 
 TAGGED: dict[str, Kind] = {"source": "text", "target": "text", "language": "tag?"}

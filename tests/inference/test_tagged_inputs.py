@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heedful.data import Kind
-from heedful.data.input_files import inputs
+from heedful.data.prediction_inputs import inputs
 from heedful.errors import HeedfulError
 
 WORDS: dict[str, Kind] = {"words": "words"}

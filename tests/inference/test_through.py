@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import heedful
-from heedful.data.input_files import inputs
+from heedful.data.prediction_inputs import inputs
 from heedful.errors import HeedfulError
 from heedful.inference import input_blocks as blocks
 from heedful.inference import predict_file as through

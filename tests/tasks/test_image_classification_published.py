@@ -14,7 +14,7 @@ from PIL import Image
 import heedful
 from heedful.config import ImageHead, VisionConfig
 from heedful.data import Row, Rows
-from heedful.data.pictures import Picture
+from heedful.data.lazy_image import Picture
 from heedful.errors import HeedfulError
 from heedful.pretrained import load
 from heedful.pretrained.preprocessing import read_preprocessing

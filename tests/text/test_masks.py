@@ -9,7 +9,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.text.filling import check_masked, filled, mask_of
+from heedful.text.mask_filling import check_masked, filled, mask_of
 from heedful.text.word_boundaries import joints
 
 TEXTS = [

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from heedful import tasks
 from heedful.audit.characters import odd_characters
 from heedful.audit.duplicates import copied, leaked, repeated, skipped
-from heedful.audit.encoded_lengths import lengths, looked_at, shown, unread
+from heedful.audit.encoded_examples import lengths, looked_at, shown, unread
 from heedful.audit.findings import Finding
 from heedful.audit.images import bare, looks, pictured
 from heedful.audit.labels import balance, unlearned
@@ -18,8 +18,8 @@ from heedful.audit.near_duplicates import near
 from heedful.audit.tagged_words import bound, prefixed
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
-from heedful.data.lazy_texts import continues, on_disk
 from heedful.data.split import keys_of
+from heedful.data.texts_on_disk import continues, on_disk
 from heedful.errors import many
 from heedful.models.base import device_of
 from heedful.pretrained.fill_model import blank

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 
 from heedful.audit.findings import Finding, place
 from heedful.data import Row, Rows
-from heedful.data.cells import as_number
+from heedful.data.cell_values import as_number
 from heedful.data.conll import line_of
 from heedful.data.rows import Kind
 from heedful.errors import many

@@ -1,19 +1,19 @@
 """Rows of text, labels and images: readers, splits, augmentation, batches and the built-in sets.
 
-- readers: ``read`` and ``parts`` (readers.py, over text_files.py, tables.py, records.py, documents.py, images.py,
-  conll.py, squad.py, conversations.py, hub_sets.py)
-- rows: ``Row``, ``Rows`` (rows.py); images decoded on access: ``Picture`` (pictures.py); texts read on access:
-  lazy_texts.py; columns of a table: columns.py; labels and numbers in cells: cells.py
-- training: ``split`` (split.py), batches (batching.py), windows of tokens (token_stream.py), masking (masking.py),
-  augmentation (augment.py)
-- built-in sets: builtin/, a file each
+- readers: ``read`` and ``parts`` (read_source.py) choose the reader of a source: tables.py, documents.py, conll.py,
+  squad.py, conversations.py, image_reader.py (over image_folder.py and image_arrays.py), hub_datasets.py, builtin/
+- files below the readers: text_files.py (compressed or not), file_formats.py, records.py (JSON, Parquet),
+  cell_values.py (labels and numbers), column_inference.py
+- rows: ``Row``, ``Rows`` (rows.py), ``Picture`` (lazy_image.py, decoded on access), texts_on_disk.py (read on access)
+- training: ``split`` (split.py), batching.py, token_stream.py (windows of tokens), masking.py, image_transforms.py
+- prediction and evaluation: prediction_inputs.py
 
 A leaf: it imports ``heedful.errors``, ``heedful.util``, the standard library and, on first use, ``numpy``, ``PIL``,
 ``babel``, ``pyarrow``, ``zstandard`` and ``sklearn``. It knows nothing of tokenizers, models or tasks.
 """
 
-from heedful.data.pictures import Picture
-from heedful.data.readers import parts, read
+from heedful.data.lazy_image import Picture
+from heedful.data.read_source import parts, read
 from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.split import split
 

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from heedful.data import builtin
-from heedful.data.cells import brief, whole
+from heedful.data.cell_values import brief, whole
 from heedful.data.records import BLANK, MISSING, Parquet, classes, from_json, keys, look_up
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.text_files import extension, shown, text_stream

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from heedful.data.builtin import PREFIX
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.image_folder import PARTS, use_of
-from heedful.data.lazy_texts import are_large, can_stay, pieces, table_on_disk
 from heedful.data.rows import Row, Rows
 from heedful.data.tables import NoColumn, Table, extension_of
 from heedful.data.text_files import STDIN, NoText, below, extension, shown, subfolders, whole_text
+from heedful.data.texts_on_disk import are_large, can_stay, pieces, table_on_disk
 from heedful.errors import HeedfulError
 
 
@@ -32,7 +32,7 @@ def read_rows(
       says when it has parts, of which `split` chooses one (None: the training part).
 
     Where text files, JSON lines and Parquet, none of them packed, have 256 MiB and more together, their texts are read
-    when they are asked for: `heedful.data.lazy_texts` and `heedful.data.lazy_texts`. Of the text files each MiB
+    when they are asked for: `heedful.data.texts_on_disk` and `heedful.data.texts_on_disk`. Of the text files each MiB
     is then a row.
     A `limit` counts documents, and with it all are read at once.
 

@@ -11,7 +11,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from heedful.data.cells import brief
+from heedful.data.cell_values import brief
 from heedful.data.records import BLANK
 from heedful.data.text_files import STDIN, extension, opened, whole_text
 from heedful.errors import HeedfulError

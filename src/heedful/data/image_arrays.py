@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heedful.data.pictures import as_uint8
+from heedful.data.lazy_image import as_uint8
 from heedful.data.text_files import COMPRESSED, opened
 from heedful.errors import HeedfulError, nearest
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from heedful.data.cells import brief
+from heedful.data.cell_values import brief
 from heedful.data.text_files import COMPRESSED, needed, opened, text_stream
 from heedful.errors import HeedfulError
 

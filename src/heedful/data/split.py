@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from heedful.data.pictures import Picture
+from heedful.data.lazy_image import Picture
 from heedful.data.rows import Row
 from heedful.errors import HeedfulError, many
 

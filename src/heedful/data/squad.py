@@ -9,7 +9,7 @@ from bisect import bisect
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from heedful.data.cells import brief, whole
+from heedful.data.cell_values import brief, whole
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.tables import Table

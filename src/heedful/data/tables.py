@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any, ClassVar
 
-from heedful.data.cells import Labels, Numbers, brief, whole
-from heedful.data.columns import NEAR, SAMPLE, Profile, Undecided, guess, heads, is_header, likely
+from heedful.data.cell_values import Labels, Numbers, brief, whole
+from heedful.data.column_inference import NEAR, SAMPLE, Profile, Undecided, guess, heads, is_header, likely
 from heedful.data.file_formats import Format, format_of, from_array
 from heedful.data.records import BLANK, MISSING, Parquet, classes, from_json, keys, look_up
 from heedful.data.rows import Kind, Rows, required
@@ -32,9 +32,10 @@ class Table:
 
     `columns` are the task's names with what they hold ("image": whatever the file has), `names` the person's own (None:
     nothing was said), `separator` what stands between several labels of one cell, `remembered` what another file called
-    the columns, which goes before the task's own names. Columns that neither names nor numbers tell are guessed from
-    their content (`heedful.data.columns`). After the first row has been read, `taken` holds those of `columns` whose
-    values the rows have, `found` what the file calls them, and `notes` what a person should know of the choice.
+    the columns, which goes before the task's own names. Columns that neither names nor numbers tell are inferred from
+    their content (`heedful.data.column_inference`). After the first row has been read, `taken` holds those of
+    `columns` whose values the rows have, `found` what the file calls them, and `notes` what a person should know of the
+    choice.
     """
 
     path: str

@@ -12,7 +12,7 @@ import numpy as np
 from heedful.data import Rows, read
 from heedful.data.builtin import SPLITS
 from heedful.data.conll import stripped
-from heedful.data.input_files import by_columns
+from heedful.data.prediction_inputs import by_columns
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.inference.pipeline import Pipeline, pipeline

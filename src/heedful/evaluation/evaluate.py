@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heedful.data import Rows, hub_sets, read
+from heedful.data import Rows, hub_datasets, read
 from heedful.data.builtin import PREFIX, SPLITS
 from heedful.data.conll import stripped
-from heedful.data.input_files import by_columns
+from heedful.data.prediction_inputs import by_columns
 from heedful.data.text_files import STDIN
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
@@ -173,6 +173,6 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
     if settings is None:
         raise HeedfulError(f"the model's folder does not say what it was trained on; {remedy}")
     for file in settings.train:
-        if not file.startswith((PREFIX, hub_sets.PREFIX)) and not Path(file).exists():
+        if not file.startswith((PREFIX, hub_datasets.PREFIX)) and not Path(file).exists():
             raise HeedfulError(f"the model was trained on {file}, which is not here (any more); {remedy}")
     return divided(type(pipe.task), settings, settled=True, same=rule_of(pipe.card))[0]

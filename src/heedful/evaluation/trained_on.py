@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data import Row
-from heedful.data.lazy_texts import continues
 from heedful.data.split import keys_of
+from heedful.data.texts_on_disk import continues
 from heedful.errors import HeedfulError, many
 from heedful.metrics.example_scores import Scored, overall
 from heedful.metrics.verdict import chosen

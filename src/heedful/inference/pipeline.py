@@ -37,7 +37,7 @@ from heedful.pretrained.folder import find
 from heedful.pretrained.pooling import pooled_head
 from heedful.tasks.specific import summarizes
 from heedful.tasks.task import Answer, Streams, Task
-from heedful.text.chat import is_conversation
+from heedful.text.chat_template import is_conversation
 
 log = logging.getLogger("heedful")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful import __version__
-from heedful.data.input_files import Given, described, inputs
+from heedful.data.prediction_inputs import Given, described, inputs
 from heedful.data.text_files import STDIN
 from heedful.errors import HeedfulError, many
 from heedful.generation.options import NAMES, part, resolve
@@ -65,7 +65,7 @@ def predict(
 
     Args:
         model: a model folder, or a Hub id.
-        source: as ``heedful.data.input_files.inputs`` takes it; standard input (``-``) cannot be gone on with.
+        source: as ``heedful.data.prediction_inputs.inputs`` takes it; standard input (``-``) cannot be gone on with.
         out: ``.jsonl``: an object a line, ``{"id", "input", "output", "score"}``, the id where the input has one.
             ``.txt``: the output alone, a line each; line ends inside it become ``\\n`` and ``\\r``. None: nothing is
             written, each answer is shown.

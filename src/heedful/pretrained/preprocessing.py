@@ -89,7 +89,7 @@ class Preprocessing:
         With the shorter side at ``size``, the longer is ⌊size · longer / shorter⌋; a middle that cannot be exact lies
         half a pixel to the upper left. Both as in the published processors.
         """
-        from heedful.data.augment import fit
+        from heedful.data.image_transforms import fit
 
         height, width, _ = pixels.shape
         target = (self.size, self.size)
@@ -105,7 +105,7 @@ class Preprocessing:
 
     def normalised(self, batch: np.ndarray) -> np.ndarray:
         """Images (B, C, H, W) in uint8 as what the model sees, float32 of the same shape."""
-        from heedful.data.augment import normalise
+        from heedful.data.image_transforms import normalise
 
         return normalise(batch, self.mean, self.std, self.factor)
 

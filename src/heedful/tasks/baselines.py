@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data import Picture, Row, Rows
-from heedful.data.augment import fit
+from heedful.data.image_transforms import fit
 from heedful.errors import HeedfulError
 
 SIDE = 32  # pixels to which a larger image is made smaller

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from heedful.errors import HeedfulError
 from heedful.tasks.task import short
 from heedful.text import Tokenizer
-from heedful.text.filling import mask_of
+from heedful.text.mask_filling import mask_of
 from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
-from heedful.data.cells import brief
-from heedful.data.columns import MOST, no_names
+from heedful.data.cell_values import brief
+from heedful.data.column_inference import MOST, no_names
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.split import Same, content
 from heedful.data.text_files import extension

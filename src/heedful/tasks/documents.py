@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from heedful.data import Row, Rows, lazy_texts
-from heedful.data.lazy_texts import continues, identity, on_disk, size
+from heedful.data import Row, Rows, texts_on_disk
 from heedful.data.split import Same, content, divide_text, split
+from heedful.data.texts_on_disk import continues, identity, on_disk, size
 from heedful.data.token_stream import stored
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
@@ -49,7 +49,7 @@ def divided(rows: Rows, valid: float | None, seed: int, same: Same = content) ->
 
 def sampled(rows: Sequence[Row]) -> Sequence[Row]:
     """All rows; of texts on disk about as many as hold 64 MiB, evenly over all of them."""
-    return rows[:: max(1, round(sum(map(size, rows)) / (VOCABULARY * lazy_texts.PIECE)))] if on_disk(rows) else rows
+    return rows[:: max(1, round(sum(map(size, rows)) / (VOCABULARY * texts_on_disk.PIECE)))] if on_disk(rows) else rows
 
 
 def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
@@ -63,7 +63,7 @@ def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
 
 def _few(rows: Rows) -> int:
     """Returns the number of last rows that hold about 4 MiB; at least one."""
-    left, count = PIECES * lazy_texts.PIECE, 0
+    left, count = PIECES * texts_on_disk.PIECE, 0
     while count < len(rows) and (2 * left > size(rows[-1 - count]) or not count):
         left -= size(rows[-1 - count])
         count += 1

@@ -48,7 +48,7 @@ from heedful.tasks.pseudo import pseudo_log_likelihoods
 from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Said, Task, short
 from heedful.text import Tokenizer
-from heedful.text.filling import check_masked, filled, mask_of
+from heedful.text.mask_filling import check_masked, filled, mask_of
 from heedful.text.word_boundaries import joints
 from heedful.util import sharding
 

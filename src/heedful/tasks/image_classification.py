@@ -17,8 +17,8 @@ from torch import Tensor
 
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, Picture, Row, Rows
-from heedful.data.augment import erase, flip, mixup, pad_crop, rand_augment
 from heedful.data.image_arrays import channel_moments
+from heedful.data.image_transforms import erase, flip, mixup, pad_crop, rand_augment
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.heads import head_of

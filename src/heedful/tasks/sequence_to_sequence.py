@@ -29,7 +29,7 @@ from heedful.tasks.shared import check_texts, masked, positions_of, preset_of, s
 from heedful.tasks.specific import encoder_decoder_of, prefix_of, specific
 from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
 from heedful.text import Tokenizer
-from heedful.text.merge_dropout import MergeDropout
+from heedful.text.bpe_dropout import MergeDropout
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning, InputWarning
 

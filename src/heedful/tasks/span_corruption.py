@@ -47,7 +47,7 @@ from heedful.tasks.shared import IGNORED, check_texts, masked, positions_of, pre
 from heedful.tasks.specific import encoder_decoder_of
 from heedful.tasks.task import EVALUATED, Answer, Baseline, Batch, Encoded, Measured, Said, short
 from heedful.text import Tokenizer
-from heedful.text.filling import check_holes, restored, sentinels_of, spans_of, written
+from heedful.text.mask_filling import check_holes, restored, sentinels_of, spans_of, written
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning
 

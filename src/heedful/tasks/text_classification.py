@@ -22,7 +22,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.data import Kind, Row, Rows
-from heedful.data.cells import are_quantities, as_number
+from heedful.data.cell_values import are_quantities, as_number
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.metrics.classification import Labelled, Mistakes
@@ -128,7 +128,7 @@ class TextClassification(Task):
     @classmethod
     def for_rows(cls, rows: Rows, settings: RunSettings) -> type[TextClassification]:
         """``TextRegression`` where ``--data.label-kind number`` says so, or, where nothing is said, the labels are
-        quantities (``heedful.data.cells.are_quantities``) or numbers for a model of numbers; a note says so.
+        quantities (``heedful.data.cell_values.are_quantities``) or numbers for a model of numbers; a note says so.
         """
         regression_task = cls._regression()
 

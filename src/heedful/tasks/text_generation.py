@@ -20,8 +20,8 @@ from torch import Tensor
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
-from heedful.data.lazy_texts import continues
 from heedful.data.split import Same, content, split
+from heedful.data.texts_on_disk import continues
 from heedful.data.token_stream import Stream, Window, Windows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.generation import decode, stream
@@ -77,7 +77,7 @@ from heedful.tasks.task import (
     Task,
     short,
 )
-from heedful.text import Tokenizer, chat
+from heedful.text import Tokenizer, chat_template
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning, InputWarning
 
@@ -180,7 +180,7 @@ class TextGeneration(Task):
         """
         folder = find(folder)
         tokenizer, config = tokenizer_of(reads(cls.name, folder)), config_of(folder)
-        if template := chat.read(folder) or chat.read(home(folder)):
+        if template := chat_template.read(folder) or chat_template.read(home(folder)):
             tokenizer.config["chat_template"] = template
         named = [tokenizer.config.get("model_max_length"), positions_of(config)]
         known = [int(length) for length in named if length is not None and length < 1e9]  # a huge one stands for none
@@ -460,9 +460,12 @@ class TextGeneration(Task):
 
     def _prompts(self, inputs: Sequence[Any]) -> list[list[int]]:
         """Ids to go on from; what the vocabulary lacks is said."""
-        talks = [chat.is_conversation(one) for one in inputs]
+        talks = [chat_template.is_conversation(one) for one in inputs]
         check_texts(self.name, [one for one, talk in zip(inputs, talks, strict=True) if not talk])
-        texts = [chat.rendered(self.tokenizer, one) if talk else one for one, talk in zip(inputs, talks, strict=True)]
+        texts = [
+            chat_template.rendered(self.tokenizer, one) if talk else one
+            for one, talk in zip(inputs, talks, strict=True)
+        ]
         rows = self.tokenizer.encode(texts)
         for text, row in zip(texts, rows, strict=True):
             if self.tokenizer.unknown in row:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heedful.config import SequenceHead
 from heedful.data import Kind, Row, Rows, split
-from heedful.data.cells import as_number
+from heedful.data.cell_values import as_number
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.metrics.example_scores import LOWER_IS_BETTER, overall

@@ -1,10 +1,10 @@
 """Tokenizers, trained and run by the `tokenizers` library.
 
-- tokenizer.py: ``Tokenizer``; pipelines.py: the components of each kind that is trained here
+- tokenizer.py: ``Tokenizer``; tokenizer_training.py: the components of each kind that is trained here
 - tokenizer_config.py, tokenizer_types.py, legacy_files.py, sentencepiece.py, post_processor.py: tokenizers of published
   folders
-- chat.py: chat templates; filling.py: masks and sentinels in texts; bulk_encoding.py: long documents; merge_dropout.py:
-  BPE-dropout; word_boundaries.py: words in tokens and texts; readable.py: tokens for display
+- chat_template.py: chat templates; mask_filling.py: masks and sentinels in texts; bulk_encoding.py: long documents;
+  bpe_dropout.py: BPE-dropout; word_boundaries.py: words in tokens and texts; readable.py: tokens for display
 
 A leaf: it imports ``heedful.errors``, ``heedful.util``, the standard library and, on first use, ``tokenizers`` and
 ``sentencepiece``. It knows nothing of models, tasks or tensors.

@@ -8,8 +8,8 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from heedful.text.pipelines import CUT, PART, WORD_CUT, cuts
 from heedful.text.tokenizer import Tokenizer
+from heedful.text.tokenizer_training import CUT, PART, WORD_CUT, cuts
 
 MOST = 1 << 25  # characters of cached words after which the cache is cleared
 # Ways to split a text into words: before a space or a line's end, or before a space only, that follows no other.

@@ -112,7 +112,7 @@ class Tokenizer:
         Raises `HeedfulError` for an unknown `kind` or `template`, for no text, and for a `size` too small to hold the
         alphabet.
         """
-        from heedful.text import pipelines
+        from heedful.text import tokenizer_training
 
         for name, word, known in (("kind", kind, get_args(Kind)), ("template", template, get_args(Template))):
             if word not in known:
@@ -125,7 +125,9 @@ class Tokenizer:
             raise HeedfulError("no text to train a tokenizer on; give it at least one line that is not blank")
         _share_cores()
         holes = [SENTINEL.format(number) for number in reversed(range(sentinels))]
-        backend = pipelines.train(texts, size, kind, lowercase, template, SPECIAL, MASK if mask else None, holes)
+        backend = tokenizer_training.train(
+            texts, size, kind, lowercase, template, SPECIAL, MASK if mask else None, holes
+        )
         told = (PAIRS if template == "both" else {}) | (MASKED if mask else {}) | (HOLED if holes else {})
         return cls(backend, CONFIG | told)
 

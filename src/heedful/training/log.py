@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from heedful.data.cells import brief
+from heedful.data.cell_values import brief
 from heedful.errors import HeedfulError
 from heedful.training.checkpoint import writing
 from heedful.training.reporters import Reporter

@@ -16,8 +16,8 @@ import torch
 
 from heedful import __version__
 from heedful.data import Picture, Row, Rows
-from heedful.data.lazy_texts import on_disk, size
 from heedful.data.split import Same, content
+from heedful.data.texts_on_disk import on_disk, size
 from heedful.errors import many
 from heedful.evaluation.trained_on import TrainedOn
 from heedful.metrics.verdict import MOST, Rival, Verdict, chosen, improving, verdict

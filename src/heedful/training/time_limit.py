@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from heedful.config import ModelConfig
-from heedful.data.lazy_texts import size
 from heedful.data.rows import Row, Rows
+from heedful.data.texts_on_disk import size
 from heedful.errors import many
 from heedful.settings import RunSettings
 from heedful.tasks.shared import stacks_of

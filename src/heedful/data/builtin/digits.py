@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Any
 
-from heedful.data.pictures import Picture
+from heedful.data.lazy_image import Picture
 from heedful.errors import HeedfulError
 
 SHARES = {"test": 20, "valid": 10, "train": 70}  # in percent

@@ -7,12 +7,12 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
-from heedful.data import builtin, image_folder, images
-from heedful.data.cells import whole
+from heedful.data import builtin, image_folder, image_reader
+from heedful.data.cell_values import whole
 from heedful.data.conll import sentences_of, without_prefix
 from heedful.data.file_formats import EXTENSIONS, format_of
-from heedful.data.pictures import Picture
-from heedful.data.readers import read
+from heedful.data.lazy_image import Picture
+from heedful.data.read_source import read
 from heedful.data.records import BLANK, MISSING, Parquet, from_json, look_up
 from heedful.data.rows import Kind, named, required
 from heedful.data.squad import questions_of
@@ -228,7 +228,7 @@ def _images(
         for path in image_folder.unlabelled(source)[0]:
             yield Given(Picture.of(path), path)
     elif not table:
-        for row in images.read_rows([source], columns, names):
+        for row in image_reader.read_rows([source], columns, names):
             yield Given(row.values[column], f"{row.file}:{row.line}")
     else:
         for given in _table(source, columns, names, remembered, _unheard):
@@ -236,7 +236,7 @@ def _images(
                 yield given
                 continue
             line = int(given.where.rpartition(":")[2])
-            yield given._replace(input=images.picture(given.input, source, line))
+            yield given._replace(input=image_reader.picture(given.input, source, line))
 
 
 def described(given: Given) -> str:

@@ -19,7 +19,7 @@ from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.tasks import get
 from heedful.tasks.shared import IGNORED
-from heedful.text.merge_dropout import MergeDropout
+from heedful.text.bpe_dropout import MergeDropout
 from heedful.text.tokenizer import Tokenizer
 
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
@@ -242,7 +242,7 @@ def test_few_words_are_remembered_and_all_are_cut_alike(tokenizer: Tokenizer, mo
     rows = tokenizer.encode(TEXTS)
     made = []
     for most in (100_000, 5):
-        monkeypatch.setattr("heedful.text.merge_dropout.WORDS", most)
+        monkeypatch.setattr("heedful.text.bpe_dropout.WORDS", most)
         again, random = MergeDropout(tokenizer, 0.3), np.random.default_rng(0)
         made.append([again(words, random) for words in again.marked(TEXTS, rows)])
     assert made[0] == made[1]

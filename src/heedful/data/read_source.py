@@ -10,12 +10,12 @@ from itertools import zip_longest
 from os import PathLike
 from typing import Any
 
-from heedful.data import builtin, conll, conversations, documents, hub_sets, images, squad
-from heedful.data.cells import Labels, Numbers
-from heedful.data.columns import check_header, check_tags
+from heedful.data import builtin, conll, conversations, documents, hub_datasets, image_reader, squad
+from heedful.data.cell_values import Labels, Numbers
+from heedful.data.column_inference import check_header, check_tags
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.image_folder import PARTS
-from heedful.data.pictures import Picture
+from heedful.data.lazy_image import Picture
 from heedful.data.rows import Kind, Row, Rows, named, required
 from heedful.data.tables import Reader, Table
 from heedful.data.text_files import STDIN, extension, shown, text_stream
@@ -48,9 +48,9 @@ def read(
               line n of the others. So one plain file is a row a line where one column is wanted.
             - ``-``: standard input, TSV, or a row a line where one column is wanted.
             - ``builtin:NAME[/ARG][:SPLIT]``: see `heedful.data.builtin`. Further values of such rows are kept.
-            - ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]``: a set of the Hugging Face Hub, see `heedful.data.hub_sets`.
-            - Where a document is wanted, see `heedful.data.documents`; where an image is, `heedful.data.images`; where
-              there may be messages, also `heedful.data.conversations`.
+            - ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]``: a data set of the Hub, see `heedful.data.hub_datasets`.
+            - Documents: see `heedful.data.documents`; images: `heedful.data.image_reader`; messages:
+              `heedful.data.conversations`.
 
             Every file may be compressed (``.gz``, ``.xz``, ``.zst``).
         columns: the names of the values and what they hold; names alone mean "text" each.
@@ -72,8 +72,8 @@ def read(
         names: what the file calls the columns: names, numbers from 1, or dotted keys of nested JSON ("translation.en"),
             for all columns, or for all but the optional ones; by default as the task does. One column alone is named by
             "column=name", such as "score=similarity": see `heedful.data.rows.named`. A first row that holds all the
-            names is a header. Without `names` a table has the task's names, or its columns are guessed from their
-            content (`heedful.data.columns`), but for a TSV file of texts without a header: it is read by position.
+            names is a header. Without `names` a table has the task's names, or its columns are inferred from their
+            content (`heedful.data.column_inference`). A TSV file of texts without a header is read by position.
         split: the part of a source that has `parts`, where the source names none: "train" (default), "valid" or "test".
             It has no effect on others.
         limit: read at most so many rows.
@@ -92,10 +92,10 @@ def read(
     sources = _listed(source)
     if not all(sources) or not sources:
         raise HeedfulError("no file is named; give a file, a folder, or a built-in set: builtin:NAME")
-    if hub_set := next((one for one in sources if one.startswith(hub_sets.PREFIX)), None):
+    if hub_set := next((one for one in sources if one.startswith(hub_datasets.PREFIX)), None):
         if len(sources) > 1:
             raise HeedfulError(f"{hub_set} is a set of its own and cannot be one of several sources; give it alone")
-        return _shards(hub_sets.files(hub_set, split), kinds, names, limit, separator, remembered)
+        return _shards(hub_datasets.files(hub_set, split), kinds, names, limit, separator, remembered)
     talking = "messages?" in kinds.values()
     kinds, names = named(kinds, names)
     if talking and separator is None:
@@ -109,7 +109,7 @@ def read(
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return _builtin(sources[0], kinds, names, split, limit, separator)
     if "image" in kinds.values():
-        return images.read_rows(sources, kinds, names, split, limit, remembered)
+        return image_reader.read_rows(sources, kinds, names, split, limit, remembered)
     if "tags" in kinds.values():
         return conll.read_rows(sources, kinds, names, split, limit)
     if "answers" in kinds.values():
@@ -159,11 +159,11 @@ def parts(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple[
     sources = _listed(source)
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return () if ":" in sources[0].removeprefix(builtin.PREFIX) else builtin.SPLITS
-    if len(sources) == 1 and sources[0].startswith(hub_sets.PREFIX):
-        return hub_sets.parts(sources[0])
+    if len(sources) == 1 and sources[0].startswith(hub_datasets.PREFIX):
+        return hub_datasets.parts(sources[0])
     if len(sources) == 1 and os.path.isdir(sources[0]):
-        return images.parts(sources) or documents.parts(sources[0])
-    return images.parts(sources)
+        return image_reader.parts(sources) or documents.parts(sources[0])
+    return image_reader.parts(sources)
 
 
 def _shards(

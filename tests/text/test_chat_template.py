@@ -11,7 +11,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.text.chat import is_conversation, read, rendered
+from heedful.text.chat_template import is_conversation, read, rendered
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 

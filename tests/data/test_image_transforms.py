@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from heedful.data.augment import CHANGES, erase, fit, flip, mixup, normalise, pad_crop, rand_augment
+from heedful.data.image_transforms import CHANGES, erase, fit, flip, mixup, normalise, pad_crop, rand_augment
 from heedful.errors import HeedfulError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

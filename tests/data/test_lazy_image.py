@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from heedful.data import Picture, image_arrays, pictures, read
-from heedful.data.pictures import as_uint8
+from heedful.data import Picture, image_arrays, lazy_image, read
+from heedful.data.lazy_image import as_uint8
 from heedful.errors import HeedfulError
 
 RANDOM = np.random.default_rng(0)
@@ -235,7 +235,7 @@ def test_a_large_png_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch
 def test_a_large_jpeg_is_decoded_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (800, 400), (200, 100, 50)).save(tmp_path / "photo.jpg")
     assert Picture.of(tmp_path / "photo.jpg").pixels(3).shape == (400, 800, 3)
-    monkeypatch.setattr(pictures, "LARGEST", 100_000)
+    monkeypatch.setattr(lazy_image, "LARGEST", 100_000)
     found = Picture.of(tmp_path / "photo.jpg").pixels(3)
     assert found.shape == (200, 400, 3)
     assert abs(found.reshape(-1, 3).astype(int) - (200, 100, 50)).max() <= 3

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from heedful import cli
-from heedful.data import hub_sets, parts, read
-from heedful.data import lazy_texts as cut
-from heedful.data.lazy_texts import on_disk
+from heedful.data import hub_datasets, parts, read, texts_on_disk
+from heedful.data.texts_on_disk import on_disk
 from heedful.errors import HeedfulError
 from heedful.util import downloads
 
@@ -40,7 +39,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
         return here
 
     monkeypatch.setattr(downloads, "fetched", fetched)
-    hub_sets._brought.cache_clear()
+    hub_datasets._brought.cache_clear()
     return found
 
 
@@ -131,7 +130,7 @@ def test_shards_with_other_columns_are_said(asked: Asked, tmp_path: Path) -> Non
 
 def test_a_large_set_stays_on_disk(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, data__train_0=["a", "b"], data__train_1=["c"])
-    monkeypatch.setattr(cut, "LARGE", 1)
+    monkeypatch.setattr(texts_on_disk, "LARGE", 1)
     rows = read("hub:org/set", {"text": "document", "prompt": "text?", "messages": "messages?"})
     assert on_disk(rows)
     assert [row.values["text"] for row in rows] == ["a", "b", "c"]

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from statistics import fmean
 from typing import Any
 
-from heedful.data.cells import as_number, brief
+from heedful.data.cell_values import as_number, brief
 from heedful.data.rows import Kind, Rows, required
 from heedful.data.text_files import shown
 from heedful.errors import HeedfulError, many

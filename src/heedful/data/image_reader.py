@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from heedful.data import image_folder
 from heedful.data.file_formats import EXTENSIONS as TABLES
-from heedful.data.pictures import Picture
+from heedful.data.lazy_image import Picture
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.text_files import STDIN, extension, opened, shown
 from heedful.errors import HeedfulError

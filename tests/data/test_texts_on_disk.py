@@ -17,10 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from heedful import cli
-from heedful.data import Kind, Rows, lazy_texts, read
-from heedful.data import lazy_texts as cut
+from heedful.data import Kind, Rows, read, texts_on_disk
 from heedful.data.documents import read_rows
-from heedful.data.lazy_texts import OnDisk, on_disk, size
+from heedful.data.texts_on_disk import OnDisk, on_disk, size
 from heedful.errors import HeedfulError
 from heedful.tasks.documents import divided, located, sampled
 from heedful.text import Tokenizer
@@ -32,7 +31,7 @@ WORDS = [text for text in TEXTS if text.strip()]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setattr(cut, "PIECE", 700)
+    monkeypatch.setattr(texts_on_disk, "PIECE", 700)
     monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path_factory.mktemp("kept")))
 
 
@@ -55,7 +54,7 @@ def nested(path: Path, texts: list[str]) -> Path:
 def read_both(monkeypatch: pytest.MonkeyPatch, *sources: Path, names: list[str] | None = None) -> tuple[Rows, Rows]:
     found = []
     for least in (SMALL, LARGE):
-        monkeypatch.setattr(cut, "LARGE", least)
+        monkeypatch.setattr(texts_on_disk, "LARGE", least)
         found.append(read_rows([str(source) for source in sources], "text", names))
     assert not on_disk(found[0])
     assert all(isinstance(row.values, OnDisk) for row in found[1])
@@ -97,7 +96,7 @@ def test_of_several_files_one_is_open_at_a_time(tmp_path: Path, monkeypatch: pyt
     files = [parquet(tmp_path / f"{n}.parquet", WORDS[n::3]) for n in range(3)]
     _, rows = read_both(monkeypatch, *files)
     assert [row.values["text"] for row in rows] == [text for n in range(3) for text in WORDS[n::3]]
-    assert lazy_texts._decoder.cache_info().currsize == 1
+    assert texts_on_disk._decoder.cache_info().currsize == 1
     assert rows[0].values["text"] == WORDS[0]
 
 
@@ -118,7 +117,7 @@ def test_a_folder_is_large_where_its_files_are_together(tmp_path: Path, monkeypa
     tokenizer = Tokenizer.train(WORDS, 300, template="none")
     found = []
     for least, large in ((total + 1, False), (total, True)):
-        monkeypatch.setattr(cut, "LARGE", least)
+        monkeypatch.setattr(texts_on_disk, "LARGE", least)
         rows = read_rows([str(folder)], "text")
         assert on_disk(rows) is large
         assert rows.skipped == 19 + 4  # blank lines; no column, no words, no UTF-8, no text
@@ -141,7 +140,7 @@ def test_tokens_are_made_once_for_a_table_as_it_is(tmp_path: Path, monkeypatch: 
     assert isinstance(found, np.memmap)
     assert (found.tolist(), places.tolist()) == (expected.tolist(), starts.tolist())
     with monkeypatch.context() as patch:
-        patch.setattr(lazy_texts.TableOnDisk, "text", lambda *_: pytest.fail("read again"))
+        patch.setattr(texts_on_disk.TableOnDisk, "text", lambda *_: pytest.fail("read again"))
         assert located(tokenizer, rows, [7], [5])[0].tolist() == expected.tolist()
         assert located(tokenizer, read_both(monkeypatch, path)[1], [7], [5])[0].tolist() == expected.tolist()
     make(path, [text.replace("has", "had") for text in WORDS])
@@ -183,7 +182,7 @@ def test_what_is_wrong_is_said_before_anything_else(tmp_path: Path, monkeypatch:
     (tmp_path / name).write_text(content)
     said = []
     for least in (SMALL, LARGE):
-        monkeypatch.setattr(cut, "LARGE", least)
+        monkeypatch.setattr(texts_on_disk, "LARGE", least)
         with pytest.raises(HeedfulError) as caught:
             read(tmp_path / name, {"text": "document"})
         said.append(str(caught.value))
@@ -193,7 +192,7 @@ def test_what_is_wrong_is_said_before_anything_else(tmp_path: Path, monkeypatch:
 
 def test_null_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table({"text": ["one", None]}), tmp_path / "a.parquet")
-    monkeypatch.setattr(cut, "LARGE", LARGE)
+    monkeypatch.setattr(texts_on_disk, "LARGE", LARGE)
     with pytest.raises(HeedfulError, match=r"'text' is null and text is wanted, in .*a.parquet:2;"):
         read(tmp_path / "a.parquet", {"text": "document"})
 
@@ -204,9 +203,9 @@ def test_a_document_costs_little_and_its_text_nothing(
 ) -> None:
     texts = [f"{n} " + "word " * 200 for n in range(5000)]
     path = {"jsonl": json_lines, "parquet": parquet}[kind](tmp_path / f"a.{kind}", texts)
-    monkeypatch.setattr(cut, "LARGE", LARGE)
+    monkeypatch.setattr(texts_on_disk, "LARGE", LARGE)
     read_rows([str(path)], "text")  # imports
-    lazy_texts._decoder.cache_clear()
+    texts_on_disk._decoder.cache_clear()
     gc.collect()
     tracemalloc.start()
     rows = read_rows([str(path)], "text")
@@ -220,7 +219,7 @@ def test_a_document_costs_little_and_its_text_nothing(
 
 def test_a_limit_counts_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = parquet(tmp_path / "a.parquet", WORDS)
-    monkeypatch.setattr(cut, "LARGE", LARGE)
+    monkeypatch.setattr(texts_on_disk, "LARGE", LARGE)
     kinds: dict[str, Kind] = {"text": "document"}
     assert [row.values["text"] for row in read(path, kinds, limit=3)] == WORDS[:3]
 
@@ -243,7 +242,7 @@ def test_a_model_learns_from_them_as_from_the_whole(
     run += ["--model.dim=16", "--model.heads=2", "--model.ff-dim=16", "--tokenizer.size=400", "--data.max-length=16"]
     run += ["--max-steps=4", "--training.log-every=1", "--training.batch-tokens=64"]
     for name, least in (("whole", SMALL), ("disk", LARGE)):
-        monkeypatch.setattr(cut, "LARGE", least)
+        monkeypatch.setattr(texts_on_disk, "LARGE", least)
         assert cli.main([*run, "--out", str(tmp_path / name)]) == 0
     assert "on disk in" in capsys.readouterr().out
     losses = [

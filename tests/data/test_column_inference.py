@@ -11,7 +11,7 @@ import pytest
 
 from heedful.data import Kind, read
 from heedful.data.file_formats import format_of
-from heedful.data.input_files import inputs
+from heedful.data.prediction_inputs import inputs
 from heedful.errors import HeedfulError
 
 CLASSES: dict[str, Kind] = {"text": "text", "text_pair": "text?", "label": "label"}

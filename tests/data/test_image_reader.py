@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from heedful.data import Rows, documents
-from heedful.data.images import parts, read_rows
+from heedful.data.image_reader import parts, read_rows
 from heedful.data.rows import Kind
 from heedful.errors import HeedfulError
 

@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from heedful.data import Kind, Row, Rows, read
-from heedful.data.input_files import inputs
+from heedful.data.prediction_inputs import inputs
 from heedful.data.text_files import LONGEST_ROW, raw_lines
 from heedful.errors import HeedfulError
 

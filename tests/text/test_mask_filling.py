@@ -11,7 +11,7 @@ from odd_texts import sentencepiece
 
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.text.filling import check_holes, restored, sentinels_of, spans_of, written
+from heedful.text.mask_filling import check_holes, restored, sentinels_of, spans_of, written
 
 TEXTS = ["The old man met the other man in 1997.", "the theatre, the thesis and the thermos: 3:05 PM", "« là »"] * 3
 KINDS = ("bpe", "unigram", "wordpiece", "character")
