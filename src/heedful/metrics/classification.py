@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heedful.metrics.example_scores import Figures, Places
+from heedful.metrics.registry import Metric
 
+METRICS = (
+    Metric("accuracy", "accuracy, %", headline=True),
+    Metric("macro_f1", "macro F1, %"),
+    Metric("micro_f1", "micro F1, %", headline=True),
+    Metric("f1", "F1, %"),
+    Metric("matthews", "Matthews correlation × 100"),
+    Metric("top5_accuracy", "top-5 accuracy, %"),
+)
 Counts = NDArray[Any]  # whole numbers
 
 

@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 Places = NDArray[np.int64]
 Figures = dict[str, float]
-# metrics of which less is better; of every other metric more is
-LOWER_IS_BETTER = frozenset({"loss", "perplexity", "pseudo_perplexity", "bits_per_byte", "ter", "mae"})
 
 
 class Scored(Protocol):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.metrics.example_scores import LOWER_IS_BETTER, Figures, Joins, Scored, each, overall
+from heedful.metrics.example_scores import Figures, Joins, Scored, each, overall
 from heedful.metrics.intervals import CONFIDENCE, MAX_DRAWN, SEED, TIMES, columns, interval, resampled
+from heedful.metrics.registry import lower_is_better
 
 ROUNDING = 1e-9  # tolerance of differences that are equal but for rounding
 
@@ -64,7 +65,7 @@ def differences(
         difference = second[name] - first[name]
         least = abs(difference) * (1 - ROUNDING) - ROUNDING
         p = float(1 + (np.abs(chance[name]) >= least).sum()) / (1 + times)
-        upper = (difference > 0) != (name in LOWER_IS_BETTER)
+        upper = (difference > 0) != lower_is_better(name)
         better = ("b" if upper else "a") if p < 1 - confidence else None
         spread = interval(drawn_b[name] - drawn_a[name], confidence)
         result[name] = Difference(first[name], second[name], difference, spread, p, better)

@@ -9,6 +9,13 @@ from numpy.typing import ArrayLike
 
 from heedful.metrics.example_scores import Figures, Places
 from heedful.metrics.ranking import pearson, spearman
+from heedful.metrics.registry import Metric
+
+METRICS = (
+    Metric("r2", "R² × 100", headline=True),
+    Metric("pearson", "Pearson correlation × 100"),
+    Metric("mae", "mean absolute error", lower_is_better=True),
+)
 
 
 class Regression:

@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.metrics.example_scores import Figures, Sums, overall
+from heedful.metrics.registry import Metric
 
+METRICS = (
+    Metric("bleu", "BLEU", headline=True),
+    Metric("chrf", "chrF"),
+    Metric("ter", "TER", lower_is_better=True),
+    Metric("exact_match", "exact match, %"),
+)
 # scripts that put no space between words, by the first word of their letters' Unicode names
 UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"})
 SPACED = 6  # letters per space below which texts of these scripts count as segmented

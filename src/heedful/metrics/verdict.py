@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from heedful.data import Span
-from heedful.metrics.example_scores import LOWER_IS_BETTER, Joins, Places, Scored, Sums
+from heedful.metrics.example_scores import Joins, Places, Scored, Sums
 from heedful.metrics.intervals import FEW
 from heedful.metrics.paired import Difference, differences
+from heedful.metrics.registry import lower_is_better, sign
 
 Kind = Literal["better", "cannot tell", "chance", "one class", "writes nothing", "below"]
 USELESS: tuple[Kind, ...] = ("chance", "one class", "writes nothing")
@@ -201,8 +201,8 @@ def _parts(value: Any, classes: bool) -> list[str]:
     """Returns the labels of a prediction or reference, or its text."""
     if isinstance(value, Mapping):
         return [str(value.get("label" if classes else "answer", ""))]
-    if isinstance(value, Span):
-        return [value.text]
+    if isinstance(span := getattr(value, "text", None), str):
+        return [span]
     if isinstance(value, list | tuple):
         parts = [part for item in value for part in _parts(item, classes)]
         return [part for part in parts if part != "O"] or [""]
@@ -226,15 +226,14 @@ def _by_chance(difference: Difference, metric: str) -> bool:
     if difference.interval is None:
         return False
     low, high = sorted(_gain(difference, metric))
-    best = 0.0 if metric in LOWER_IS_BETTER else 100.0
+    best = 0.0 if lower_is_better(metric) else 100.0
     return low <= 0 and (_gain(difference, metric, point=True)[0] <= 0 or high < SMALL * abs(best - difference.a))
 
 
 def _gain(difference: Difference, metric: str, point: bool = False) -> tuple[float, ...]:
     """Returns the interval of the difference, or the difference itself, signed so that more is better."""
-    sign = -1 if metric in LOWER_IS_BETTER else 1
     values = (difference.difference,) if point or difference.interval is None else difference.interval
-    return tuple(sign * value for value in values)
+    return tuple(sign(metric) * value for value in values)
 
 
 def _measured(found: Verdict, rival: Rival, difference: Difference, kind: Kind) -> Verdict:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from heedful.errors import HeedfulError
-from heedful.metrics.example_scores import LOWER_IS_BETTER
+from heedful.metrics.registry import label_of, sign
 from heedful.settings import RunSettings, read_toml
+from heedful.tasks import main_metrics
 from heedful.util.files import parse_json
-from heedful.views.curve import METRICS
 from heedful.views.text import visible
 
 SETTINGS, LOG, LAST = "run.toml", "metrics.jsonl", "last/heedful.json"
@@ -30,18 +30,6 @@ FOLDERS = 20_000  # that are looked into for runs
 NO_CURVES = ("step", "seconds", "epoch")  # what a curve is drawn over
 PAGES = (".html", ".svg", ".png")  # of a run's files, what a browser shows
 QUIET = 60.0  # seconds without a line after which a run counts as stopped, unless its lines are further apart
-# The metric that says which weights are kept, by task; of several the first that a run tells.
-DECIDES: Mapping[str, Sequence[str]] = {
-    "feature-extraction": ("mrr", "spearman"),
-    "fill-mask": ("loss", "perplexity"),
-    "image-classification": ("accuracy",),
-    "question-answering": ("f1",),
-    "summarization": ("rougeL",),
-    "text-classification": ("accuracy", "micro_f1"),
-    "text-generation": ("loss",),
-    "token-classification": ("f1", "accuracy"),
-    "translation": ("bleu",),
-}
 
 
 class Curve:
@@ -125,10 +113,11 @@ class _Told:
                 continue
             self.curves.setdefault(name, Curve()).add(step, value)
         for metric in self.metrics:
-            if (value := numbers.get(f"valid_{metric}")) is not None:
-                sign = -1 if metric in LOWER_IS_BETTER else 1
-                if metric not in self.best or sign * value > sign * self.best[metric][0]:
-                    self.best[metric] = value, step
+            value = numbers.get(f"valid_{metric}")
+            if value is None:
+                continue
+            if metric not in self.best or sign(metric) * value > sign(metric) * self.best[metric][0]:
+                self.best[metric] = value, step
 
 
 def _number(value: Any) -> bool:
@@ -183,7 +172,7 @@ class WatchedRun:
             except HeedfulError as error:
                 self._settings = None
                 self._damage[SETTINGS] = str(error)
-            self._begin(DECIDES.get(self._settings.task, ()) if self._settings is not None else ())
+            self._begin(() if self._settings is None else main_metrics(self._settings.task))
         found = (self.path / LOG).stat()
         if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for whoever writes into it
             raise HeedfulError(f"{self.path / LOG} is no regular file; remove it")
@@ -342,7 +331,7 @@ def _best(told: _Told) -> dict[str, Any] | None:
     if metric is None:
         return None
     value, step = told.best[metric]
-    return {"metric": METRICS.get(metric, visible(metric.replace("_", " "))), "value": value, "step": step}
+    return {"metric": visible(label_of(metric)), "value": value, "step": step}
 
 
 class Runs:

@@ -1,12 +1,14 @@
-"""Tasks: one file and one object each, named as the ecosystem names them.
+"""Tasks: one file and one class each, under the ecosystem's names; base classes and defaults beside them.
 
-A task says which columns it needs, how an example becomes tensors, what is learned from them, how tensors become an
-answer and how answers are scored. Training, evaluation and prediction are written once, over tasks. This file imports
-no torch.
+A task says which columns it needs, how a row becomes tensors, the head, the loss, the metrics and the predictions.
+Training, evaluation and prediction are written over ``Task`` (task.py) and know no task's name. A new task is a file
+here and an entry of ``TASKS``. This file imports no torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,61 +19,120 @@ if TYPE_CHECKING:
     from heedful.settings import RunSettings
     from heedful.tasks.task import Task
 
-# name: (where it lives, what it does)
+
+@dataclass(frozen=True, kw_only=True)
+class TaskEntry:
+    """A task, as it is known before its file is imported."""
+
+    path: str  # "module:class"
+    summary: str  # one line
+    # A metric chooses the weights that are kept; of several, the first that a variant of the task measures.
+    main_metrics: Sequence[str]
+    # (family, kind of head) of the published models that are for this task
+    heads: Sequence[tuple[str, str]] = ()
+    # "module:class" of a variant, by a family of models ("encoder-decoder") and by a kind of label ("number")
+    families: Mapping[str, str] = field(default_factory=dict)
+    label_kinds: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def variants(self) -> dict[str, str]:
+        """All variants."""
+        return {**self.families, **self.label_kinds}
+
+
 TASKS = {
-    "translation": ("heedful.tasks.translation:Translation", "one text into another: languages, spellings, formats"),
-    "text-generation": ("heedful.tasks.text_generation:TextGeneration", "a text goes on: books, code, tables of texts"),
-    "text-classification": (
-        "heedful.tasks.text_classification:TextClassification",
-        "a label, or several, for a text or a pair of texts",
+    "translation": TaskEntry(
+        path="heedful.tasks.translation:Translation",
+        summary="one text into another: languages, spellings, formats",
+        main_metrics=("bleu",),
+        heads=[("encoder-decoder", "language-model")],
     ),
-    "token-classification": (
-        "heedful.tasks.token_classification:TokenClassification",
-        "a label for each word of a text: names, parts of speech",
+    "text-generation": TaskEntry(
+        path="heedful.tasks.text_generation:TextGeneration",
+        summary="a text goes on: books, code, tables of texts",
+        main_metrics=("loss",),
+        heads=[("decoder", "language-model")],
     ),
-    "question-answering": (
-        "heedful.tasks.question_answering:QuestionAnswering",
-        "the piece of a text that answers a question",
+    "text-classification": TaskEntry(
+        path="heedful.tasks.text_classification:TextClassification",
+        summary="a label, or several, for a text or a pair of texts",
+        main_metrics=("accuracy", "micro_f1", "r2"),
+        heads=[("encoder", "sequence"), ("decoder", "sequence"), ("encoder-decoder", "sequence")],
+        label_kinds={"number": "heedful.tasks.text_regression:TextRegression"},
     ),
-    "summarization": ("heedful.tasks.summarization:Summarization", "a long text in few words"),
-    "fill-mask": ("heedful.tasks.fill_mask:FillMask", "the words that are missing from a text"),
-    "feature-extraction": (
-        "heedful.tasks.feature_extraction:FeatureExtraction",
-        "a vector for a text, near those of texts that mean the same",
+    "token-classification": TaskEntry(
+        path="heedful.tasks.token_classification:TokenClassification",
+        summary="a label for each word of a text: names, parts of speech",
+        main_metrics=("f1", "accuracy"),
+        heads=[("encoder", "token")],
     ),
-    "image-classification": ("heedful.tasks.image_classification:ImageClassification", "a label for an image"),
+    "question-answering": TaskEntry(
+        path="heedful.tasks.question_answering:QuestionAnswering",
+        summary="the piece of a text that answers a question",
+        main_metrics=("f1",),
+        heads=[("encoder", "span")],
+    ),
+    "summarization": TaskEntry(
+        path="heedful.tasks.summarization:Summarization",
+        summary="a long text in few words",
+        main_metrics=("rougeL",),
+        heads=[("encoder-decoder", "language-model")],
+    ),
+    "fill-mask": TaskEntry(
+        path="heedful.tasks.fill_mask:FillMask",
+        summary="the words that are missing from a text",
+        main_metrics=("loss", "perplexity"),
+        heads=[("encoder", "masked-language-model")],
+        families={"encoder-decoder": "heedful.tasks.span_corruption:SpanCorruption"},
+    ),
+    "feature-extraction": TaskEntry(
+        path="heedful.tasks.feature_extraction:FeatureExtraction",
+        summary="a vector for a text, near those of texts that mean the same",
+        main_metrics=("mrr", "spearman"),
+        heads=[("encoder", "pooled"), ("decoder", "pooled")],
+    ),
+    "image-classification": TaskEntry(
+        path="heedful.tasks.image_classification:ImageClassification",
+        summary="a label for an image",
+        main_metrics=("accuracy",),
+        heads=[("vision", "image")],
+    ),
 }
-# what a family does in a way of its own: (task, family)
-OTHERS = {("fill-mask", "encoder-decoder"): "heedful.tasks.span_corruption:SpanCorruption"}
-# what a task does for labels of another kind: (task, kind of label)
-LABEL_KINDS = {("text-classification", "number"): "heedful.tasks.text_regression:TextRegression"}
 
 
 def names() -> list[dict[str, str]]:
-    """Every task with a line that describes it."""
-    return [{"name": name, "summary": summary} for name, (_, summary) in TASKS.items()]
+    """Returns ``{"name", "summary"}`` of every task."""
+    return [{"name": name, "summary": entry.summary} for name, entry in TASKS.items()]
 
 
 def check(name: str) -> None:
-    """Raise ``HeedfulError``, naming the nearest, where there is no task of this name."""
+    """Raises ``HeedfulError``, with the nearest name, for an unknown task."""
     if not isinstance(name, str) or name not in TASKS:
         raise HeedfulError(f"unknown task {name!r}; {nearest(str(name), TASKS)}")
 
 
-def get(name: str, family: str | None = None) -> type[Task]:
-    """Returns the task's class, for a ``family`` of models ("encoder-decoder", ...) or a kind of label ("number") that
-    has a class of its own.
-    """
+def get(name: str, variant: str | None = None) -> type[Task]:
+    """Returns the class of a task, or of its variant for a family of models or a kind of label where it has one."""
     check(name)
-    module, _, attribute = (OTHERS | LABEL_KINDS).get((name, str(family)), TASKS[name][0]).partition(":")
-    made: type[Task] = getattr(import_module(module), attribute)
-    return made
+    entry = TASKS[name]
+    return _imported(entry.variants.get(str(variant), entry.path))
+
+
+def main_metrics(name: str) -> Sequence[str]:
+    """Returns the metrics that choose the weights of a task; () for an unknown task."""
+    return TASKS[name].main_metrics if name in TASKS else ()
+
+
+def specific_settings() -> frozenset[str]:
+    """Returns the settings ("section" or "section.name") that only some tasks use, from the ``uses`` of all tasks."""
+    paths = [path for entry in TASKS.values() for path in (entry.path, *entry.variants.values())]
+    return frozenset[str]().union(*(_imported(path).uses for path in paths))
 
 
 def chosen(settings: RunSettings) -> type[Task]:
-    """The class of a run's task, for the family of the model that it goes on with, starts from, or makes."""
+    """Returns the class of a run's task, for the family of the model that it resumes, starts from, or creates."""
     check(settings.task)
-    if settings.task not in {name for name, _ in OTHERS}:
+    if not TASKS[settings.task].families:
         return get(settings.task)
     from heedful import presets
     from heedful.pretrained.configuration import config_of
@@ -81,3 +142,9 @@ def chosen(settings: RunSettings) -> type[Task]:
     if folder is not None:
         return get(settings.task, config_of(find(folder)).kind)
     return get(settings.task, presets.get(settings.preset).kind if settings.preset else None)
+
+
+def _imported(path: str) -> type[Task]:
+    module, _, attribute = path.partition(":")
+    kind: type[Task] = getattr(import_module(module), attribute)
+    return kind

@@ -21,7 +21,7 @@ from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
 from heedful.metrics import ranking
 from heedful.metrics.classification import Mistakes
-from heedful.metrics.example_scores import LOWER_IS_BETTER, Scored, overall
+from heedful.metrics.example_scores import Scored, overall
 from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
@@ -324,7 +324,7 @@ class FeatureExtraction(Task):
         else:
             found, _ = search(vectors, places, self.temperature)
             scored = ranking.retrieval(found.ranks, found.losses)
-        figures = {name: value for name, value in overall(scored).items() if name not in LOWER_IS_BETTER}
+        figures = {name: value for name, value in overall(scored).items() if name != "loss"}
         return Baseline("cosine of TF-IDF vectors", figures, scored)
 
     def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:

@@ -22,6 +22,7 @@ from heedful.data.split import Same, content
 from heedful.data.token_stream import Window
 from heedful.errors import HeedfulError
 from heedful.metrics.example_scores import Sums, overall
+from heedful.metrics.language_model import masked_metrics
 from heedful.models import Encoder, Model
 from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of
@@ -287,10 +288,10 @@ class FillMask(Task):
             np.add.at(sums[:, :3], documents_of(stream, firsts[window] + place), each)
             np.add.at(blocks[:, :3], np.array([examples[i].place for i in places])[window], each)
         tokens = self._in_turn(model, examples, sums, most or IN_TURN, batch_tokens or EVALUATED)
-        scored = Sums(sums, _figures)
+        scored = Sums(sums, masked_metrics)
         total = sums.sum(axis=0)
         details = {"tokens": tokens, "hidden": int(total[2]), "hidden_in_turn": int(total[4])}
-        return Measured(overall(scored), details, scored, blocks=Sums(blocks, _figures))
+        return Measured(overall(scored), details, scored, blocks=Sums(blocks, masked_metrics))
 
     def _in_turn(self, model: Model, examples: Sequence[Window], sums: np.ndarray, most: int, tokens: int) -> int:
         """Hide up to ``most`` tokens one at a time, add -log p and 1 to the last two sums of their documents; how many
@@ -321,7 +322,7 @@ class FillMask(Task):
     def guess(self, examples: Sequence[Window], rows: Rows, learned: Rows) -> Baseline | None:
         """Each token with its frequency in the training text, window by window."""
         sums = window_frequencies(self.tokenizer, self.masking.ordinary, examples[0].stream, learned)
-        scored = Sums(np.pad(sums, ((0, 0), (0, 2))), _figures)
+        scored = Sums(np.pad(sums, ((0, 0), (0, 2))), masked_metrics)
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
     @torch.no_grad()
@@ -392,13 +393,3 @@ class FillMask(Task):
     def sample(self, row: Row) -> str:
         """The beginning of the text."""
         return short(row.values["text"][:200])
-
-
-def _figures(sums: np.ndarray) -> dict[str, float]:
-    """Σ −log p, right, hidden; Σ −log p, hidden in turn → metrics; no number where nothing was hidden."""
-    loss, right, hidden, turned, turns = map(float, sums)
-    return {
-        "loss": loss / hidden if hidden else math.nan,
-        "accuracy": 100 * right / hidden if hidden else math.nan,
-        "pseudo_perplexity": math.exp(turned / turns) if turns else math.nan,
-    }

@@ -26,6 +26,7 @@ from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.generation.options import part
 from heedful.metrics.example_scores import Sums, overall
+from heedful.metrics.language_model import span_metrics
 from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
@@ -255,9 +256,9 @@ class SpanCorruption(EncoderDecoderTask):
             ]
             np.add.at(sums, documents_of(stream, np.concatenate(at)), each)
             np.add.at(blocks, np.concatenate(at) // stream.context, each)
-        scored = Sums(sums, _figures)
+        scored = Sums(sums, span_metrics)
         details = {"tokens": len(stream.tokens), "hidden": int(sums[:, 2].sum())}
-        return Measured(overall(scored), details, scored, blocks=Sums(blocks, _figures))
+        return Measured(overall(scored), details, scored, blocks=Sums(blocks, span_metrics))
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Each token with its frequency in the training text, one added to every count, whatever stands around it."""
@@ -272,7 +273,7 @@ class SpanCorruption(EncoderDecoderTask):
     def guess(self, examples: Sequence[Window], rows: Rows, learned: Rows) -> Baseline | None:
         """Each token with its frequency in the training text, window by window."""
         sums = window_frequencies(self.source, self.asked.ordinary, examples[0].stream, learned)
-        scored = Sums(sums, _figures)
+        scored = Sums(sums, span_metrics)
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
     def answer(
@@ -373,14 +374,3 @@ class SpanCorruption(EncoderDecoderTask):
     def sample(self, row: Row) -> str:
         """The beginning of the text."""
         return short(row.values["text"][:200])
-
-
-def _figures(sums: np.ndarray) -> dict[str, float]:
-    """Σ −log p, right, hidden → metrics; no number where nothing was hidden."""
-    loss, right, hidden = map(float, sums)
-    mean = loss / hidden if hidden else math.nan
-    return {
-        "loss": mean,
-        "perplexity": math.exp(mean) if mean < 700 else math.inf,
-        "accuracy": 100 * right / hidden if hidden else math.nan,
-    }

@@ -113,7 +113,8 @@ class TextClassification(Task):
     ) -> None:
         self.tokenizer, self.labels, self.multi_label = tokenizer, list(labels), multi_label
         self.columns = MappingProxyType(dict(columns or type(self).columns))
-        self.decides = "micro_f1" if multi_label else "accuracy"
+        if multi_label:
+            self.decides = "micro_f1"
         self.unseen = 0.0
         self.agreement = 0.0  # R-Drop's α, where training is told one
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,7 +28,8 @@ from heedful.generation.incremental_text import pieces
 from heedful.generation.method import Method
 from heedful.generation.options import NAMES, part, resolve
 from heedful.generation.stopping import cut, until
-from heedful.metrics.example_scores import Figures, Sums, overall
+from heedful.metrics.example_scores import Sums, overall
+from heedful.metrics.language_model import next_token_metrics, text_metrics
 from heedful.models import Decoder, Model
 from heedful.pretrained.configuration import config_of, home
 from heedful.pretrained.folder import find, read_card
@@ -323,7 +323,7 @@ class TextGeneration(Task):
             for table, owner in ((sums, document), (blocks, window)):
                 table[:, 0] += np.bincount(owner, nats, len(table))
                 table[:, 1] += np.bincount(owner, minlength=len(table))
-        return replace(_measured(sums), blocks=_blocks(blocks))
+        return replace(_measured(sums), blocks=Sums(blocks, next_token_metrics))
 
     def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
         """As all: how the beginnings of texts go on, or what is answered, by the likeliest token each time."""
@@ -379,11 +379,11 @@ class TextGeneration(Task):
                 (known.nats(np.array(one.ids))[np.array(one.learned)].sum(), sum(one.learned), one.size)
                 for one in talks
             ]
-            scored = Sums(sums, _figures)
+            scored = Sums(sums, text_metrics)
         else:
             each = known.nats(first.stream.tokens)[1:]
             windows = np.arange(len(each)) // first.stream.context
-            scored = _blocks(np.stack([np.bincount(windows, each), np.bincount(windows)], axis=1))
+            scored = Sums(np.stack([np.bincount(windows, each), np.bincount(windows)], axis=1), next_token_metrics)
         name = (
             f"an n-gram model of the tokens (n = {known.order})"
             if order > 1
@@ -549,22 +549,5 @@ def _tokens(examples: Sequence[Window | Talk]) -> np.ndarray:
 
 def _measured(sums: np.ndarray) -> Measured:
     """From the nats, predicted tokens and bytes of each row."""
-    each = Sums(sums, _figures)
+    each = Sums(sums, text_metrics)
     return Measured(overall(each), {"tokens": int(sums[:, 1].sum()), "bytes": int(sums[:, 2].sum())}, each)
-
-
-def _blocks(sums: np.ndarray) -> Sums:
-    """From the nats and predicted tokens of each window."""
-
-    def formula(sums: np.ndarray) -> Figures:
-        loss = float(sums[0]) / max(1.0, float(sums[1]))
-        return {"loss": loss, "perplexity": math.exp(loss)}
-
-    return Sums(sums, formula)
-
-
-def _figures(sums: np.ndarray) -> Figures:
-    """From nats, predicted tokens, and bytes."""
-    nats, tokens, size = sums.tolist()
-    loss = nats / max(1, tokens)
-    return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": nats / math.log(2) / max(1, size)}

@@ -20,7 +20,7 @@ from heedful.data import Kind, Row, Rows, split
 from heedful.data.cell_values import as_number
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
-from heedful.metrics.example_scores import LOWER_IS_BETTER, overall
+from heedful.metrics.example_scores import overall
 from heedful.metrics.regression import Regression
 from heedful.models import Model
 from heedful.pretrained import read_card
@@ -58,6 +58,7 @@ class TextRegression(TextClassification):
     """
 
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "number"})
+    decides: str = "r2"
     uses: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
     shows: ClassVar[frozenset[str]] = frozenset()
@@ -67,7 +68,6 @@ class TextRegression(TextClassification):
     ) -> None:
         super().__init__(tokenizer, [OUTPUT], columns=columns)
         self.mean, self.factor = mean, factor
-        self.decides = "r2"
 
     # ------------------------------------------------------------------------------------------------------- making it
 
@@ -201,7 +201,7 @@ class TextRegression(TextClassification):
         scored = Regression(found, [row.values["label"] for row in rows], self.factor)
         figures = overall(scored)
         # its loss has no meaning beside the model's: it was not trained by it
-        kept = {name: value for name, value in figures.items() if name == "mae" or name not in LOWER_IS_BETTER}
+        kept = {name: value for name, value in figures.items() if name != "loss"}
         return Baseline("TF-IDF and ridge regression", kept, scored)
 
     def quick_baseline(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:

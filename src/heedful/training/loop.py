@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import Spare
-from heedful.metrics.example_scores import LOWER_IS_BETTER
+from heedful.metrics.registry import sign
 from heedful.training.averages import Average
 from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, Interrupts, completed, without
@@ -431,8 +431,8 @@ class Loop:
         """Returns the sort key of an evaluation: the deciding metric and, where it is equal, the loss; higher is
         better.
         """
-        sign, loss = -1 if self.metric in LOWER_IS_BETTER else 1, metrics.get("loss", math.inf)
-        return sign * metrics[self.metric], -loss if math.isfinite(loss) else -math.inf
+        loss = metrics.get("loss", math.inf)
+        return sign(self.metric) * metrics[self.metric], -loss if math.isfinite(loss) else -math.inf
 
     def _settle(self) -> None:
         """Read the losses of the steps since the last time: the one place that waits for the device."""

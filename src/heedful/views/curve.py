@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from heedful.errors import HeedfulError
+from heedful.metrics.registry import label_of, most_telling
 from heedful.views.svg import document, label
 from heedful.views.text import width
 
@@ -27,24 +28,6 @@ STYLE = """
 .s0{stroke:#a09c94}.f0{fill:#a09c94}.s1{stroke:#ffc35c}.f1{fill:#ffc35c}
 .s2{stroke:#ff8f6b}.f2{fill:#ff8f6b}.s3{stroke:#6fd3b4}.f3{fill:#6fd3b4}}
 """
-# How metrics are called, those that say most of a run first.
-METRICS = {
-    "bleu": "BLEU",
-    "accuracy": "accuracy, %",
-    "micro_f1": "micro F1, %",
-    "bits_per_byte": "bits a byte",
-    "perplexity": "perplexity",
-    "exact_match": "exact match, %",
-    "macro_f1": "macro F1, %",
-    "f1": "F1, %",
-    "r2": "R² × 100",
-    "pearson": "Pearson correlation × 100",
-    "mae": "mean absolute error",
-    "matthews": "Matthews correlation × 100",
-    "top5_accuracy": "top-5 accuracy, %",
-    "chrf": "chrF",
-    "bits_per_character": "bits a character",
-}
 MARKS = ("", "circle", "square", "diamond")  # by style: mark and dash tell lines apart where colour does not
 
 
@@ -68,12 +51,13 @@ def loss_curve(points: Iterable[Mapping[str, float]], title: str, *, metric: str
     parts = [("loss", _scale(lines), lines)]
     if metric is not None:
         lines = [("validation", 1, _column(rows, metric))]
-        parts.append((_spoken(metric), _scale(lines) if metric == "valid_perplexity" else "linear", lines))
+        scale = _scale(lines) if metric == "valid_perplexity" else "linear"
+        parts.append((label_of(metric.removeprefix("valid_")), scale, lines))
     return _panels(parts, title, "step")
 
 
 def chief(points: Iterable[Mapping[str, float]]) -> str | None:
-    """The validation metric that says most of a run: the first of ``METRICS`` met, or else the first met at all.
+    """Returns the key of the most telling validation metric of a run (``metrics.registry.most_telling``).
 
     ``valid_loss`` is none, nor is a metric without a finite value.
     """
@@ -83,7 +67,8 @@ def chief(points: Iterable[Mapping[str, float]]) -> str | None:
         for key, value in row.items()
         if key.startswith("valid_") and key != "valid_loss" and value is not None and math.isfinite(value)
     }
-    return next((key for key in [*(f"valid_{name}" for name in METRICS), *met] if key in met), None)
+    name = most_telling(key.removeprefix("valid_") for key in met)
+    return None if name is None else f"valid_{name}"
 
 
 def _scale(lines: Sequence[Line]) -> Scale:
@@ -93,11 +78,6 @@ def _scale(lines: Sequence[Line]) -> Scale:
 
 def _column(rows: Sequence[Mapping[str, float]], key: str) -> list[Point]:
     return [(float(row["step"]), float(row[key])) for row in rows if row.get(key) is not None]
-
-
-def _spoken(metric: str) -> str:
-    name = metric.removeprefix("valid_")
-    return METRICS.get(name, name.replace("_", " "))
 
 
 def curve(

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
+from heedful.metrics.registry import label_of
 from heedful.util.files import parse_json, write
 from heedful.views import raster
-from heedful.views.curve import METRICS
 from heedful.views.map_data import Array, Maps
 from heedful.views.page import asset, data, page, piece, stored
 from heedful.views.text import escaped, visible
@@ -82,7 +82,7 @@ def watch_page(watched: WatchHistory, *, title: str) -> str:
     True
     """
     facts = {
-        "metric": METRICS.get(watched.metric, visible(watched.metric.replace("_", " "))),
+        "metric": visible(label_of(watched.metric)),
         "inputs": [_named(one, image is not None) for one, image in zip(watched.inputs, watched.images, strict=True)],
         "images": [None if one is None else _image(*one) for one in watched.images],
         "looks": [

@@ -1,0 +1,73 @@
+"""Registry of metrics: the label and the direction of each, as the file of its scorer lists them.
+
+Every file of this room may have a tuple ``METRICS``. A metric that no file lists is a number of which more is better,
+and its label is its name. No torch.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+
+from heedful import metrics
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, as figures, comparisons and the choice of the best weights know it."""
+
+    name: str
+    label: str  # on the axis of a figure, with its unit
+    lower_is_better: bool = False
+    headline: bool = False  # figures of a run show a headline metric before others
+
+
+@cache
+def registered() -> Mapping[str, Metric]:
+    """Returns every listed metric by its name."""
+    modules = (import_module(f"{metrics.__name__}.{found.name}") for found in pkgutil.iter_modules(metrics.__path__))
+    listed = [metric for module in modules for metric in getattr(module, "METRICS", ())]
+    table = {metric.name: metric for metric in listed}
+    if len(table) < len(listed):
+        raise ValueError(f"a metric is listed twice: {sorted(metric.name for metric in listed)}")
+    return table
+
+
+def lower_is_better(name: str) -> bool:
+    """Returns True for a metric of which less is better.
+
+    >>> lower_is_better("loss"), lower_is_better("bleu"), lower_is_better("my_score")
+    (True, False, False)
+    """
+    return name in registered() and registered()[name].lower_is_better
+
+
+def sign(name: str) -> int:
+    """Returns 1, or −1 for a metric of which less is better: ``sign(name) * value`` ranks values, the best highest."""
+    return -1 if lower_is_better(name) else 1
+
+
+def label_of(name: str) -> str:
+    """Returns the name of a metric for people.
+
+    >>> label_of("micro_f1"), label_of("my_score")
+    ('micro F1, %', 'my score')
+    """
+    return registered()[name].label if name in registered() else name.replace("_", " ")
+
+
+def most_telling(names: Iterable[str]) -> str | None:
+    """Returns the metric that a figure of a run shows: the first headline metric of ``names``, else the first listed
+    one, else the first; None without any.
+
+    >>> most_telling(["exact_match", "micro_f1", "my_score"])
+    'micro_f1'
+    """
+
+    def rank(name: str) -> int:
+        return 1 + registered()[name].headline if name in registered() else 0
+
+    return max(names, key=rank, default=None)
