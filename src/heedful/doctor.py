@@ -39,7 +39,7 @@ EXTRAS = {
     "data": ("pyarrow", "zstandard"),
     "sentencepiece": ("sentencepiece", "protobuf"),
     "faiss": ("faiss-cpu",),
-    "figures": ("resvg-py", "reportlab"),
+    "figures": ("typst",),
     "onnx": ("onnx", "onnxscript"),
     "ctranslate2": ("ctranslate2", "transformers"),
     "tensorboard": ("tensorboard",),

@@ -1,23 +1,22 @@
+"""Figures as PNG and PDF, read back by Pillow and pypdf and compared with Chromium."""
+
 from __future__ import annotations
 
-import base64
 import io
 import re
 import sys
 import xml.etree.ElementTree as ET
-import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from heedful.errors import HeedfulError
-from heedful.views import confusion_svg, convert, figures, fonts, loss_curve, patch_grid_svg
-from heedful.views.inline_style import lowered, parsed, steps
+from heedful.views import confusion_svg, convert, figures, loss_curve, patch_grid_svg
 from heedful.views.map_data import Maps
 
-reportlab = pytest.importorskip("reportlab", reason="reportlab is not installed: pip install 'heedful[figures]'")
-pytest.importorskip("resvg_py", reason="resvg_py is not installed: pip install 'heedful[figures]'")
+typst = pytest.importorskip("typst", reason="typst is not installed: pip install 'heedful[figures]'")
+pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -27,43 +26,49 @@ def picture(pieces=("one", " two", " three")):
     return figures.matrix(Maps.of("self-attention", pieces, pieces, weights), 0, 0, "A title: 25 %")
 
 
+def pictures():
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    box = figures.Box
+    return {
+        "matrix": picture(),
+        "curve": loss_curve([{"step": i, "loss": 1 / (i + 1), "valid_loss": 0.5} for i in range(20)], "t"),
+        "confusion": confusion_svg(["ham", "spam"], [[8, 2], [1, 9]], "mail"),
+        "patches": patch_grid_svg(pixels, 4, "t"),
+        "overlay": figures.overlay(pixels, np.eye(4), "t"),
+        "functions": figures.functions([0, 1, 2], {"f": [0, 1, 4]}, "t"),
+        "flow": figures.flow({"a": box(text="a"), "b": box(text="b", row=1)}, [figures.Arrow(start="a", end="b")], "t"),
+    }
+
+
 def opened(data):
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGBA"))
 
 
-def objects(pdf):
-    """The objects of a PDF by number: their dictionary and their stream, decoded."""
-    found = {}
-    for match in re.finditer(rb"(?:^|\n)(\d+) 0 obj\n(.*?)(stream\n|endobj)", pdf, re.DOTALL):
-        head, stream = match[2], b""
-        if match[3] != b"endobj":
-            stream = pdf[match.end() : match.end() + int(re.search(rb"/Length (\d+)", head)[1])]
-            stream = base64.a85decode(b"<~" + stream.strip(), adobe=True) if b"ASCII85Decode" in head else stream
-            stream = zlib.decompress(stream) if b"FlateDecode" in head else stream
-        found[int(match[1])] = head, stream
-    return found
+def pdf_page(data):
+    reader = pypdf.PdfReader(io.BytesIO(data))
+    assert len(reader.pages) == 1
+    return reader.pages[0]
 
 
-def read(pdf):
-    """The texts of a PDF, one for each string that is shown, by each font's own ToUnicode table."""
-    every = objects(pdf)
-    tables = {}
-    for head, _ in every.values():
-        unicode = re.search(rb"/ToUnicode (\d+) 0 R", head)
-        name = re.search(rb"/Name /(\S+)", head)
-        if unicode and name:
-            cmap = every[int(unicode[1])][1].decode("latin-1")
-            pairs = {int(code, 16): chr(int(to, 16)) for code, to in re.findall(r"<(\w\w)> <(\w{4})>", cmap)}
-            tables[name[1]] = pairs
-    found, table = [], {}
-    for _, stream in every.values():
-        for name, string in re.findall(rb"/(F\S+) [\d.]+ Tf|\(((?:[^\\()]|\\.)*)\) Tj", stream, re.DOTALL):
-            if name:
-                table = tables.get(name, {})
-            else:
-                codes = re.sub(rb"\\(\d{3}|.)", lambda m: bytes([int(m[1], 8)]) if m[1].isdigit() else m[1], string)
-                found.append("".join(table.get(code, "?") for code in codes))
-    return found
+def resources(page, kind):
+    """The fonts or the drawn objects of a page and of the forms on it."""
+    values = {}
+    pending = [page["/Resources"]]
+    while pending:
+        table = pending.pop()
+        for key, value in table.get(kind, {}).items():
+            values[key, value.idnum] = value.get_object()
+        for drawn in table.get("/XObject", {}).values():
+            pending += [drawn.get_object()["/Resources"]] if "/Resources" in drawn.get_object() else []
+    return list(values.values())
+
+
+def letters(text):
+    return sorted("".join(text.split()))
+
+
+def texts(svg):
+    return "".join(element.text or "" for element in ET.fromstring(svg).iter(f"{SVG}text"))
 
 
 def test_a_png_is_the_light_picture_at_its_scale():
@@ -73,8 +78,9 @@ def test_a_png_is_the_light_picture_at_its_scale():
         pixels = opened(convert.png(svg, scale=scale))
         assert pixels.shape[:2] == (float(root.get("height")) * scale, float(root.get("width")) * scale)
     assert tuple(pixels[30, 200]) == (0xFB, 0xFA, 0xF7, 255)
+    assert tuple(pixels[0, 0]) == (0, 0, 0, 0)  # outside the round corner
     ink = pixels[..., :3].astype(int).sum(-1)
-    assert ink.min() < 150
+    assert ink[100:-100, 100:-100].min() < 150
 
 
 def test_cells_have_the_shade_of_their_weight_in_the_png():
@@ -93,47 +99,92 @@ def test_cells_have_the_shade_of_their_weight_in_the_png():
         np.testing.assert_allclose(found, expected, atol=2.5)
 
 
-def test_the_text_of_a_pdf_can_be_read_and_its_page_has_the_size():
-    svg = picture(("one", " Größe", " √x → (y)\\"))
-    pdf = convert.pdf(svg)
+def test_the_styles_of_dark_screens_do_not_count():
+    svg = picture()
+    light = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*\s*\}", "", svg)
+    assert len(light) < len(svg) - 100
+    assert convert.png(light) == convert.png(svg)
+
+
+@pytest.mark.parametrize("kind", pictures())
+def test_a_png_looks_as_in_a_browser(browser, kind):
+    svg = pictures()[kind]
     root = ET.fromstring(svg)
-    expected = [element.text for element in root.iter(f"{SVG}text")]
-    assert "".join(read(pdf)) == "".join(expected)
-    box = [float(n) for n in re.search(rb"/MediaBox \[([^\]]*)\]", pdf)[1].split()]
-    assert box[2:] == [float(root.get("width")) * 0.75, float(root.get("height")) * 0.75]
-    assert convert.pdf(svg) == pdf
+    size = {side: int(float(root.get(side))) for side in ("width", "height")}
+    context = browser.new_context(viewport=size, device_scale_factor=2, color_scheme="light")
+    page = context.new_page()
+    page.set_content(f'<body style="margin:0">{svg}</body>')
+    expected = Image.open(io.BytesIO(page.screenshot(omit_background=True))).convert("RGBA")
+    context.close()
+    drawn = Image.open(io.BytesIO(convert.png(svg, scale=2))).convert("RGBA")
+    assert drawn.size == expected.size
+    coarse = [
+        np.asarray(image.resize((size["width"] // 8, size["height"] // 8), Image.Resampling.BOX), dtype=float)
+        for image in (drawn, expected)
+    ]  # letters differ by a pixel, areas and lines by nothing
+    difference = np.abs(coarse[0] - coarse[1])
+    assert difference.mean() < 2.5
+    assert np.quantile(difference, 0.97) < 40
 
 
-def test_every_kind_of_picture_becomes_a_pdf():
+@pytest.mark.parametrize("kind", pictures())
+def test_a_pdf_holds_vectors_and_text_with_its_fonts(kind):
+    svg = pictures()[kind]
+    data = convert.pdf(svg)
+    page, root = pdf_page(data), ET.fromstring(svg)
+    assert letters(page.extract_text()) == letters(texts(svg))
+    assert [float(side) for side in page.mediabox[2:]] == [float(root.get(side)) * 0.75 for side in ("width", "height")]
+    fonts = resources(page, "/Font")
+    assert fonts
+    for font in fonts:
+        descriptor = font["/DescendantFonts"][0].get_object()["/FontDescriptor"]
+        assert {"/FontFile2", "/FontFile3"} & set(descriptor)
+        assert re.match(r"/[A-Z]{6}\+", font["/BaseFont"])  # a subset
+    images = [drawn for drawn in resources(page, "/XObject") if drawn["/Subtype"] == "/Image"]
+    assert bool(images) == ("<image" in svg)
+    assert convert.pdf(svg) == data
+
+
+def test_a_pdf_has_the_title_and_description_of_the_figure():
+    svg = picture(("one", " Größe", " √x → (y)\\"))
+    root = ET.fromstring(svg)
+    reader = pypdf.PdfReader(io.BytesIO(convert.pdf(svg)))
+    assert reader.metadata.title == root.findtext(f"{SVG}title")
+    assert reader.metadata.subject == root.findtext(f"{SVG}desc")
+    assert letters(reader.pages[0].extract_text()) == letters(texts(svg))
+
+
+def test_few_pixels_stay_squares_in_a_pdf():
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    box = figures.Box
-    for svg in (
-        loss_curve([{"step": i, "loss": 1 / (i + 1), "valid_loss": 0.5} for i in range(20)], "t"),
-        confusion_svg(["ham", "spam"], [[8, 2], [1, 9]], "mail"),
-        patch_grid_svg(pixels, 4, "t"),
-        figures.overlay(pixels, np.eye(4), "t"),
-        figures.functions([0, 1, 2], {"f": [0, 1, 4]}, "t"),
-        figures.flow({"a": box(text="a"), "b": box(text="b", row=1)}, [figures.Arrow(start="a", end="b")], "t"),
-    ):
-        pdf = convert.pdf(svg)
-        texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text") if element.text]
-        assert "".join(read(pdf)) == "".join(texts)
-        shown = [head for head, _ in objects(pdf).values() if b"/Subtype /Image" in head]
-        assert bool(shown) == ("<image" in svg)
+    page = pdf_page(convert.pdf(patch_grid_svg(pixels, 4, "t")))
+    stored = np.asarray(page.images[0].image.convert("RGB"))
+    assert stored.shape == (512, 512, 3)
+    np.testing.assert_array_equal(stored[::32, ::32], stored[31::32, 31::32])
 
 
-def test_what_no_font_has_is_told_in_the_picture():
+def test_a_character_without_a_font_is_named_below_the_picture():
     strange = chr(0x10FFFD)  # private: no font has it
     svg = picture(("one", f" {strange}"))
     high = float(ET.fromstring(svg).get("height"))
     assert opened(convert.png(svg, scale=1)).shape[0] == high + 22
-    assert any("No font of this machine has U+10FFFD" in text for text in read(convert.pdf(svg)))
+    assert "No font of this machine has U+10FFFD" in pdf_page(convert.pdf(svg)).extract_text()
+
+
+def test_the_missing_characters_are_those_that_no_glyph_of_the_pdf_stands_for():
+    sample = "éßжΩ√→你字ཀꙮ" + chr(0x10FFFD) + chr(0xE000)
+    parts = "".join(f'<text x="{9 + 20 * i}" y="20">{character}</text>' for i, character in enumerate(sample))
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="400" height="40">{parts}</svg>'
+    root = convert._parsed(svg)
+    shown = pdf_page(convert._drawn(root, "pdf")).extract_text()
+    assert "".join(convert._missing(sample)) == "".join(c for c in sample if c not in shown)
+    assert "é" in shown
+    assert chr(0x10FFFD) not in shown
 
 
 def test_the_font_to_install_is_named_by_script(monkeypatch):
-    monkeypatch.setattr(fonts, "_has", lambda code: code < 0x2FF)
+    monkeypatch.setattr(convert, "_has_fonts_for", lambda text: all(ord(character) < 0x2FF for character in text))
     svg = picture(("one", " نعم", " 你好", " हाँ", " 😀", " שלום"))
-    line = next(text for text in read(convert.pdf(svg)) if text.startswith("No font"))
+    line = convert._with_font_note(convert._parsed(svg))[-1].text
     for script, family in (
         ("Arabic", "Noto Sans Arabic"),
         ("Chinese", "Noto Sans CJK SC"),
@@ -146,81 +197,40 @@ def test_the_font_to_install_is_named_by_script(monkeypatch):
         assert f"'{family}'" in svg  # a browser takes it where the machine has it
 
 
-def test_text_from_right_to_left_is_a_picture_in_a_pdf():
-    if fonts.missing("שלום"):
-        pytest.skip("no font of this machine has Hebrew letters")
-    pdf = convert.pdf(picture(("one", "שלום")))
-    assert [head for head, _ in objects(pdf).values() if b"/Subtype /Image" in head]
-    assert "one" in read(pdf)
-
-
-@pytest.mark.parametrize("name", ["Vera.ttf", "DejaVuSans.ttf"])
-def test_a_fonts_characters_are_those_that_reportlab_finds(name):
-    from reportlab.pdfbase.ttfonts import TTFontFile
-
-    if name not in fonts.files():
-        pytest.skip(f"{name} is not on this machine")
-    path = fonts.files()[name]
-    expected = {code for code, glyph in TTFontFile(str(path)).charToGlyph.items() if glyph}
-    assert {code for code in fonts.characters(path) if code < 0xFFFF} == {code for code in expected if code < 0xFFFF}
+def test_arabic_is_text_in_its_joined_forms():
+    letter = "ب"
+    if convert._missing(letter):
+        pytest.skip("no font of this machine has Arabic letters")
+    page = pdf_page(convert.pdf(picture(("one", 3 * letter))))
+    assert page.extract_text().count(letter) == 6  # a row and a column
+    assert not [drawn for drawn in resources(page, "/XObject") if drawn["/Subtype"] == "/Image"]
+    tables = [font["/ToUnicode"].get_data().decode("latin-1") for font in resources(page, "/Font")]
+    assert max(table.count(f"<{ord(letter):04X}>") for table in tables) == 3  # initial, medial and final glyph
 
 
 def test_without_any_system_font_the_text_is_still_drawn(monkeypatch):
-    brought = {path.name: path for path in fonts.brought().glob("*.ttf")}
-    monkeypatch.setattr(fonts, "files", lambda: brought)
-    fonts._others.cache_clear()
-    fonts._has.cache_clear()
+    alone = typst.Compiler(ignore_system_fonts=True)
+    monkeypatch.setattr(convert, "_compiler", lambda: alone)
+    convert._has_fonts_for.cache_clear()
     try:
-        assert fonts.runs("Aé", False) == [(brought["Vera.ttf"], "Aé")]
-        assert fonts.runs("A", True) == [(brought["VeraBd.ttf"], "A")]
-        assert fonts.missing("Aж") == ["ж"]
-        assert "one" in read(convert.pdf(picture()))
+        assert convert._missing("Aéж你") == ["你"]
+        assert "one" in pdf_page(convert.pdf(picture())).extract_text()
     finally:
-        fonts._others.cache_clear()
-        fonts._has.cache_clear()
-
-
-def test_the_style_sheet_is_applied_in_its_light_form_as_a_browser_would():
-    root = lowered(
-        '<svg xmlns="http://www.w3.org/2000/svg"><style>text{fill:#111;font-size:13px}.a{fill:#222}text.a{fill:#333}'
-        ".b{fill:#444}@media(prefers-color-scheme:dark){.a{fill:#fff}.b,.c{fill:#eee}}</style>"
-        '<text>1</text><text class="a">2</text><rect class="a"/><text class="a b" fill="#000"/>'
-        '<rect style="fill:#555"/></svg>'
-    )
-    assert [element.get("fill") for element in root] == ["#111", "#333", "#222", "#333", "#555"]
-    assert root[0].get("font-size") == "13px"
-
-
-@pytest.mark.parametrize(
-    "sheet", ["g text{fill:red}", ".a:hover{fill:red}", "@media print{.a{fill:red}}", ".a{fill:var(--x)}"]
-)
-def test_a_style_that_would_be_lost_is_refused(sheet):
-    with pytest.raises(HeedfulError, match="cannot be made a PNG or PDF"):
-        parsed(sheet)
+        convert._has_fonts_for.cache_clear()
 
 
 @pytest.mark.parametrize(
     "part",
     [
-        "<foreignObject/>",
-        '<g transform="skewX(3)"/>',
-        '<path d="M0 0A1 1 0 0 0 2 2"/>',
-        "<text>a<tspan>b</tspan></text>",
+        '<foreignObject width="5" height="5"><p xmlns="http://www.w3.org/1999/xhtml">text</p></foreignObject>',
+        '<image href="http://localhost/a.png" width="5" height="5"/>',
+        '<image href="/etc/hostname" width="5" height="5"/>',
     ],
 )
-def test_an_element_that_would_be_lost_is_refused(part):
-    with pytest.raises(HeedfulError, match="cannot be made a PDF"):
-        convert.pdf(f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{part}</svg>')
-
-
-def test_a_quadratic_curve_is_the_same_as_a_cubic_one():
-    (_, begin), (call, cubic) = steps("M1 2q3 4 5 0")
-    assert call == "curveTo"
-    points = np.array([begin, cubic[:2], cubic[2:4], cubic[4:]])
-    for t in np.linspace(0, 1, 5):
-        weights = np.array([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3])
-        expected = (1 - t) ** 2 * np.array([1, 2]) + 2 * t * (1 - t) * np.array([4, 6]) + t**2 * np.array([6, 2])
-        np.testing.assert_allclose(weights @ points, expected)
+@pytest.mark.parametrize("draw", [convert.png, convert.pdf])
+def test_an_element_that_would_be_lost_is_refused(part, draw):
+    with pytest.raises(HeedfulError, match=r"typst cannot draw.*write it as \.svg"):
+        draw(f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{part}</svg>')
 
 
 def test_files_are_written_by_their_suffix(tmp_path):
@@ -229,17 +239,18 @@ def test_files_are_written_by_their_suffix(tmp_path):
     assert convert.write(svg, tmp_path / "a.PNG", scale=1).read_bytes() == convert.png(svg, scale=1)
     assert convert.write(svg, tmp_path / "a.pdf").read_bytes() == convert.pdf(svg)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.PNG", "a.pdf", "new"]
-    with pytest.raises(HeedfulError, match=r"'a.gif'; name a file that ends in .svg, .png, .pdf"):
+    with pytest.raises(HeedfulError, match=r"'a.gif'.*\.svg, \.png, \.pdf"):
         convert.write(svg, tmp_path / "a.gif")
     (tmp_path / "file").write_text("")
     with pytest.raises(HeedfulError, match="cannot write"):
         convert.write(svg, tmp_path / "file" / "a.png")
-    with pytest.raises(HeedfulError, match="not an SVG picture"):
+    with pytest.raises(HeedfulError, match="not an SVG figure"):
         convert.write("no picture", tmp_path / "b.png")
 
 
-@pytest.mark.parametrize(("package", "draw"), [("resvg_py", convert.png), ("reportlab", convert.pdf)])
-def test_a_missing_package_is_named_with_its_remedy(monkeypatch, package, draw):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(HeedfulError, match=rf"{package}; run: pip install 'heedful\[figures\]'"):
+@pytest.mark.parametrize("draw", [convert.png, convert.pdf])
+def test_a_missing_package_is_named_with_its_remedy(monkeypatch, draw):
+    convert._compiler.cache_clear()
+    monkeypatch.setitem(sys.modules, "typst", None)
+    with pytest.raises(HeedfulError, match=r"typst; run: pip install 'heedful\[figures\]'"):
         draw(picture())

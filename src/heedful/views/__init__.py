@@ -10,7 +10,7 @@
     curve               loss curves (SVG)                   confusion, mistakes  a classifier's errors
     patches             patches and feature maps (SVG)      run_figures        figures of a run folder, as files
     svg, text, raster   shared parts of pictures, texts, images
-    convert             SVG to PNG and PDF, with pdf, fonts and inline_style
+    convert             SVG to PNG and PDF              fonts   families by script
 
 Style and script of a page are the ``.css`` and ``.js`` files beside it. Functions take plain lists or arrays and return
 ``str``; outside ``inspect/`` nothing imports torch or knows a model. To add a page, write it over ``page``.

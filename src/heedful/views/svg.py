@@ -9,7 +9,8 @@ from heedful.views.fonts import SCRIPT_FAMILIES
 from heedful.views.text import escaped
 
 BASE = """
-text{font-family:system-ui,'Segoe UI','Noto Sans','DejaVu Sans',sans-serif,@SCRIPTS@;font-size:13px;fill:#22201d}
+text{font-family:system-ui,'Segoe UI','Noto Sans','DejaVu Sans','Liberation Sans',Arial,Helvetica,sans-serif,@SCRIPTS@}
+text{font-size:13px;fill:#22201d}
 .ground{fill:#fbfaf7}.title{font-size:17px;font-weight:600}.quiet{fill:#6b665e}
 @media(prefers-color-scheme:dark){text{fill:#ecebe7}.ground{fill:#16171b}.quiet{fill:#a09c94}}
 """.replace("@SCRIPTS@", SCRIPT_FAMILIES)
