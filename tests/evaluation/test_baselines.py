@@ -23,7 +23,7 @@ from heedful.metrics.translation import translation_metrics
 from heedful.pretrained import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.baselines import linear_images, linear_text, packed
-from heedful.tasks.sources import divided
+from heedful.tasks.run_data import divided
 from heedful.tasks.text_generation import TextGeneration
 from heedful.training.report import card_of
 from heedful.views.run_figures import draw_report

@@ -11,7 +11,7 @@ import torch
 
 from heedful.metrics import ranking
 from heedful.metrics.example_scores import overall
-from heedful.tasks import contrast
+from heedful.tasks import contrastive_loss as contrast
 
 ODD = [
     ([1, 2, 3, 4, 5], [5, 6, 7, 8, 7]),

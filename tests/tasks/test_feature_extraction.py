@@ -23,9 +23,9 @@ from heedful.metrics.example_scores import overall
 from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.settings import ModelSettings, PoolingSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.tasks.contrast import contrastive
+from heedful.tasks.contrastive_loss import contrastive
 from heedful.tasks.feature_extraction import FeatureExtraction
-from heedful.tasks.related import SIDES, groups_of
+from heedful.tasks.retrieval_pairs import SIDES, groups_of
 from heedful.training.optimisation import adamw
 
 transformers = pytest.importorskip("transformers")

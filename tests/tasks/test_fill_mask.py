@@ -32,7 +32,7 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
-from heedful.tasks import hidden
+from heedful.tasks import masked_windows as hidden
 from heedful.tasks.fill_mask import FillMask
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw

@@ -22,9 +22,9 @@ from heedful.pretrained import load, save
 from heedful.pretrained.folder import read_card
 from heedful.pretrained.model_card import describe
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks.answer_spans import best_spans
 from heedful.tasks.passages import NOWHERE, Passage, passages_of, windows_of
 from heedful.tasks.question_answering import QuestionAnswering
-from heedful.tasks.spans import best_spans
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
 

@@ -24,7 +24,7 @@ from heedful.metrics.rouge import rouge
 from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
-from heedful.tasks.specific import prefix_of, specific
+from heedful.tasks.published import prefix_of, specific
 from heedful.tasks.summarization import Summarization, lead, sentence
 from heedful.tasks.task import Answer
 from heedful.text import Tokenizer

@@ -19,7 +19,7 @@ from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.tasks.classes import names_of, numbers_of
+from heedful.tasks.labels import names_of, numbers_of
 from heedful.tasks.task import Answer
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.optimisation import adamw

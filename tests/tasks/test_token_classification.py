@@ -26,7 +26,7 @@ from heedful.pretrained import load, save
 from heedful.settings import AveragingSettings, DataSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks import tagging
 from heedful.tasks.token_classification import TokenClassification
-from heedful.tasks.words import of_texts, of_words, windows
+from heedful.tasks.word_tokens import of_texts, of_words, windows
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
 from heedful.training.run import train

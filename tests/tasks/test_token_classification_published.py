@@ -13,7 +13,7 @@ from tagging_models import CONFIGS, KINDS, SENTENCES, published, rows, saved, se
 import heedful
 from heedful.pretrained import load
 from heedful.tasks.token_classification import TokenClassification
-from heedful.tasks.words import of_texts, of_words
+from heedful.tasks.word_tokens import of_texts, of_words
 from heedful.text import Tokenizer
 
 transformers = pytest.importorskip("transformers")

@@ -15,7 +15,7 @@ from answering_folders import LABELS, WORDS, made, saved
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate
 from heedful.inference.pipeline import Pipeline
-from heedful.tasks.classes import likeliest
+from heedful.tasks.labels import likeliest
 
 TEXTS = [f"the {word}" for word in WORDS]
 

@@ -25,7 +25,7 @@ from heedful.models.base import device_of
 from heedful.pretrained.fill_model import blank
 from heedful.settings import RunSettings
 from heedful.tasks.documents import sampled
-from heedful.tasks.sources import divided
+from heedful.tasks.run_data import divided
 from heedful.tasks.task import Encoded, Task
 from heedful.training.resolve import asked_for, resolved
 

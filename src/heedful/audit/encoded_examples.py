@@ -10,7 +10,7 @@ import numpy as np
 from heedful.audit.findings import Finding, place
 from heedful.data import Row
 from heedful.errors import many
-from heedful.tasks.seen import seen
+from heedful.tasks.inputs_and_targets import seen
 from heedful.tasks.task import Encoded, Task
 from heedful.util.escaping import named
 

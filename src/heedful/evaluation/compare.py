@@ -19,7 +19,7 @@ from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.example_scores import each
 from heedful.metrics.intervals import doubts
 from heedful.metrics.paired import Difference, differences, verdict
-from heedful.tasks.sources import columns_of, prefix_of
+from heedful.tasks.run_data import columns_of, prefix_of
 from heedful.tasks.task import Encoded, Measured, short
 from heedful.tasks.translation import Translation
 

@@ -18,7 +18,7 @@ from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.example_scores import overall
 from heedful.metrics.intervals import doubts, intervals
 from heedful.settings import RunSettings
-from heedful.tasks.sources import columns_of, divided, prefix_of, rule_of
+from heedful.tasks.run_data import columns_of, divided, prefix_of, rule_of
 from heedful.tasks.task import Measured
 from heedful.util.ranks import joined, own_device
 from heedful.util.sharding import among

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from heedful.errors import HeedfulError
-from heedful.tasks.shared import drawn_again
+from heedful.tasks.model_setup import drawn_again
 
 BLOCK = 1024  # inputs answered together: enough that batches of like lengths hold little padding
 FIRST = 64  # of those that are waited for; each block after it is twice as large, so that no wait is a long surprise
@@ -57,7 +57,7 @@ class Seeds:
 
     Args:
         given: one seed for all inputs: an input that came before then gets one of its own, made of the seed and its
-            turn (``heedful.tasks.shared.seeded``); or a list, one an input; None: no seed.
+            turn (``heedful.tasks.model_setup.seeded``); or a list, one an input; None: no seed.
 
     For one seed a digest of each distinct input is kept, some hundred bytes.
 

@@ -35,7 +35,7 @@ from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.pretrained.pooling import pooled_head
-from heedful.tasks.specific import summarizes
+from heedful.tasks.published import summarizes
 from heedful.tasks.task import Answer, Streams, Task
 from heedful.text.chat_template import is_conversation
 

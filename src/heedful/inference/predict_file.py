@@ -24,7 +24,7 @@ from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.inference.warnings import Told
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
-from heedful.tasks.sources import columns_of, prefix_of
+from heedful.tasks.run_data import columns_of, prefix_of
 from heedful.tasks.task import Answer
 from heedful.util.progress import Progress
 from heedful.util.ranks import joined, own_device

@@ -12,7 +12,7 @@ from torch import Tensor
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
-from heedful.tasks.shared import IGNORED, padded
+from heedful.tasks.model_setup import IGNORED, padded
 from heedful.tasks.task import Batch, Encoded, shown
 from heedful.text import Tokenizer, chat_template
 

@@ -23,7 +23,7 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
 )
-from heedful.tasks.shared import stacks_of
+from heedful.tasks.model_setup import stacks_of
 
 # ------------------------------------------------------------------------------------------------------ learning rates
 

@@ -29,12 +29,12 @@ from heedful.pretrained.pooling import TextPreparation, pooled_head, read_readin
 from heedful.settings import PoolingSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.baselines import word_vectors
-from heedful.tasks.contrast import contrastive, cosent, embedded, wrong
-from heedful.tasks.encoders import encoder_config, encoder_in, limit, longest_of
-from heedful.tasks.pairs import fitted
-from heedful.tasks.related import SIDES, check_rows, groups_of, search, texts_of
-from heedful.tasks.shared import check_texts, check_vocabulary, masked, reads, tokenizer_of
+from heedful.tasks.contrastive_loss import contrastive, cosent, embedded, wrong
+from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
+from heedful.tasks.model_setup import check_texts, check_vocabulary, masked, reads, tokenizer_of
+from heedful.tasks.retrieval_pairs import SIDES, check_rows, groups_of, search, texts_of
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
+from heedful.tasks.text_pairs import fitted
 from heedful.text import Tokenizer
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning

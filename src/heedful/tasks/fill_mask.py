@@ -31,8 +31,8 @@ from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.blanks import blanks
 from heedful.tasks.documents import divided, sampled
-from heedful.tasks.encoders import encoder_config, encoder_in, limit, longest_of
-from heedful.tasks.hidden import (
+from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
+from heedful.tasks.masked_windows import (
     SEED,
     contexts,
     cut_up,
@@ -44,9 +44,9 @@ from heedful.tasks.hidden import (
     window_frequencies,
     window_of,
 )
+from heedful.tasks.model_setup import IGNORED, check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.pseudo import pseudo_log_likelihoods
-from heedful.tasks.shared import IGNORED, check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Said, Task, short
 from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_masked, filled, mask_of

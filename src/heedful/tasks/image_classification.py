@@ -33,7 +33,7 @@ from heedful.settings import ImageSettings, ModelSettings, RunSettings
 from heedful.stack import initialise
 from heedful.tasks import defaults
 from heedful.tasks.baselines import linear_images, svm
-from heedful.tasks.classes import (
+from heedful.tasks.labels import (
     check_classifier,
     checked_top,
     labels_of,
@@ -44,7 +44,7 @@ from heedful.tasks.classes import (
     stored,
     teachable,
 )
-from heedful.tasks.shared import changed, preset_of, reads
+from heedful.tasks.model_setup import changed, preset_of, reads
 from heedful.tasks.task import LINE, Answer, Baseline, Batch, Encoded, Measured, Said, Task, short, shown
 
 SMALLEST = "vit-micro"

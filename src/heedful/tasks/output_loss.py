@@ -25,8 +25,8 @@ from heedful.kernels.plan import slot_of
 from heedful.kernels.prepacked_linear import best_by_onednn, made_for_rows, pointwise
 from heedful.kernels.unpadded import watched
 from heedful.layers.linear import Linear
+from heedful.tasks.model_setup import IGNORED
 from heedful.tasks.r_drop import divergence
-from heedful.tasks.shared import IGNORED
 
 CHUNK = 2**25  # logits at a time
 MANY = 4 * CHUNK  # from so many on: of fewer all at once, as each chunk adds to the gradient of W

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from heedful.data.rows import Span
 from heedful.errors import HeedfulError, many
-from heedful.tasks.encoders import ranges
+from heedful.tasks.encoder_task import ranges
 from heedful.text import Tokenizer
 from heedful.text.word_boundaries import is_word_border
 

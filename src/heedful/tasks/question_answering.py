@@ -27,10 +27,10 @@ from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.encoders import encoder_config, encoder_in, limit, longest_of
+from heedful.tasks.answer_spans import NEVER, NO_ANSWER, Best, Found, best_spans
+from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
+from heedful.tasks.model_setup import check_vocabulary, masked, padded, reads, tokenizer_of
 from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, windows_of
-from heedful.tasks.shared import check_vocabulary, masked, padded, reads, tokenizer_of
-from heedful.tasks.spans import NEVER, NO_ANSWER, Best, Found, best_spans
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
 from heedful.text import Tokenizer
 from heedful.text.post_processor import Around

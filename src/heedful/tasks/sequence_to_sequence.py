@@ -23,10 +23,10 @@ from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.encoder_decoders import EncoderDecoderTask, Pair
+from heedful.tasks.encoder_decoder_task import EncoderDecoderTask, Pair
+from heedful.tasks.model_setup import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
+from heedful.tasks.published import encoder_decoder_of, prefix_of, specific
 from heedful.tasks.r_drop import agreement_of
-from heedful.tasks.shared import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
-from heedful.tasks.specific import encoder_decoder_of, prefix_of, specific
 from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import MergeDropout

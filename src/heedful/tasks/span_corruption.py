@@ -32,8 +32,8 @@ from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks import defaults
 from heedful.tasks.documents import divided, sampled
-from heedful.tasks.encoder_decoders import EncoderDecoderTask
-from heedful.tasks.hidden import (
+from heedful.tasks.encoder_decoder_task import EncoderDecoderTask
+from heedful.tasks.masked_windows import (
     SEED,
     contexts,
     cut_up,
@@ -44,8 +44,8 @@ from heedful.tasks.hidden import (
     window_frequencies,
     window_of,
 )
-from heedful.tasks.shared import IGNORED, check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
-from heedful.tasks.specific import encoder_decoder_of
+from heedful.tasks.model_setup import IGNORED, check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
+from heedful.tasks.published import encoder_decoder_of
 from heedful.tasks.task import EVALUATED, Answer, Baseline, Batch, Encoded, Measured, Said, short
 from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_holes, restored, sentinels_of, spans_of, written

@@ -16,8 +16,8 @@ from heedful.metrics.rouge import Rouge
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.encoder_decoders import Pair, with_loss
-from heedful.tasks.encoders import ranges
+from heedful.tasks.encoder_decoder_task import Pair, with_loss
+from heedful.tasks.encoder_task import ranges
 from heedful.tasks.sequence_to_sequence import SequenceToSequence, whole
 from heedful.tasks.task import Answer, Baseline, Measured, short
 

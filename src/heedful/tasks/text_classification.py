@@ -34,7 +34,8 @@ from heedful.pretrained.folder import find, multi_label, regression
 from heedful.settings import RunSettings
 from heedful.tasks import defaults, get
 from heedful.tasks.baselines import linear_text, svm
-from heedful.tasks.classes import (
+from heedful.tasks.encoder_task import encoder_config, limit, longest_of
+from heedful.tasks.labels import (
     check_classifier,
     checked_top,
     classifier_in,
@@ -47,19 +48,10 @@ from heedful.tasks.classes import (
     stored,
     teachable,
 )
-from heedful.tasks.encoders import encoder_config, limit, longest_of
-from heedful.tasks.pairs import SIDES, Example, examples_of, sides_of
+from heedful.tasks.model_setup import check_vocabulary, masked, padded, reads, special_id, start_of, tokenizer_of
 from heedful.tasks.r_drop import agreement_of, divergence, twice
-from heedful.tasks.shared import (
-    check_vocabulary,
-    masked,
-    padded,
-    reads,
-    special_id,
-    start_of,
-    tokenizer_of,
-)
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
+from heedful.tasks.text_pairs import SIDES, Example, examples_of, sides_of
 from heedful.text import Tokenizer
 from heedful.util.escaping import named
 from heedful.util.input_warnings import CountWarning

@@ -49,8 +49,7 @@ from heedful.tasks.conversations import (
     words_of,
 )
 from heedful.tasks.documents import divided, located, sampled
-from heedful.tasks.output_loss import output_loss
-from heedful.tasks.shared import (
+from heedful.tasks.model_setup import (
     IGNORED,
     changed,
     check_texts,
@@ -63,6 +62,7 @@ from heedful.tasks.shared import (
     seeded,
     tokenizer_of,
 )
+from heedful.tasks.output_loss import output_loss
 from heedful.tasks.task import (
     EVALUATED,
     LINE,

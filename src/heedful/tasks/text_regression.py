@@ -29,11 +29,11 @@ from heedful.pretrained.folder import find, regression
 from heedful.pretrained.scaled_output import scale_output
 from heedful.settings import RunSettings
 from heedful.tasks.baselines import ridge_text
-from heedful.tasks.classes import check_classifier, classifier_in
-from heedful.tasks.pairs import Example, examples_of, sides_of
-from heedful.tasks.shared import reads, tokenizer_of
+from heedful.tasks.labels import check_classifier, classifier_in
+from heedful.tasks.model_setup import reads, tokenizer_of
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Measured, short
 from heedful.tasks.text_classification import TextClassification, columns_of
+from heedful.tasks.text_pairs import Example, examples_of, sides_of
 from heedful.text import Tokenizer
 from heedful.util.input_warnings import CountWarning
 

@@ -25,11 +25,11 @@ from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.settings import RunSettings
 from heedful.tasks import defaults, tagging
-from heedful.tasks.classes import check_classifier, classifier_in, stored
-from heedful.tasks.encoders import encoder_config, encoder_in, limit, longest_of
-from heedful.tasks.shared import IGNORED, check_vocabulary, masked, padded, reads, tokenizer_of
+from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
+from heedful.tasks.labels import check_classifier, classifier_in, stored
+from heedful.tasks.model_setup import IGNORED, check_vocabulary, masked, padded, reads, tokenizer_of
 from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
-from heedful.tasks.words import Worded, of_texts, of_words, shared, spread, windows
+from heedful.tasks.word_tokens import Worded, of_texts, of_words, shared, spread, windows
 from heedful.text import Tokenizer
 
 UNSEEN = 0.1  # share of a fresh model's tokens that are hidden from it in training, so that it leans on no single one
@@ -331,7 +331,7 @@ class TokenClassification(Task):
         answer's own is the probability that all labels are right, were they independent.
 
         An input is a text, or its words: a list of them, or ``{"words": [...]}``, whose text is the words with a space
-        between. Of a text's words see ``heedful.tasks.words.of_texts``. What the model says of a word's first token is
+        between. Of a text's words see ``heedful.tasks.word_tokens.of_texts``. The prediction at a word's first token is
         its label, and entities are read as by ``seqeval`` (``evaluation.entities``): one that goes on with nothing
         begins there. So does the ``transformers`` pipeline with ``aggregation_strategy="first"``, which knows B and I
         only, and cuts off what is longer than the model takes. An input without a word gets an empty answer.

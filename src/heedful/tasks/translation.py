@@ -20,7 +20,7 @@ from heedful.models import Model
 from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.encoder_decoders import Pair, with_loss
+from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.sequence_to_sequence import SequenceToSequence
 from heedful.tasks.task import Baseline, Measured
 from heedful.util.input_warnings import CountWarning

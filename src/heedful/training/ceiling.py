@@ -24,7 +24,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.kernels.prepacked_linear import emulated, onednn, pointwise
-from heedful.tasks.shared import IGNORED
+from heedful.tasks.model_setup import IGNORED
 
 Batch = Mapping[str, Tensor]
 Product = Callable[[Tensor, Tensor], Tensor]

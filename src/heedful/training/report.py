@@ -25,7 +25,7 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.folder import CARD, find, to_json
 from heedful.settings import RunSettings
-from heedful.tasks.sources import BY_CONTENT
+from heedful.tasks.run_data import BY_CONTENT
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop import Outcome
 from heedful.util.files import write

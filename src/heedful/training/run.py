@@ -35,7 +35,7 @@ from heedful.models.create import create
 from heedful.pretrained import load, read_card, save
 from heedful.pretrained.fill_model import pack
 from heedful.settings import RunSettings
-from heedful.tasks.sources import divided, rule_of
+from heedful.tasks.run_data import divided, rule_of
 from heedful.tasks.task import Encoded, Measured, Said, Task
 from heedful.training.averages import average_of
 from heedful.training.ceiling import Ceiling, flops_of, most_flops

@@ -17,7 +17,7 @@ from heedful.data.rows import Row, Rows
 from heedful.data.texts_on_disk import size
 from heedful.errors import many
 from heedful.settings import RunSettings
-from heedful.tasks.shared import stacks_of
+from heedful.tasks.model_setup import stacks_of
 from heedful.tasks.task import Encoded, Task
 
 MARGIN = 0.9  # share of the time that is planned: the machine may become slower

@@ -17,7 +17,7 @@ from heedful.errors import HeedfulError
 from heedful.inspection.image_patches import grid, tokens
 from heedful.inspection.record import record
 from heedful.models import Model
-from heedful.tasks.shared import IGNORED, start_of
+from heedful.tasks.model_setup import IGNORED, start_of
 from heedful.tasks.task import Task, short
 from heedful.training.series import FEWEST, ROOM, Seen, Series, fitted
 from heedful.util.sharding import ALONE, among

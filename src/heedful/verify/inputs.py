@@ -28,7 +28,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.generation import generate
-from heedful.tasks.shared import stacks_of
+from heedful.tasks.model_setup import stacks_of
 from heedful.verify.report import Skipped
 from heedful.verify.verified_folder import TEXTS, VerifiedFolder
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from heedful.cache import counted
 from heedful.config import AlibiPosition, ModelConfig, NoPosition, PooledHead, RelativePosition, VisionConfig
 from heedful.pretrained.folder import CONFIG, read_json
-from heedful.tasks.shared import stacks_of
+from heedful.tasks.model_setup import stacks_of
 from heedful.verify.inputs import TOKENWISE, ModelCall, Side
 from heedful.verify.report import Skipped
 from heedful.verify.verified_folder import VerifiedFolder

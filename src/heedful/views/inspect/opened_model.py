@@ -16,8 +16,8 @@ from heedful.pretrained.configuration import config_of, home
 from heedful.pretrained.folder import find, read_card
 from heedful.pretrained.pooling import pooled_head
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
-from heedful.tasks.shared import check_vocabulary, tokenizer_of
-from heedful.tasks.specific import prefix_of
+from heedful.tasks.model_setup import check_vocabulary, tokenizer_of
+from heedful.tasks.published import prefix_of
 from heedful.text import Tokenizer
 from heedful.views.inspect.request import Request, called, check_request
 

@@ -9,7 +9,7 @@ import pytest
 from heedful.audit.audit import audit
 from heedful.data import Row, Rows, read
 from heedful.settings import DataSettings, RunSettings
-from heedful.tasks.seen import Side, seen
+from heedful.tasks.inputs_and_targets import Side, seen
 from heedful.tasks.text_classification import TextClassification
 from heedful.tasks.token_classification import TokenClassification
 from heedful.text import Tokenizer

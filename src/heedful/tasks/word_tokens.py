@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from heedful.errors import HeedfulError
-from heedful.tasks.encoders import ranges
-from heedful.tasks.shared import special_id
+from heedful.tasks.encoder_task import ranges
+from heedful.tasks.model_setup import special_id
 from heedful.text import Tokenizer
 
 

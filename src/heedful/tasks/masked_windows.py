@@ -14,7 +14,7 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.tasks.conversations import opening
 from heedful.tasks.documents import joined, located
-from heedful.tasks.shared import special_id
+from heedful.tasks.model_setup import special_id
 from heedful.tasks.task import LINE, SAMPLES, Said, Task, short
 from heedful.text import Tokenizer
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from heedful.tasks.shared import IGNORED
+from heedful.tasks.model_setup import IGNORED
 from heedful.tasks.task import Task
 from heedful.text import Tokenizer
 from heedful.util.escaping import named, pictured

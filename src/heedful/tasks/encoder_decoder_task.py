@@ -20,9 +20,7 @@ from heedful.models import EncoderDecoder, Model
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
-from heedful.tasks.output_loss import output_loss
-from heedful.tasks.r_drop import beside, twice
-from heedful.tasks.shared import (
+from heedful.tasks.model_setup import (
     IGNORED,
     changed,
     check_vocabulary,
@@ -33,7 +31,9 @@ from heedful.tasks.shared import (
     special_id,
     start_of,
 )
-from heedful.tasks.specific import encoder_decoder_of
+from heedful.tasks.output_loss import output_loss
+from heedful.tasks.published import encoder_decoder_of
+from heedful.tasks.r_drop import beside, twice
 from heedful.tasks.task import TEXTS, Batch, Task
 from heedful.text import Tokenizer
 

@@ -10,7 +10,7 @@ from heedful.errors import HeedfulError
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
-from heedful.tasks.shared import changed, positions_of, preset_of, reads, special_id
+from heedful.tasks.model_setup import changed, positions_of, preset_of, reads, special_id
 from heedful.text import Tokenizer
 
 UNTOLD = 512  # tokens that a model takes where neither it nor its tokenizer has a limit
