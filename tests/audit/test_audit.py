@@ -15,7 +15,7 @@ from heedful import cli
 from heedful.audit.audit import Audit, audit
 from heedful.audit.characters import odd_characters
 from heedful.audit.encoded_examples import looked_at
-from heedful.audit.tagged_words import prefixed
+from heedful.audit.labels import prefixed
 from heedful.data import Row, Rows, read, texts_on_disk
 from heedful.errors import HeedfulError
 from heedful.settings import DataSettings, RunSettings, TokenizerSettings

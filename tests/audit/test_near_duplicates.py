@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from heedful import cli
-from heedful.audit import near_duplicates as module
+from heedful.audit import duplicates as module
+from heedful.audit.duplicates import folded, near, similar
 from heedful.audit.findings import Finding
-from heedful.audit.near_duplicates import folded, near, similar
 from heedful.data import Picture, Row
 
 WORDS = ["river", "stone", "amber", "winter", "meadow", "candle", "harbour", "thunder", "velvet", "orchard", "a", "of"]

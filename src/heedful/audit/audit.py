@@ -9,13 +9,11 @@ from typing import Any, Literal
 
 from heedful import tasks
 from heedful.audit.characters import odd_characters
-from heedful.audit.duplicates import copied, leaked, repeated, skipped
+from heedful.audit.duplicates import copied, leaked, near, repeated, skipped
 from heedful.audit.encoded_examples import lengths, looked_at, shown, unread
 from heedful.audit.findings import Finding
 from heedful.audit.images import bare, looks, pictured
-from heedful.audit.labels import balance, unlearned
-from heedful.audit.near_duplicates import near
-from heedful.audit.tagged_words import bound, prefixed
+from heedful.audit.labels import balance, bound, prefixed, unlearned
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
 from heedful.data.split import keys_of

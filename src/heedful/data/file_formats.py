@@ -7,14 +7,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from heedful.data.cell_values import brief
-from heedful.data.records import BLANK
-from heedful.data.text_files import STDIN, extension, opened, whole_text
-from heedful.errors import HeedfulError
+from heedful.data.text_files import STDIN, extension, opened
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")
 BYTES = 1 << 20  # bytes of a file that are examined
@@ -133,34 +129,3 @@ def _are_labelled(lines: Sequence[str]) -> bool:
     if len(full) < MOST * len(lines) or not 1 < len(labels) <= max(2, min(LABELS, len(full) / EACH)):
         return False
     return all(map(LABEL.fullmatch, labels)) and fmean(len(rest.split()) for _, rest in full) >= 2
-
-
-# ----------------------------------------------------------------------------------------------------------------- JSON
-
-
-def from_array(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line, object) of a JSON array."""
-    text = whole_text(path)
-    decode, blank = json.JSONDecoder().raw_decode, re.compile(r"[\s,]*")
-    place = text.index("[") + 1
-    line, counted = 1, 0
-    fail = partial(_broken, path)
-    while True:
-        match = blank.match(text, place)
-        place = match.end() if match else place
-        line, counted = line + text.count("\n", counted, place), place
-        if text[place : place + 1] == "]":
-            if rest := text[place + 1 :].strip():
-                raise fail(line, f"{brief(rest)} after the array")
-            return
-        try:
-            record, place = decode(text, place)
-        except (ValueError, RecursionError) as error:
-            raise fail(line, str(error).partition(":")[0]) from error
-        if not isinstance(record, dict):
-            raise fail(line, f"{brief(json.dumps(record, ensure_ascii=False))} is no object")
-        yield line, record or BLANK
-
-
-def _broken(path: str, line: int, what: str) -> HeedfulError:
-    return HeedfulError(f"broken JSON array ({what}), in {path}:{line}; write [{{...}}, {{...}}], or an object a line")

@@ -1,17 +1,19 @@
-"""JSON lines and Parquet as (line, record); a record is a dictionary of the file's own types."""
+"""JSON lines, JSON arrays and Parquet as (line, record); a record is a dictionary of the file's own types."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from heedful.data.cell_values import brief
-from heedful.data.text_files import COMPRESSED, needed, opened, text_stream
+from heedful.data.text_files import COMPRESSED, needed, opened, text_stream, whole_text
 from heedful.errors import HeedfulError
 
 MISSING = object()
@@ -36,6 +38,34 @@ def from_json(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 '{"source": "...", "target": "..."}'
             )
         yield line, record
+
+
+def from_array(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line, object) of a JSON array."""
+    text = whole_text(path)
+    decode, blank = json.JSONDecoder().raw_decode, re.compile(r"[\s,]*")
+    place = text.index("[") + 1
+    line, counted = 1, 0
+    fail = partial(_broken, path)
+    while True:
+        match = blank.match(text, place)
+        place = match.end() if match else place
+        line, counted = line + text.count("\n", counted, place), place
+        if text[place : place + 1] == "]":
+            if rest := text[place + 1 :].strip():
+                raise fail(line, f"{brief(rest)} after the array")
+            return
+        try:
+            record, place = decode(text, place)
+        except (ValueError, RecursionError) as error:
+            raise fail(line, str(error).partition(":")[0]) from error
+        if not isinstance(record, dict):
+            raise fail(line, f"{brief(json.dumps(record, ensure_ascii=False))} is no object")
+        yield line, record or BLANK
+
+
+def _broken(path: str, line: int, what: str) -> HeedfulError:
+    return HeedfulError(f"broken JSON array ({what}), in {path}:{line}; write [{{...}}, {{...}}], or an object a line")
 
 
 class Parquet:

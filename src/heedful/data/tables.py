@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from heedful.data.cell_values import Labels, Numbers, brief, whole
 from heedful.data.column_inference import NEAR, SAMPLE, Profile, Undecided, guess, heads, is_header, likely
-from heedful.data.file_formats import Format, format_of, from_array
-from heedful.data.records import BLANK, MISSING, Parquet, classes, from_json, keys, look_up
+from heedful.data.file_formats import Format, format_of
+from heedful.data.records import BLANK, MISSING, Parquet, classes, from_array, from_json, keys, look_up
 from heedful.data.rows import Kind, Rows, required
 from heedful.data.text_files import STDIN, extension, raw_lines, shown, text_stream
 from heedful.errors import HeedfulError
