@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from heedful.audit.audit import Audit, audit
-from heedful.data import Picture
+from heedful.data import LazyImage
 from heedful.settings import ImageSettings, RunSettings
 
 
@@ -119,6 +119,6 @@ def test_labels_of_images_that_validation_alone_has(tmp_path: Path) -> None:
 )
 def test_the_head_of_an_image(tmp_path: Path, mode: str, colour: bool, transparent: bool) -> None:
     Image.new(mode, (3, 2)).save(tmp_path / "x.png")
-    head = Picture.of(tmp_path / "x.png").head()
+    head = LazyImage.of(tmp_path / "x.png").head()
     assert head == ((3, 2), colour, transparent, False)
-    assert Picture.of(np.zeros((2, 3), dtype=np.uint8)).head() == ((3, 2), False, False, False)
+    assert LazyImage.of(np.zeros((2, 3), dtype=np.uint8)).head() == ((3, 2), False, False, False)

@@ -12,7 +12,7 @@ from heedful import cli
 from heedful.audit import duplicates as module
 from heedful.audit.duplicates import folded, near, similar
 from heedful.audit.findings import Finding
-from heedful.data import Picture, Row
+from heedful.data import LazyImage, Row
 
 WORDS = ["river", "stone", "amber", "winter", "meadow", "candle", "harbour", "thunder", "velvet", "orchard", "a", "of"]
 
@@ -139,7 +139,7 @@ def test_of_several_columns_each_must_be_like_the_other_s() -> None:
 
 
 def test_images_and_nothing_are_none_of_it(tmp_path: Path) -> None:
-    pictures = [Row({"image": Picture.of(str(tmp_path / "none.png")), "label": "a"}, "a", 1)] * 3
+    pictures = [Row({"image": LazyImage.of(str(tmp_path / "none.png")), "label": "a"}, "a", 1)] * 3
     assert list(near(pictures, pictures, {"image": "image", "label": "label"}, ["image"])) == []
     assert list(near([], [], {"text": "text"}, ["text"])) == []
     assert list(near(rows(["a"]), rows(["b"]), {"text": "text"}, [])) == []

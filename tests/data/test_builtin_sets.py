@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from babel import Locale, dates
 
-from heedful.data import Kind, Picture, builtin, parts, read
+from heedful.data import Kind, LazyImage, builtin, parts, read
 from heedful.data.builtin import languages, stdlib
 from heedful.data.read_source import HOLDS
 from heedful.errors import HeedfulError
@@ -36,7 +36,7 @@ WITHOUT_ARGUMENT = sorted(set(COLUMNS) - {"cldr-dates"})
 
 
 def content(value: Any) -> bytes:
-    return value.digest_bytes() if isinstance(value, Picture) else str(value).encode()
+    return value.digest_bytes() if isinstance(value, LazyImage) else str(value).encode()
 
 
 @cache

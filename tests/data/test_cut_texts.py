@@ -11,7 +11,7 @@ import pytest
 from heedful import cli
 from heedful.data import read, texts_on_disk
 from heedful.data.documents import read_rows
-from heedful.data.texts_on_disk import Piece, on_disk, size
+from heedful.data.texts_on_disk import FileSlice, on_disk, size
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate
 from heedful.tasks.documents import divided, located
@@ -116,7 +116,7 @@ def test_a_file_that_is_gone_or_another_is_said(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_piece_is_a_mapping_of_one_text(tmp_path: Path) -> None:
-    piece = Piece(made(tmp_path, "one two"), "text", 4, 7)
+    piece = FileSlice(made(tmp_path, "one two"), "text", 4, 7)
     assert (dict(piece), piece.get("other"), len(piece)) == ({"text": "two"}, None, 1)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful.data import Picture
+from heedful.data import LazyImage
 from heedful.data.builtin import digits
 from heedful.errors import HeedfulError
 
@@ -43,7 +43,7 @@ def test_no_image_is_in_two_parts(sets: dict[str, list[dict[str, Any]]]) -> None
 def test_every_part_shows_every_digit_and_the_full_range(sets: dict[str, list[dict[str, Any]]]) -> None:
     for rows in sets.values():
         assert {row["label"] for row in rows} == set("0123456789")
-        assert all(isinstance(row["image"], Picture) and row["image"].size == (8, 8) for row in rows)
+        assert all(isinstance(row["image"], LazyImage) and row["image"].size == (8, 8) for row in rows)
         pixels = np.stack([row["image"].pixels() for row in rows])
         assert (pixels.dtype, pixels.min(), pixels.max()) == (np.uint8, 0, 255)
 

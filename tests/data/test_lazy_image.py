@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from heedful.data import Picture, image_arrays, lazy_image, read
+from heedful.data import LazyImage, image_arrays, lazy_image, read
 from heedful.data.lazy_image import as_uint8
 from heedful.errors import HeedfulError
 
@@ -34,7 +34,7 @@ def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
 def said(thing: Any, name: str | None = None) -> str:
     """The one line that decoding says."""
     with pytest.raises(HeedfulError) as caught:
-        Picture.of(thing, name).pixels()
+        LazyImage.of(thing, name).pixels()
     message = str(caught.value)
     assert "\n" not in message
     assert ";" in message, "no remedy"
@@ -46,27 +46,27 @@ def test_every_source_gives_the_same_pixels(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(encoded(image))
     for thing in (path, str(path), path.read_bytes(), bytearray(path.read_bytes()), image, COLOUR, Image.open(path)):
-        picture = Picture.of(thing)
+        picture = LazyImage.of(thing)
         assert picture.size == (7, 5)
         assert picture.pixels().dtype == np.uint8
         assert np.array_equal(picture.pixels(), COLOUR)
         assert np.array_equal(picture.pixels(3), COLOUR)
         assert np.array_equal(picture.pixels(1)[..., 0], np.asarray(image.convert("L")))
-    assert Picture.of(path).name == str(path)
-    assert Picture.of(COLOUR, "a.npz:3").name == "a.npz:3"
-    picture = Picture.of(COLOUR)
-    assert Picture.of(picture) is picture
+    assert LazyImage.of(path).name == str(path)
+    assert LazyImage.of(COLOUR, "a.npz:3").name == "a.npz:3"
+    picture = LazyImage.of(COLOUR)
+    assert LazyImage.of(picture) is picture
 
 
 def test_grey_stays_one_channel_and_repeats_to_three() -> None:
     for thing in (GREY, GREY[..., None], encoded(Image.fromarray(GREY)), Image.fromarray(GREY)):
-        assert np.array_equal(Picture.of(thing).pixels(), GREY[..., None])
-        assert np.array_equal(Picture.of(thing).pixels(3), np.stack([GREY] * 3, axis=-1))
+        assert np.array_equal(LazyImage.of(thing).pixels(), GREY[..., None])
+        assert np.array_equal(LazyImage.of(thing).pixels(3), np.stack([GREY] * 3, axis=-1))
 
 
 def test_pixels_are_the_callers_own() -> None:
     kept = COLOUR.copy()
-    picture = Picture.of(kept)
+    picture = LazyImage.of(kept)
     picture.pixels()[:] = 0
     assert np.array_equal(picture.pixels(), COLOUR)
 
@@ -79,7 +79,7 @@ def test_orientation_is_applied(orientation: int) -> None:
     for form in ("PNG", "TIFF"):
         stored = encoded(image, form, exif=exif)
         expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(stored))))
-        picture = Picture.of(stored)
+        picture = LazyImage.of(stored)
         assert np.array_equal(picture.pixels(), expected)
         assert picture.size == expected.shape[1::-1]
     # 6: the camera was held so that the right of the scene lies at the top of the file
@@ -93,29 +93,29 @@ def test_what_is_transparent_lies_on_white() -> None:
         array = np.dstack([np.full((4, 3), 40, np.uint8)] * channels + [alpha])
         image = Image.fromarray(array)
         for thing in (array, image, encoded(image)):
-            pixels = Picture.of(thing).pixels()
+            pixels = LazyImage.of(thing).pixels()
             assert pixels.shape == (4, 3, channels)
             assert pixels[0, :, 0].tolist() == [255, 147, 40]  # 255 + (40 − 255) · 128 / 255 = 147.1
     indexed = Image.fromarray(np.array([[0, 1]], np.uint8), "L").convert("P")
     indexed.putpalette([10, 20, 30, 200, 0, 0])
-    assert Picture.of(encoded(indexed)).pixels()[0].tolist() == [[10, 20, 30], [200, 0, 0]]
-    assert Picture.of(encoded(indexed, transparency=0)).pixels()[0].tolist() == [[255, 255, 255], [200, 0, 0]]
+    assert LazyImage.of(encoded(indexed)).pixels()[0].tolist() == [[10, 20, 30], [200, 0, 0]]
+    assert LazyImage.of(encoded(indexed, transparency=0)).pixels()[0].tolist() == [[255, 255, 255], [200, 0, 0]]
 
 
 def test_other_colour_spaces_and_depths() -> None:
     deep = np.array([[0, 257, 1000, 65535]], np.uint16)
     for form in ("PNG", "TIFF"):
-        assert Picture.of(encoded(Image.fromarray(deep), form)).pixels()[0, :, 0].tolist() == [0, 1, 4, 255]
+        assert LazyImage.of(encoded(Image.fromarray(deep), form)).pixels()[0, :, 0].tolist() == [0, 1, 4, 255]
     bits = Image.fromarray(np.array([[0, 255]], np.uint8)).convert("1")
-    assert Picture.of(encoded(bits)).pixels()[0, :, 0].tolist() == [0, 255]
+    assert LazyImage.of(encoded(bits)).pixels()[0, :, 0].tolist() == [0, 255]
     red = Image.new("CMYK", (2, 2), (0, 255, 255, 0))
-    assert Picture.of(encoded(red, "TIFF")).pixels()[0, 0].tolist() == [255, 0, 0]
+    assert LazyImage.of(encoded(red, "TIFF")).pixels()[0, 0].tolist() == [255, 0, 0]
     shares = Image.fromarray(np.array([[0.0, 0.5, 1.0]], np.float32))
-    assert Picture.of(encoded(shares, "TIFF")).pixels()[0, :, 0].tolist() == [0, 128, 255]
+    assert LazyImage.of(encoded(shares, "TIFF")).pixels()[0, :, 0].tolist() == [0, 128, 255]
     assert "values from -1 to 3, more than 16 bits" in said(Image.fromarray(np.array([[-1, 3]], np.int32)))
     frames = [Image.fromarray(GREY), Image.fromarray(255 - GREY)]
     moving = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    assert np.array_equal(Picture.of(moving).pixels(1)[..., 0], GREY)
+    assert np.array_equal(LazyImage.of(moving).pixels(1)[..., 0], GREY)
 
 
 def test_values_that_are_taken_and_refused() -> None:
@@ -135,17 +135,17 @@ def test_equal_images_are_equal_and_hash_alike(tmp_path: Path) -> None:
     path.write_bytes(encoded(Image.fromarray(COLOUR)))
     again = tmp_path / "b.png"
     again.write_bytes(path.read_bytes())
-    assert Picture.of(path) == Picture.of(again) == Picture.of(path.read_bytes())
-    assert len({Picture.of(path), Picture.of(again), Picture.of(COLOUR), Picture.of(COLOUR.copy())}) == 2
-    assert Picture.of(COLOUR) != Picture.of(255 - COLOUR)
+    assert LazyImage.of(path) == LazyImage.of(again) == LazyImage.of(path.read_bytes())
+    assert len({LazyImage.of(path), LazyImage.of(again), LazyImage.of(COLOUR), LazyImage.of(COLOUR.copy())}) == 2
+    assert LazyImage.of(COLOUR) != LazyImage.of(255 - COLOUR)
     # the same values in another shape are another image
-    assert Picture.of(GREY).digest_bytes() != Picture.of(GREY.reshape(7, 5)).digest_bytes()
-    assert Picture.of(path).digest_bytes() == path.read_bytes()
-    assert pickle.loads(pickle.dumps(Picture.of(COLOUR))) == Picture.of(COLOUR)
+    assert LazyImage.of(GREY).digest_bytes() != LazyImage.of(GREY.reshape(7, 5)).digest_bytes()
+    assert LazyImage.of(path).digest_bytes() == path.read_bytes()
+    assert pickle.loads(pickle.dumps(LazyImage.of(COLOUR))) == LazyImage.of(COLOUR)
 
 
 def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
-    picture = Picture.of(tmp_path / "absent.png")
+    picture = LazyImage.of(tmp_path / "absent.png")
     assert "no such file: " in said(picture)
     Image.fromarray(COLOUR).save(tmp_path / "absent.png")
     assert picture.size == (7, 5)
@@ -181,14 +181,14 @@ def test_what_is_broken_is_said(tmp_path: Path, case: str) -> None:
     path.write_bytes(content)
     assert expected.replace("{path}", str(path)) in said(path)
     with pytest.raises(HeedfulError) if content else pytest.raises(HeedfulError, match="an empty file"):
-        Picture.of(content, "set.parquet:3").pixels()
+        LazyImage.of(content, "set.parquet:3").pixels()
     if content:
         assert "in set.parquet:3; " in said(content, "set.parquet:3")
 
 
 def test_large_images_do_not_warn() -> None:
     """Pillow warns from 89 million pixels on, and refuses twice that."""
-    assert Picture.of(png(10_000, 10_000)).size == (10_000, 10_000)
+    assert LazyImage.of(png(10_000, 10_000)).size == (10_000, 10_000)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF"])
@@ -200,7 +200,7 @@ def test_damage_anywhere_gives_pixels_or_one_line(form: str) -> None:
         for place in RANDOM.integers(0, len(broken), 4):
             broken[place] = RANDOM.integers(0, 256)
         try:
-            assert Picture.of(bytes(broken), "a").pixels().ndim == 3
+            assert LazyImage.of(bytes(broken), "a").pixels().ndim == 3
         except HeedfulError as error:
             refused.append(str(error))
     assert len(refused) > 10
@@ -209,8 +209,8 @@ def test_damage_anywhere_gives_pixels_or_one_line(form: str) -> None:
 
 def test_damaged_exif_does_not_matter() -> None:
     stored = encoded(Image.fromarray(COLOUR), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"\x12\x01" * 9)
-    assert Picture.of(stored).size == (7, 5)
-    assert Picture.of(stored).pixels().shape == (5, 7, 3)
+    assert LazyImage.of(stored).size == (7, 5)
+    assert LazyImage.of(stored).pixels().shape == (5, 7, 3)
 
 
 def test_what_is_no_image(tmp_path: Path) -> None:
@@ -222,21 +222,21 @@ def test_what_is_no_image(tmp_path: Path) -> None:
         assert f"an array of shape {shape} is no image, in x:1;" in said(np.zeros(shape, np.uint8), "x:1")
     assert "0 × 4 pixels" in said(Image.new("RGB", (0, 4)))
     with pytest.raises(HeedfulError, match="2 channels cannot be had of an image"):
-        Picture.of(COLOUR).pixels(2)  # type: ignore[arg-type]
+        LazyImage.of(COLOUR).pixels(2)  # type: ignore[arg-type]
 
 
 def test_a_large_png_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("1", (8200, 8200)).save(tmp_path / "large.png")
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
     with pytest.raises(HeedfulError, match=r"8,200 × 8,200 pixels.*large\.png.*smaller"):
-        Picture.of(tmp_path / "large.png").pixels(3)
+        LazyImage.of(tmp_path / "large.png").pixels(3)
 
 
 def test_a_large_jpeg_is_decoded_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (800, 400), (200, 100, 50)).save(tmp_path / "photo.jpg")
-    assert Picture.of(tmp_path / "photo.jpg").pixels(3).shape == (400, 800, 3)
+    assert LazyImage.of(tmp_path / "photo.jpg").pixels(3).shape == (400, 800, 3)
     monkeypatch.setattr(lazy_image, "LARGEST", 100_000)
-    found = Picture.of(tmp_path / "photo.jpg").pixels(3)
+    found = LazyImage.of(tmp_path / "photo.jpg").pixels(3)
     assert found.shape == (200, 400, 3)
     assert abs(found.reshape(-1, 3).astype(int) - (200, 100, 50)).max() <= 3
 
@@ -246,7 +246,7 @@ def test_a_pipe_in_the_place_of_an_image_is_never_opened(tmp_path: Path) -> None
         pytest.skip("this system has no named pipes")
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(HeedfulError, match=r"pipe\.png is a pipe.*regular file"):
-        Picture.of(tmp_path / "pipe.png").pixels(3)
+        LazyImage.of(tmp_path / "pipe.png").pixels(3)
 
 
 def test_pipes_among_images_are_left_out(tmp_path: Path) -> None:

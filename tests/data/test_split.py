@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data import Picture, Row, split
+from heedful.data import LazyImage, Row, split
 from heedful.data.split import divide_text
 from heedful.errors import HeedfulError
 
@@ -65,10 +65,10 @@ def test_equal_images_stay_together(tmp_path: Path) -> None:
     """Arrays by their values and shapes, files by their bytes, whatever they are called."""
     arrays = [np.full((2, 3, 1), value, np.uint8) for value in range(20)]
     arrays += [np.full((3, 2, 1), 0, np.uint8), *(array.copy() for array in arrays[:10])]
-    pictures = [Picture.of(array, f"{number}") for number, array in enumerate(arrays)]
+    pictures = [LazyImage.of(array, f"{number}") for number, array in enumerate(arrays)]
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"bytes")
-        pictures.append(Picture.of(tmp_path / name))
+        pictures.append(LazyImage.of(tmp_path / name))
     every = [Row({"image": picture, "label": "x"}, "a", line) for line, picture in enumerate(pictures, 1)]
     train, held = split(every, 12, by="image")
     contents = [{row.values["image"].digest_bytes() for row in side} for side in (train, held)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heedful.data.token_stream import Stream, Window, read
+from heedful.data.token_stream import Stream, StreamWindow, read
 
 
-def windows(tokens: int, context: int) -> list[Window]:
+def windows(tokens: int, context: int) -> list[StreamWindow]:
     stream = Stream(np.arange(tokens, dtype=np.uint16), context)
-    return [Window(stream, place) for place in range(stream.windows)]
+    return [StreamWindow(stream, place) for place in range(stream.windows)]
 
 
 @pytest.mark.parametrize(("tokens", "context"), [(10, 3), (9, 4), (9, 8), (13, 4), (2, 1), (100, 7)])
@@ -56,6 +56,6 @@ def test_an_epoch_reads_from_everywhere_and_another_elsewhere() -> None:
 
 def test_tokens_beyond_16_bits() -> None:
     stream = Stream(np.array([70_000, 5, 80_000], dtype=np.int32), 2)
-    shown, _, _ = read([Window(stream, 0)])
+    shown, _, _ = read([StreamWindow(stream, 0)])
     assert shown.dtype == np.int64
     assert shown.tolist() == [[70_000, 5, 80_000]]

@@ -15,7 +15,7 @@ import pytest
 
 import heedful
 from heedful import tasks
-from heedful.data import Picture, Row, Rows, read
+from heedful.data import LazyImage, Row, Rows, read
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate, training_rows
 from heedful.inference.pipeline import pipeline
@@ -82,7 +82,7 @@ def test_large_and_many_images_are_told_of(monkeypatch: pytest.MonkeyPatch) -> N
     draw = np.random.default_rng(0)
     made = [draw.integers(100, size=(40, 60, 3)) + 150 * (i % 2) for i in range(50)]
     rows = Rows(
-        Row({"image": Picture.of(image.astype(np.uint8), f"{i}"), "label": "ab"[i % 2]}, "set", i + 1)
+        Row({"image": LazyImage.of(image.astype(np.uint8), f"{i}"), "label": "ab"[i % 2]}, "set", i + 1)
         for i, image in enumerate(made)
     )
     name, said = linear_images(rows, rows, channels=3, side=224)

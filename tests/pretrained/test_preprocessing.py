@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heedful.data import Picture
+from heedful.data import LazyImage
 from heedful.errors import HeedfulError
 from heedful.pretrained.preprocessing import PROCESSORS, Preprocessing, read_preprocessing, write_preprocessing
 
@@ -117,7 +117,7 @@ def ours(image: Image.Image, folder: Path, form: str = "PNG", **options: Any) ->
     stream = io.BytesIO()
     image.save(stream, form, **options)
     how = read_preprocessing(folder)
-    return how.normalised(how.fitted(Picture.of(stream.getvalue()).pixels(how.channels))[None])
+    return how.normalised(how.fitted(LazyImage.of(stream.getvalue()).pixels(how.channels))[None])
 
 
 @pytest.mark.parametrize("shape", [(61, 47), (47, 61), (301, 199), (40, 200), (32, 32), (31, 33), (9, 12)])
@@ -179,7 +179,7 @@ def test_a_turned_photograph_is_seen_upright(tmp_path: Path) -> None:
     said = {"image_processor_type": "ViTImageProcessor", "size": 32}
     expected = theirs(said, load_image(str(tmp_path / "turned.png")), tmp_path)
     how = read_preprocessing(tmp_path)
-    pixels = Picture.of(tmp_path / "turned.png").pixels(3)
+    pixels = LazyImage.of(tmp_path / "turned.png").pixels(3)
     assert pixels.shape == (64, 48, 3)
     assert np.array_equal(how.normalised(how.fitted(pixels)[None]), expected)
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 import heedful
 from heedful.data import Row, Rows
 from heedful.data.masking import Masking
-from heedful.data.token_stream import Stream, Windows
+from heedful.data.token_stream import Stream, StreamWindows
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import Pipeline
 from heedful.models import Encoder
@@ -260,8 +260,8 @@ def test_of_a_long_text_a_fixed_sample_is_hidden_in_turn() -> None:
 def test_tokens_hidden_in_turn_are_drawn_alike_from_any(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(5)
     stream, ordinary = Stream(random.integers(0, 9, 1000), 7), np.arange(9) > 2
-    some = [Windows(stream)[i] for i in range(0, stream.windows, 3)]
-    for examples in (Windows(stream), some):
+    some = [StreamWindows(stream)[i] for i in range(0, stream.windows, 3)]
+    for examples in (StreamWindows(stream), some):
         mine = {window.place for window in examples}
         there = [i for i, token in enumerate(stream.tokens) if ordinary[token] and i // 7 in mine]
         expected = np.sort(np.random.default_rng(hidden.SEED).permutation(there)[:50])

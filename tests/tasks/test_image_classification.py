@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import heedful
 from heedful import pretrained as checkpoints
 from heedful.config import ImageHead
-from heedful.data import Picture, Row, Rows
+from heedful.data import LazyImage, Row, Rows
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained.preprocessing import Preprocessing
@@ -31,7 +31,7 @@ def rows(count: int = 12, shape: tuple[int, ...] = (8, 8), labels: list[str] = L
     return Rows(
         Row(
             {
-                "image": Picture.of(random.integers(0, 256, shape, dtype=np.uint8), f"picture {i}"),
+                "image": LazyImage.of(random.integers(0, 256, shape, dtype=np.uint8), f"picture {i}"),
                 "label": labels[i % len(labels)],
             },
             "images.npz",
@@ -145,7 +145,7 @@ def test_labels_mean_and_deviation() -> None:
 
 
 def test_black_images_are_not_divided_by_nothing() -> None:
-    black = Rows(Row({"image": Picture.of(np.zeros((8, 8), np.uint8)), "label": label}, "f", 1) for label in "ab")
+    black = Rows(Row({"image": LazyImage.of(np.zeros((8, 8), np.uint8)), "label": label}, "f", 1) for label in "ab")
     task, _ = made(settings(), black)
     assert task.collate(task.encode(black).examples)["pixels"].eq(0).all()
 
@@ -232,7 +232,7 @@ def test_a_label_that_training_did_not_see() -> None:
 
 def test_a_broken_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "half.png").write_bytes(b"\x89PNG\r\n")
-    broken = Rows([Row({"image": Picture.of(tmp_path / "half.png"), "label": "bag"}, "half.png", 1)])
+    broken = Rows([Row({"image": LazyImage.of(tmp_path / "half.png"), "label": "bag"}, "half.png", 1)])
     task, model = made(settings(), rows())
     with pytest.raises(HeedfulError, match=r"half\.png"):
         task.encode(broken)
@@ -273,7 +273,7 @@ def test_erased_images_have_noise_that_is_normalised_with_them() -> None:
 def test_mixup_blends_labels_as_it_blends_images() -> None:
     """Every image is one value, its label's: the blend's label can be read off its pixels."""
     data = Rows(
-        Row({"image": Picture.of(np.full((8, 8), value, np.uint8)), "label": label}, "f", 1)
+        Row({"image": LazyImage.of(np.full((8, 8), value, np.uint8)), "label": label}, "f", 1)
         for value, label in ((0, "black"), (255, "white"))
         for _ in range(4)
     )
@@ -371,7 +371,7 @@ def test_whatever_holds_an_image_can_be_asked(tmp_path: Path) -> None:
     array = rows(1)[0].values["image"].pixels()[..., 0]
     path = tmp_path / "one.png"
     Image.fromarray(array).save(path)
-    inputs = [str(path), path, path.read_bytes(), array, Image.open(path), Picture.of(array)]
+    inputs = [str(path), path, path.read_bytes(), array, Image.open(path), LazyImage.of(array)]
     answers = task.answer(model, inputs)
     assert len({(answer.output, round(answer.score or 0, 5)) for answer in answers}) == 1
     assert answers[0].input == answers[1].input == str(path)

@@ -14,7 +14,7 @@ from PIL import Image
 import heedful
 from heedful.config import ImageHead, VisionConfig
 from heedful.data import Row, Rows
-from heedful.data.lazy_image import Picture
+from heedful.data.lazy_image import LazyImage
 from heedful.errors import HeedfulError
 from heedful.pretrained import load
 from heedful.pretrained.preprocessing import read_preprocessing
@@ -165,7 +165,7 @@ def test_a_size_that_the_patches_do_not_divide(tmp_path: Path) -> None:
     asked = RunSettings(
         task="image-classification", train=("-",), out="-", start_from=str(tmp_path), image=ImageSettings(size=50)
     )
-    blank = Picture.of(np.zeros((8, 8, 3), np.uint8))
+    blank = LazyImage.of(np.zeros((8, 8, 3), np.uint8))
     two = Rows(Row({"image": blank, "label": label}, "f", 1) for label in "ab")
     with pytest.raises(HeedfulError, match=r"50 is not a multiple of the patch size 8") as caught:
         ImageClassification.start(tmp_path, two, asked)

@@ -19,7 +19,7 @@ from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.tasks import get
 from heedful.tasks.model_setup import IGNORED
-from heedful.text.bpe_dropout import MergeDropout
+from heedful.text.bpe_dropout import BpeDropout
 from heedful.text.tokenizer import Tokenizer
 
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
@@ -64,7 +64,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 def test_without_dropping_the_ids_are_the_librarys(tokenizer: Tokenizer) -> None:
-    again = MergeDropout(tokenizer, 0.0)
+    again = BpeDropout(tokenizer, 0.0)
     rows = tokenizer.encode([*TEXTS, *ODD])
     marked = again.marked([*TEXTS, *ODD], rows)
     assert marked == rows
@@ -74,7 +74,7 @@ def test_without_dropping_the_ids_are_the_librarys(tokenizer: Tokenizer) -> None
 
 
 def test_dropping_changes_the_tokens_and_not_the_text(tokenizer: Tokenizer) -> None:
-    again = MergeDropout(tokenizer, 0.3)
+    again = BpeDropout(tokenizer, 0.3)
     rows = tokenizer.encode(TEXTS)
     random = np.random.default_rng(0)
     made = [again(words, random) for words in again.marked(TEXTS, rows)]
@@ -87,7 +87,7 @@ def test_as_many_tokens_as_with_the_librarys_dropout(tokenizer: Tokenizer) -> No
     """About as many: the library's draws anew for what it left out whenever it meets a pair that is no more."""
     model = tokenizer.backend.model
     rows = tokenizer.encode(TEXTS)
-    again = MergeDropout(tokenizer, 0.2)
+    again = BpeDropout(tokenizer, 0.2)
     marked = again.marked(TEXTS, rows)
     draws = np.random.default_rng(0)
     found = np.mean([sum(len(again(words, draws)) for words in marked) for _ in range(5)])
@@ -123,7 +123,7 @@ def test_each_way_to_cut_a_word_is_as_likely_as_the_algorithm_says(word: str) ->
     merges = [("l", "o"), ("e", "r"), ("lo", "w"), ("w", "e"), ("low", "er"), ("a", "a"), ("aa", "aa")]
     names = sorted({*"lowera", *("".join(pair) for pair in merges)})
     vocabulary = {name: number for number, name in enumerate(names)}
-    again = MergeDropout(Tokenizer(Backend(models.BPE(vocabulary, merges)), {}), 0.4)
+    again = BpeDropout(Tokenizer(Backend(models.BPE(vocabulary, merges)), {}), 0.4)
     (words,) = again.marked([word], again.tokenizer.encode([word]))
     expected = Counter[str]()
     for end, chance in outcomes(tuple(word), {pair: rank for rank, pair in enumerate(merges)}, 0.4):
@@ -137,7 +137,7 @@ def test_each_way_to_cut_a_word_is_as_likely_as_the_algorithm_says(word: str) ->
 
 
 def test_the_same_generator_gives_the_same_ids() -> None:
-    again = MergeDropout(ours(), 0.3)
+    again = BpeDropout(ours(), 0.3)
     (words,) = again.marked([" ".join(TEXTS[:5])], again.tokenizer.encode([" ".join(TEXTS[:5])]))
     one, two, other = (again(words, np.random.default_rng([1, epoch, 2])) for epoch in (0, 0, 1))
     assert one == two != other
@@ -145,7 +145,7 @@ def test_the_same_generator_gives_the_same_ids() -> None:
 
 def test_what_stands_around_a_text_and_what_is_cut_off_stays() -> None:
     tokenizer = Tokenizer.train(TEXTS, size=600, template="both")
-    again = MergeDropout(tokenizer, 0.99)
+    again = BpeDropout(tokenizer, 0.99)
     text = "def test_something_long_enough_to_be_cut(tokenizer)"
     (ids,) = tokenizer.encode([text])
     whole, cut = [1, *ids, 2], [1, *ids[: len(ids) // 2], 2]
@@ -162,7 +162,7 @@ def test_what_stands_around_a_text_and_what_is_cut_off_stays() -> None:
 def test_added_tokens_stay_whole() -> None:
     tokenizer = ours()
     tokenizer.add(["<2fr>"])
-    again = MergeDropout(tokenizer, 0.9)
+    again = BpeDropout(tokenizer, 0.9)
     (words,) = again.marked(["<2fr> a text"], tokenizer.encode(["<2fr> a text"]))
     made = again(words, np.random.default_rng(0))
     assert made[0] == words[0] == tokenizer.backend.token_to_id("<2fr>")
@@ -171,7 +171,7 @@ def test_added_tokens_stay_whole() -> None:
 
 def test_a_vocabulary_without_merges_is_refused() -> None:
     with pytest.raises(HeedfulError, match=r"of the kind WordPiece has none; leave it out, or take"):
-        MergeDropout(Tokenizer.train(TEXTS, size=300, kind="wordpiece"), 0.1)
+        BpeDropout(Tokenizer.train(TEXTS, size=300, kind="wordpiece"), 0.1)
 
 
 # ------------------------------------------------------------------------------------------------------------- in a run
@@ -243,7 +243,7 @@ def test_few_words_are_remembered_and_all_are_cut_alike(tokenizer: Tokenizer, mo
     made = []
     for most in (100_000, 5):
         monkeypatch.setattr("heedful.text.bpe_dropout.WORDS", most)
-        again, random = MergeDropout(tokenizer, 0.3), np.random.default_rng(0)
+        again, random = BpeDropout(tokenizer, 0.3), np.random.default_rng(0)
         made.append([again(words, random) for words in again.marked(TEXTS, rows)])
     assert made[0] == made[1]
     assert len(again._known) <= 5

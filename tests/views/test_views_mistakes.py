@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from heedful.data import Picture, Row
+from heedful.data import LazyImage, Row
 from heedful.errors import HeedfulError
 from heedful.metrics.classification import Mistakes
 from heedful.views import mistakes_html, mistakes_svg
@@ -197,7 +197,7 @@ CONFUSION = {"labels": ["a", "b"], "counts": [[3, 1], [2, 4]]}
 
 
 def test_a_report_on_images(tmp_path):
-    rows = [Row({"image": Picture.of(pixels), "label": "a"}, "f", i) for i, pixels in enumerate(small(6))]
+    rows = [Row({"image": LazyImage.of(pixels), "label": "a"}, "f", i) for i, pixels in enumerate(small(6))]
     mistakes = [wrong(4, "a", "b"), wrong(1, "b", "a")]
     told = measured(confusion=CONFUSION, mistakes=mistakes, mistakes_total=3)
     paths = draw_report(tmp_path / "run", told, rows)

@@ -118,7 +118,7 @@ def _texts(rows: Sequence[Row], columns: Mapping[str, Kind], asks: Collection[st
 # ---------------------------------------------------------------------------------------------------------- letters
 
 
-class _Letters(dict[int, str | None]):
+class _ComparedLetters(dict[int, str | None]):
     """Character table for comparison: drops signs, blanks and invisible characters; digits become 0, or stay."""
 
     def __init__(self, digits: bool) -> None:
@@ -133,7 +133,7 @@ class _Letters(dict[int, str | None]):
         return kept
 
 
-WITHOUT, WITH = _Letters(digits=False), _Letters(digits=True)
+WITHOUT, WITH = _ComparedLetters(digits=False), _ComparedLetters(digits=True)
 
 
 def folded(text: str) -> str:

@@ -4,7 +4,7 @@
   squad.py, conversations.py, image_reader.py (over image_folder.py and image_arrays.py), hub_datasets.py, builtin/
 - files below the readers: text_files.py (compressed or not), file_formats.py, records.py (JSON, Parquet),
   cell_values.py (labels and numbers), column_inference.py
-- rows: ``Row``, ``Rows`` (rows.py), ``Picture`` (lazy_image.py, decoded on access), texts_on_disk.py (read on access)
+- rows: ``Row``, ``Rows`` (rows.py), ``LazyImage`` (lazy_image.py, decoded on access), texts_on_disk.py (read on access)
 - training: ``split`` (split.py), batching.py, token_stream.py (windows of tokens), masking.py, image_transforms.py
 - prediction and evaluation: prediction_inputs.py
 
@@ -12,9 +12,9 @@ A leaf: it imports ``heedful.errors``, ``heedful.util``, the standard library an
 ``babel``, ``pyarrow``, ``zstandard`` and ``sklearn``. It knows nothing of tokenizers, models or tasks.
 """
 
-from heedful.data.lazy_image import Picture
+from heedful.data.lazy_image import LazyImage
 from heedful.data.read_source import parts, read
 from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.split import split
 
-__all__ = ["Kind", "Picture", "Row", "Rows", "Span", "parts", "read", "split"]
+__all__ = ["Kind", "LazyImage", "Row", "Rows", "Span", "parts", "read", "split"]

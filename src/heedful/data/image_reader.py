@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from heedful.data import image_folder
 from heedful.data.file_formats import EXTENSIONS as TABLES
-from heedful.data.lazy_image import Picture
+from heedful.data.lazy_image import LazyImage
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.text_files import STDIN, extension, opened, shown
 from heedful.errors import HeedfulError
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
         """Both names, or the one."""
         return [self.image, *([self.label] if self.label else [])]
 
-    def row(self, picture: Picture, label: object, file: str, line: int) -> Row:
+    def row(self, picture: LazyImage, label: object, file: str, line: int) -> Row:
         """A row with what is wanted."""
         return Row({self.image: picture} | ({self.label: label} if self.label else {}), file, line)
 
@@ -51,7 +51,7 @@ def read_rows(
     limit: int | None = None,
     remembered: Mapping[str, str] | None = None,
 ) -> Rows:
-    """The rows of images that `sources` hold: an "image" `Picture` and, where `columns` has one, a "label" each.
+    """The rows of images that `sources` hold: an "image" `LazyImage` and, where `columns` has one, a "label" each.
 
     - A folder with a sub-folder for each label, images at any depth below it: ``DIR/LABEL/**/*.png`` (.jpg, .jpeg,
       .webp, .bmp, .gif, .tif, .tiff). Where all sub-folders are called train, val (valid, validation) or test they are
@@ -127,7 +127,7 @@ def _read(
         return _folder(first, wanted, _part(sources, split))
     if wanted.label is None and all(source.lower().endswith(image_folder.EXTENSIONS) for source in sources):
         return Rows(
-            [wanted.row(Picture.of(path), None, path, 1) for path in sources[: wanted.limit]], 0, [wanted.image]
+            [wanted.row(LazyImage.of(path), None, path, 1) for path in sources[: wanted.limit]], 0, [wanted.image]
         )
     if len(sources) != len(columns) or kind in (*TABLES, *image_folder.EXTENSIONS, ".npz"):
         found = f"{len(sources)} files ({', '.join(sources)})" if len(sources) > 1 else shown(first)
@@ -157,7 +157,7 @@ def _folder(folder: str, wanted: Wanted, part: str | None) -> Rows:
         found = [(path, "") for path in paths[: wanted.limit]]
     else:
         found, others = image_folder.labelled(folder, wanted.limit)
-    rows = Rows((wanted.row(Picture.of(path), label, path, 1) for path, label in found), 0, wanted.columns)
+    rows = Rows((wanted.row(LazyImage.of(path), label, path, 1) for path, label in found), 0, wanted.columns)
     for path in others:
         rows.skip(path)
     return rows
@@ -198,7 +198,7 @@ def _rows(pictures: np.ndarray, labels: list[str] | None, file: str, wanted: Wan
             break
         if label.strip():
             name = f"{file}:{line}"
-            picture = Picture(pixels, name) if pixels.shape[2] in (1, 3) else Picture.of(pixels, name)
+            picture = LazyImage(pixels, name) if pixels.shape[2] in (1, 3) else LazyImage.of(pixels, name)
             rows.append(wanted.row(picture, label, file, line))
         else:
             rows.skip(file, line)
@@ -233,13 +233,13 @@ def _table_rows(
     return rows
 
 
-def picture(cell: Any, path: str, line: int) -> Picture:
+def picture(cell: Any, path: str, line: int) -> LazyImage:
     """Returns the image of a cell in this line of the table ``path``: an image, or the path of one from its folder."""
     place = f"{shown(path)}:{line}"
     if isinstance(cell, dict):  # as the Hub stores them: {"bytes", "path"}, one of which may be null
         cell = cell.get("bytes") or cell.get("path")
     if isinstance(cell, bytes):
-        return Picture.of(cell, place)
+        return LazyImage.of(cell, place)
     if not isinstance(cell, str):
         found = "null" if cell is None else type(cell).__name__
         raise HeedfulError(
@@ -248,4 +248,4 @@ def picture(cell: Any, path: str, line: int) -> Picture:
     found = os.path.join("" if path == STDIN else os.path.dirname(path), cell)
     if not os.path.isfile(found):
         raise HeedfulError(f"no image {found}, in {place}; write paths as seen from the table's folder")
-    return Picture.of(found)
+    return LazyImage.of(found)

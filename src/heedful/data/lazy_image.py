@@ -1,4 +1,4 @@
-"""`Picture`: an image that is decoded on access."""
+"""`LazyImage`: an image that is decoded on access."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picture:
+class LazyImage:
     """An image: `source` (a path, encoded bytes, or an array) and the `name` by which messages call it.
 
-    Make it with `Picture.of`; nothing is read before `size`, `pixels` or `digest_bytes` is asked for, and nothing is
+    Make it with `LazyImage.of`; nothing is read before `size`, `pixels` or `digest_bytes` is asked for, and nothing is
     kept. Two pictures are equal when their stored bytes, or their arrays, are.
 
     >>> import numpy as np
-    >>> picture = Picture.of(np.array([[0, 128, 255]], dtype=np.uint8), "a strip")
+    >>> picture = LazyImage.of(np.array([[0, 128, 255]], dtype=np.uint8), "a strip")
     >>> picture.size, picture.pixels().shape, picture.pixels(channels=3)[0, 1].tolist()
     ((3, 1), (1, 3, 1), [128, 128, 128])
     """
@@ -49,7 +49,7 @@ class Picture:
     name: str
 
     @classmethod
-    def of(cls, thing: Any, name: str | None = None) -> Picture:
+    def of(cls, thing: Any, name: str | None = None) -> LazyImage:
         """The picture of a path, of encoded bytes (PNG, JPEG, ...), of a PIL image, or of an array.
 
         Arrays are (H, W) or (H, W, C), C = 1, 2 (grey, alpha), 3 or 4 (colour, alpha), with values as `as_uint8` takes
@@ -58,7 +58,7 @@ class Picture:
         import numpy as np
         from PIL import Image
 
-        if isinstance(thing, Picture):
+        if isinstance(thing, LazyImage):
             return thing
         if isinstance(thing, str | PathLike):
             return cls(fspath(thing), name or fspath(thing))
@@ -147,13 +147,13 @@ class Picture:
             yield image
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Picture) and self.digest_bytes() == other.digest_bytes()
+        return isinstance(other, LazyImage) and self.digest_bytes() == other.digest_bytes()
 
     def __hash__(self) -> int:
         return hash(self.digest_bytes())
 
     def __repr__(self) -> str:
-        return f"Picture({self.name!r})"
+        return f"LazyImage({self.name!r})"
 
 
 def as_uint8(values: np.ndarray, name: str) -> np.ndarray:

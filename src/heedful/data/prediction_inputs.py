@@ -11,7 +11,7 @@ from heedful.data import builtin, image_folder, image_reader
 from heedful.data.cell_values import whole
 from heedful.data.conll import sentences_of, without_prefix
 from heedful.data.file_formats import EXTENSIONS, format_of
-from heedful.data.lazy_image import Picture
+from heedful.data.lazy_image import LazyImage
 from heedful.data.read_source import read
 from heedful.data.records import BLANK, MISSING, Parquet, from_json, look_up
 from heedful.data.rows import Kind, named, required
@@ -226,7 +226,7 @@ def _images(
     (column,) = columns
     if os.path.isdir(source) and names is None:
         for path in image_folder.unlabelled(source)[0]:
-            yield Given(Picture.of(path), path)
+            yield Given(LazyImage.of(path), path)
     elif not table:
         for row in image_reader.read_rows([source], columns, names):
             yield Given(row.values[column], f"{row.file}:{row.line}")

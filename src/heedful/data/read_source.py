@@ -15,14 +15,14 @@ from heedful.data.cell_values import Labels, Numbers
 from heedful.data.column_inference import check_header, check_tags
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.image_folder import PARTS
-from heedful.data.lazy_image import Picture
+from heedful.data.lazy_image import LazyImage
 from heedful.data.rows import Kind, Row, Rows, named, required
 from heedful.data.tables import Reader, Table
 from heedful.data.text_files import STDIN, extension, shown, text_stream
 from heedful.errors import HeedfulError
 
 PLURALS = {"image": "images", "number": "numbers"}
-HOLDS = {"image": Picture, "words": tuple, "tags": tuple, "answers": tuple, "messages": tuple, "number": float}
+HOLDS = {"image": LazyImage, "words": tuple, "tags": tuple, "answers": tuple, "messages": tuple, "number": float}
 
 
 def read(
@@ -61,7 +61,7 @@ def read(
             - "label": the name of a class, without blanks around it; of numbers and true or false as JSON and Parquet
               have them, these written out, or the names that the file gives them (the Hugging Face Hub's ClassLabel).
               Where the file has lists, or a `separator` is given, a tuple of names, () where a row has none.
-            - "document": a whole text, line ends and all. "image": a `Picture`.
+            - "document": a whole text, line ends and all. "image": a `LazyImage`.
             - "words" and "tags": a tuple of words, never empty, and one of labels, as many. CoNLL files, a word a line,
               or lists in JSON or Parquet: see `heedful.data.conll`.
             - "answers": a tuple of `Span`, pieces of a "context", () where it has no answer. SQuAD's JSON, or a table:

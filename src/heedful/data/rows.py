@@ -12,7 +12,7 @@ from heedful.errors import HeedfulError
 #   "text" a str, never blank; "text?" the same, absent where the file has no such column;
 #   "tag?" as "text?", a short one that many rows share: the name of a language;
 #   "label" the name of a class (str), or where rows have several or none, a tuple of them;
-#   "document" a whole text (str), line ends and all; "image" a `Picture`;
+#   "document" a whole text (str), line ends and all; "image" a `LazyImage`;
 #   "words" a tuple of words, never empty, "tags" a tuple of labels, one a word;
 #   "answers" a tuple of `Span`, pieces of another column's text, () where that text has no answer;
 #   "number" a float; "number?" the same, absent where the file has no such column;

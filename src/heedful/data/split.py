@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from heedful.data.lazy_image import Picture
+from heedful.data.lazy_image import LazyImage
 from heedful.data.rows import Row
 from heedful.errors import HeedfulError, many
 
@@ -23,7 +23,7 @@ def split(
     rows: Sequence[Row], valid: float | int | None = None, seed: int = 0, by: str = "source", same: Same | None = None
 ) -> tuple[list[Row], list[Row]]:
     """Splits rows into (train, valid). Rows with equal values in column `by` (by `same`, default `content`) stay on one
-    side. The value may be a text, a `Picture`, or a tuple of texts or messages.
+    side. The value may be a text, a `LazyImage`, or a tuple of texts or messages.
 
     `valid` is a number of rows (an int, from 1) or a fraction of them (a float between 0 and 1); None is 5 %, at least
     1 and at most 2,000. Groups of equal value are drawn in the order of a hash of (seed, value) as long as they fit,
@@ -90,7 +90,7 @@ def content(value: Any) -> bytes:
     >>> content("Then Ann  came") == content("then ann came "), content(("In", "Rome")) == content(("in", "Rome"))
     (True, True)
     """
-    plain = value.digest_bytes() if isinstance(value, Picture) else _plain(value).encode("utf-8", "surrogatepass")
+    plain = value.digest_bytes() if isinstance(value, LazyImage) else _plain(value).encode("utf-8", "surrogatepass")
     return blake2b(plain, digest_size=16).digest()
 
 
@@ -121,7 +121,7 @@ def blanks_as_one(text: str) -> str:
 
 def as_written(value: Any) -> bytes:
     """Returns a value as the file has it, digested where long. Earlier versions split validation rows by it."""
-    if isinstance(value, Picture):
+    if isinstance(value, LazyImage):
         return blake2b(value.digest_bytes(), digest_size=32).digest()
     if not isinstance(value, str):
         value = "\0".join(item if isinstance(item, str) else json.dumps(item) for item in value)

@@ -73,7 +73,7 @@ class OnDisk(Mapping[str, str]):
         return 1
 
 
-class Piece(OnDisk):
+class FileSlice(OnDisk):
     """Values of a row whose text is in a file from byte ``start`` to ``end``; every line end is ``\\n``.
 
     Args:
@@ -189,7 +189,7 @@ def pieces(path: str, column: str) -> list[Row]:
         while found := file.read(2 * PIECE):
             end = len(found) if len(found) < 2 * PIECE else _end(found)
             words = bool(_checked(found[:end], path, line, start).strip()) or words
-            rows.append(Row(Piece(path, column, start, start + end), path, line))
+            rows.append(Row(FileSlice(path, column, start, start + end), path, line))
             line += found.count(b"\n", 0, end)
             start += end
             file.seek(start)

@@ -32,14 +32,14 @@ class Stream(NamedTuple):
         return -(-(len(self.tokens) - 1) // self.context)
 
 
-class Window(NamedTuple):
+class StreamWindow(NamedTuple):
     """Window of a stream, by its number."""
 
     stream: Stream
     place: int
 
 
-class Windows(Sequence[Window]):
+class StreamWindows(Sequence[StreamWindow]):
     """All windows of a stream, made on access: there may be more than memory holds."""
 
     def __init__(self, stream: Stream) -> None:
@@ -49,17 +49,17 @@ class Windows(Sequence[Window]):
         return self.stream.windows
 
     @overload
-    def __getitem__(self, place: int) -> Window: ...
+    def __getitem__(self, place: int) -> StreamWindow: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Window]: ...
+    def __getitem__(self, place: slice) -> list[StreamWindow]: ...
 
-    def __getitem__(self, place: int | slice) -> Window | list[Window]:
+    def __getitem__(self, place: int | slice) -> StreamWindow | list[StreamWindow]:
         places = range(len(self))[place]
         return (
-            Window(self.stream, places)
+            StreamWindow(self.stream, places)
             if isinstance(places, int)
-            else [Window(self.stream, number) for number in places]
+            else [StreamWindow(self.stream, number) for number in places]
         )
 
 
@@ -83,7 +83,7 @@ class Shown(NamedTuple):
         return np.asarray(stream.starts[found] == self.places)
 
 
-def read(windows: Sequence[Window], random: np.random.Generator | None = None) -> Shown:
+def read(windows: Sequence[StreamWindow], random: np.random.Generator | None = None) -> Shown:
     """Returns the contents of windows of one stream.
 
     Without ``random`` window i begins at i · context: all windows together predict each token of the stream but the
@@ -93,7 +93,7 @@ def read(windows: Sequence[Window], random: np.random.Generator | None = None) -
     the stream stands after its end. An epoch then has about one window from each stretch of a context, elsewhere each
     time, and every token is equally likely to be predicted, and with equally many before it.
 
-    >>> read([Window(Stream(np.arange(6), 4), 1)])[:2]
+    >>> read([StreamWindow(Stream(np.arange(6), 4), 1)])[:2]
     (array([[4, 5, 0, 1, 2]]), array([[ True,  True, False, False, False]]))
     """
     stream = windows[0].stream

@@ -48,7 +48,7 @@ def size_of(one: Any) -> int:
         return sum(map(size_of, one.values()))
     if isinstance(one, list | tuple):
         return sum(map(size_of, one))
-    source = getattr(one, "source", one)  # of a Picture
+    source = getattr(one, "source", one)  # of a LazyImage
     return (len(source) if isinstance(source, bytes) else getattr(source, "nbytes", 0)) // 20
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data import Picture, Row, Rows
+from heedful.data import LazyImage, Row, Rows
 from heedful.data.image_transforms import fit
 from heedful.errors import HeedfulError
 
@@ -101,7 +101,7 @@ def linear_images(
     def pixels(rows: Sequence[Row]) -> NDArray[np.float32]:
         found = np.empty((len(rows), side * side * channels), dtype=np.float32)
         for row, place in zip(rows, found, strict=True):
-            image: Picture = row.values["image"]
+            image: LazyImage = row.values["image"]
             place[:] = fit(image.pixels(channels), (side, side)).ravel()
         found /= 255
         return found

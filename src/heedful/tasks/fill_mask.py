@@ -19,7 +19,7 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_of
 from heedful.data.split import Same, content
-from heedful.data.token_stream import Window
+from heedful.data.token_stream import StreamWindow
 from heedful.errors import HeedfulError
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.language_model import masked_metrics
@@ -206,15 +206,15 @@ class FillMask(Task):
         examples, note = cut_up(self.tokenizer, rows, most - added, added, self.masking.ordinary)
         return Encoded(examples, rows, note)
 
-    def lengths(self, examples: Sequence[Window]) -> np.ndarray:
+    def lengths(self, examples: Sequence[StreamWindow]) -> np.ndarray:
         """(N, 1): the window with what stands around it, for each."""
         return contexts(examples)[:, None] + self.around.added
 
-    def _framed(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> list[list[int]]:
+    def _framed(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[list[int]]:
         """The ids of each window with what stands around it."""
         return [self.around.join(row.tolist())[0] for row in texts_of(examples, random)]
 
-    def collate(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+    def collate(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """``ids`` (B, T), with some of them hidden, their ``mask``, and ``labels``: what was hidden, elsewhere -100.
 
         With ``random`` windows begin elsewhere each time and other tokens are hidden, as the settings say. Without it
@@ -256,7 +256,7 @@ class FillMask(Task):
     def measure(
         self,
         model: Model,
-        examples: Sequence[Window],
+        examples: Sequence[StreamWindow],
         rows: Rows,
         *,
         most: int | None = None,
@@ -293,7 +293,7 @@ class FillMask(Task):
         details = {"tokens": tokens, "hidden": int(total[2]), "hidden_in_turn": int(total[4])}
         return Measured(overall(scored), details, scored, blocks=Sums(blocks, masked_metrics))
 
-    def _in_turn(self, model: Model, examples: Sequence[Window], sums: np.ndarray, most: int, tokens: int) -> int:
+    def _in_turn(self, model: Model, examples: Sequence[StreamWindow], sums: np.ndarray, most: int, tokens: int) -> int:
         """Hide up to ``most`` tokens one at a time, add -log p and 1 to the last two sums of their documents; how many
         tokens there are.
         """
@@ -301,7 +301,7 @@ class FillMask(Task):
         stream, before = examples[0].stream, len(self.around.before)
         taken, total = drawn(examples, self.asked.ordinary, most)
         windows = (taken // stream.context).tolist()
-        rows = {place: torch.tensor(self._framed([Window(stream, place)])[0]) for place in set(windows)}
+        rows = {place: torch.tensor(self._framed([StreamWindow(stream, place)])[0]) for place in set(windows)}
         places = list(zip(windows, (taken % stream.context + before).tolist(), strict=True))
         found = pseudo_log_likelihoods(model, rows, places, self.mask, tokens)
         documents = documents_of(stream, taken)
@@ -315,11 +315,11 @@ class FillMask(Task):
         metrics = {"loss": loss, "accuracy": right, "pseudo_perplexity": math.exp(loss)}
         return Baseline("the tokens' frequencies in the training text", metrics)
 
-    def quick_baseline(self, examples: Sequence[Window], rows: Rows, learned: Rows) -> Baseline | None:
+    def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
         """None: the simple method is the ``guess``."""
         return None
 
-    def guess(self, examples: Sequence[Window], rows: Rows, learned: Rows) -> Baseline | None:
+    def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
         """Each token with its frequency in the training text, window by window."""
         sums = window_frequencies(self.tokenizer, self.masking.ordinary, examples[0].stream, learned)
         scored = Sums(np.pad(sums, ((0, 0), (0, 2))), masked_metrics)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
-from heedful.data import Kind, Picture, Row, Rows
+from heedful.data import Kind, LazyImage, Row, Rows
 from heedful.data.image_arrays import channel_moments
 from heedful.data.image_transforms import erase, flip, mixup, pad_crop, rand_augment
 from heedful.data.split import Same, content
@@ -59,7 +59,7 @@ Example = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's number
 class Unlabelled(Sequence[Example]):
     """Pictures as examples, each decoded when it is asked for, so that no more of them are held than a batch has."""
 
-    def __init__(self, pictures: Sequence[Picture], preprocessing: Preprocessing) -> None:
+    def __init__(self, pictures: Sequence[LazyImage], preprocessing: Preprocessing) -> None:
         self.pictures, self.preprocessing = pictures, preprocessing
 
     def __len__(self) -> int:
@@ -331,11 +331,11 @@ class ImageClassification(Task):
         ``mirror`` the probabilities are the mean of those of the image and of its mirror image, left to right: for a
         model that learned from both (``--image.flip``).
 
-        An image is a path, the bytes of a file, a PIL image, an array or a ``Picture``; what has no text of its own is
-        called by its name in the answer.
+        An image is a path, the bytes of a file, a PIL image, an array or a ``LazyImage``. One without a path is called
+        by its name in the prediction.
         """
         top_k = checked_top(options.get("top_k"))
-        pictures = [Picture.of(one) for one in inputs]
+        pictures = [LazyImage.of(one) for one in inputs]
         examples = Unlabelled(pictures, self.preprocessing)
         answers: list[Answer] = [Answer(picture.name, "", None) for picture in pictures]
 

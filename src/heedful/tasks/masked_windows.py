@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from heedful.data import Rows
-from heedful.data.token_stream import Stream, Window, Windows, counted, read
+from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.pretrained import read_card
@@ -39,7 +39,7 @@ def window_of(folder: Path, task: str) -> int | None:
     return length if card.get("task") == task else None
 
 
-def cut_up(tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np.ndarray) -> tuple[Windows, str]:
+def cut_up(tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np.ndarray) -> tuple[StreamWindows, str]:
     """All rows as one stream of tokens, the end token after each, in windows of ``room`` of them, and what is to be
     said of it. ``added`` tokens stand around each; ``ordinary`` (V,) ids can be hidden.
     """
@@ -59,7 +59,7 @@ def cut_up(tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np
         note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
     if unknown := counted(tokens, tokenizer.unknown):
         note += f"; {unknown:,} of them unknown to the vocabulary, never hidden"
-    return Windows(stream), note
+    return StreamWindows(stream), note
 
 
 def parts(tokens: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -67,20 +67,20 @@ def parts(tokens: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     yield from ((place, np.asarray(tokens[place : place + PART])) for place in range(0, len(tokens), PART))
 
 
-def contexts(examples: Sequence[Window]) -> np.ndarray:
+def contexts(examples: Sequence[StreamWindow]) -> np.ndarray:
     """(N,): the tokens of each window."""
-    if isinstance(examples, Windows):
+    if isinstance(examples, StreamWindows):
         return np.full(len(examples), examples.stream.context, dtype=np.int64)
     return np.array([window.stream.context for window in examples], dtype=np.int64)
 
 
-def drawn(examples: Sequence[Window], ordinary: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+def drawn(examples: Sequence[StreamWindow], ordinary: np.ndarray, most: int) -> tuple[np.ndarray, int]:
     """The places in the stream of ``most`` ordinary tokens of its windows ``examples``, or of all where there are no
     more, in order and always the same; and how many there are.
     """
     stream, random = examples[0].stream, np.random.default_rng(SEED)
     asked = np.ones(stream.windows, dtype=bool)
-    if not isinstance(examples, Windows):
+    if not isinstance(examples, StreamWindows):
         asked[:] = False
         asked[[window.place for window in examples]] = True
 
@@ -104,7 +104,7 @@ def drawn(examples: Sequence[Window], ordinary: np.ndarray, most: int) -> tuple[
     return np.concatenate(taken), total
 
 
-def texts_of(examples: Sequence[Window], random: np.random.Generator | None = None) -> list[np.ndarray]:
+def texts_of(examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[np.ndarray]:
     """The ids of each window, with ``random`` from elsewhere each time; what closes the last document of all closes the
     window, too, and is left out.
     """

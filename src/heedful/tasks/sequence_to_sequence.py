@@ -29,7 +29,7 @@ from heedful.tasks.published import encoder_decoder_of, prefix_of, specific
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
 from heedful.text import Tokenizer
-from heedful.text.bpe_dropout import MergeDropout
+from heedful.text.bpe_dropout import BpeDropout
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning, InputWarning
 
@@ -63,7 +63,7 @@ class SequenceToSequence(EncoderDecoderTask):
     ) -> None:
         super().__init__(source, target, special, positions)
         self.prefix, self.told = "", dict[str, Any]()
-        self.dropped: Sequence[MergeDropout] = ()  # of source and target, where words are cut anew in training
+        self.dropped: Sequence[BpeDropout] = ()  # of source and target, where words are cut anew in training
         self.silent = False  # while rows are answered of which ``encode`` told what was cut
 
     # ------------------------------------------------------------------------------------------------------- making it
@@ -111,7 +111,7 @@ class SequenceToSequence(EncoderDecoderTask):
         """Take over the prefix, which ``heedful.json`` keeps with the other settings."""
         self.prefix, self.agreement = settings.data.prefix or "", agreement_of(model, settings)
         if rate := settings.tokenizer.dropout:
-            self.dropped = [MergeDropout(tokenizer, rate) for tokenizer in (self.source, self.target)]
+            self.dropped = [BpeDropout(tokenizer, rate) for tokenizer in (self.source, self.target)]
 
     def check(self, model: Model) -> None:
         """As all. From then on the model generates as a published folder says for this task, where that differs from

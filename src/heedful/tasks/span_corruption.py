@@ -21,7 +21,7 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.masking import LENGTH, SHARE, Corruption
 from heedful.data.split import Same, content
-from heedful.data.token_stream import Window
+from heedful.data.token_stream import StreamWindow
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.generation.options import part
@@ -182,7 +182,7 @@ class SpanCorruption(EncoderDecoderTask):
         examples, note = cut_up(self.source, rows, most - added, added, self.asked.ordinary)
         return Encoded(examples, rows, note)
 
-    def lengths(self, examples: Sequence[Window]) -> np.ndarray:
+    def lengths(self, examples: Sequence[StreamWindow]) -> np.ndarray:
         """(N, 2): the source and the target of each window, as far as its tokens can all be hidden."""
         rows = contexts(examples)
         sizes, alike = np.unique(rows, return_inverse=True)
@@ -191,7 +191,7 @@ class SpanCorruption(EncoderDecoderTask):
         added = len(self.before) + len(self.after)
         return np.stack([rows - hidden + spans, hidden + spans + 1], axis=1) + added
 
-    def collate(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+    def collate(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """``source``, ``source_mask``, ``target`` and ``labels`` of windows with spans hidden.
 
         With ``random`` windows begin elsewhere each time and other spans are hidden, as the settings say. Without it
@@ -205,7 +205,7 @@ class SpanCorruption(EncoderDecoderTask):
             split = [self.corruption(text, random) for text in texts]
         return self.tensors([(self._framed(source), self._framed(target)) for source, target in split])
 
-    def _fixed(self, examples: Sequence[Window]) -> list[np.ndarray]:
+    def _fixed(self, examples: Sequence[StreamWindow]) -> list[np.ndarray]:
         """Which tokens of each window are hidden where it is measured."""
         drawn = (np.random.default_rng([SEED, window.place]) for window in examples)
         return [self.asked.hidden(text, own) for text, own in zip(texts_of(examples), drawn, strict=True)]
@@ -219,7 +219,7 @@ class SpanCorruption(EncoderDecoderTask):
     def measure(
         self,
         model: Model,
-        examples: Sequence[Window],
+        examples: Sequence[StreamWindow],
         rows: Rows,
         *,
         most: int | None = None,
@@ -266,11 +266,11 @@ class SpanCorruption(EncoderDecoderTask):
         metrics = {"loss": loss, "perplexity": math.exp(loss), "accuracy": right}
         return Baseline("the tokens' frequencies in the training text", metrics)
 
-    def quick_baseline(self, examples: Sequence[Window], rows: Rows, learned: Rows) -> Baseline | None:
+    def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
         """None: the simple method is the ``guess``."""
         return None
 
-    def guess(self, examples: Sequence[Window], rows: Rows, learned: Rows) -> Baseline | None:
+    def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
         """Each token with its frequency in the training text, window by window."""
         sums = window_frequencies(self.source, self.asked.ordinary, examples[0].stream, learned)
         scored = Sums(sums, span_metrics)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.config import ModelConfig
-from heedful.data import Kind, Picture, Row, Rows, Span, split
+from heedful.data import Kind, LazyImage, Row, Rows, Span, split
 from heedful.data.batching import ordered
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
@@ -267,7 +267,7 @@ class Task(ABC):
         """Returns the input and the expected output of a row: values, of several columns a list of them."""
         values = {name: row.values[name] for name in self.columns if name in row.values}
         wanted = [name for name in values if self.columns[name] in ANSWERS] or list(values)[1:2]
-        plain = {name: value.name if isinstance(value, Picture) else value for name, value in values.items()}
+        plain = {name: value.name if isinstance(value, LazyImage) else value for name, value in values.items()}
         plain |= {name: " ".join(plain[name]) for name in plain if self.columns[name] == "words"}
         asked = [value for name, value in plain.items() if name not in wanted]
         own = self.expected(row)

@@ -21,7 +21,7 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.split import Same, content, split
 from heedful.data.texts_on_disk import continues
-from heedful.data.token_stream import Stream, Window, Windows, counted, read
+from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, counted, read
 from heedful.errors import HeedfulError, many
 from heedful.generation import decode, stream
 from heedful.generation.incremental_text import pieces
@@ -245,17 +245,17 @@ class TextGeneration(Task):
             note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
         if unknown := counted(tokens, self.tokenizer.unknown):
             note += f"; {unknown:,} of them unknown to the vocabulary"
-        return Encoded(Windows(made), rows, note)
+        return Encoded(StreamWindows(made), rows, note)
 
-    def lengths(self, examples: Sequence[Window | Talk]) -> np.ndarray:
+    def lengths(self, examples: Sequence[StreamWindow | Talk]) -> np.ndarray:
         """(N, 1): the context, for each; of an instruction its own length."""
-        if isinstance(examples, Windows):
+        if isinstance(examples, StreamWindows):
             return np.full((len(examples), 1), examples.stream.context, dtype=np.int64)
         sizes = [len(one.ids) - 1 if isinstance(one, Talk) else one.stream.context for one in examples]
         return np.array(sizes, dtype=np.int64)[:, None]
 
     def collate(
-        self, examples: Sequence[Window | Talk], random: np.random.Generator | None = None
+        self, examples: Sequence[StreamWindow | Talk], random: np.random.Generator | None = None
     ) -> dict[str, Tensor]:
         """``ids`` (B, context) and ``labels``, the token after each: see ``heedful.data.token_stream.read``, and for
         instructions ``heedful.tasks.conversations.collated``. Where documents are separate, ``texts`` (B, context)
@@ -264,7 +264,7 @@ class TextGeneration(Task):
         talks = [one for one in examples if isinstance(one, Talk)]
         if talks:
             return collated(talks, self.tokenizer.pad or 0)
-        windows = [one for one in examples if isinstance(one, Window)]
+        windows = [one for one in examples if isinstance(one, StreamWindow)]
         shown = read(windows, random)
         labels = np.where(shown.there, shown.tokens, IGNORED)[:, 1:]
         batch = {"ids": shown.tokens[:, :-1]}
@@ -292,7 +292,7 @@ class TextGeneration(Task):
     def measure(
         self,
         model: Model,
-        examples: Sequence[Window],
+        examples: Sequence[StreamWindow],
         rows: Rows,
         *,
         most: int | None = None,
@@ -339,7 +339,7 @@ class TextGeneration(Task):
         return told
 
     def _nats(
-        self, model: Model, examples: Sequence[Window], batch_tokens: int | None
+        self, model: Model, examples: Sequence[StreamWindow], batch_tokens: int | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """The document and the window of each token that is predicted, and −log p of the token, batch by batch."""
         stream = examples[0].stream
@@ -362,15 +362,15 @@ class TextGeneration(Task):
         name = "xz -9 that has read the training text, at most its last 8 MiB"
         return Baseline(name, {"bits_per_byte": packed(before, texts)})
 
-    def quick_baseline(self, examples: Sequence[Window | Talk], rows: Rows, learned: Rows) -> Baseline | None:
+    def quick_baseline(self, examples: Sequence[StreamWindow | Talk], rows: Rows, learned: Rows) -> Baseline | None:
         """Trigrams of the model's own tokens: ``heedful.tasks.baselines.NGrams``."""
         return self._counted(examples, learned, 3)
 
-    def guess(self, examples: Sequence[Window | Talk], rows: Rows, learned: Rows) -> Baseline | None:
+    def guess(self, examples: Sequence[StreamWindow | Talk], rows: Rows, learned: Rows) -> Baseline | None:
         """Each token with its frequency in the training text."""
         return self._counted(examples, learned, 1)
 
-    def _counted(self, examples: Sequence[Window | Talk], learned: Rows, order: int) -> Baseline:
+    def _counted(self, examples: Sequence[StreamWindow | Talk], learned: Rows, order: int) -> Baseline:
         """The loss of n-grams, window by window or instruction by instruction."""
         first, known = examples[0], NGrams(_tokens(self.encode(learned).examples), self.tokenizer.vocab_size, order)
         if isinstance(first, Talk):
@@ -539,10 +539,10 @@ def _texts(row: Row) -> list[str]:
     return [row.values["text"]] if "text" in row.values else words_of(row)
 
 
-def _tokens(examples: Sequence[Window | Talk]) -> np.ndarray:
+def _tokens(examples: Sequence[StreamWindow | Talk]) -> np.ndarray:
     """The tokens of all examples."""
     first = examples[0]
-    if isinstance(first, Window):
+    if isinstance(first, StreamWindow):
         return first.stream.tokens
     return np.concatenate([one.ids for one in examples if isinstance(one, Talk)])
 

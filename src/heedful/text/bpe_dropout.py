@@ -16,7 +16,7 @@ LONG = 32  # letters of a word whose rounds are cached
 WORDS = 100_000  # number of cached words, about a kilobyte each
 
 
-class Words(list[int]):
+class WordIds(list[int]):
     """Ids of a text with the starts of its words, for segmentation with dropout.
 
     Args:
@@ -32,7 +32,7 @@ class Words(list[int]):
         self.starts, self.most = tuple(starts), most
 
 
-class MergeDropout:
+class BpeDropout:
     """Segments words with BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
     A word starts as its letters. In each round every possible merge is dropped with probability ``rate``; the first of
@@ -42,7 +42,7 @@ class MergeDropout:
     The library's own dropout draws from a generator that cannot be set, so a resumed run would see other tokens.
 
     >>> tokenizer = Tokenizer.train(["a small text", "a smaller text"], size=300)
-    >>> again = MergeDropout(tokenizer, 0.5)
+    >>> again = BpeDropout(tokenizer, 0.5)
     >>> (words,) = again.marked(["a small text"], tokenizer.encode(["a small text"]))
     >>> tokenizer.decode([again(words, np.random.default_rng(0))])
     ['a small text']
@@ -68,7 +68,7 @@ class MergeDropout:
             self._halves.setdefault(made, pair)
         self._known: dict[tuple[int, ...], tuple[list[int], list[tuple[list[int], int]]]] = {}
 
-    def marked(self, texts: Sequence[str], rows: Sequence[list[int]], most: int | None = None) -> list[Words]:
+    def marked(self, texts: Sequence[str], rows: Sequence[list[int]], most: int | None = None) -> list[WordIds]:
         """Returns ``rows``, the ids of ``texts``, with the starts of their words.
 
         ``rows`` may have ids before and after those of the text, and may end within it.
@@ -83,12 +83,12 @@ class MergeDropout:
                 whole = next((n for n, (a, b) in enumerate(zip(row[before:], ids, strict=False)) if a != b), len(ids))
                 end = min(whole, len(row) - before)
                 starts = [n for n in range(end) if n == 0 or words[n] is None or words[n] != words[n - 1]]
-                found.append(Words(row, [before + n for n in (*starts, end)], most))
+                found.append(WordIds(row, [before + n for n in (*starts, end)], most))
         return found
 
     def __call__(self, ids: list[int], random: np.random.Generator) -> list[int]:
         """Returns ``ids`` from :meth:`marked`, segmented anew; unchanged if they would be too many."""
-        assert isinstance(ids, Words)
+        assert isinstance(ids, WordIds)
         draws = self._draws(random)
         made = ids[: ids.starts[0]]
         for start, end in pairwise(ids.starts):

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Model:
+class SentencePieceModel:
     """Content of one file; ``charsmap`` is its compiled normaliser; ``prefix``: a space is put before a text."""
 
     pieces: list[Piece]
@@ -41,7 +41,7 @@ class Model:
     byte_fallback: bool
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> SentencePieceModel:
     """A SentencePiece file. Raises `HeedfulError` for a broken or cut one, an unknown kind, and a missing package."""
     try:
         form = import_module("sentencepiece.sentencepiece_model_pb2")
@@ -66,7 +66,7 @@ def read(path: Path) -> Model:
         raise HeedfulError(f"{path} is of the kind {algorithm!r}; only unigram and bpe are read")
     if trainer.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
         raise HeedfulError(f"{path} writes spaces in another way than before a word as {SPACE}; that is not read")
-    return Model(
+    return SentencePieceModel(
         pieces=[Piece(piece.piece, piece.score, KINDS[piece.type - 1]) for piece in found.pieces],
         algorithm=algorithm,
         charsmap=normaliser.precompiled_charsmap,
@@ -76,7 +76,7 @@ def read(path: Path) -> Model:
     )
 
 
-def build(model: Model, vocabulary: Sequence[Piece], legacy: bool = True) -> Tokenizer:
+def build(model: SentencePieceModel, vocabulary: Sequence[Piece], legacy: bool = True) -> Tokenizer:
     """A tokenizer that cuts texts as the file does, a piece's id being its place in ``vocabulary``. (One difference is
     the library's: it normalises by visible characters, so that a half-width kana and its mark are not joined.)
 
@@ -140,7 +140,7 @@ def _strangers(vocabulary: Sequence[Piece]) -> list[normalizers.Normalizer]:
     ]
 
 
-def added(model: Model, vocabulary: Sequence[Piece]) -> list[AddedToken]:
+def added(model: SentencePieceModel, vocabulary: Sequence[Piece]) -> list[AddedToken]:
     """The pieces that are found in a text before it is cut: control pieces, as published, and the user's symbols."""
     found = ("control", "unknown") if model.algorithm == "unigram" else ("control", "unknown", "user")
     return [

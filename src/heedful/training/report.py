@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from heedful import __version__
-from heedful.data import Picture, Row, Rows
+from heedful.data import LazyImage, Row, Rows
 from heedful.data.split import Same, content
 from heedful.data.texts_on_disk import on_disk, size
 from heedful.errors import many
@@ -239,7 +239,7 @@ def digest(rows: Rows) -> str:
     found = hashlib.sha256()
     for row in rows:
         for value in row.values.values():
-            if isinstance(value, Picture):
+            if isinstance(value, LazyImage):
                 found.update(value.digest_bytes())
             else:
                 found.update(_written(value).encode("utf-8", "surrogatepass"))

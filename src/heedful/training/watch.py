@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from heedful.config import DecoderConfig, EncoderDecoderConfig, VisionConfig
-from heedful.data import Picture, Row, Rows
+from heedful.data import LazyImage, Row, Rows
 from heedful.errors import HeedfulError
 from heedful.inspection.image_patches import grid, tokens
 from heedful.inspection.record import record
@@ -167,7 +167,7 @@ class Watch:
         values: dict[str, Any] = dict(zip(texts, parts, strict=False))
         for name, kind in columns.items():
             if kind == "image":
-                values[name] = Picture.of(text)
+                values[name] = LazyImage.of(text)
             elif kind == "document":
                 values[name] = text
             elif kind == "label":
@@ -217,6 +217,6 @@ class Watch:
         if not isinstance(self.model.config, VisionConfig):
             return None
         how: Any = self.task
-        pixels = how.preprocessing.fitted(Picture.of(text).pixels(how.preprocessing.channels)).transpose(1, 2, 0)
+        pixels = how.preprocessing.fitted(LazyImage.of(text).pixels(how.preprocessing.channels)).transpose(1, 2, 0)
         coded = base64.b64encode(pixels.tobytes()).decode("ascii")
         return {"shape": list(pixels.shape), "pixels": coded, "grid": list(grid(self.model))}

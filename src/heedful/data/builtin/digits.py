@@ -5,14 +5,14 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Any
 
-from heedful.data.lazy_image import Picture
+from heedful.data.lazy_image import LazyImage
 from heedful.errors import HeedfulError
 
 SHARES = {"test": 20, "valid": 10, "train": 70}  # in percent
 
 
 def rows(argument: str | None, part: str) -> list[dict[str, Any]]:
-    """The rows of one part, "train", "valid" or "test": ``image``, a `Picture` (8, 8, 1), and ``label``, "0" to "9".
+    """The rows of one part, "train", "valid" or "test": ``image``, a `LazyImage` (8, 8, 1), and ``label``, "0" to "9".
 
     Brightness 0 to 16 becomes 0 to 255 (× 255 / 16, rounded). The part follows from a hash of the pixels, so equal
     images are in one part: 1,260, 152 and 385 rows.
@@ -28,7 +28,7 @@ def rows(argument: str | None, part: str) -> list[dict[str, Any]]:
     loaded = load_digits()
     images = (loaded.images * (255 / 16)).round().astype("uint8")
     return [
-        {"image": Picture.of(image, f"digit {number}"), "label": str(label)}
+        {"image": LazyImage.of(image, f"digit {number}"), "label": str(label)}
         for number, (image, label) in enumerate(zip(images, loaded.target, strict=True), 1)
         if part_of(image.tobytes()) == part
     ]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.config import EncoderConfig, EncoderDecoderConfig, LearnedPosition, VisionConfig
-from heedful.data import Picture
+from heedful.data import LazyImage
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.inspection.image_patches import tokens
@@ -96,7 +96,7 @@ def read_source(opened: OpenedModel, one: Any) -> tuple[str, list[int]]:
 def _image(opened: OpenedModel, config: VisionConfig, one: Any) -> ModelInput:
     how = opened.preprocessing
     assert how is not None
-    picture = Picture.of(one)
+    picture = LazyImage.of(one)
     pixels = how.fitted(picture.pixels(how.channels))
     return ModelInput(
         name=short(picture.name.rpartition("/")[2]),
