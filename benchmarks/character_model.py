@@ -87,7 +87,7 @@ def loss_of(predict: Callable[[Tensor], Tensor], ids: np.ndarray, context: int) 
     stream, total = Stream(ids, context), 0.0
     for first in range(0, stream.windows, 64):
         places = range(first, min(first + 64, stream.windows))
-        tokens, there = map(torch.from_numpy, read([StreamWindow(stream, place) for place in places]))
+        tokens, there = map(torch.from_numpy, read([StreamWindow(stream, place) for place in places])[:2])
         with torch.no_grad():
             logits = predict(tokens[:, :-1])[there[:, 1:]]
         total += F.cross_entropy(logits, tokens[:, 1:][there[:, 1:]], reduction="sum").item()
