@@ -19,6 +19,7 @@ from heedful.settings import (
     MaskingSettings,
     ModelSettings,
     PoolingSettings,
+    ResolvedSettings,
     RunSettings,
     TokenizerSettings,
     TrainingSettings,
@@ -162,6 +163,71 @@ def test_a_run_file_holds_what_was_set_and_is_read_back(tmp_path: Path) -> None:
     values = tomllib.loads(path.read_text(encoding="utf-8"))
     assert list(values) == ["task", "train", "out", "from", "max_minutes", "training"], "unset options are left out"
     assert read_toml(path) == replace(settings, resume=False)
+
+
+COMPLETE = RunSettings(
+    task="translation",
+    train=("a",),
+    out="o",
+    seed=3,
+    training=TrainingSettings(
+        optimiser="adamw",
+        lr=1e-3,
+        schedule="cosine",
+        warmup=10,
+        accumulate=1,
+        label_smoothing=0.0,
+        clip=1.0,
+        weight_decay=0.0,
+        betas=(0.9, 0.98),
+        eps=1e-9,
+        precision="fp32",
+        patience=10,
+        log_every=50,
+        threads=1,
+        batch_size=4,
+    ),
+)
+
+
+def test_resolved_settings_hold_a_value_for_every_option_that_needs_one() -> None:
+    resolved = ResolvedSettings.of(COMPLETE)
+    training = resolved.training
+    assert (training.lr, training.kernels, training.shard, training.watch) == (1e-3, "auto", False, ())
+    assert (training.skip_spikes, resolved.averaging.share, resolved.tuning.layer_decay) == (0.0, 0.0, 1.0)
+    assert (resolved.deterministic, resolved.seed) == (False, 3)
+    assert resolved.max_minutes is None
+
+
+def test_files_hold_resolved_settings_as_they_were_given() -> None:
+    shard = replace(COMPLETE, training=replace(COMPLETE.training, shard=False))
+    for settings in (COMPLETE, shard):
+        resolved = ResolvedSettings.of(settings)
+        assert to_toml(resolved) == to_toml(settings)
+        assert json.dumps(resolved.to_dict()) == json.dumps(settings.to_dict())
+        changed = replace(resolved, training=replace(resolved.training, planned_steps=5), max_minutes=1.0)
+        assert tomllib.loads(to_toml(changed))["training"]["planned_steps"] == 5
+
+
+@pytest.mark.parametrize(
+    ("missing", "option"),
+    [
+        (replace(COMPLETE, training=replace(COMPLETE.training, lr=None)), "--training.lr"),
+        (replace(COMPLETE, training=replace(COMPLETE.training, label_smoothing=None)), "--training.label-smoothing"),
+        (replace(COMPLETE, training=replace(COMPLETE.training, batch_size=None)), "--training.batch-tokens"),
+    ],
+    ids=["lr", "smoothing", "batch"],
+)
+def test_an_option_without_a_value_is_named(missing: RunSettings, option: str) -> None:
+    with pytest.raises(HeedfulError, match=option) as error:
+        ResolvedSettings.of(missing)
+    assert "give" in str(error.value)
+
+
+def test_a_batch_has_as_many_tokens_as_its_longest_examples() -> None:
+    training = ResolvedSettings.of(COMPLETE).training
+    assert training.token_budget(7) == 28
+    assert replace(training, batch_tokens=100).token_budget(7) == 100
 
 
 def test_a_file_name_that_is_not_utf_8_is_written_escaped() -> None:

@@ -431,6 +431,147 @@ class RunSettings(Settings):
             raise HeedfulError("--lora.rank adapts a trained model; name it with --from, or leave --lora.rank out")
 
 
+# --------------------------------------------------------------------------------------------------- resolved settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved(Settings):
+    """Base of resolved settings: None only where None itself means something, and then the class says what.
+
+    Options with a fixed default (``defaults``) that nobody set have it here; ``unset`` names them, and ``run.toml`` and
+    ``heedful.json`` hold no value for them.
+    """
+
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    unset: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings, **sections: Settings) -> Self:
+        """Returns the resolved form of ``settings``; ``sections`` are resolved already.
+
+        Raises:
+            HeedfulError: an option has no value, and needs one.
+        """
+        values = {**vars(settings), **sections}
+        unset = tuple(name for name in cls.defaults if values[name] is None)
+        values |= {name: cls.defaults[name] for name in unset}
+        hints = get_type_hints(cls)
+        for name, value in values.items():
+            if value is None and not fits(None, hints[name]):
+                raise HeedfulError(f"--{key(cls, name).replace('_', '-')} has no default here; give it")
+        return cls(**values, unset=unset)
+
+    def given(self) -> dict[str, Any]:
+        """The options that ``run.toml`` holds, by name."""
+        return {name: value for name, value in super().given().items() if name not in ("unset", *self.unset)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested dictionaries, lists and scalars, as ``heedful.json`` holds them: None for options that are unset."""
+        values = super().to_dict()
+        del values["unset"]
+        return values | dict.fromkeys(self.unset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedTraining(Resolved, TrainingSettings):
+    """Training settings of a run that begins.
+
+    None means: ``floor`` and ``decay``: as the schedule has it; ``batch_tokens`` or ``batch_size``: no such limit (one
+    of them is set); ``evaluate_every``: at the end of each epoch; ``evaluate_examples``: all; ``planned_steps``: no
+    plan; ``save_every``: after evaluations and epochs; ``keep``: 1, or 0 where patience ends the run.
+    """
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "skip_spikes": 0.0,
+        "kernels": "auto",
+        "gradient_checkpointing": False,
+        "shard": False,
+        "report": (),
+        "watch": (),
+    }
+
+    optimiser: Literal["adamw", "muon"]
+    lr: float
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"]
+    warmup: int
+    accumulate: int
+    label_smoothing: float
+    clip: float
+    skip_spikes: float
+    weight_decay: float
+    betas: tuple[float, float]
+    eps: float
+    precision: Literal["fp32", "bf16"]
+    kernels: Literal["auto", "plain"]
+    gradient_checkpointing: bool
+    shard: bool
+    patience: int
+    log_every: int
+    threads: int
+    report: tuple[str, ...]
+    watch: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_tokens is None and self.batch_size is None:
+            raise HeedfulError("a batch has no size; give --training.batch-tokens or --training.batch-size")
+
+    def token_budget(self, longest: int) -> int:
+        """Returns the most tokens of a batch whose longest example has ``longest`` tokens."""
+        return self.batch_tokens if self.batch_tokens is not None else (self.batch_size or 1) * longest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedAveraging(Resolved, AveragingSettings):
+    """Averaging of a run that begins: at most one is not 0."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"share": 0.0, "ema": 0.0, "last": 0}
+
+    share: float
+    ema: float
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedTuning(Resolved, TuningSettings):
+    """Fine-tuning settings of a run that begins."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"layer_decay": 1.0}
+
+    layer_decay: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedSettings(Resolved, RunSettings):
+    """Settings of a run that begins or is resumed: given, from its recipe, suggested by the data, set by the machine.
+
+    None means: ``valid``: a part of ``train``; ``recipe``, ``preset``, ``start_from``: none; ``max_steps``,
+    ``max_epochs``, ``max_minutes``: no such limit; ``device``: the best there is. In the sections of the data and the
+    model None is what the task, the preset or the folder of the model has; ``lora.rank``: no adapter.
+    """
+
+    defaults: ClassVar[Mapping[str, Any]] = {"seed": 0, "deterministic": False}
+
+    seed: int
+    deterministic: bool
+    training: ResolvedTraining
+    averaging: ResolvedAveraging
+    tuning: ResolvedTuning
+
+    @classmethod
+    def of(cls, settings: RunSettings) -> Self:  # type: ignore[override]  # the sections are those of the settings
+        """Returns the resolved form of ``settings`` and of its sections."""
+        return super().of(
+            settings,
+            training=ResolvedTraining.of(settings.training),
+            averaging=ResolvedAveraging.of(settings.averaging),
+            tuning=ResolvedTuning.of(settings.tuning),
+        )
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
 def to_toml(settings: RunSettings) -> str:
     """Returns the settings as a TOML file that ``--config`` reads, without unset options, ``resume`` and
     ``overwrite``.

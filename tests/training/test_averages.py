@@ -10,7 +10,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from heedful import cli
 from heedful.errors import HeedfulError
-from heedful.settings import AveragingSettings, RunSettings
+from heedful.settings import AveragingSettings, RunSettings, resolve
+from heedful.tasks import defaults
 from heedful.training import Exponential, Last, Polynomial
 from heedful.training.resolve import settled
 
@@ -212,7 +213,7 @@ def test_numbers_out_of_range_are_refused():
 def test_two_averages_are_refused():
     def asked(**averages):
         run = RunSettings(task="translation", train=("a",), out="o", averaging=AveragingSettings(**averages))
-        return settled(run, torch.device("cpu"))
+        return settled(resolve(run, defaults.encoder(100, run)), torch.device("cpu"))
 
     assert asked(share=0.0, ema=0.9).averaging.ema == 0.9
     with pytest.raises(HeedfulError, match=r"--averaging.share and --averaging.ema are averages of .*; give one"):

@@ -10,28 +10,26 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 import heedful
 from heedful import cli, presets
 from heedful.cli import processes
 from heedful.data import Row, Rows
-from heedful.settings import ModelSettings, RunSettings, TrainingSettings, read_toml
+from heedful.settings import ModelSettings, RunSettings, TrainingSettings, read_toml, resolve
+from heedful.tasks import defaults
+from heedful.tasks.defaults import EncoderDecoderSize
 from heedful.training import run as running
 from heedful.training.report import ended, too_short
+from heedful.training.resolve import settled
 from heedful.training.schedule import Limits
 from heedful.training.time_limit import Speed, fitted, half_batch, planned, sizes
 
-SUGGESTED = RunSettings(
-    task="translation",
-    train=("a.tsv",),
-    out="a",
-    preset="transformer-small",
-    max_minutes=3.0,
-    max_epochs=10,
-    training=TrainingSettings(warmup=400, batch_tokens=4096, log_every=50),
-)
-ASKED = replace(SUGGESTED, preset=None, max_epochs=None, training=TrainingSettings())
+ASKED = RunSettings(task="translation", train=("a.tsv",), out="a", max_minutes=3.0)
+SIZE = EncoderDecoderSize("transformer-small", 8000, 0.1, 10, 400, 4096)
+DEFAULTS = replace(defaults.encoder_decoder(SIZE, ASKED, dim=256), model=ModelSettings())
+SUGGESTED = settled(resolve(ASKED, DEFAULTS), torch.device("cpu"))
 
 
 def asked(**training: Any) -> RunSettings:
@@ -267,9 +265,8 @@ def test_a_run_that_its_time_ends_early_says_so(
     toy: Any, clock: Clock, planned: int | None, warmup: int, said: str | None
 ) -> None:
     loop, _ = timed(toy, clock, 1, 1, limits=Limits(max_minutes=1, planned_steps=12))
-    training = TrainingSettings(planned_steps=planned, warmup=warmup)
-    settings = RunSettings(task="translation", train=("a",), out="a", max_minutes=1, training=training)
-    found = too_short(loop.fit(), settings)
+    training = replace(SUGGESTED.training, planned_steps=planned, warmup=warmup)
+    found = too_short(loop.fit(), replace(SUGGESTED, max_minutes=1, training=training))
     assert (found is None) == (said is None)
     assert said is None or (said in str(found) and "--max-minutes" in str(found))
 

@@ -24,7 +24,7 @@ from heedful.metrics.verdict import MOST, Rival, Verdict, chosen, improving, ver
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.folder import CARD, find, to_json
-from heedful.settings import RunSettings
+from heedful.settings import ResolvedSettings, RunSettings
 from heedful.tasks.run_data import BY_CONTENT
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop import Outcome
@@ -40,7 +40,7 @@ def described(
     learned: Encoded,
     held: Encoded,
     model: Model,
-    settings: RunSettings,
+    settings: ResolvedSettings,
     processes: int = 1,
     notes: Sequence[str] = (),
 ) -> list[str]:
@@ -64,7 +64,7 @@ def described(
         *(f"{where:<11}{part.note}" for where, part in (("", learned), ("validation", held)) if part.note),
         f"model      {f'the checkpoint in {settings.out}' if settings.resume else begins}, "
         f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {model.device}",
-        f"training   {NAMES[str(t.optimiser)]}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
+        f"training   {NAMES[t.optimiser]}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
         f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(ends) or 'patience'}",
         *([f"processes  {processes}, {shared}"] if processes > 1 else []),
         f"out        {settings.out} (all settings: run.toml)",
@@ -84,10 +84,10 @@ def ended(outcome: Outcome, planned_steps: int | None = None) -> str:
     return f"{reasons[outcome.stopped_because]} after {many(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"
 
 
-def too_short(outcome: Outcome, settings: RunSettings) -> str | None:
+def too_short(outcome: Outcome, settings: ResolvedSettings) -> str | None:
     """A warning where the clock ended a run long before its planned steps, or inside its warm-up; else None."""
     steps, planned = outcome.steps, settings.training.planned_steps or 0
-    warmup = settings.training.warmup or 0
+    warmup = settings.training.warmup
     if outcome.stopped_because != "max_minutes" or (planned and steps >= planned):  # the plan has said so before
         return None
     if steps >= max(SHORT * planned, warmup + 1):
@@ -98,7 +98,7 @@ def too_short(outcome: Outcome, settings: RunSettings) -> str | None:
 
 
 def judged(
-    task: Task, settings: RunSettings, learned: Rows, held: Encoded, measured: Measured | None, outcome: Outcome
+    task: Task, settings: ResolvedSettings, learned: Rows, held: Encoded, measured: Measured | None, outcome: Outcome
 ) -> dict[str, Any]:
     """Judges the weights that are kept, by what they predict of the validation rows, and writes it to ``heedful.json``.
 

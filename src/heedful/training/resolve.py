@@ -14,7 +14,7 @@ from heedful.errors import HeedfulError
 from heedful.kernels.prepacked_linear import emulated
 from heedful.pretrained.folder import find
 from heedful.pretrained.peft import is_adapter
-from heedful.settings import RunSettings, Settings, TrainingSettings, key, resolve
+from heedful.settings import ResolvedSettings, RunSettings, Settings, TrainingSettings, key, resolve
 from heedful.tasks import defaults
 from heedful.tasks.task import SOME, Task
 from heedful.training.schedule import schedule
@@ -146,35 +146,37 @@ def resolved(
     settings: RunSettings,
     device: torch.device,
     say: Callable[[str], None] = lambda line: None,
-) -> RunSettings:
+) -> ResolvedSettings:
     """Returns the settings of a run: each option as it was set, else as the data suggests, else as the machine does.
 
-    Training, planning and ``heedful audit`` all resolve their settings here.
+    Training, planning and ``heedful audit`` all resolve their settings here. ``say`` takes warnings.
     """
     return settled(resolve(settings, suggested_for(kind, rows, settings)), device, say)
 
 
-def settled(settings: RunSettings, device: torch.device, say: Callable[[str], None] = lambda line: None) -> RunSettings:
-    """With the choices that depend on the machine made; bf16 pays on a GPU, on a CPU only for wide models, and costs
-    where the machine has no instructions for it, which is told.
+def settled(
+    settings: RunSettings, device: torch.device, say: Callable[[str], None] = lambda line: None
+) -> ResolvedSettings:
+    """Adds what the machine decides: bf16 pays on a GPU, on a CPU only for wide models, and costs where the machine has
+    no instructions for it, of which ``say`` is told.
+
+    Raises:
+        HeedfulError: an option that the schedule does not have, several averages, or an option without a value.
     """
-    gains = device.type == "cuda" and not emulated(device)
-    machine = replace(
-        settings,
-        training=TrainingSettings(
-            precision="bf16" if gains else "fp32", optimiser="adamw", threads=torch.get_num_threads()
-        ),
+    has_bf16 = device.type == "cuda" and not emulated(device)
+    machine = TrainingSettings(
+        precision="bf16" if has_bf16 else "fp32", optimiser="adamw", threads=torch.get_num_threads()
     )
-    chosen = resolve(settings, machine)
-    _one_average(chosen)
-    told = chosen.training
-    if told.precision == "bf16" and emulated(device):
+    settings = ResolvedSettings.of(resolve(settings, replace(settings, training=machine)))
+    training = settings.training
+    _check_one_average(settings)
+    schedule(training.schedule, training.warmup, training.floor, training.decay)  # raises for options it does not have
+    if training.precision == "bf16" and emulated(device):
         say("! --training.precision bf16: this machine has no instructions for it, many times slower; take fp32")
-    schedule(told.schedule or "constant", told.warmup or 0, told.floor, told.decay)  # an option it has not is an error
-    return chosen
+    return settings
 
 
-def _one_average(settings: RunSettings) -> None:
+def _check_one_average(settings: RunSettings) -> None:
     averages = {
         "--averaging.share": settings.averaging.share,
         "--averaging.ema": settings.averaging.ema,

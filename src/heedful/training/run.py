@@ -25,7 +25,7 @@ from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
 from heedful.data import Rows
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
-from heedful.kernels.plan import AUTO, apply_training_plan
+from heedful.kernels.plan import apply_training_plan
 from heedful.kernels.prepacked_linear import emulated
 from heedful.layers.norm import BatchNorm
 from heedful.metrics.intervals import standard_error
@@ -34,7 +34,7 @@ from heedful.models.base import device_of
 from heedful.models.create import create
 from heedful.pretrained import load, read_card, save
 from heedful.pretrained.fill_model import pack
-from heedful.settings import RunSettings
+from heedful.settings import ResolvedSettings, RunSettings
 from heedful.tasks.run_data import divided, rule_of
 from heedful.tasks.task import Encoded, Measured, Said, Task
 from heedful.training.averages import average_of
@@ -141,7 +141,7 @@ def train(
 class _Begun(NamedTuple):
     """Parts of a run before its first step."""
 
-    settings: RunSettings
+    settings: ResolvedSettings
     task: Task
     model: Model
     learned: Encoded
@@ -154,7 +154,7 @@ class _Begun(NamedTuple):
 
 
 def _begun(
-    settings: RunSettings,
+    given: RunSettings,
     ranks: Ranks,
     say: Callable[[str], None],
     watched: Callable[[Path], object] | None,
@@ -162,25 +162,24 @@ def _begun(
     audit: Audit | None = None,
 ) -> _Begun:
     """Read, made and written as far as the first step: the same on each rank, but that the first alone writes."""
-    out, computed = Path(settings.out), time.process_time()
-    check_overwrite(settings)
-    if settings.resume:
-        settings = taken_up(settings, say, tidy=ranks.first)
-    settings = replace(settings, seed=settings.seed or 0)
-    if settings.deterministic:
+    out, computed = Path(given.out), time.process_time()
+    check_overwrite(given)
+    if given.resume:
+        given = taken_up(given, say, tidy=ranks.first)
+    given = replace(given, seed=given.seed or 0)
+    if given.deterministic:
         fixed_workspace()
-    kind = tasks.chosen(settings)
-    check_reports(settings.training.report or ())
-    settings = spread(asked_for(kind, settings), ranks, say)
+    kind = tasks.chosen(given)
+    check_reports(given.training.report or ())
+    given = spread(asked_for(kind, given), ranks, say)
     same: Same = content
-    if settings.resume:
+    if given.resume:
         kind, same = kind.for_folder(out / "last"), rule_of(read_card(out / "last"))
-    rows, valid = divided(kind, settings, settled=settings.resume, same=same)
-    kind = kind if settings.resume else kind.for_rows(rows, settings)
-    device = device_of(own_device(settings.device))
-    asked = settings
-    settings = resolved(kind, rows, settings, device, say)
-    use_threads(_chosen(settings.training.threads), say)
+    rows, valid = divided(kind, given, settled=given.resume, same=same)
+    kind = kind if given.resume else kind.for_rows(rows, given)
+    device = device_of(own_device(given.device))
+    settings = resolved(kind, rows, given, device, say)
+    use_threads(settings.training.threads, say)
 
     if settings.resume:
         check_checkpoint(out)
@@ -191,7 +190,7 @@ def _begun(
         _keep_base(model, out)
     else:
         task = kind.prepare(rows, settings)
-        model = create(task.config(settings), seed=_chosen(settings.seed))
+        model = create(task.config(settings), seed=settings.seed)
     task.ready(model, settings)
     pack(model.to(device))
     learned, held = (task.encode(source, settings.data.max_length) for source in (rows, valid))
@@ -199,7 +198,7 @@ def _begun(
     plan = None
     if not settings.resume and settings.max_minutes and _plannable(settings):
         begun_so_far = _Begun(settings, task, model, learned, held, None, {"data": {"sha256": ""}}, began, ending)
-        plan = _planned(begun_so_far, asked, lambda other: resolved(kind, rows, other, device), device, ranks)
+        plan = _planned(begun_so_far, given, lambda other: resolved(kind, rows, other, device), device, ranks)
     if plan is not None:
         if plan.settings.model != settings.model:
             model = _fresh(task, plan.settings, device)
@@ -242,7 +241,7 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
     loop.on_better = keep
     if settings.resume:
         loop.on_taken_up = partial(_go_on, loop, settings, ranks, say)
-    with deterministic(settings.deterministic or False), within_memory(settings.training):
+    with deterministic(settings.deterministic), within_memory(settings.training):
         outcome = loop.fit()
     _finish(loop, task, out, {**card, "steps": outcome.steps})
     if ranks.first and validation.best is None and outcome.best is not None:
@@ -280,7 +279,7 @@ def _learned(run: _Begun, ranks: Ranks, say: Callable[[str], None], quiet: bool,
     }
 
 
-def _kept(loop: Loop, settings: RunSettings, outcome: Outcome) -> list[str]:
+def _kept(loop: Loop, settings: ResolvedSettings, outcome: Outcome) -> list[str]:
     """Keep the checkpoint of a run that a limit ended, without what its folder stores; remove that of one that patience
     ended, unless --training.keep says otherwise. Lines for people, where something was removed.
     """
@@ -329,7 +328,7 @@ def tried(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
         made = replace(settings, out=str(Path(folder, "tried")), overwrite=False)
         run = _begun(made, ranks, _nothing, None, time.monotonic())
         loop = _loop(run, _Validation(run.task, run.model, run.held, run.settings), ranks, quiet=True)
-        with deterministic(settings.deterministic or False), within_memory(run.settings.training):
+        with deterministic(run.settings.deterministic), within_memory(run.settings.training):
             found = range_test(loop, quiet)
     return {"task": run.task.name, **vars(found), "lines": found.lines()}
 
@@ -341,10 +340,9 @@ def _nothing(line: str) -> None:
 # ------------------------------------------------------------------------------------------------------------- learning
 
 
-def _adapt(model: Model, settings: RunSettings) -> None:
+def _adapt(model: Model, settings: ResolvedSettings) -> None:
     """Put the adapter that is asked for on the model; of one that is there already, train what is fresh as well."""
-    asked = settings.lora
-    if asked.rank is None:
+    if settings.lora.rank is None:
         if model.adapter is not None:
             train_whole(model, fresh_head(model))
         return
@@ -353,13 +351,7 @@ def _adapt(model: Model, settings: RunSettings) -> None:
             f"{settings.start_from} is an adapter already; "
             "leave --lora.rank out to go on with it, or start from its base"
         )
-    config = LoraConfig(
-        rank=asked.rank,
-        alpha=_chosen(asked.alpha),
-        dropout=_chosen(asked.dropout),
-        targets=_chosen(asked.targets),
-    )
-    add_adapter(model, config, seed=_chosen(settings.seed))
+    add_adapter(model, LoraConfig(**settings.lora.given()), seed=settings.seed)
 
 
 def _keep_base(model: Model, out: Path) -> None:
@@ -368,7 +360,7 @@ def _keep_base(model: Model, out: Path) -> None:
         raise HeedfulError(f"--out {out} holds {model.source}, which the adapter needs; choose another --out")
 
 
-def _go_on(loop: Loop, settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -> None:
+def _go_on(loop: Loop, settings: ResolvedSettings, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The settings hold from now on. Where they are others and the best weights have been replaced since the checkpoint
     was written, the run may not come to those again, and the next it has are the best.
     """
@@ -387,7 +379,7 @@ class _Validation:
     step: Callable[[], int]  # which the loop is at
 
     def __init__(
-        self, task: Task, model: Model, held: Encoded, settings: RunSettings, watch: Watch | None = None
+        self, task: Task, model: Model, held: Encoded, settings: ResolvedSettings, watch: Watch | None = None
     ) -> None:
         self.task, self.model, self.watch = task, model, watch
         self.max_length = settings.data.max_length
@@ -425,7 +417,7 @@ class _Validation:
 # ----------------------------------------------------------------------------------------------------------- time limit
 
 
-def _plannable(settings: RunSettings) -> bool:
+def _plannable(settings: ResolvedSettings) -> bool:
     """Returns True if the first steps can be measured: their number was not given, and the model is not sharded."""
     return settings.training.planned_steps is None and not settings.training.shard
 
@@ -433,15 +425,15 @@ def _plannable(settings: RunSettings) -> bool:
 def _planned(
     run: _Begun,
     asked: RunSettings,
-    resolve_settings: Callable[[RunSettings], RunSettings],
+    resolve_settings: Callable[[RunSettings], ResolvedSettings],
     device: torch.device,
     ranks: Ranks,
 ) -> Plan:
     """Fits the run to --max-minutes (:mod:`heedful.training.time_limit`)."""
     settings, task = run.settings, run.task
-    ends = run.began + 60 * _chosen(settings.max_minutes) - run.ending
+    ends = run.began + 60 * (settings.max_minutes or 0.0) - run.ending
 
-    def candidates() -> Iterator[tuple[RunSettings, tuple[str, ...]]]:
+    def candidates() -> Iterator[tuple[ResolvedSettings, tuple[str, ...]]]:
         yield settings, ()
         for shape in sizes(asked, settings, run.model.config):
             smaller = replace(asked, model=replace(asked.model, **shape))  # type: ignore[arg-type]  # dim and depth
@@ -461,12 +453,12 @@ def _planned(
 class _Trial:
     """Measures the speed of a run on a model of its own; nothing of the run is changed."""
 
-    def __init__(self, run: _Begun, settings: RunSettings, device: torch.device, ranks: Ranks) -> None:
+    def __init__(self, run: _Begun, settings: ResolvedSettings, device: torch.device, ranks: Ranks) -> None:
         same = settings.start_from is not None or settings.model == run.settings.model
         training = settings.training
-        each = -(-_chosen(training.accumulate) // ranks.size)  # micro-batches of a step that one process passes
-        quiet = replace(training, accumulate=each, report=None, watch=None)
-        self.ranks, self.accumulate = ranks, _chosen(training.accumulate)
+        each = -(-training.accumulate // ranks.size)  # micro-batches of a step that one process passes
+        quiet = replace(training, accumulate=each, report=(), watch=())
+        self.ranks, self.accumulate = ranks, training.accumulate
         self.run = run._replace(
             settings=replace(settings, training=quiet),
             model=copy.deepcopy(run.model) if same else _fresh(run.task, settings, device),
@@ -525,14 +517,14 @@ class _Trial:
         return torch.random.fork_rng(devices=devices)
 
 
-def _fresh(task: Task, settings: RunSettings, device: torch.device) -> Model:
-    model = create(task.config(settings), seed=_chosen(settings.seed))
+def _fresh(task: Task, settings: ResolvedSettings, device: torch.device) -> Model:
+    model = create(task.config(settings), seed=settings.seed)
     task.ready(model, settings)
     pack(model.to(device))
     return model
 
 
-def _ending(settings: RunSettings, model: Model, slowdown: float) -> float:
+def _ending(settings: ResolvedSettings, model: Model, slowdown: float) -> float:
     """Seconds of --max-minutes reserved for what follows the last evaluation: writing weights, the verdict, pictures.
 
     ``slowdown`` is the time of reading the data by that which the processor worked on it: other programs had the rest.
@@ -549,10 +541,10 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     loader = Loader(
         lengths,
         lambda indices, random: task.collate([examples[i] for i in indices], random),
-        tokens=training.batch_tokens or _chosen(training.batch_size) * int(lengths.max()),
+        tokens=training.token_budget(int(lengths.max())),
         max_rows=training.batch_size,
-        accumulate=_chosen(training.accumulate),
-        seed=_chosen(settings.seed),
+        accumulate=training.accumulate,
+        seed=settings.seed,
         digests={"training data": run.card["data"]["sha256"], "validation data": digest(run.held.rows)},
     )
     every = training.evaluate_every
@@ -564,28 +556,26 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     flops, passes = flops_of(model), 2 if settings.model.r_drop else 1
     most = partial(most_flops, model.device, dtype)
     ceiling = Ceiling(lambda batch: passes * flops(batch), most) if ranks.first else None
-    engine = engine_of(ranks, bool(training.shard), training.precision == "bf16")
+    engine = engine_of(ranks, training.shard, training.precision == "bf16")
     apply_training_plan(
         model,
-        training.kernels or AUTO,
+        training.kernels,
         rows_alike=not settings.model.drop_path,
         whole=not training.shard,
-        recompute=bool(training.gradient_checkpointing),
+        recompute=training.gradient_checkpointing,
     )
-    objective = engine.learner(
-        model, lambda model, batch: task.objective(model, batch, training.label_smoothing or 0.0)
-    )
+    objective = engine.learner(model, lambda model, batch: task.objective(model, batch, training.label_smoothing))
     averaging = settings.averaging
     average = average_of(model, share=averaging.share, decay=averaging.ema, last=averaging.last)
     product = torch.float32 if emulated(model.device) else dtype
     optimisers: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": partial(muon, dtype=product)}
-    optimiser = optimisers[_chosen(training.optimiser)](
+    optimiser = optimisers[training.optimiser](
         model,
-        lr=_chosen(training.lr),
-        betas=_chosen(training.betas),
-        eps=_chosen(training.eps),
-        weight_decay=_chosen(training.weight_decay),
-        rates=layer_rates(model, settings.tuning.layer_decay or 1.0),
+        lr=training.lr,
+        betas=training.betas,
+        eps=training.eps,
+        weight_decay=training.weight_decay,
+        rates=layer_rates(model, settings.tuning.layer_decay),
     )
     checkpoints = Checkpoints(out, training.keep or 1, speaks=ranks.first)
     if engine.needs_all:
@@ -599,7 +589,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         unit=task.unit,
         loader=loader,
         optimiser=optimiser,
-        schedule=schedule(_chosen(training.schedule), _chosen(training.warmup), training.floor, training.decay),
+        schedule=schedule(training.schedule, training.warmup, training.floor, training.decay),
         limits=Limits(
             max_steps=settings.max_steps,
             max_epochs=settings.max_epochs,
@@ -608,7 +598,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         ),
         clip=training.clip or None,
         skip_spikes=training.skip_spikes or None,
-        precision=_chosen(training.precision),
+        precision=training.precision,
         evaluate=validation,
         evaluate_part=validation,
         samples=lambda: validation.said,
@@ -616,7 +606,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         metric=task.decides,
         margin=validation.margin,
         patience=training.patience or None,
-        seed=_chosen(settings.seed),
+        seed=settings.seed,
         engine=engine,
         cut=task.divisible and not any(isinstance(part, BatchNorm) for part in model.modules()),
         average=average,
@@ -626,20 +616,15 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         log=Log(
             out / "metrics.jsonl" if ranks.first else None,
             quiet=quiet,
-            reporters=reporters(training.report or (), out, settings.to_dict()) if ranks.first else (),
+            reporters=reporters(training.report, out, settings.to_dict()) if ranks.first else (),
         ),
-        log_every=_chosen(training.log_every),
+        log_every=training.log_every,
         spent=time.monotonic() - run.began,
         evaluating=run.plan.evaluation_seconds if run.plan is not None else 0.0,
         ending=run.ending,
         ceiling=ceiling,
     )
     return loop
-
-
-def _chosen(value: Any) -> Any:
-    assert value is not None, "the task suggests every setting of the loop"
-    return value
 
 
 # --------------------------------------------------------------------------------------------------------------- folder

@@ -104,9 +104,9 @@ def told_anew(out: Path, settings: RunSettings) -> bool:
     """From now on the run is resumed with these settings, which a run that goes on was told; whether they are those
     that it had.
     """
-    before = replace(read_toml(out / BEGUN), out=settings.out, resume=settings.resume, overwrite=settings.overwrite)
-    write(out / BEGUN, to_toml(settings))
-    return before == settings
+    before, now = to_toml(replace(read_toml(out / BEGUN), out=settings.out)), to_toml(settings)
+    write(out / BEGUN, now)
+    return before == now
 
 
 def check_checkpoint(out: Path) -> None:

@@ -16,7 +16,7 @@ from heedful.config import ModelConfig
 from heedful.data.rows import Row, Rows
 from heedful.data.texts_on_disk import size
 from heedful.errors import many
-from heedful.settings import RunSettings
+from heedful.settings import ResolvedSettings, RunSettings
 from heedful.tasks.model_setup import stacks_of
 from heedful.tasks.task import Encoded, Task
 
@@ -74,7 +74,7 @@ class Plan:
         notes: what differs from the suggested settings.
     """
 
-    settings: RunSettings
+    settings: ResolvedSettings
     speed: Speed
     steps: int
     evaluations: int
@@ -131,9 +131,9 @@ class Plan:
 
 def fitted(
     asked: RunSettings,
-    candidates: Iterable[tuple[RunSettings, tuple[str, ...]]],
-    smaller_batch: Callable[[RunSettings], RunSettings | None],
-    trial: Callable[[RunSettings], Trial],
+    candidates: Iterable[tuple[ResolvedSettings, tuple[str, ...]]],
+    smaller_batch: Callable[[ResolvedSettings], ResolvedSettings | None],
+    trial: Callable[[ResolvedSettings], Trial],
     seconds: Callable[[], float],
     held: int,
 ) -> Plan:
@@ -170,14 +170,14 @@ def fitted(
     return planned(settings, asked, speed, seconds(), held, notes)
 
 
-def _lacking(settings: RunSettings, speed: Speed, seconds: float) -> float:
+def _lacking(settings: ResolvedSettings, speed: Speed, seconds: float) -> float:
     """Returns the wanted number of steps relative to the number that fits into the time."""
     wanted = min(_wanted(settings, speed), max(LEAST_STEPS, min(speed.steps_per_epoch, MANY_STEPS)))
     return wanted / max(1.0, _steps(seconds, speed))
 
 
 def planned(
-    settings: RunSettings, asked: RunSettings, speed: Speed, seconds: float, held: int, notes: tuple[str, ...] = ()
+    settings: ResolvedSettings, asked: RunSettings, speed: Speed, seconds: float, held: int, notes: tuple[str, ...] = ()
 ) -> Plan:
     """Divides ``seconds`` into steps and evaluations of at most ``held`` examples."""
     training, given = settings.training, asked.training
@@ -193,7 +193,7 @@ def planned(
             steps=wanted,
             evaluations=count,
             examples=examples,
-            warmup=training.warmup or 0,
+            warmup=training.warmup,
             left=seconds,
             notes=notes,
         )
@@ -207,7 +207,7 @@ def planned(
         examples = max(least, _affordable(speed, budget / count, examples))
     steps = max(1, min(wanted, int((usable - count * speed.evaluation(examples)) / speed.step)))
     changes: dict[str, int] = {"planned_steps": steps}
-    warmup = training.warmup or 0
+    warmup = training.warmup
     if given.warmup is None:
         warmup = changes["warmup"] = min(warmup, max(1, int(WARMUP * steps)))
     if given.evaluate_every is None:
@@ -215,7 +215,7 @@ def planned(
     if given.evaluate_examples is None and examples < held:
         changes["evaluate_examples"] = examples
     if given.log_every is None:
-        changes["log_every"] = min(training.log_every or 50, max(1, steps // 20))
+        changes["log_every"] = min(training.log_every, max(1, steps // 20))
     count = math.ceil(steps / (changes.get("evaluate_every") or every))
     return Plan(
         settings=_with(settings, **changes),
@@ -250,13 +250,15 @@ def sizes(asked: RunSettings, suggested: RunSettings, config: ModelConfig) -> It
             yield {"dim": dim, "depth": depth}
 
 
-def half_batch(asked: RunSettings, suggested: RunSettings) -> Callable[[RunSettings], RunSettings | None]:
+def half_batch(
+    asked: RunSettings, suggested: ResolvedSettings
+) -> Callable[[ResolvedSettings], ResolvedSettings | None]:
     """A function that halves the batch of settings, down to a quarter of the suggested one; None from there on, and
     where the batch was set.
     """
     given, first = asked.training, suggested.training
 
-    def halved(settings: RunSettings) -> RunSettings | None:
+    def halved(settings: ResolvedSettings) -> ResolvedSettings | None:
         training = settings.training
         name = "batch_tokens" if training.batch_tokens else "batch_size"
         batch, begun = getattr(training, name), getattr(first, name)
@@ -311,7 +313,7 @@ def _affordable(speed: Speed, seconds: float, most: int) -> int:
     return low
 
 
-def _wanted(settings: RunSettings, speed: Speed) -> int:
+def _wanted(settings: ResolvedSettings, speed: Speed) -> int:
     """Steps by the other limits."""
     limits = [settings.max_steps] if settings.max_steps else []
     if settings.max_epochs:
@@ -323,5 +325,5 @@ def _steps(seconds: float, speed: Speed) -> float:
     return (1 - EVALUATING) * MARGIN * seconds / speed.step
 
 
-def _with(settings: RunSettings, **training: int) -> RunSettings:
+def _with(settings: ResolvedSettings, **training: int) -> ResolvedSettings:
     return replace(settings, training=replace(settings.training, **training))  # type: ignore[arg-type]
