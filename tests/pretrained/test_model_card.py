@@ -40,25 +40,26 @@ def model() -> Any:
     return heedful.create(replace(config, embedding=embedding, encoder=small), head="sequence", seed=0)
 
 
-def test_what_the_hub_reads(model: Any, tmp_path: Path) -> None:
+def test_the_hub_reads_task_metrics_and_base(model: Any, tmp_path: Path) -> None:
     save(model, tmp_path / "sst2", extra=EXTRA)
-    told = ModelCard.load(tmp_path / "sst2" / "README.md").data
-    assert told.library_name == "heedful"
-    assert told.pipeline_tag == "text-classification"
-    assert told.tags == ["heedful", "bert"]
-    assert told.base_model == "sentence-transformers/MiniLM"
-    assert told.license is None
-    assert told.metrics == ["accuracy", "loss"]
-    assert told.model_name == "sst2"
-    (accuracy, loss) = told.eval_results
+    head = ModelCard.load(tmp_path / "sst2" / "README.md").data
+    assert head.library_name == "heedful"
+    assert head.pipeline_tag == "text-classification"
+    assert head.tags == ["heedful", "bert"]
+    assert head.base_model == "sentence-transformers/MiniLM"
+    assert head.license is None
+    assert head.metrics == ["accuracy", "loss"]
+    assert head.model_name == "sst2"
+    (accuracy, loss) = head.eval_results
     assert (accuracy.metric_type, accuracy.metric_value) == ("accuracy", 0.87123)
     assert (loss.metric_type, loss.metric_value) == ("loss", 0.4)
     assert accuracy.dataset_name == "sst2.tsv, builtin:cldr-dates/en-fr"
-    save(model, tmp_path / "sst2", extra={**EXTRA, "license": "apache-2.0"})
+    save(model, tmp_path / "sst2", extra={**EXTRA, "license": "apache-2.0", "metrics": {"loss": 1e-5}})
+    assert ModelCard.load(tmp_path / "sst2" / "README.md").data.eval_results[0].metric_value == 1e-5
     assert ModelCard.load(tmp_path / "sst2" / "README.md").data.license == "apache-2.0"
 
 
-def test_what_people_read(model: Any, tmp_path: Path) -> None:
+def test_people_read_layout_data_and_checks(model: Any, tmp_path: Path) -> None:
     save(model, tmp_path / "sst2", extra={**EXTRA, "verification": VERIFICATION})
     text = (tmp_path / "sst2" / "README.md").read_text(encoding="utf-8")
     for part in (
@@ -66,12 +67,12 @@ def test_what_people_read(model: Any, tmp_path: Path) -> None:
         "layout of `bert` (`BertForSequenceClassification`) for text-classification",
         f", with {model.count():,} parameters",
         "fine-tuned from `sentence-transformers/MiniLM@v1`",
-        "It tells apart: no, yes.",
+        "Labels: no, yes.",
         "Trained on `sst2.tsv`, `builtin:cldr-dates/en-fr`, 12,345 examples.",
         "| accuracy | 0.8712 |",
         "Checked by `heedful verify` on 2026-01-02 (heedful 0.1.0, transformers 5.0)",
         "| logits | ok | 1.2e-07 | 1e-05 |",
-        'answer = heedful.pipeline("text-classification", "sst2")',
+        'predict = heedful.pipeline("text-classification", "sst2")',
         'model = BertForSequenceClassification.from_pretrained("sst2")',
     ):
         assert part in text
@@ -79,15 +80,15 @@ def test_what_people_read(model: Any, tmp_path: Path) -> None:
     assert str(tmp_path) not in text
 
 
-def test_a_model_that_says_nothing(model: Any, tmp_path: Path) -> None:
+def test_a_model_without_task_and_metrics(model: Any, tmp_path: Path) -> None:
     save(heedful.create(replace(model.config, embedding=replace(model.config.embedding, segments=0))), tmp_path / "own")
     if read_card(tmp_path / "own")["layout"] == "heedful":
         text = (tmp_path / "own" / "README.md").read_text(encoding="utf-8")
         assert "A Transformer (encoder) in heedful's own layout, with" in text
-        assert "heedful alone opens it" in text
+        assert "only heedful loads it" in text
     save(model, tmp_path / "m")
-    told = ModelCard.load(tmp_path / "m" / "README.md").data
-    assert (told.library_name, told.pipeline_tag, told.base_model, told.eval_results) == ("heedful", None, None, None)
+    head = ModelCard.load(tmp_path / "m" / "README.md").data
+    assert (head.library_name, head.pipeline_tag, head.base_model, head.eval_results) == ("heedful", None, None, None)
 
 
 def test_a_folder_here_is_no_base_of_the_hub(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +114,7 @@ def test_a_persons_own_card_stays(model: Any, tmp_path: Path) -> None:
         assert path.read_bytes() == mine
 
 
-def test_the_card_follows_what_is_told_later(model: Any, tmp_path: Path) -> None:
+def test_the_card_follows_heedful_json(model: Any, tmp_path: Path) -> None:
     save(model, tmp_path, extra={"task": "text-classification"})
     (tmp_path / "heedful.json").write_text(json.dumps(read_card(tmp_path) | {"verification": VERIFICATION}))
     describe(tmp_path)
@@ -121,6 +122,6 @@ def test_the_card_follows_what_is_told_later(model: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("odd", [3, "x", [], None, {"train": 3}, {"checks": [3]}])
-def test_odd_things_told_are_left_out(odd: Any, model: Any, tmp_path: Path) -> None:
+def test_odd_values_are_left_out(odd: Any, model: Any, tmp_path: Path) -> None:
     save(model, tmp_path, extra={"data": odd, "metrics": odd, "settings": odd, "verification": odd})
     assert ModelCard.load(tmp_path / "README.md").data.library_name == "heedful"
