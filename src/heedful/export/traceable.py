@@ -1,7 +1,7 @@
-"""A model that can be traced: the same numbers, without what a tracer cannot follow.
+"""A model that can be traced: the same outputs, without operations that a tracer cannot follow.
 
-The fused attention asks whether two lengths are equal: the plan "export" computes it otherwise. Batch norm picks out
-real tokens, and a table of sines grows when it must: both get another form here, on the model that is to be traced.
+The fused attention asks whether two lengths are equal: the plan "export" computes attention in another way. A table of
+sines grows while the model runs, which a graph cannot do: it is extended before.
 """
 
 from __future__ import annotations
@@ -18,28 +18,10 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.kernels.plan import apply_plan
-from heedful.layers.norm import BatchNorm
-from heedful.layers.position import Sinusoidal, sinusoid
+from heedful.layers.position import Sinusoidal
 from heedful.models import Model
 
 SINES = 4096  # positions of a table of sines, which a graph cannot extend
-
-
-class Fixed(nn.Module):
-    """Batch norm with its running statistics, over all tokens at once; padding comes out as zeros."""
-
-    def __init__(self, norm: BatchNorm) -> None:
-        super().__init__()
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        scale = norm.weight.detach() * (norm.running_var + norm.eps).rsqrt()
-        self.scale = nn.Parameter(scale, requires_grad=False)
-        self.shift = nn.Parameter(norm.bias.detach() - norm.running_mean * scale, requires_grad=False)
-
-    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """``x`` (B, T, D) scaled and shifted by feature, zero where ``real`` (B, T) is False."""
-        y = x * self.scale + self.shift
-        return y if real is None else y * real[..., None]
 
 
 class Traceable(nn.Module):
@@ -48,12 +30,9 @@ class Traceable(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = apply_plan(model.eval(), "export")
-        for name, part in list(model.named_modules()):
+        for part in model.modules():
             if isinstance(part, Sinusoidal):
-                part.table = sinusoid(SINES + part.offset, part.dim, part.base, part.order).to(part.table)
-            elif isinstance(part, BatchNorm):
-                owner, _, last = name.rpartition(".")
-                setattr(model.get_submodule(owner), last, Fixed(part))
+                part.extend(SINES)
 
 
 class TraceableText(Traceable):

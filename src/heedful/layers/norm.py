@@ -58,8 +58,12 @@ class BatchNorm(nn.BatchNorm1d):
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """``x`` (B, T, D) normalised over the tokens where ``real`` (B, T) is True."""
-        chosen = x.new_ones(x.shape[:-1]).bool() if real is None else real.bool()
-        return x.new_zeros(x.shape).masked_scatter(chosen.unsqueeze(-1), super().forward(x[chosen]))
+        if real is None:
+            return super().forward(x.flatten(0, -2)).view(x.shape)  # (..., D) → (N, D) and back
+        mask = real.bool()[..., None]
+        if not self.training:  # running statistics: each token for itself
+            return super().forward(x.flatten(0, -2)).view(x.shape).masked_fill(~mask, 0.0)
+        return x.new_zeros(x.shape).masked_scatter(mask, super().forward(x[mask[..., 0]]))
 
 
 NORMS: dict[Norm, type[LayerNorm] | type[RMSNorm] | type[BatchNorm]] = {

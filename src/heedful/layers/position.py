@@ -106,11 +106,16 @@ class Sinusoidal(Unplaced):
         self.dim, self.order, self.base, self.offset = dim, order, base, offset
         self.register_buffer("table", sinusoid(512 + offset, dim, base, order), persistent=False)
 
+    def extend(self, length: int) -> None:
+        """Computes the table anew for ``length`` positions, where it is shorter."""
+        if length + self.offset > self.table.size(0):
+            self.table = sinusoid(length + self.offset, self.dim, self.base, self.order).to(self.table)
+
     def embed(self, x: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
         """``x`` (B, T, D) + the rows of ``positions`` (B or 1, T); ``end``, where known, saves looking for the last."""
-        needed = self.offset + (int(positions.max()) + 1 if end is None else end)
-        if needed > self.table.size(0):
-            self.table = sinusoid(2 * needed, self.dim, self.base, self.order).to(self.table)
+        length = int(positions.max()) + 1 if end is None else end
+        if length + self.offset > self.table.size(0):
+            self.extend(2 * length)
         return x + F.embedding(positions + self.offset, self.table).to(x.dtype)
 
 
