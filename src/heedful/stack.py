@@ -6,7 +6,7 @@ Shapes: B sequences, T tokens of this call, S tokens so far, D model width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,7 +16,7 @@ from heedful.cache import NoCache, Seen
 from heedful.config import StackConfig
 from heedful.layers import mask as masks
 from heedful.layers.attention import NOTHING, Attention, Remembered
-from heedful.layers.dropout import Dropout
+from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.mask import Mask
@@ -31,10 +31,21 @@ def norm_of(config: StackConfig) -> nn.Module:
     return NORMS[config.norm](config.dim, eps=config.norm_eps)
 
 
-class Residual(nn.Module):
-    """after(x + dropout(out(f(before(x))))): pre-, post- and sandwich-norm only fill different slots.
+Sublayer = Callable[..., Tensor]  # attention or feed-forward
+Add = Callable[["Residual", Tensor, Tensor | None, Sublayer, Mapping[str, Any]], Tensor]
 
-    Post-norm: Vaswani et al. 2017; pre-norm: Xiong et al. 2020; sandwich: Ding et al. 2021.
+
+def every_slot(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
+    """after(x + drop_path(dropout(out(f(before(x)))))), with a call of every slot, empty ones too."""
+    y = residual.out(f(residual.before(x, real), **context), real)
+    return residual.after(x + residual.drop_path(residual.dropout(y)), real)
+
+
+class Residual(nn.Module):
+    """after(x + drop_path(dropout(out(f(before(x)))))): pre-, post- and sandwich-norm only fill different slots.
+
+    Post-norm: Vaswani et al. 2017; pre-norm: Xiong et al. 2020; sandwich: Ding et al. 2021. An absent norm is an
+    identity, and ``drop_path`` drops nothing until ``set_drop_path`` gives it a rate.
     """
 
     def __init__(self, config: StackConfig) -> None:
@@ -43,18 +54,23 @@ class Residual(nn.Module):
         self.before, self.out, self.after = (
             norm_of(config) if slot in slots else Identity() for slot in ("before", "out", "after")
         )
-        self.dropout: nn.Module = Dropout(config.dropout.residual)
+        self.dropout = Dropout(config.dropout.residual)
+        self.drop_path = DropPath()
+        self.add: Add = every_slot  # or what a plan chooses: heedful.kernels.plan
 
-    def forward(self, x: Tensor, real: Tensor | None, f: Callable[..., Tensor], **context: Any) -> Tensor:
+    def forward(self, x: Tensor, real: Tensor | None, f: Sublayer, **context: Any) -> Tensor:
         """``x`` (B, T, D) with what ``f`` adds to it; ``real`` (B, T) is for batch norm."""
-        y = self.out(f(self.before(x, real), **context), real)
-        return self.after(x + self.dropout(y), real)
+        return self.add(self, x, real, f, context)
+
+    def extra_repr(self) -> str:
+        """Implementation of the sum, where another than the default is set."""
+        return "" if self.add is every_slot else f"add={getattr(self.add, '__name__', self.add)}"
 
 
 class Skip(nn.Module):
     """The residual of a part that is not there."""
 
-    def forward(self, x: Tensor, real: Tensor | None, f: Callable[..., Tensor], **context: Any) -> Tensor:
+    def forward(self, x: Tensor, real: Tensor | None, f: Sublayer, **context: Any) -> Tensor:
         """``x`` as it came."""
         return x
 
@@ -233,7 +249,27 @@ class Stack(nn.Module):
         return "" if self.layout is padded else f"layout={getattr(self.layout, '__name__', self.layout)}"
 
 
-# --------------------------------------------------------------------------------------------------- how weights begin
+def set_drop_path(model: nn.Module, rate: float) -> None:
+    """Sets the rates of stochastic depth in every stack: 0 in the first block, rising linearly to ``rate`` in the last.
+
+    Touvron et al. 2021, table 9. Each sublayer draws for itself. Weights, their names and the configuration stay as
+    they are: a saved model does not mention it.
+
+    >>> stack = Stack(StackConfig(dim=16, depth=3, heads=4))
+    >>> set_drop_path(stack, 0.25)
+    >>> [block.feed_forward_residual.drop_path.rate for block in stack.block]
+    [0.0, 0.125, 0.25]
+    """
+    for stack in (part for part in model.modules() if isinstance(part, Stack)):
+        depth = len(stack.block)
+        rates = torch.linspace(0, rate, depth).tolist() if depth > 1 else [rate]
+        for block, block_rate in zip(stack.block, rates, strict=True):
+            for residual in block.children():
+                if isinstance(residual, Residual):
+                    residual.drop_path.rate = block_rate
+
+
+# ------------------------------------------------------------------------------------------------------- first weights
 
 
 def _normal(weight: Tensor, std: float) -> None:

@@ -17,16 +17,21 @@ from torch import Tensor, nn
 
 import heedful
 from heedful import cli
+from heedful.config import Dropout as Dropouts
+from heedful.config import StackConfig
 from heedful.kernels import PLANS, Plan, apply_plan, using
 from heedful.kernels.dropout import cpu_dropout
-from heedful.kernels.plan import AUTO, apply_training_plan, decoding, recomputed
+from heedful.kernels.plan import AUTO, apply_training_plan, decoding, filled_slots, recomputed
+from heedful.kernels.prepacked_linear import onednn_linear
 from heedful.kernels.unpadded import fused_row_attention, unpadded_inference
 from heedful.kernels.unpadded_training import blocked_row_attention, unpadded_training
 from heedful.layers.attention import Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Dropout
-from heedful.layers.linear import Linear
+from heedful.layers.linear import Linear, ScaledLinear
+from heedful.layers.norm import Identity, LayerNorm
 from heedful.models import Model
-from heedful.stack import Block, Stack, padded
+from heedful.pretrained.scaled_output import scale_output
+from heedful.stack import Block, Residual, Stack, padded, set_drop_path
 
 IDS = torch.tensor([[5, 7, 9, 4], [6, 3, 0, 0]])
 NAMES = [*PLANS]
@@ -38,7 +43,15 @@ def encoder() -> Model:
 
 def kernels(model: nn.Module) -> list[Any]:
     """The kernel of every part, in order, and the name of every model's plan."""
-    slots = {Block: "run", Attention: "attend", Linear: "linear", Dropout: "dropout", Stack: "layout", Model: "kernels"}
+    slots = {
+        Block: "run",
+        Residual: "add",
+        Attention: "attend",
+        Linear: "linear",
+        Dropout: "dropout",
+        Stack: "layout",
+        Model: "kernels",
+    }
     return [getattr(part, slot) for part in model.modules() for kind, slot in slots.items() if isinstance(part, kind)]
 
 
@@ -215,7 +228,6 @@ def test_generation_chooses_unless_a_plan_was_applied(tmp_path: Path) -> None:
 
 def test_training_takes_the_plan_of_the_device_or_the_one_that_is_given() -> None:
     assert apply_training_plan(encoder()).kernels == "cpu-training"
-    assert apply_training_plan(encoder(), rows_alike=False).encoder.layout is padded
     assert apply_training_plan(encoder().to("meta")).kernels == "gpu"
     assert kernels(apply_training_plan(encoder(), "plain")) == kernels(apply_plan(encoder(), "plain"))
 
@@ -262,3 +274,39 @@ def test_a_run_with_plain_kernels_has_the_same_losses(tmp_path: Path) -> None:
         assert f'kernels = "{name}"' in (out / "run.toml").read_text(encoding="utf-8")
     assert len(found["auto"]) >= 6
     assert found["auto"] == pytest.approx(found["plain"], rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
+def test_a_residual_calls_a_slot_that_is_filled_or_drops(placement: Any) -> None:
+    stack = Stack(StackConfig(dim=16, depth=1, heads=4, placement=placement, dropout=Dropouts(residual=0.5))).eval()
+    x, residual = torch.randn(2, 3, 16), stack.block[0].attention_residual
+    expected = stack(x)
+    apply_plan(stack, "cpu-inference")
+    assert residual.add is filled_slots
+    assert torch.equal(stack(x), expected)
+    residual.dropout.train()  # dropout that stays on in evaluation, as for Monte Carlo estimates
+    assert not torch.equal(stack(x), expected)
+    residual.dropout.eval()
+    residual.out, residual.after = LayerNorm(16, 0.5), LayerNorm(16, 2.0)
+    assert torch.equal(stack(x), apply_plan(copy.deepcopy(stack), "plain")(x))
+
+
+def test_stochastic_depth_drops_whole_sequences_under_the_plan_for_training() -> None:
+    stack = Stack(StackConfig(dim=16, depth=1, heads=4, placement="post")).train()
+    stack.block[0].attention_residual.after = stack.block[0].feed_forward_residual.after = Identity()
+    set_drop_path(stack, 0.5)
+    x, real = torch.randn(32, 3, 16), torch.ones(32, 3, dtype=torch.bool)
+    real[:, 2] = False
+    torch.manual_seed(1)
+    expected = apply_plan(stack, "plain")(x, real)
+    torch.manual_seed(1)
+    assert torch.equal(apply_plan(stack, "cpu-training")(x, real), expected)
+
+
+def test_a_plan_reaches_the_output_map_of_a_regression() -> None:
+    model = heedful.create("bert-tiny", head="sequence", num_labels=1, seed=0).eval()
+    scale_output(model.head, 4.0, None)
+    assert isinstance(model.head.output, ScaledLinear)
+    apply_plan(model, "cpu-inference")
+    assert model.head.output.linear is onednn_linear

@@ -3,7 +3,7 @@
 ``plan`` applies and removes kernels of a model: what ``training_linear``, ``blocked_attention``, ``dropout``,
 ``unpadded_training`` (training on a CPU), ``unpadded`` and ``prepacked_linear`` (inference) hold.
 ``optimize`` changes a model's storage for inference, for good: ``prepacked_linear``, ``fused_projections``,
-``last_block``, ``residual``. ``allocator`` keeps freed memory in the process.
+``last_block``. ``allocator`` keeps freed memory in the process.
 """
 
 from heedful.kernels.optimize import KINDS, optimize

@@ -25,7 +25,6 @@ from heedful.kernels.prepacked_linear import (
     WholeLinear,
     onednn,
 )
-from heedful.kernels.residual import lean
 from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.linear import Linear
@@ -96,7 +95,6 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
     whole: type[PackedLinear] | None = WholeLinear if kind is not None and onednn(rest) else None
     for block in [part for part in model.modules() if isinstance(part, Block)]:
         _fuse(block, kind)
-        lean(block)
     words = isinstance(model.config.head, LanguageHead | MaskedHead)
     for path, part in _linears(model):
         many = ".block." in path or (words and path == "head.output")

@@ -1,9 +1,9 @@
 """Plans: which kernel computes attention, linear maps, dropout and the layout of a batch, and how a model gets them.
 
-Each part holds its kernel in one attribute: ``Attention.attend``, ``Linear.linear``, ``Dropout.dropout``, ``Block.run``
-and ``Stack.layout``. ``apply_plan`` writes these attributes and ``Model.kernels``, which holds the plan's name, and
-nothing else: classes, ``forward`` and weights stay as they are. The plan ``plain`` is the model as its classes are
-written.
+Each part holds its kernel in one attribute: ``Attention.attend``, ``Linear.linear``, ``Dropout.dropout``,
+``Residual.add``, ``Block.run`` and ``Stack.layout``. ``apply_plan`` writes these attributes and ``Model.kernels``, the
+name of the plan, and nothing else: classes, ``forward`` and weights stay as they are. The plan ``plain`` is the
+reference.
 
 A part of one's own keeps what it has: a subclass with its own ``forward``, an instance whose ``forward`` was replaced,
 and a part whose attribute holds a callable that is in no plan.
@@ -11,7 +11,7 @@ and a part whose attribute holds a callable that is in no plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -32,10 +32,21 @@ from heedful.kernels.unpadded import fused_row_attention, unpadded_inference
 from heedful.kernels.unpadded_training import blocked_row_attention, unpadded_training
 from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Drop, Dropout
-from heedful.layers.linear import Linear, Multiply
+from heedful.layers.linear import Linear, Multiply, ScaledLinear
 from heedful.layers.mask import Mask
-from heedful.models.base import Model
-from heedful.stack import Block, Layout, Run, Stack, called, padded
+from heedful.layers.norm import Identity
+from heedful.stack import (
+    Add,
+    Block,
+    Layout,
+    Residual,
+    Run,
+    Stack,
+    Sublayer,
+    called,
+    every_slot,
+    padded,
+)
 
 M = TypeVar("M", bound=nn.Module)
 AUTO = "auto"  # a model to which no plan was applied: as written, and generation chooses
@@ -45,6 +56,22 @@ LARGE = 2**17  # numbers of a weight from which on oneDNN saves more than anothe
 def traceable_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
     """``explicit_attention``: a tracer cannot follow the fused one, which asks whether two lengths are equal."""
     return explicit_attention(q, k, v, mask, scale, dropout)
+
+
+def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
+    """``every_slot`` without the calls that change nothing: dropout in evaluation, empty slots.
+
+    They take some microseconds each, and a small decoder makes forty of them a step.
+    """
+    slots: Any = residual._modules  # torch's own look-up of a module takes as long as the call of an empty slot
+    if residual.training or slots["dropout"].training:
+        return every_slot(residual, x, real, f, context)
+    before, out, after = slots["before"], slots["out"], slots["after"]
+    y = f(x if type(before) is Identity else before(x, real), **context)
+    if type(out) is not Identity:
+        y = out(y, real)
+    y = x + y
+    return y if type(after) is Identity else after(y, real)
 
 
 def recomputed(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
@@ -87,6 +114,7 @@ class Plan:
         dropout: dropout.
         layout: how a stack runs over a batch.
         run: how a block runs its sublayers.
+        add: how a residual adds a sublayer's output.
     """
 
     name: str
@@ -95,6 +123,7 @@ class Plan:
     dropout: Drop = F.dropout
     layout: Layout = padded
     run: Run = called
+    add: Add = every_slot
 
     def kernel(self, part: nn.Module, slot: str) -> Any:
         """The kernel of a part whose attribute is ``slot``."""
@@ -112,9 +141,15 @@ PLANS = {
             dropout=cpu_dropout,
             layout=unpadded_training,
         ),
-        Plan("cpu-inference", attend=fused_row_attention, linear=_by_onednn, layout=unpadded_inference),
-        Plan("cpu-decoding", linear=_by_onednn),
-        Plan("gpu"),
+        Plan(
+            "cpu-inference",
+            attend=fused_row_attention,
+            linear=_by_onednn,
+            layout=unpadded_inference,
+            add=filled_slots,
+        ),
+        Plan("cpu-decoding", linear=_by_onednn, add=filled_slots),
+        Plan("gpu", add=filled_slots),
         Plan("export", attend=traceable_attention),
     )
 }
@@ -124,9 +159,11 @@ SLOTS: dict[Any, str] = {
     Attention.forward: "attend",
     FusedAttention.forward: "attend",
     Linear.forward: "linear",
+    ScaledLinear.forward: "linear",
     Dropout.forward: "dropout",
     Stack.forward: "layout",
     Block.forward: "run",
+    Residual.forward: "add",
 }
 KERNELS: dict[str, tuple[Any, ...]] = {
     "attend": (
@@ -137,6 +174,7 @@ KERNELS: dict[str, tuple[Any, ...]] = {
     "dropout": (F.dropout, cpu_dropout),
     "layout": (padded, unpadded_inference, unpadded_training),
     "run": (called, recomputed),
+    "add": (every_slot, filled_slots),
 }
 
 
@@ -210,7 +248,7 @@ def _write(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any, Any]
     """Writes the attributes; returns those that changed: part, attribute, value before, value now."""
     changes = []
     for part in model.modules():
-        if isinstance(part, Model):
+        if isinstance(getattr(type(part), "kernels", None), str):  # a model
             slot, kernel = "kernels", plan.name
         elif (found := slot_of(part)) is not None:
             slot, kernel = found, plan.kernel(part, found)
@@ -242,9 +280,7 @@ def decoding(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def apply_training_plan(
-    model: M, kernels: str = AUTO, *, rows_alike: bool = True, whole: bool = True, recompute: bool = False
-) -> M:
+def apply_training_plan(model: M, kernels: str = AUTO, *, whole: bool = True, recompute: bool = False) -> M:
     """Applies the plan under which a model learns fastest on its device: "cpu-training" on a CPU, else "gpu".
 
     On a CPU the process then keeps freed memory for the next step, too (``heedful.kernels.allocator``).
@@ -252,7 +288,6 @@ def apply_training_plan(
     Args:
         model: its parameters say where it lies.
         kernels: "auto", or the name of a plan that is applied instead: "plain".
-        rows_alike: whether nothing is drawn for whole sequences (``DropPath``), so that they may stand in one row.
         whole: whether every weight lies whole in this process; products of sharded ones stay PyTorch's.
         recompute: whether blocks forget their activations and compute them again (``recomputed``), whatever the plan.
 
@@ -268,8 +303,6 @@ def apply_training_plan(
         keep_few_kernels()
         keep_memory(any_size=True)
         plan = PLANS["cpu-training"]
-        if not rows_alike:
-            plan = replace(plan, layout=padded)
         if not whole:
             plan = replace(plan, linear=_by_onednn)
     return apply_plan(model, replace(plan, run=recomputed) if recompute else plan)

@@ -19,6 +19,7 @@ from heedful.kernels.allocator import alike
 from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.prepacked_linear import made_for_rows
 from heedful.kernels.unpadded import attends_by, watched
+from heedful.layers.dropout import DropPath
 from heedful.layers.mask import Mask, padding_mask
 from heedful.stack import NO_CACHE, Stack, StackInput, padded
 
@@ -73,13 +74,17 @@ def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: flo
     return mask.queries.gather(y.transpose(1, 2)).transpose(1, 2)
 
 
+def drops_paths(stack: Stack) -> bool:
+    """Returns True if a residual of the stack has a rate of stochastic depth."""
+    return any(isinstance(part, DropPath) and part.rate > 0 for part in stack.block[-1].modules())
+
+
 def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     """Leaves padding out in training: what ``padded`` computes at the real tokens, and zeros at padding.
 
     Outside training, where nothing is padded, where a cache is given or a mask that tells texts apart, where the parts
     of the stack are watched (``heedful.record``, an intervention, any hook) and where an attention has a callable of
-    its own, it runs as ``padded``. What is drawn once a sequence (``DropPath``) would be drawn once a row: a plan for
-    such a model keeps ``padded``.
+    its own, it runs as ``padded``; under stochastic depth too, which would be drawn once a row, not once a sequence.
 
     >>> from heedful.config import StackConfig
     >>> from heedful.kernels.plan import apply_plan
@@ -94,7 +99,9 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     boolean = all(each.dtype is torch.bool for each in masks)
     padding = boolean and not all(bool(each.all()) for each in masks)
     learns = stack.training and torch.is_grad_enabled()
-    if not padding or cache is not None or not learns or watched(stack) or not attends_by(stack, blocked_row_attention):
+    if not padding or cache is not None or not learns or drops_paths(stack) or watched(stack):
+        return padded(stack, batch)
+    if not attends_by(stack, blocked_row_attention):
         return padded(stack, batch)
     seen = NO_CACHE.see(x, mask)
     allowed = stack.position.prepare(seen.queries, seen.keys).join(stack.visible(seen, stack.config))

@@ -33,3 +33,20 @@ class Linear(nn.Linear):
         """As torch shows a linear map, with the kernel where a plan chose one."""
         kernel = "" if self.linear is F.linear else f", linear={getattr(self.linear, '__name__', self.linear)}"
         return super().extra_repr() + kernel
+
+
+class ScaledLinear(Linear):
+    """y = factor · (x Wᵀ + b): its parameters are in units of ``factor``, a power of two, so that no bit is lost.
+
+    >>> import torch
+    >>> linear = ScaledLinear(2, 1, bias=False)
+    >>> linear.factor = 4.0
+    >>> bool(torch.equal(linear(torch.eye(2))[:, 0], 4 * linear.weight[0]))
+    True
+    """
+
+    factor: float = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` (..., in) → (..., out)."""
+        return self.linear(x, self.weight, self.bias) * self.factor

@@ -1,30 +1,20 @@
-"""Linear output layers that train in another unit than the one they are saved in."""
+"""Output maps that train in another unit than the one they are saved in."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from heedful.layers.linear import ScaledLinear
 from heedful.models import Model
 
 
-class ScaledLinear(nn.Linear):
-    """A linear map whose output is multiplied by ``factor``, a power of two; ``stored`` is the plain map's tensor."""
-
-    factor: float = 1.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., outputs)."""
-        return super().forward(x) * self.factor
-
-    def stored(self, tensor: Tensor) -> Tensor:
-        """Returns a weight or bias of this map as that of a plain one."""
-        return tensor * self.factor
-
-
 def scale_output(head: nn.Module, factor: float, mean: float | None) -> None:
-    """Lets the output map of a head learn in units of ``factor``. Its function stays the same, but with a ``mean`` the
-    weights stay as they are and the bias, where there is one, begins so that the output is about the mean.
+    """Stores the output map of a head in units of ``factor``, a power of two, for as long as it trains.
+
+    The module is replaced because what its parameters mean changes, as with quantised weights: a plan changes only how
+    they are used. The head's function stays the same; with a ``mean`` the weights stay as they are instead, and the
+    bias, where there is one, begins so that the output is about the mean.
     """
     plain = head.get_submodule("output")
     assert isinstance(plain, nn.Linear)
@@ -41,10 +31,10 @@ def scale_output(head: nn.Module, factor: float, mean: float | None) -> None:
 
 
 def stored(model: Model) -> dict[str, Tensor]:
-    """Returns the tensors of a model as a folder holds them: those of a ``ScaledLinear`` as a plain map's."""
+    """Returns the tensors of a model as a folder holds them: those of a ``ScaledLinear`` in the unit of its output."""
     state: dict[str, Tensor] = model.state_dict()
     for path, part in model.named_modules():
         if isinstance(part, ScaledLinear):
-            own = [f"{path}.{name}" for name, _ in part.named_parameters(recurse=False)]
-            state |= {name: part.stored(state[name]) for name in own}
+            for name, _ in part.named_parameters(recurse=False):
+                state[f"{path}.{name}"] = state[f"{path}.{name}"] * part.factor
     return state

@@ -5,7 +5,7 @@
 - ``loop`` is the loop; ``gradient`` the gradient of one step, ``guard`` its checks, ``memory`` what follows an
   out-of-memory error; ``loader`` yields whole steps and resumes;
 - ``optimisation`` (AdamW) and ``muon`` update the weights, ``layer_rates`` scales learning rates by depth, ``schedule``
-  has the schedules and limits, ``averages`` averages weights, ``drop_path`` drops sublayers;
+  has the schedules and limits, ``averages`` averages weights;
 - ``checkpoint`` is the file that a run resumes from (``sharded``: one a rank), ``run_folder`` its folder;
 - ``engine`` runs several processes, ``determinism`` asks for the same bits;
 - ``log`` writes ``metrics.jsonl`` and the progress bar, ``reporters`` other places, ``ceiling`` the share of the

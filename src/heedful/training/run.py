@@ -35,13 +35,13 @@ from heedful.models.create import create
 from heedful.pretrained import load, read_card, save
 from heedful.pretrained.fill_model import pack
 from heedful.settings import ResolvedSettings, RunSettings
+from heedful.stack import set_drop_path
 from heedful.tasks.run_data import divided, rule_of
 from heedful.tasks.task import Encoded, Measured, Said, Task
 from heedful.training.averages import average_of
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
-from heedful.training.drop_path import drop_paths
 from heedful.training.engine import engine_of
 from heedful.training.layer_rates import layer_rates
 from heedful.training.loader import Loader
@@ -551,7 +551,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     if every is None and loader.steps_per_epoch < 250:
         every = 250  # an evaluation answers hundreds of examples: not after every few steps
     if settings.model.drop_path:
-        drop_paths(model, settings.model.drop_path)
+        set_drop_path(model, settings.model.drop_path)
     dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32
     flops, passes = flops_of(model), 2 if settings.model.r_drop else 1
     most = partial(most_flops, model.device, dtype)
@@ -560,7 +560,6 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     apply_training_plan(
         model,
         training.kernels,
-        rows_alike=not settings.model.drop_path,
         whole=not training.shard,
         recompute=training.gradient_checkpointing,
     )
