@@ -26,6 +26,24 @@ class HeedfulError(ValueError):
         return " ".join(super().__str__().splitlines())
 
 
+class InputError(HeedfulError):
+    """Error about one input of a call; a caller that passes inputs block by block names the input anew.
+
+    >>> error = InputError(3, "has no text")
+    >>> str(error), str(error.named("a.txt:4")), str(InputError(0, "has no text", of=1))
+    ('input 3 has no text', 'a.txt:4 has no text', 'the input has no text')
+    """
+
+    def __init__(self, position: int, text: str, of: int | None = None) -> None:
+        """``position`` counts the inputs of the call from 0; ``of`` is their number: a single input is "the input"."""
+        super().__init__(f"{'the input' if of == 1 else f'input {position}'} {text}")
+        self.position, self.text = position, text
+
+    def named(self, name: str) -> HeedfulError:
+        """Returns the same error with ``name`` as the name of the input."""
+        return HeedfulError(f"{name} {self.text}")
+
+
 def shortened(message: str, most: int = LONGEST) -> str:
     """Returns a message on one line of at most ``most`` characters, shortened in the middle: its end is the remedy.
 

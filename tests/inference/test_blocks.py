@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,10 @@ import torch
 
 from answering_folders import WORDS, made
 from heedful.errors import HeedfulError
+from heedful.generation.options import resolve
 from heedful.inference import input_blocks as blocks
-from heedful.inference.input_blocks import Seeds, size_of
+from heedful.inference.input_blocks import BlockOptions, BlockWarnings, size_of
 from heedful.inference.pipeline import Pipeline
-from heedful.inference.warnings import Told
 from heedful.util.input_warnings import CountWarning
 
 TEXTS = [f"the {WORDS[n % 8]}{' and more' * (n % 5)}" for n in range(50)]
@@ -107,6 +109,20 @@ def test_a_seed_where_nothing_is_drawn_is_harmless_and_said_once(
     assert [("seed" in one.getMessage(), "--do-sample" in one.getMessage()) for one in caplog.records] == [(True, True)]
 
 
+@pytest.mark.parametrize("task", ["translation", "text-generation"])
+def test_options_are_resolved_once(task: str, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, calls = Pipeline(*made(task)), list[Any]()
+
+    def counted(call: Any, defaults: Any = None) -> Any:
+        calls.append(call)
+        return resolve(call, defaults)
+
+    for module in ("generation.decode", "tasks.encoder_decoders", "tasks.text_generation"):
+        monkeypatch.setattr(importlib.import_module(f"heedful.{module}"), "resolve", counted)
+    assert len(pipe.answers(TEXTS, seed=5, **DRAWN)) == 50
+    assert len(calls) == 1
+
+
 def test_warnings_and_errors_count_over_all_blocks(small: None, caplog: pytest.LogCaptureFixture) -> None:
     long = "and " * 60
     pipe = Pipeline(*made("text-classification"))
@@ -157,19 +173,22 @@ def test_sizes() -> None:
 
 
 def test_warnings_of_one_input_are_added_up_too(caplog: pytest.LogCaptureFixture) -> None:
-    told, log = Told(), logging.getLogger("heedful")
-    with told.naming(str):
+    merged, log = BlockWarnings(), logging.getLogger("heedful")
+    with merged.naming(str):
         log.warning(CountWarning(1, 1, "cut to 5 tokens"))
         log.warning(CountWarning(2, 3, "cut to 5 tokens", "question"))
         log.warning(CountWarning(1, 2, "cut to 5 tokens", "text"))
     assert caplog.messages == []
-    told.end(6)
+    merged.end(6)
     assert caplog.messages == ["4 of 6 inputs cut to 5 tokens"]
 
 
 def test_seeds_of_equal_inputs_differ_and_can_be_had_again() -> None:
-    seeds, again = Seeds(3), Seeds(3)
-    given = seeds.of(["a", "b", "a"])["seed"] + seeds.of(["a", "c"])["seed"]
+    options = {"decoding": resolve({"do_sample": True, "seed": 3}), "batch_tokens": 9}
+    blocks_of, again = BlockOptions(options), BlockOptions(options)
+    own = [blocks_of.of(["a", "b", "a"]), blocks_of.of(["a", "c"])]
+    given = [seed for one in own for seed in one["decoding"].seed]
+    assert own[1] == {"decoding": replace(options["decoding"], seed=given[3:]), "batch_tokens": 9}
     assert len(set(given)) == 3  # a's second and third
     assert given[0] == given[1] == given[4] == 3
-    assert again.of(["a", "b", "a", "a", "c"])["seed"] == given
+    assert again.of(["a", "b", "a", "a", "c"])["decoding"].seed == given

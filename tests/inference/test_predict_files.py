@@ -53,7 +53,7 @@ def test_texts_in_and_answers_out(folders: dict[str, Path], here: Path, capsys: 
     model = folders["translation"]
     out, err = run(capsys, model, "--in", "x.txt", "--out", "y.jsonl", "--max-new-tokens", 6)
     assert out == ""
-    assert err.startswith("20 inputs answered in ")
+    assert err.startswith("20 inputs predicted in ")
     assert err.endswith(" s: y.jsonl\n")
     answers = heedful.pipeline(None, model)(TEXTS, max_new_tokens=6)
     assert [{**one, "score": pytest.approx(one["score"], abs=1e-6)} for one in answers] == objects("y.jsonl")
@@ -108,7 +108,7 @@ def test_what_is_drawn_is_drawn_again(
     drawing = {"temperature": 2.0, "min_new_tokens": 8, "max_new_tokens": 8}  # so long that no two come out alike
     flags = [part for name, value in drawing.items() for part in (f"--{name.replace('_', '-')}", value)]
     given = (model, "--in", "x.txt", *flags, *seed)
-    added, add = 0, through.Unfinished.add
+    added, add = 0, through.PartialFile.add
 
     def stop(self: Any, lines: list[str]) -> None:
         nonlocal added
@@ -118,12 +118,12 @@ def test_what_is_drawn_is_drawn_again(
         add(self, lines[: 4 - (added == 3)])  # of its last block not all
 
     with monkeypatch.context() as patch:
-        patch.setattr(through.Unfinished, "add", stop)
+        patch.setattr(through.PartialFile, "add", stop)
         _, err = run(capsys, *given, "--out", "y.jsonl", status=130)
-        assert err == "12 answers kept in y.jsonl.part; the same call goes on after them\nheedful: stopped\n"
+        assert err == "12 predictions kept in y.jsonl.part; the same call continues after them\nheedful: stopped\n"
     drawn = json.loads(Path("y.jsonl.part.json").read_text())["kept"]["seed"]
     _, err = run(capsys, *given, "--out", "y.jsonl")
-    assert err.startswith("going on after 11 answers\n9 inputs answered in ")
+    assert err.startswith("continues after 11 predictions\n9 inputs predicted in ")
     if not seed:
         given = (*given, "--seed", drawn)
     run(capsys, *given, "--out", "z.jsonl")
@@ -184,13 +184,13 @@ def test_images_by_folder_and_by_table(
         (["--columns", "a"], "--columns is for a file of inputs; name it with --in (- is standard input)"),
         (["--in", "x.txt", "text"], "--in names a file of inputs, and there are texts besides; leave one of them out"),
         (["--in", "y.txt"], "y.txt: no such file; did you mean 'x.txt'?"),
-        (["--in", "x.txt", "--out", "y.csv"], "answers are not written as .csv, for y.csv; name it .jsonl"),
-        (["--in", "x.txt", "--out", "y.txt.gz"], "answers are not written as .gz, for y.txt.gz; name it .jsonl"),
+        (["--in", "x.txt", "--out", "y.csv"], "y.csv: predictions are not written as .csv; name it .jsonl"),
+        (["--in", "x.txt", "--out", "y.txt.gz"], "y.txt.gz: predictions are not written as .gz; name it .jsonl"),
         (["--in", "x.txt", "--out", "x.txt"], "--out x.txt is the file of inputs; name another"),
         (["--in", "x.txt", "--out", "."], "--out . is a folder; name a file in it, .jsonl or .txt"),
         (["--in", "x.txt", "--out", "x.txt/y.txt"], "--out x.txt/y.txt: cannot write in"),
-        (["--in", "x.txt", "--out", "there.txt"], "there.txt is there already; --overwrite replaces it"),
-        (["--in", "x.txt", "--overwrite"], "--overwrite replaces a file of answers; name it with --out"),
+        (["--in", "x.txt", "--out", "there.txt"], "there.txt exists; --overwrite replaces it"),
+        (["--in", "x.txt", "--overwrite"], "--overwrite replaces a file of predictions; name it with --out"),
         (["--in", "x.txt", "--task", "translatio"], "unknown task 'translatio'; did you mean 'translation'?"),
     ],
 )

@@ -25,7 +25,7 @@ from heedful.data.prediction_inputs import inputs
 from heedful.errors import HeedfulError
 from heedful.inference import input_blocks as blocks
 from heedful.inference import predict_file as through
-from heedful.inference.partial_file import Unfinished
+from heedful.inference.output_file import PartialFile
 from heedful.inference.pipeline import Pipeline
 from heedful.inference.predict_file import predict
 from heedful.tasks.task import Answer
@@ -118,7 +118,7 @@ def test_blocks_double_up_to_the_most(echo: Echo) -> None:
 
 
 def test_long_inputs_make_short_blocks(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "HELD", 50)
+    monkeypatch.setattr(blocks, "MAX_CHARACTERS", 50)
     Path("x.txt").write_text(lines(10))
     quietly("x.txt")
     assert list(map(len, echo.asked)) == [2, 3, 3, 2]
@@ -285,7 +285,7 @@ def test_nothing_is_mixed(echo: Echo, change: Callable[[], object], what: str) -
     stopped(echo, after=2)
     change()
     given = {"options": {"batch_tokens": 5}} if what == "options" else {}
-    with pytest.raises(HeedfulError, match=rf"y.jsonl.part was begun with other {what}; --overwrite starts anew"):
+    with pytest.raises(HeedfulError, match=rf"y.jsonl.part was begun with different {what}; --overwrite starts anew"):
         quietly("x.txt", **given)
     quietly("x.txt", overwrite=True, **given)
     assert len(Path("y.jsonl").read_text().splitlines()) == 20 + (what == "input")
@@ -294,10 +294,10 @@ def test_nothing_is_mixed(echo: Echo, change: Callable[[], object], what: str) -
 def test_what_is_there_is_not_lost(echo: Echo) -> None:
     Path("x.txt").write_text(lines(20))
     quietly("x.txt")
-    with pytest.raises(HeedfulError, match=r"y.jsonl is there already; --overwrite replaces it"):
+    with pytest.raises(HeedfulError, match=r"y.jsonl exists; --overwrite replaces it"):
         quietly("x.txt")
     Path("part.jsonl.part").write_text("of somebody else's\n")
-    with pytest.raises(HeedfulError, match=r"part.jsonl.part does not say what it was made of; --overwrite"):
+    with pytest.raises(HeedfulError, match=r"part.jsonl.part has no record of its origin; --overwrite"):
         quietly("x.txt", "part.jsonl")
     before = Path("y.jsonl").read_bytes()
     stopped(echo, after=1, overwrite=True)
@@ -309,11 +309,11 @@ def test_what_is_there_is_not_lost(echo: Echo) -> None:
 
 def test_only_one_writes(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
-    with Unfinished(tmp_path / "y", {"a": 1}, {}) as first:
+    with PartialFile(tmp_path / "y", {"a": 1}, {}) as first:
         first.add(["one"])
         with pytest.raises(HeedfulError, match=r"y is being written by another call"):
-            Unfinished(tmp_path / "y", {"a": 1}, {})
-    with Unfinished(tmp_path / "y", {"a": 1}, {}) as second:
+            PartialFile(tmp_path / "y", {"a": 1}, {})
+    with PartialFile(tmp_path / "y", {"a": 1}, {}) as second:
         assert second.done == 1
         second.finish()
     assert (tmp_path / "y").read_text() == "one\n"
@@ -326,7 +326,7 @@ def test_standard_input_cannot_be_gone_on_with(echo: Echo, monkeypatch: pytest.M
     typed()
     stopped(echo, after=2, source="-")
     typed()
-    with pytest.raises(HeedfulError, match="was begun with other input; --overwrite"):
+    with pytest.raises(HeedfulError, match="was begun with different input; --overwrite"):
         quietly("-")
     typed()
     assert quietly("-", overwrite=True)["inputs"] == 20
@@ -415,7 +415,7 @@ def test_files_that_are_none(echo: Echo) -> None:
         quietly("x.txt", columns=["a"])
     with pytest.raises(HeedfulError, match=r"2 names \(a,b\) for what is asked with source; --columns"):
         quietly("x.txt", columns=["a", "b"])
-    with pytest.raises(HeedfulError, match=r"answers are not written as .csv, for y.csv; name it .jsonl"):
+    with pytest.raises(HeedfulError, match=r"y.csv: predictions are not written as .csv; name it .jsonl"):
         quietly("x.txt", "y.csv")
     with pytest.raises(HeedfulError, match=r"option nothing has no effect for translation"):
         quietly("x.txt", options={"nothing": 1})

@@ -320,7 +320,7 @@ def test_of_a_long_text_what_stands_around_its_holes_is_read(caplog: pytest.LogC
         "1 of 1 input longer than the 15 tokens that the model reads; so many around the holes were read"
     ]
     with pytest.raises(
-        HeedfulError, match=r"the holes of the input are \d+ tokens apart, and the model reads 15: ask w"
+        HeedfulError, match=r"^the input has holes \d+ tokens apart, but the model reads 15; fill fewer"
     ):
         short.answer(model, [f"<extra_id_0> {line * 2} <extra_id_1>"])
 

@@ -83,7 +83,7 @@ def test_what_stands_after_a_sentinel_is_its_span() -> None:
 
 
 def test_holes_are_counted_and_wrong_ones_told() -> None:
-    assert check_holes("<extra_id_0><extra_id_1> and <extra_id_2>", "the input") == 3
+    assert check_holes("<extra_id_0><extra_id_1> and <extra_id_2>") == 3
     for text, told in {
         "no hole": r"the input has no <extra_id_0>: 'no hole'; write <extra_id_0> where words are missing",
         "a [MASK]": r"the input has no <extra_id_0>, but \[MASK\]: 'a \[MASK\]'; write <extra_id_0> where",
@@ -91,7 +91,7 @@ def test_holes_are_counted_and_wrong_ones_told() -> None:
         "<extra_id_0> <extra_id_0>": r"has <extra_id_0> where <extra_id_1> is due",
     }.items():
         with pytest.raises(HeedfulError, match=told):
-            check_holes(text, "the input")
+            check_holes(text)
 
 
 def test_a_vocabulary_without_sentinels() -> None:

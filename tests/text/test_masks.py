@@ -133,9 +133,9 @@ def test_what_goes_on_with_a_word_follows_it() -> None:
 
 
 def test_a_text_without_a_mask_is_told_how_to_write_it() -> None:
-    check_masked("the <mask>", "<mask>", "the input")
+    check_masked("the <mask>", "<mask>")
     with pytest.raises(HeedfulError) as told:
-        check_masked("the [MASK]", "<mask>", "input 3")
+        check_masked("the [MASK]", "<mask>", 3, 5)
     assert str(told.value) == "input 3 has no <mask>, but [MASK]: 'the [MASK]'; write <mask> where a word is missing"
     with pytest.raises(HeedfulError, match=r"the input has no \[MASK\]: 'the man'; write \[MASK\] where"):
-        check_masked("the man", "[MASK]", "the input")
+        check_masked("the man", "[MASK]")

@@ -50,7 +50,7 @@ def predict(
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # what the shell passed was no UTF-8
             raise HeedfulError(f"text {number} of the command line is not UTF-8; convert it first")
     from heedful import tasks
-    from heedful.inference.output_formats import check_files, form_of
+    from heedful.inference.output_file import check_output, is_json
 
     if task is not None:
         tasks.check(task)
@@ -63,11 +63,11 @@ def predict(
         raise HeedfulError("--in names a file of inputs, and there are texts besides; leave one of them out")
     else:
         check_file(source)
-        check_files(source, out, overwrite)
+        check_output(source, out, overwrite)
     if source is None and several():
         raise HeedfulError("several processes answer a file together: name it with --in, or leave torchrun out")
     given = decoding.given() | answering.given()
-    if answering.logprobs and not form_of(out, json):
+    if answering.logprobs and not is_json(out, json):
         raise HeedfulError("--logprobs are only told in JSON; give --json, or write a .jsonl file")
     if source is not None:
         from heedful.inference.predict_file import predict as run

@@ -68,7 +68,7 @@ def compare(
     pipes = [pipeline(None, model, device=device, dtype=dtype) for model in models]
     _check_comparable(models, pipes)
     task = pipes[0].task
-    options = pipes[0].checked(decoding or {})
+    options = pipes[0].check_options(decoding or {})
     separator = pipes[0].card.get("settings", {}).get("data", {}).get("label_separator")
     with by_columns():
         rows = read(

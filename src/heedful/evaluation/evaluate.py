@@ -70,7 +70,7 @@ def evaluate(
         if not ranks.first:
             say, draw = _silent, None
         pipe = pipeline(None, model, device=own_device(device), dtype=dtype)
-        options = pipe.checked(decoding or {})
+        options = pipe.check_options(decoding or {})
         for name in pipe.task.shows & options.keys():
             raise HeedfulError(f"{name} has no effect: it changes what is told of an answer, no score; leave it out")
         separator = pipe.card.get("settings", {}).get("data", {}).get("label_separator")

@@ -39,8 +39,8 @@ class Generated(NamedTuple):
 
 
 @contextmanager
-def _watched(source: Source) -> Iterator[None]:
-    """Those who watch the model are told that a generation begins, and that it is over, however it ends."""
+def _observed(source: Source) -> Iterator[None]:
+    """Tells the model's observers that a generation begins, and that it is over, however it ends."""
     begun = []
     try:
         for watcher in source.watchers:
@@ -57,26 +57,27 @@ def _steps(
     model: Any,
     ids: Tensor,
     mask: Tensor | None,
-    options: Options,
-    scored: bool,
+    decoding: Options,
+    *,
     context: int | None,
     tokenizer: Decodes | None,
     prefix: tuple[Tensor, Tensor | None] | None,
+    scored: bool,
     logprobs: bool = False,
 ) -> Generator[Tensor, None, Generated]:
-    """The tokens of each step; then all that was made. While others are at work, inference mode is off."""
+    """Yields the tokens of each step and returns all rows. Inference mode is off between steps."""
     with answering(model):
         source = source_of(model, ids, mask, prefix)
-        source.chunk = options.prefill_chunk_size
-        check_context(source, options, context)
-        limits = limits_of(source, options, context)
+        source.chunk = decoding.prefill_chunk_size
+        check_context(source, decoding, context)
+        limits = limits_of(source, decoding, context)
         special = model.config.special
         end = torch.tensor(special.end, dtype=torch.int64, device=limits.device)
-        processors = processors_of(options, source, limits, special.end)
-        texts = options.stop_strings
+        processors = processors_of(decoding, source, limits, special.end)
+        texts = decoding.stop_strings
         run = Run(
             source=source,
-            options=options,
+            options=decoding,
             processors=processors,
             limits=limits,
             end=end,
@@ -85,15 +86,34 @@ def _steps(
             logprobs=logprobs,
             context=context,
         )
-        with _watched(source):
-            made, scores, log_p = yield from options.variant.steps(run)
+        with _observed(source):
+            rows, scores, log_p = yield from decoding.variant.steps(run)
             for watcher in source.watchers:
-                watcher.end(made, options.num_return_sequences)
-        there = made != NONE
-        made, real = align(made, there, "left")
+                watcher.end(rows, decoding.num_return_sequences)
+        is_token = rows != NONE
+        rows, real = align(rows, is_token, "left")
         pad = next(number for number in (special.pad, *special.end, 0) if number is not None)
-        said = align(log_p, there, "left")[0].masked_fill(~real, 0.0) if logprobs else None
-        return Generated(made.masked_fill(~real, pad), real.sum(1), scores, said)
+        token_log_p = align(log_p, is_token, "left")[0].masked_fill(~real, 0.0) if logprobs else None
+        return Generated(rows.masked_fill(~real, pad), real.sum(1), scores, token_log_p)
+
+
+def _all(steps: Generator[Tensor, None, Generated]) -> Generated:
+    """Runs all steps and returns the rows. Copies outside of inference mode may be used in training."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            generated: Generated = ended.value
+            return Generated(*(None if tensor is None else tensor.clone() for tensor in generated))  # type: ignore[arg-type]
+
+
+def _resolved(decoding: Options | None, options: Mapping[str, Any], defaults: Mapping[str, Any] | None) -> Options:
+    """Returns ``decoding``, or else the options resolved over the defaults. Raises ``HeedfulError`` for both."""
+    if decoding is None:
+        return resolve(options, defaults)
+    if options:
+        raise HeedfulError(f"decoding sets all options, but {', '.join(options)} is given beside it; leave one out")
+    return decoding
 
 
 def _prefix(ids: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
@@ -102,34 +122,12 @@ def _prefix(ids: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor | N
     return None if ids is None else (ids, mask)
 
 
-def _decode(
-    model: Any,
-    ids: Tensor,
-    mask: Tensor | None,
-    defaults: Mapping[str, Any] | None,
-    scored: bool,
-    context: int | None,
-    tokenizer: Decodes | None,
-    prefix: tuple[Tensor, Tensor | None] | None,
-    logprobs: bool,
-    call: dict[str, Any],
-) -> Generated:
-    steps = _steps(model, ids, mask, resolve(call, defaults), scored, context, tokenizer, prefix, logprobs)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            # copies made out here may be used in training; what inference mode made may not
-            made: Generated = ended.value
-            said = None if made.logprobs is None else made.logprobs.clone()
-            return Generated(made.ids.clone(), made.lengths.clone(), made.scores.clone(), said)
-
-
 def decode(
     model: Any,
     ids: Tensor,
     mask: Tensor | None = None,
     *,
+    decoding: Options | None = None,
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
     tokenizer: Decodes | None = None,
@@ -138,7 +136,7 @@ def decode(
     logprobs: bool = False,
     **options: Any,
 ) -> Generated:
-    """``generate`` with lengths and scores, and where asked for ``logprobs`` of the tokens: see ``Generated``.
+    """Generates as ``generate`` does; returns lengths and scores too, and with ``logprobs`` those of the tokens.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)
@@ -149,8 +147,9 @@ def decode(
     >>> (made.logprobs < 0).tolist()
     [[False, False, False, True, True]]
     """
-    prefix = _prefix(decoder_input_ids, decoder_attention_mask)
-    return _decode(model, ids, mask, defaults, True, context, tokenizer, prefix, logprobs, options)
+    decoding, prefix = _resolved(decoding, options, defaults), _prefix(decoder_input_ids, decoder_attention_mask)
+    parts: dict[str, Any] = {"context": context, "tokenizer": tokenizer, "prefix": prefix}
+    return _all(_steps(model, ids, mask, decoding, **parts, scored=True, logprobs=logprobs))
 
 
 def generate(
@@ -158,6 +157,7 @@ def generate(
     ids: Tensor,
     mask: Tensor | None = None,
     *,
+    decoding: Options | None = None,
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
     tokenizer: Decodes | None = None,
@@ -175,6 +175,7 @@ def generate(
         model: a decoder, or an encoder-decoder, with a language-model head.
         ids: (B, T) prompts, or an encoder-decoder's sources.
         mask: (B, T), True for a real token, either side padded; None: all are real.
+        decoding: resolved options (``heedful.generation.options.resolve``), in place of ``defaults`` and ``options``.
         context: a decoder reads at most so many tokens, and generates any number: before it would read one more, it
             forgets all but the last ``context // 2``, which it reads anew as if nothing stood before them, and goes on
             until ``context`` is full again. A longer prompt begins so. None: all tokens are read, and learned positions
@@ -206,8 +207,9 @@ def generate(
     >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5, num_beams=4, force_words_ids=[[7, 8]]).shape
     torch.Size([1, 8])
     """
-    prefix = _prefix(decoder_input_ids, decoder_attention_mask)
-    return _decode(model, ids, mask, defaults, False, context, tokenizer, prefix, False, options).ids
+    decoding, prefix = _resolved(decoding, options, defaults), _prefix(decoder_input_ids, decoder_attention_mask)
+    parts: dict[str, Any] = {"context": context, "tokenizer": tokenizer, "prefix": prefix}
+    return _all(_steps(model, ids, mask, decoding, **parts, scored=False)).ids
 
 
 def stream(
@@ -215,6 +217,7 @@ def stream(
     ids: Tensor,
     mask: Tensor | None = None,
     *,
+    decoding: Options | None = None,
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
     tokenizer: Decodes | None = None,
@@ -233,12 +236,13 @@ def stream(
     >>> torch.equal(torch.stack(tokens, 1), generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5)[:, 3:])
     True
     """
-    plan, prefix = resolve(options, defaults), _prefix(decoder_input_ids, decoder_attention_mask)
-    if not plan.variant.streams:
+    decoding, prefix = _resolved(decoding, options, defaults), _prefix(decoder_input_ids, decoder_attention_mask)
+    if not decoding.variant.streams:
         raise HeedfulError(
-            f"num_beams={plan.num_beams}: a search knows no token before its end; leave it out to stream"
+            f"num_beams={decoding.num_beams}: a search knows no token before its end; leave it out to stream"
         )
-    return (tokens.clone() for tokens in _steps(model, ids, mask, plan, False, context, tokenizer, prefix))
+    parts: dict[str, Any] = {"context": context, "tokenizer": tokenizer, "prefix": prefix}
+    return (tokens.clone() for tokens in _steps(model, ids, mask, decoding, **parts, scored=False))
 
 
 def limits_of(source: Source, options: Options, context: int | None = None) -> Tensor:

@@ -9,7 +9,7 @@ A new method has its own file with a ``Method``; here it gets an entry in ``METH
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from heedful.errors import HeedfulError, nearest
@@ -153,6 +153,7 @@ class Options:
             before; above 0 where there are groups. It stays in the score.
         force_words_ids: rows of ids, each of which must be among the new tokens, without a gap; or lists of such rows,
             of each of which one must (Post and Vilar 2018). In a beam search.
+        given: names of the options that the call itself set; no option.
     """
 
     max_new_tokens: int | None = _option(None, _whole(1))
@@ -190,6 +191,7 @@ class Options:
     num_beam_groups: int = _option(1, _whole(1, WIDEST), neutral=True)
     diversity_penalty: float = _option(0.0, _number(lambda v: v >= 0, "0 or more"), needs="num_beam_groups")
     force_words_ids: Sequence[Sequence[Any]] = _option((), FORCED_WORDS)
+    given: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def base(self) -> Method:
@@ -207,8 +209,20 @@ class Options:
         base = self.base
         return next((m for m in METHODS if base.name in m.extends and _is_on(m, vars(self))), base)
 
+    def for_rows(self, rows: Iterable[int], count: int) -> Options:
+        """Returns the options for ``rows`` of the call's ``count`` prompts: of a list of seeds, one a prompt, theirs.
 
-FIELDS = {f.name: f for f in fields(Options)}
+        >>> Options(do_sample=True, seed=[5, 6, 7]).for_rows([2, 0], 3).seed
+        [7, 5]
+        """
+        if self.seed is None or isinstance(self.seed, int):
+            return self
+        if len(self.seed) != count:
+            raise HeedfulError(f"seed has {len(self.seed)} numbers, but there are {count} prompts; give one for each")
+        return replace(self, seed=[self.seed[row] for row in rows])
+
+
+FIELDS = {option.name: option for option in fields(Options) if option.metadata}
 
 
 def _is_on(method: Method, values: Mapping[str, Any]) -> bool:
@@ -250,13 +264,19 @@ def _shown(value: Any) -> str:
     return f"<{type(value).__name__}>" if hasattr(value, "config") else repr(value)
 
 
+def check_option(name: str, value: Any, where: str = "") -> None:
+    """Raises ``HeedfulError`` for an unknown option or a value out of range; None is unset."""
+    if name not in NAMES:
+        raise HeedfulError(f"unknown decoding option {name!r}; {nearest(name, NAMES)}")
+    test, words = FIELDS[name].metadata["check"]
+    if value is not None and not test(value):
+        raise HeedfulError(f"{where}{name} is {_shown(value)}; give {words}")
+
+
 def _given(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Returns the options that are set, checked."""
     for name, value in options.items():
-        if name not in NAMES:
-            raise HeedfulError(f"unknown decoding option {name!r}; {nearest(name, NAMES)}")
-        test, words = FIELDS[name].metadata["check"]
-        if value is not None and not test(value):
-            raise HeedfulError(f"{where}{name} is {_shown(value)}; give {words}")
+        check_option(name, value, where)
     given = {name: value for name, value in options.items() if value is not None}
     if "stop_strings" in given:
         given["stop_strings"] = tuple(as_list(given["stop_strings"]))
@@ -277,22 +297,8 @@ def _told(folder: Mapping[str, Any]) -> dict[str, Any]:
     return _given(told, "generation_config.json: ")
 
 
-def part(options: Mapping[str, Any], rows: Iterable[int], count: int) -> dict[str, Any]:
-    """The options of a call for ``rows`` of its ``count`` prompts: of seeds, one a prompt, theirs.
-
-    >>> part({"seed": [5, 6, 7], "top_k": 9}, [2, 0], 3)
-    {'seed': [7, 5], 'top_k': 9}
-    """
-    seeds = options.get("seed")
-    if not isinstance(seeds, list | tuple):
-        return dict(options)
-    if len(seeds) != count:
-        raise HeedfulError(f"seed has {len(seeds)} numbers, but there are {count} prompts; give one for each")
-    return {**options, "seed": [seeds[row] for row in rows]}
-
-
 def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Options:
-    """One plan from the ``call``'s options over the ``defaults`` of a folder; None is unset in both.
+    """Resolves the ``call``'s options over the ``defaults`` of a folder into one ``Options``; None is unset in both.
 
     Raises ``HeedfulError`` for an unknown option (naming the nearest), a value out of range, two options of the call
     that contradict each other, and one that has no effect under the method chosen.
@@ -336,7 +342,7 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
             if name in call:
                 raise HeedfulError(f"{name}={call[name]!r} has no effect without {needed}; give it, or leave this out")
             del values[name]
-    options = Options(**{**values, "do_sample": sample})
+    options = Options(**{**values, "do_sample": sample, "given": frozenset(call)})
     if options.num_return_sequences > options.num_beams and base is not SAMPLING:
         raise HeedfulError(
             f"num_return_sequences={options.num_return_sequences}, but num_beams={options.num_beams}; raise it"

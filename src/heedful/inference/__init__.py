@@ -1,5 +1,12 @@
-"""Inference: the pipeline (``pipeline``), prediction for files (``predict_file``), the nearest of many texts
-(``neighbours``). Files are worked through in blocks, and a stopped call is continued.
+"""Inference: a trained model applied to inputs.
+
+- ``pipeline``: start here. ``heedful predict MODEL "a text"`` calls ``pipeline()``, which loads the model and its task,
+  and then the pipeline, which resolves the options once and calls the task's ``answer``;
+- ``predict_file``: predictions for a whole file, in blocks (``input_blocks``), written to an ``output_file`` that a
+  later call continues;
+- ``neighbours``: the nearest of many texts.
+
+This room knows no task by name, but for the table ``HEADS`` of published heads.
 """
 
 from __future__ import annotations

@@ -1,97 +1,156 @@
-"""Splits a stream of inputs into blocks, with the seeds that a single call would use."""
+"""Blocks of a stream of inputs: their size, the options of each, and the warnings of all as those of a single call."""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, InputError, many
 from heedful.tasks.model_setup import drawn_again
+from heedful.util.input_warnings import CountWarning, InputWarning
 
-BLOCK = 1024  # inputs answered together: enough that batches of like lengths hold little padding
-FIRST = 64  # of those that are waited for; each block after it is twice as large, so that no wait is a long surprise
-HELD = 1 << 22  # characters of a block; the ids and tensors made of them take some twenty bytes each
+BLOCK = 1024  # inputs of a block: enough that batches of similar lengths hold little padding
+FIRST = 64  # inputs of the first block; each block after it is twice as large, so that the first results come soon
+MAX_CHARACTERS = 1 << 22  # of a block; ids and tensors take some twenty bytes a character
+MAX_WARNINGS = 50  # warnings that are shown; the others are counted
 T = TypeVar("T")
 
+log = logging.getLogger("heedful")
 
-def blocks(inputs: Iterable[T], first: int = BLOCK, weigh: Callable[[T], int] | None = None) -> Iterator[list[T]]:
-    """The inputs in lists: of ``first`` at most, then each twice as long as the one before, up to ``BLOCK``.
 
-    Where texts are long a list ends with the one that makes it ``HELD`` characters, as ``weigh`` (by default
-    ``size_of``) counts them. The cuts are a function of the inputs alone: who begins anew cuts alike.
+def blocks(inputs: Iterable[T], first: int = BLOCK, size: Callable[[T], int] | None = None) -> Iterator[list[T]]:
+    """Yields the inputs in lists: of at most ``first``, then each twice as long as the one before, up to ``BLOCK``.
+
+    A list of long texts ends with the one that fills ``MAX_CHARACTERS``, as ``size`` (by default ``size_of``) counts
+    them. The cuts depend on the inputs alone, so a call that starts anew cuts at the same places.
 
     >>> list(blocks("abcdefgh", first=1))
     [['a'], ['b', 'c'], ['d', 'e', 'f', 'g'], ['h']]
     """
     block: list[T] = []
-    most, held, weigh = first, 0, weigh or size_of
-    for one in inputs:
-        block.append(one)
-        held += weigh(one)
-        if len(block) == most or held >= HELD:
+    max_inputs, characters, size = first, 0, size or size_of
+    for item in inputs:
+        block.append(item)
+        characters += size(item)
+        if len(block) == max_inputs or characters >= MAX_CHARACTERS:
             yield block
-            block, held, most = [], 0, min(2 * most, BLOCK)
+            block, characters, max_inputs = [], 0, min(2 * max_inputs, BLOCK)
     if block:
         yield block
 
 
-def size_of(one: Any) -> int:
-    """Size of an input in characters: those of all its texts; of an image a twentieth of its bytes.
+def size_of(item: Any) -> int:
+    """Returns the size of an input in characters, all its texts together; an image has a twentieth of its bytes.
 
     >>> size_of("abc"), size_of({"question": "ab", "context": "abc"}), size_of(bytes(40))
     (3, 5, 2)
     """
-    if isinstance(one, str):
-        return len(one)
-    if isinstance(one, Mapping):
-        return sum(map(size_of, one.values()))
-    if isinstance(one, list | tuple):
-        return sum(map(size_of, one))
-    source = getattr(one, "source", one)  # of a LazyImage
+    if isinstance(item, str):
+        return len(item)
+    if isinstance(item, Mapping):
+        return sum(map(size_of, item.values()))
+    if isinstance(item, list | tuple):
+        return sum(map(size_of, item))
+    source = getattr(item, "source", item)  # of a LazyImage
     return (len(source) if isinstance(source, bytes) else getattr(source, "nbytes", 0)) // 20
 
 
-class Seeds:
-    """The option ``seed`` of one call after another, so that all of them draw as one call would.
+class BlockOptions:
+    """The options of a call for one block of inputs after another, so that all blocks draw as a single call would.
 
     Args:
-        given: one seed for all inputs: an input that came before then gets one of its own, made of the seed and its
-            turn (``heedful.tasks.model_setup.seeded``); or a list, one an input; None: no seed.
+        options: as ``Pipeline.resolve`` returns them. With one seed for all inputs, an input that came before gets a
+            seed of its own, made of the seed and the number of earlier occurrences (``drawn_again``). A list has a seed
+            for each input.
 
     For one seed a digest of each distinct input is kept, some hundred bytes.
 
-    >>> seeds = Seeds(5)
-    >>> seeds.of(["a", "b"]), seeds.of(["b"]) != {"seed": [5]}, Seeds(None).of(["a"])
-    ({'seed': [5, 5]}, True, {})
+    >>> from heedful.generation.options import resolve
+    >>> options = BlockOptions({"decoding": resolve({"do_sample": True, "seed": 5})})
+    >>> [options.of(block)["decoding"].seed for block in (["a", "b"], ["c"])], options.of(["b"])["decoding"].seed == [5]
+    ([[5, 5], [5]], False)
     """
 
-    def __init__(self, given: Any) -> None:
-        self.given, self.place = given, 0
-        self.met: dict[bytes, int] = {}
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+        self.seed: Any = options["decoding"].seed if "decoding" in options else None
+        self.number = 0  # of inputs so far
+        self.occurrences: dict[bytes, int] = {}
 
     def of(self, inputs: Sequence[Any]) -> dict[str, Any]:
-        """The option for the next inputs: a seed for each."""
-        first, self.place = self.place, self.place + len(inputs)
-        if self.given is None:
-            return {}
-        seeds = list(self.given[first : self.place] if self._listed() else [self.given] * len(inputs))
+        """Returns the options for the next inputs, with a seed for each."""
+        first, self.number = self.number, self.number + len(inputs)
+        if self.seed is None:
+            return dict(self.options)
+        seeds = list(self.seed[first : self.number] if self._is_list() else [self.seed] * len(inputs))
         if len(seeds) < len(inputs):
-            raise HeedfulError(f"seed has {len(self.given)} numbers, but there are more prompts; give one for each")
-        return {"seed": [drawn_again(seed, self._times(seed, one)) for seed, one in zip(seeds, inputs, strict=True)]}
+            raise HeedfulError(f"seed has {len(self.seed)} numbers, but there are more prompts; give one for each")
+        own = [drawn_again(seed, self._earlier(seed, item)) for seed, item in zip(seeds, inputs, strict=True)]
+        return {**self.options, "decoding": replace(self.options["decoding"], seed=own)}
 
     def end(self) -> None:
-        """There are no more inputs: a seed that is left over is an error."""
-        if self._listed() and len(self.given) > self.place:
+        """Raises ``HeedfulError`` for seeds that are left over when there are no more inputs."""
+        if self._is_list() and len(self.seed) > self.number:
             raise HeedfulError(
-                f"seed has {len(self.given)} numbers, but there are {self.place} prompts; give one for each"
+                f"seed has {len(self.seed)} numbers, but there are {self.number} prompts; give one for each"
             )
 
-    def _listed(self) -> bool:
-        return isinstance(self.given, list | tuple)
+    def _is_list(self) -> bool:
+        return isinstance(self.seed, list | tuple)
 
-    def _times(self, seed: Any, one: Any) -> int:
-        """Number of earlier occurrences of the input under this seed."""
-        key = blake2b(repr((seed, one)).encode(), digest_size=8).digest()
-        self.met[key] = self.met.get(key, -1) + 1
-        return self.met[key]
+    def _earlier(self, seed: Any, item: Any) -> int:
+        """Counts the earlier occurrences of the input under this seed."""
+        key = blake2b(repr((seed, item)).encode(), digest_size=8).digest()
+        self.occurrences[key] = self.occurrences.get(key, -1) + 1
+        return self.occurrences[key]
+
+
+class BlockWarnings(logging.Filter):
+    """Merges the warnings of a task that is called block by block into those of a single call.
+
+    While entered, an ``InputWarning`` or ``InputError`` names its input by ``name(position)``, and the counts of
+    ``CountWarning`` are added up for ``end`` to log. After ``MAX_WARNINGS`` warnings the rest are counted.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown, self.hidden = 0, 0
+        self.counts: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns True for a record that is shown now."""
+        if threading.get_ident() != self.thread:
+            return True
+        if isinstance(record.msg, CountWarning):
+            self.counts[record.msg.text] += record.msg.count
+            return False
+        if isinstance(record.msg, InputWarning):
+            record.msg = f"{self.input_name(record.msg.position)} {record.msg.text}"
+        self.shown += 1
+        self.hidden += self.shown > MAX_WARNINGS
+        return self.shown <= MAX_WARNINGS
+
+    @contextmanager
+    def naming(self, name: Callable[[int], str]) -> Iterator[None]:
+        """Names the inputs of one block by ``name(position)`` in warnings and errors."""
+        self.input_name, self.thread = name, threading.get_ident()
+        log.addFilter(self)
+        try:
+            yield
+        except InputError as error:
+            raise error.named(name(error.position)) from error
+        finally:
+            log.removeFilter(self)
+
+    def end(self, number: int) -> None:
+        """Logs the counts of all ``number`` inputs."""
+        for text, count in self.counts.items():
+            log.warning(f"{count:,} of {many(number, 'input')} {text}")
+        if self.hidden:
+            log.warning(f"{many(self.hidden, 'more warning')} like these")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,9 +26,8 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.errors import HeedfulError, nearest
-from heedful.generation.options import NAMES, resolve
-from heedful.inference.input_blocks import BLOCK, FIRST, Seeds, blocks
-from heedful.inference.warnings import Told
+from heedful.generation.options import NAMES, check_option
+from heedful.inference.input_blocks import BLOCK, FIRST, BlockOptions, BlockWarnings, blocks
 from heedful.kernels.optimize import optimize, stored_as
 from heedful.models import Model
 from heedful.models.base import device_of
@@ -36,12 +36,12 @@ from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.pretrained.pooling import pooled_head
 from heedful.tasks.published import summarizes
-from heedful.tasks.task import Answer, Streams, Task
+from heedful.tasks.task import Answer, Decodes, Streams, Task
 from heedful.text.chat_template import is_conversation
 
 log = logging.getLogger("heedful")
 
-# a model of this family with this head: this task
+# family and head of a published model, and the task that they are for
 HEADS: tuple[tuple[type[Config], type[Config], str], ...] = (
     (DecoderConfig, LanguageHead, "text-generation"),
     (EncoderDecoderConfig, LanguageHead, "translation"),
@@ -58,103 +58,127 @@ HEADS: tuple[tuple[type[Config], type[Config], str], ...] = (
 
 
 class Pipeline:
-    """A model and its task, called with one input or a list of them; ``card`` is the folder's ``heedful.json``."""
+    """A model with its task, called with one input or several.
+
+    A call resolves its options once (``resolve``) and then calls the task's ``answer``, block by block where the inputs
+    are many.
+
+    Args:
+        task: encodes the inputs and decodes the outputs.
+        model: optimised for inference.
+        card: the folder's ``heedful.json``.
+    """
 
     def __init__(self, task: Task, model: Model, card: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.task, self.model, self.card = task, model, card
-        self._warned = False
+        self._seed_reported = False
 
-    def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options; one that the task does not take is an error. A seed is left out where nothing is drawn, which
-        the first call says in a warning.
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        """Returns ``{"input", "output", "score"}`` for one input, and a list of them for a list.
+
+        Any other iterable that is no input itself (a generator, a data set) gives an iterator over them, which reads
+        inputs as it goes and never holds more than a block. A list of messages, each with its ``"role"``, is one input.
+        """
+        if isinstance(inputs, list) and not is_conversation(inputs):
+            return [answer.as_dict() for answer in self.answers(inputs, **options)]
+        if _is_stream(inputs):
+            return (answer.as_dict() for answer in self.iter_answers(inputs, **options))
+        return self.answers([inputs], **options)[0].as_dict()
+
+    def answers(self, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+        """Returns the task's answer to each input, in order; the options are the task's.
+
+        More than ``heedful.inference.input_blocks.BLOCK`` inputs are worked on in blocks, which bounds the memory.
+        """
+        if len(inputs) > BLOCK:
+            return list(self.iter_answers(inputs, first=BLOCK, **options))
+        return self.answer_block(inputs, self.resolve(options))
+
+    def iter_answers(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Answer]:
+        """Yields the answers in order, to inputs that may never end.
+
+        Inputs are read in blocks, of at most ``first`` and then larger ones, each when its first answer is due. Options
+        are checked at once.
+        """
+        resolved = self.resolve(options)
+        self.answer_block([], resolved)  # raises for options that the task refuses
+        return self._iterate(inputs, first, resolved)
+
+    def _iterate(self, inputs: Iterable[Any], first: int, resolved: Mapping[str, Any]) -> Iterator[Answer]:
+        block_options, warnings, number = BlockOptions(resolved), BlockWarnings(), 0
+        try:
+            for block in blocks(inputs, first):
+                with warnings.naming(lambda position: f"input {number + position}"):  # noqa: B023 (called in this turn alone)
+                    answers = self.answer_block(block, block_options.of(block))
+                number += len(block)
+                yield from answers
+            block_options.end()
+        finally:
+            warnings.end(number)
+
+    def answer_block(self, inputs: Sequence[Any], resolved: Mapping[str, Any]) -> list[Answer]:
+        """Returns the task's answers, computed together. Raises ``HeedfulError`` for a score or vector with NaN or
+        infinity.
+        """
+        answers = self.task.answer(self.model, inputs, **resolved)
+        for number, answer in enumerate(answers, 1):
+            vector = answer.output if isinstance(answer.output, list) else []
+            values = [value for value in (answer.score, *vector) if isinstance(value, float)]
+            if any(math.isnan(value) or value == math.inf for value in values):  # −∞: fewer beams exist than requested
+                raise HeedfulError(
+                    f"the answer to input {number} is not a number (NaN or infinite): the model's numbers overflow; "
+                    "load it with dtype float32, or use other weights"
+                )
+        return answers
+
+    def stream(self, text: Any, **options: Any) -> Iterator[str]:
+        """Yields the answer to one text, or to one list of messages, in pieces as they are generated.
+
+        Raises ``HeedfulError`` for a task that gives its answers whole.
+        """
+        if not isinstance(self.task, Streams):
+            raise HeedfulError(f"{self.task.name} answers as a whole; call the pipeline instead of stream")
+        return self.task.stream(self.model, text, **self.resolve(options))
+
+    def resolve(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the options of the task's ``answer``; those of decoding become one ``Options``, under ``decoding``.
+
+        An option that the task does not have raises ``HeedfulError``. A seed is dropped if nothing is sampled, with a
+        warning in the first call.
         """
         for name in options:
             if name not in self.task.options:
                 known = self.task.options
                 hint = nearest(name, known) if known else "leave it out"
                 raise HeedfulError(f"the option {name} has no effect for {self.task.name}; {hint}")
-        if options.get("seed") is None or self._draws(options):
+        if not isinstance(self.task, Decodes):
             return dict(options)
-        if not self._warned:
-            self._warned = True
-            log.warning("seed has no effect: this model does not sample; --do-sample (do_sample=True) makes it draw")
-        return {name: value for name, value in options.items() if name != "seed"}
+        seed = options.get("seed")
+        check_option("seed", seed)
+        call = {name: value for name, value in options.items() if name in NAMES and name != "seed"}
+        decoding = self.task.decoding_options(self.model, call)
+        if seed is not None and decoding.method == "sampling":
+            decoding = replace(decoding, seed=seed, given=decoding.given | {"seed"})
+        elif seed is not None and not self._seed_reported:
+            self._seed_reported = True
+            log.warning("seed has no effect: this model does not sample; --do-sample (do_sample=True) makes it sample")
+        return {**{name: value for name, value in options.items() if name not in NAMES}, "decoding": decoding}
 
-    def _draws(self, options: Mapping[str, Any]) -> bool:
-        """True if these options sample tokens."""
-        resolve({"do_sample": True, "seed": options["seed"]})  # which raises where it is no seed
-        others = {name: value for name, value in options.items() if name in NAMES and name != "seed"}
-        return resolve(others, self.model.generation).method == "sampling"
-
-    def answers(self, inputs: Sequence[Any], **options: Any) -> list[Answer]:
-        """The answer to each input, in order; the options are the task's. Of many inputs no more are worked on at a
-        time than ``heedful.inference.input_blocks.BLOCK``, so that memory is needed for the answers alone.
-        """
-        if len(inputs) > BLOCK:
-            return list(self.each(inputs, first=BLOCK, **options))
-        return self.asked(inputs, self.checked(options))
-
-    def asked(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Answer]:
-        """The task's answers, at once; one whose score or vector holds NaN or infinity is an error."""
-        answers = self.task.answer(self.model, inputs, **options)
-        for number, answer in enumerate(answers, 1):
-            output = answer.output if isinstance(answer.output, list) else []
-            numbers = [one for one in (answer.score, *output) if isinstance(one, float)]
-            if any(math.isnan(one) or one == math.inf for one in numbers):  # −∞: fewer exist than were asked for
-                raise HeedfulError(
-                    f"the answer to input {number} is not a number (NaN or infinite): the model's numbers overflow; "
-                    "open it with dtype float32, or take other weights"
-                )
-        return answers
-
-    def each(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Answer]:
-        """The answers one by one, in order, to inputs that may be without end: they are taken in blocks, of ``first``
-        at most and then larger ones, each when its first answer is asked for. Options are checked at once.
-        """
-        options = self.checked(options)
-        self.task.answer(self.model, [], **options)  # which raises where options are wrong
-        return self._each(inputs, first, options)
-
-    def _each(self, inputs: Iterable[Any], first: int, options: dict[str, Any]) -> Iterator[Answer]:
-        seeds, told, asked = Seeds(options.pop("seed", None)), Told(), 0
-        try:
-            for block in blocks(inputs, first):
-                with told.naming(lambda place: f"input {asked + place}"):  # noqa: B023 (called in this turn alone)
-                    answers = self.asked(block, options | seeds.of(block))
-                asked += len(block)
-                yield from answers
-            seeds.end()
-        finally:
-            told.end(asked)
-
-    def stream(self, text: Any, **options: Any) -> Iterator[str]:
-        """The answer to one text, or to one list of messages, in pieces as they are made; an error where the task makes
-        its answers whole.
-        """
-        if not isinstance(self.task, Streams):
-            raise HeedfulError(f"{self.task.name} answers as a whole; call the pipeline instead of stream")
-        return self.task.stream(self.model, text, **self.checked(options))
-
-    def __call__(self, inputs: Any, **options: Any) -> Any:
-        """``{"input", "output", "score"}`` for one input; a list of them for a list; for any other iterable that is no
-        input itself (a generator, a data set) an iterator over them, which takes inputs as it goes and never holds
-        more than a block. A list of messages, each with its ``"role"``, is one input.
-        """
-        if isinstance(inputs, list) and not is_conversation(inputs):
-            return [answer.as_dict() for answer in self.answers(inputs, **options)]
-        if _several(inputs):
-            return (answer.as_dict() for answer in self.each(inputs, **options))
-        return self.answers([inputs], **options)[0].as_dict()
+    def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the options as they are, but without a seed that has no effect; raises as ``resolve`` does."""
+        decoding = self.resolve(options).get("decoding")
+        unused = {"seed"} if decoding is not None and "seed" not in decoding.given else set()
+        return {name: value for name, value in options.items() if name not in unused}
 
 
-def _several(inputs: Any) -> bool:
-    """True for an iterable over inputs: no text, pair, mapping, array, image or messages."""
-    one = str | bytes | bytearray | memoryview | tuple | list | Mapping
-    return isinstance(inputs, Iterable) and not isinstance(inputs, one) and not hasattr(inputs, "__array__")
+def _is_stream(inputs: Any) -> bool:
+    """Returns True for an iterable over inputs: no text, pair, mapping, array, image or messages."""
+    single = str | bytes | bytearray | memoryview | tuple | list | Mapping
+    return isinstance(inputs, Iterable) and not isinstance(inputs, single) and not hasattr(inputs, "__array__")
 
 
 def task_of(folder: Path) -> str:
-    """The task that a published model's head is for; raises ``HeedfulError`` where there is none."""
+    """Returns the task that a published model's head is for; raises ``HeedfulError`` where there is none."""
     config = config_of(folder)
     for family, head, name in HEADS:
         if isinstance(config, family) and isinstance(config.head, head):
@@ -163,23 +187,23 @@ def task_of(folder: Path) -> str:
         return "feature-extraction"
     remedy = "an encoder learns to classify: heedful train text-classification --from MODEL"
     if isinstance(config, EncoderDecoderConfig | DecoderConfig):
-        remedy = "take the model with its language-model head"
+        remedy = "load the model with its language-model head"
     raise HeedfulError(
-        f"{folder} names no task, and none here answers with a model of kind {config.kind!r} whose head is of kind "
+        f"{folder} names no task, and no task uses a model of kind {config.kind!r} whose head is of kind "
         f"{config.head.kind!r}; {remedy}"
     )
 
 
 def pipeline(task: str | None, model: str | Path, device: str | None = None, dtype: Any = None) -> Pipeline:
-    """The model in a folder, optimised for inference: see ``heedful.optimize``.
+    """Loads the model in a folder with its task, and optimises it for inference (``heedful.optimize``).
 
     Args:
-        task: what to do with it; None is what the folder was trained for, or, where it does not say, what its model's
-            head is for. Another one than the folder's is an error.
+        task: its name; None is the task that the folder was trained for or, where it names none, the task of the
+            model's head. Another task than the folder's is an error.
         model: a model folder, or a Hub id.
-        device: "cpu", "cuda", ...; None: the best there is.
+        device: "cpu", "cuda", ...; None is the best available.
         dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.optimize``) or a torch.dtype;
-            None: as stored.
+            None is the stored type.
 
     >>> import heedful
     >>> translate = heedful.pipeline("translation", "runs/en-fr")  # doctest: +SKIP
@@ -191,14 +215,14 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     """
     if task is not None:
         tasks.check(task)
-    model = find(model)
-    card = read_card(model)
-    own = card.get("task")
-    if task is not None and own is not None and task != own:
-        raise HeedfulError(f"{model} was trained for {own}, not for {task}; use a model of that task")
-    kind = tasks.get(task or own or task_of(model), config_of(model).kind).for_folder(model)
-    place = device_of(device)
-    loaded = load(model, head=kind.head, device=place, dtype=stored_as(dtype, place))
-    made = kind.load(model)
-    made.check(loaded)
-    return Pipeline(made, optimize(loaded, dtype), card)
+    folder = find(model)
+    card = read_card(folder)
+    trained_for = card.get("task")
+    if task is not None and trained_for is not None and task != trained_for:
+        raise HeedfulError(f"{folder} was trained for {trained_for}, not for {task}; use a model of that task")
+    task_class = tasks.get(task or trained_for or task_of(folder), config_of(folder).kind).for_folder(folder)
+    best_device = device_of(device)
+    loaded = load(folder, head=task_class.head, device=best_device, dtype=stored_as(dtype, best_device))
+    loaded_task = task_class.load(folder)
+    loaded_task.check(loaded)
+    return Pipeline(loaded_task, optimize(loaded, dtype), card)

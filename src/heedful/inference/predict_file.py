@@ -1,4 +1,4 @@
-"""Predicts for all inputs of a file and writes the predictions, block by block; a stopped call can be resumed."""
+"""Predicts for all inputs of a file and writes the predictions, block by block; a stopped call can be continued."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,23 +16,20 @@ from typing import Any
 from heedful import __version__
 from heedful.data.prediction_inputs import Given, described, inputs
 from heedful.data.text_files import STDIN
-from heedful.errors import HeedfulError, many
-from heedful.generation.options import NAMES, part, resolve
-from heedful.inference.input_blocks import FIRST, Seeds, blocks, size_of
-from heedful.inference.output_formats import form_of, outlined
-from heedful.inference.partial_file import Unfinished
+from heedful.errors import HeedfulError, InputError, many
+from heedful.inference.input_blocks import FIRST, BlockOptions, BlockWarnings, blocks, size_of
+from heedful.inference.output_file import PartialFile, is_json, one_line
 from heedful.inference.pipeline import Pipeline, pipeline
-from heedful.inference.warnings import Told
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
 from heedful.tasks.run_data import columns_of, prefix_of
 from heedful.tasks.task import Answer
 from heedful.util.progress import Progress
-from heedful.util.ranks import joined, own_device
+from heedful.util.ranks import Ranks, joined, own_device
 from heedful.util.sharding import among
 from heedful.util.values import to_json
 
-SAYS = (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja")  # the files of a folder that make its answers
+MODEL_FILES = (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja")  # files that change a model's predictions
 log = logging.getLogger("heedful")
 
 
@@ -50,205 +48,236 @@ def predict(
     quiet: bool = False,
     show: Callable[[str], object] = print,
 ) -> dict[str, Any]:
-    """Answer every input of the file ``source`` with the model in the folder ``model``.
+    """Predicts for every input of the file ``source`` with the model in the folder ``model``.
 
-    The inputs are read as they are answered: no more than some thousand are held. First they are all looked through,
-    so that a broken line is found before the work begins. The answers come in the order of the inputs, an empty one to
-    an empty line.
+    The file is read twice: first to find a broken line before the work begins, then block by block, so that no more
+    than some thousand inputs are in memory. Predictions come in the order of the inputs, an empty one for an empty
+    line.
 
-    ``out`` is written as ``OUT.part``, a block at a time, and gets its name at the end. A call that was stopped,
-    however, is gone on with by the same call, and what it writes is, byte for byte, what one call would have written;
-    where model, options or inputs are not the same any more it is an error. Where a model draws and no seed is given,
-    one is drawn and kept for the calls that go on.
+    ``out`` is written as ``OUT.part``, a block at a time, and renamed at the end. The same call continues a stopped
+    one, and writes byte for byte what a single call would have written; a different model, options or inputs are an
+    error. If a model samples and no seed is given, a seed is drawn and stored for the calls that continue.
 
-    Processes that ``torchrun`` started share the batches out; the first alone writes and shows.
+    Ranks that ``torchrun`` started share the batches; rank 0 alone writes and shows.
 
     Args:
         model: a model folder, or a Hub id.
-        source: as ``heedful.data.prediction_inputs.inputs`` takes it; standard input (``-``) cannot be gone on with.
-        out: ``.jsonl``: an object a line, ``{"id", "input", "output", "score"}``, the id where the input has one.
-            ``.txt``: the output alone, a line each; line ends inside it become ``\\n`` and ``\\r``. None: nothing is
-            written, each answer is shown.
-        task: what to do; None: what the model was trained for.
-        columns: what the file calls the columns of an input.
+        source: as ``heedful.data.prediction_inputs.inputs`` takes it; standard input (``-``) cannot be continued.
+        out: ``.jsonl``: an object a line, ``{"id", "input", "output", "score"}``, the id if the input has one.
+            ``.txt``: the output alone, a line each; line ends inside it become ``\\n`` and ``\\r``. None: every
+            prediction is shown.
+        task: its name; None is the task that the model was trained for.
+        columns: the file's names of an input's columns.
         options: of the task's ``answer``.
         device: where to compute.
         dtype: of the weights, as ``heedful.pipeline`` takes it.
-        as_json: show answers as JSON.
-        overwrite: begin anew, whatever is there.
+        as_json: show predictions as JSON.
+        overwrite: start anew, whatever exists.
         quiet: show no progress.
-        show: takes each answer as a line, without ``out``.
+        show: takes each prediction as a line, without ``out``.
 
     Returns:
-        ``{"task", "model", "in", "out", "inputs", "before", "seconds"}``: how many inputs there are, and how many of
-        them an earlier call had answered.
+        ``{"task", "model", "in", "out", "inputs", "before", "seconds"}``: the number of inputs, and how many of them an
+        earlier call had predicted.
     """
-    with joined() as ranks, among(ranks):
+    with joined() as ranks, among(ranks), ExitStack() as stack:
         if ranks.size > 1 and source == STDIN:
             raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
         if not ranks.first:
-            quiet, show = True, _unseen
+            quiet, show = True, _discard
         began = time.monotonic()
-        as_json = form_of(out, as_json)
+        as_json = is_json(out, as_json)
         pipe = pipeline(task, model, device=own_device(device), dtype=dtype)
-        chosen = pipe.checked(options or {})
-        if chosen.get("logprobs") and not as_json:
-            raise HeedfulError("logprobs are only told in JSON; give --json, or write a .jsonl file")
-        pipe.task.answer(pipe.model, [], **chosen)  # which raises where options are wrong
+        resolved = pipe.resolve(options or {})
+        if resolved.get("logprobs") and not as_json:
+            raise HeedfulError("logprobs are part of JSON alone; give --json, or write a .jsonl file")
+        pipe.answer_block([], resolved)  # raises for options that the task refuses
         read = partial(inputs, source, pipe.task.input_columns, columns, **_remembered(pipe.card))
-        noted = None if quiet else log.warning
-        total, digest = (None, secrets.token_hex()) if source == STDIN else _survey(read(say=noted))
-        with ExitStack() as stack:
-            file: Unfinished | None = None
-
-            def begun() -> tuple[int, Any]:
-                """Number of predictions that exist, and the seed; rank 0 opens the file."""
-                nonlocal file
-                seed = _seed(pipe, chosen)
-                if out is None:
-                    return 0, seed
-                facts = {
-                    "model": fingerprint(model),
-                    "options": to_json([__version__, pipe.task.name, as_json, device, dtype, sorted(chosen.items())]),
-                    "input": digest,
-                }
-                file = stack.enter_context(Unfinished(out, facts, {"seed": seed}, overwrite=overwrite))
-                if total is not None and file.done > total:
-                    raise HeedfulError(f"{out}.part has more lines than there are inputs; --overwrite starts anew")
-                return file.done, file.kept["seed"]
-
-            done, seed = ranks.led(begun)
-            progress = stack.enter_context(Progress(total, done, quiet=quiet or file is None))
-            if done:
-                progress.note(f"going on after {many(done, 'answer')}")
-            if seed is not None:
-                chosen["seed"] = seed
-            place = done
-            try:
-                for pairs in _answered(pipe, read(), chosen, done):
-                    lines = [line_of(given, answer, as_json) for given, answer in pairs]
-                    if file is not None:
-                        file.add(lines)
-                    elif out is None:
-                        for line in lines:
-                            show(line)
-                    place += len(lines)
-                    progress.tick(place)
-            except KeyboardInterrupt:
+        total, digest = _survey(source, read, None if quiet else log.warning)
+        facts = {
+            "model": fingerprint(model),
+            "options": to_json(
+                [__version__, pipe.task.name, as_json, device, dtype, _effective(options or {}, resolved)]
+            ),
+            "input": digest,
+        }
+        file, done, resolved = _output(ranks, stack, out, facts, total, resolved, overwrite)
+        progress = stack.enter_context(Progress(total, done, quiet=quiet or file is None))
+        if done:
+            progress.note(f"continues after {many(done, 'prediction')}")
+        number = done
+        try:
+            for pairs in _predictions(pipe, read(), resolved, done):
+                lines = [line_of(given, answer, as_json) for given, answer in pairs]
                 if file is not None:
-                    progress.note(f"{many(place, 'answer')} kept in {file.part}; the same call goes on after them")
-                raise
+                    file.add(lines)
+                elif out is None:
+                    for line in lines:
+                        show(line)
+                number += len(lines)
+                progress.tick(number)
+        except KeyboardInterrupt:
             if file is not None:
-                file.finish()
-            seconds = round(time.monotonic() - began, 3)
-            progress.note(f"{many(place - done, 'input')} answered in {seconds:,.1f} s: {out}")
-    told = {"task": pipe.task.name, "model": str(model), "in": source, "out": out}
-    return {**told, "inputs": place, "before": done, "seconds": seconds}
+                progress.note(f"{many(number, 'prediction')} kept in {file.part}; the same call continues after them")
+            raise
+        if file is not None:
+            file.finish()
+        seconds = round(time.monotonic() - began, 3)
+        progress.note(f"{many(number - done, 'input')} predicted in {seconds:,.1f} s: {out}")
+    facts_of_call = {"task": pipe.task.name, "model": str(model), "in": source, "out": out}
+    return {**facts_of_call, "inputs": number, "before": done, "seconds": seconds}
 
 
 def _remembered(card: Mapping[str, Any]) -> dict[str, Any]:
-    """Reading settings of the training data that also apply to inputs."""
+    """Returns the reading settings of the training data that also apply to inputs."""
     return {"remembered": columns_of(card), "strip_prefix": prefix_of(card)}
 
 
-def _unseen(line: str) -> None:
+def _effective(options: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Returns the call's options that have an effect, sorted by name: all but a seed without sampling."""
+    used = "decoding" in resolved and "seed" in resolved["decoding"].given
+    return sorted((name, value) for name, value in options.items() if used or name != "seed")
+
+
+def _discard(line: str) -> None:
     """Discards a line on ranks above 0."""
 
 
+def _survey(
+    source: str, read: Callable[..., Iterator[Given]], say: Callable[[str], object] | None
+) -> tuple[int | None, str]:
+    """Counts the inputs and computes their digest; raises ``HeedfulError`` for a broken one. For standard input, which
+    is not read twice, the number is None and the digest random.
+    """
+    if source == STDIN:
+        return None, secrets.token_hex()
+    count, digest = 0, hashlib.blake2b(digest_size=16)
+    for given in read(say=say):
+        count += 1
+        digest.update(described(given).encode("utf-8", "surrogatepass") + b"\n")
+    if not count:
+        raise HeedfulError("there is no input in the file; give one with an input a line")
+    return count, digest.hexdigest()
+
+
+def _output(
+    ranks: Ranks,
+    stack: ExitStack,
+    out: str | None,
+    facts: Mapping[str, Any],
+    total: int | None,
+    resolved: Mapping[str, Any],
+    overwrite: bool,
+) -> tuple[PartialFile | None, int, dict[str, Any]]:
+    """Opens the output file on rank 0. Returns it, the number of predictions in it, and the options with the seed of
+    the call that began it.
+    """
+    file: PartialFile | None = None
+
+    def begin() -> tuple[int, Any]:
+        nonlocal file
+        seed = _seed(resolved)
+        if out is None:
+            return 0, seed
+        file = stack.enter_context(PartialFile(out, facts, {"seed": seed}, overwrite=overwrite))
+        if total is not None and file.done > total:
+            raise HeedfulError(f"{out}.part has more lines than there are inputs; --overwrite starts anew")
+        return file.done, file.values["seed"]
+
+    done, seed = ranks.led(begin)
+    decoding = {} if seed is None else {"decoding": replace(resolved["decoding"], seed=seed)}
+    return file, done, {**resolved, **decoding}
+
+
+def _seed(resolved: Mapping[str, Any]) -> Any:
+    """Returns the seed for sampling: the call's, the folder's, or else a random one; None if nothing is sampled."""
+    decoding = resolved.get("decoding")
+    if decoding is None or decoding.method != "sampling":
+        return None
+    return secrets.randbits(32) if decoding.seed is None else decoding.seed
+
+
+def fingerprint(model: str | Path) -> str:
+    """Returns a digest of the files that change a model's predictions: those of its folder, and for an adapter those of
+    its base.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    own = find(model)
+    for folder in dict.fromkeys((own, home(own))):
+        for path in sorted(folder.iterdir()):
+            if path.suffix in MODEL_FILES and path.is_file():
+                with path.open("rb") as file:
+                    digest.update(path.name.encode() + hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
+
+
 def line_of(given: Given, answer: Answer, as_json: bool) -> str:
-    """An answer as one line: an object, with the input's id where it has one, or the output alone.
+    """Returns a prediction on one line: an object, with the input's id if it has one, or the output alone.
 
     >>> line_of(Given("a", "x.txt:1"), Answer("a", "b\\nc", 0.5), False)
     'b\\\\nc'
     """
     if as_json:
         return to_json(({} if given.id is None else {"id": given.id}) | answer.as_dict())
-    return outlined(answer.output)
+    return one_line(answer.output)
 
 
-def fingerprint(model: str | Path) -> str:
-    """A digest of all that makes a model's answers: the files of its folder, and of its base where it is an adapter."""
-    whole = hashlib.blake2b(digest_size=16)
-    folder = find(model)
-    for place in dict.fromkeys((folder, home(folder))):
-        for path in sorted(place.iterdir()):
-            if path.suffix in SAYS and path.is_file():
-                with path.open("rb") as file:
-                    whole.update(path.name.encode() + hashlib.file_digest(file, "blake2b").digest())
-    return whole.hexdigest()
-
-
-def _survey(given: Iterator[Given]) -> tuple[int, str]:
-    """Counts the inputs and computes their digest; raises ``HeedfulError`` for a broken one."""
-    count, digest = 0, hashlib.blake2b(digest_size=16)
-    for one in given:
-        count += 1
-        digest.update(described(one).encode("utf-8", "surrogatepass") + b"\n")
-    if not count:
-        raise HeedfulError("there is no input in the file; give one with an input a line")
-    return count, digest.hexdigest()
-
-
-def _seed(pipe: Pipeline, options: Mapping[str, Any]) -> Any:
-    """The seed to draw with: the call's, the folder's, or, where neither has one, any; None where nothing is drawn."""
-    if "seed" not in pipe.task.options:
-        return None
-    plan = resolve({name: value for name, value in options.items() if name in NAMES}, pipe.model.generation)
-    if plan.method != "sampling":
-        return None
-    return secrets.randbits(32) if plan.seed is None else plan.seed
-
-
-def _answered(
-    pipe: Pipeline, given: Iterator[Given], options: dict[str, Any], done: int
+def _predictions(
+    pipe: Pipeline, inputs: Iterator[Given], resolved: Mapping[str, Any], done: int
 ) -> Iterator[list[tuple[Given, Answer]]]:
-    """The inputs after the first ``done`` with their answers, block for block. The block that holds the first of them
-    is answered whole, so that its batches, and with them the last bits of the scores, are those of one call.
+    """Yields the inputs after the first ``done`` with their predictions, a block at a time. The block with the first of
+    them is computed whole, so that its batches, and with them the last bits of the scores, are those of a single call.
     """
-    seeds, told, place = Seeds(options.pop("seed", None)), Told(), 0
+    options, warnings, number = BlockOptions(resolved), BlockWarnings(), 0
     try:
-        for block in blocks(given, FIRST, lambda one: size_of(one.input)):
-            own = options | seeds.of([one.input for one in block])
-            there = max(0, done - place)
-            place += len(block)
-            if there < len(block):
-                yield list(zip(block, _asked(pipe, block, own, told), strict=True))[there:]
-        seeds.end()
+        for block in blocks(inputs, FIRST, lambda given: size_of(given.input)):
+            own = options.of([given.input for given in block])
+            finished = max(0, done - number)
+            number += len(block)
+            if finished < len(block):
+                yield list(zip(block, _block(pipe, block, own, warnings), strict=True))[finished:]
+        options.end()
     finally:
-        told.end(place)
+        warnings.end(number)
 
 
-def _asked(pipe: Pipeline, block: Sequence[Given], options: Mapping[str, Any], told: Told) -> list[Answer]:
-    """The answer to each; an error names the file and line of the input that it is of."""
-    if "image" in pipe.task.input_columns.values():  # no image, no answer; what a blank text says is the task's matter
-        there = [one for one in block if not one.blank]
-        found = iter(_asked_for(pipe, there, options, told) if there else [])
-        return [Answer("", [] if "top_k" in options else "", None) if one.blank else next(found) for one in block]
-    return _asked_for(pipe, block, options, told)
+def _block(
+    pipe: Pipeline, block: Sequence[Given], resolved: Mapping[str, Any], warnings: BlockWarnings
+) -> list[Answer]:
+    """Returns the predictions for a block. A blank input of images gets an empty one; a blank text is the task's."""
+    if "image" not in pipe.task.input_columns.values():
+        return _named(pipe, block, resolved, warnings)
+    images = [given for given in block if not given.blank]
+    answers = iter(_named(pipe, images, resolved, warnings) if images else [])
+    return [Answer("", [] if "top_k" in resolved else "", None) if given.blank else next(answers) for given in block]
 
 
-def _asked_for(pipe: Pipeline, block: Sequence[Given], options: Mapping[str, Any], told: Told) -> list[Answer]:
+def _named(
+    pipe: Pipeline, block: Sequence[Given], resolved: Mapping[str, Any], warnings: BlockWarnings
+) -> list[Answer]:
+    """Returns the predictions; an error names the file and line of its input."""
     try:
-        with told.naming(lambda place: block[place].where):
-            return pipe.asked([one.input for one in block], options)
+        with warnings.naming(lambda position: block[position].where):
+            return pipe.answer_block([given.input for given in block], resolved)
     except HeedfulError as error:
-        if str(error) != str(error.__cause__):  # it says which
+        if isinstance(error.__cause__, InputError):  # named already
             raise
         with _silent():
-            place = _blamed(pipe, block, options)
-        at = block[place].where
-        raise HeedfulError(str(error) if at in str(error) else f"{error}, in {at}") from None
+            where = block[_first_failing(pipe, block, resolved)].where
+        raise HeedfulError(str(error) if where in str(error) else f"{error}, in {where}") from None
 
 
-def _blamed(pipe: Pipeline, block: Sequence[Given], options: Mapping[str, Any]) -> int:
-    """The place of the first input that is not answered: the halves that have it are asked again."""
+def _first_failing(pipe: Pipeline, block: Sequence[Given], resolved: Mapping[str, Any]) -> int:
+    """Finds the position of the first input that raises, by halving the block."""
     first, last = 0, len(block)
     while last - first > 1:
         middle = (first + last) // 2
-        asked = range(first, middle)
+        rows = range(first, middle)
+        options = dict(resolved)
+        if "decoding" in options:
+            options["decoding"] = options["decoding"].for_rows(rows, len(block))
         try:
-            own = part(options, asked, len(block))
-            pipe.asked([block[place].input for place in asked], own)
+            pipe.answer_block([block[row].input for row in rows], options)
             first = middle
         except HeedfulError:
             last = middle
@@ -257,13 +286,13 @@ def _blamed(pipe: Pipeline, block: Sequence[Given], options: Mapping[str, Any]) 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the warnings that have been given before."""
-    log.addFilter(_nothing)
+    """Suppresses warnings, which have been shown before."""
+    log.addFilter(_reject)
     try:
         yield
     finally:
-        log.removeFilter(_nothing)
+        log.removeFilter(_reject)
 
 
-def _nothing(record: logging.LogRecord) -> bool:
+def _reject(record: logging.LogRecord) -> bool:
     return False

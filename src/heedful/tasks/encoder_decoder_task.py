@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
 from heedful.errors import HeedfulError
-from heedful.generation.options import NAMES
+from heedful.generation.options import NAMES, Options, resolve
 from heedful.metrics.example_scores import Figures, Sums
 from heedful.models import EncoderDecoder, Model
 from heedful.pretrained.configuration import home
@@ -114,6 +114,10 @@ class EncoderDecoderTask(Task):
         for side, tokenizer, embedding in sides:
             check_vocabulary(tokenizer, embedding, f"{side} tokenizer")
         start_of(config)
+
+    def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
+        """Returns a call's decoding options, resolved over those of the model's folder."""
+        return resolve(options, model.generation)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 

@@ -341,7 +341,7 @@ class FillMask(Task):
         check_texts(self.name, inputs)
         asked = [i for i, text in enumerate(inputs) if text.strip()]
         for i in asked:
-            check_masked(inputs[i], self.mask_name, f"input {i}" if len(inputs) > 1 else "the input")
+            check_masked(inputs[i], self.mask_name, i, len(inputs))
         answers = [Answer(text, [] if top_k else "", None) for text in inputs]
         read = blanks(self.tokenizer, [inputs[i] for i in asked], self.longest)
         guesses: list[list[Guess]] = [[] for _ in read]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.generation.decode import Generated
+from heedful.generation.options import Options
 from heedful.pretrained.configuration import config_of, home
 from heedful.settings import ModelSettings
 from heedful.text import Tokenizer
@@ -141,27 +142,26 @@ def said_of(found: Generated, firsts: Sequence[int]) -> list[list[float] | None]
     return [row[first:last] for row, first, last in rows]
 
 
-def seeded(options: Mapping[str, Any], prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The options with a seed for each of the ``prompts`` (their ids), where they have a seed that fits them at all.
+def seeded(decoding: Options, prompts: Sequence[Sequence[int]]) -> Options:
+    """Returns the options with a seed for each of the ``prompts`` (their ids), if they have a seed that fits them.
 
     A prompt that comes again under the same seed gets one of its own, made of the seed and its turn: it draws anew
     whether or not it falls into the batch of the first.
 
-    >>> made = seeded({"seed": 5}, [[1, 2], [3], [1, 2]])["seed"]
-    >>> made[:2], made[2] != 5
+    >>> seeds = seeded(Options(do_sample=True, seed=5), [[1, 2], [3], [1, 2]]).seed
+    >>> seeds[:2], seeds[2] != 5
     ([5, 5], True)
     """
-    given = options.get("seed")
-    seeds = [given] * len(prompts) if isinstance(given, int) else given
+    seeds = [decoding.seed] * len(prompts) if isinstance(decoding.seed, int) else decoding.seed
     if seeds is None or len(seeds) != len(prompts):
-        return dict(options)
+        return decoding
     met: Counter[tuple[int, ...]] = Counter()
     own = []
     for prompt, seed in zip(prompts, seeds, strict=True):
         key = (seed, *prompt)
         own.append(drawn_again(seed, met[key]))
         met[key] += 1
-    return {**options, "seed": own}
+    return replace(decoding, seed=own)
 
 
 def drawn_again(seed: int, times: int) -> int:

@@ -17,7 +17,7 @@ from heedful.data import Row, Rows
 from heedful.data.batching import ordered
 from heedful.errors import HeedfulError, many
 from heedful.generation import decode
-from heedful.generation.options import part, resolve
+from heedful.generation.options import Options
 from heedful.generation.stopping import cut
 from heedful.models import Model
 from heedful.pretrained.folder import find
@@ -201,6 +201,7 @@ class SequenceToSequence(EncoderDecoderTask):
         model: Model,
         inputs: Sequence[str],
         *,
+        decoding: Options | None = None,
         batch_tokens: int | None = None,
         prefix: str | None = None,
         logprobs: bool = False,
@@ -212,31 +213,30 @@ class SequenceToSequence(EncoderDecoderTask):
         to so many, and a warning says so. ``prefix`` stands before each in place of the folder's own. With
         ``stop_strings`` an answer ends right after the first of them, which is shown. With ``logprobs`` each answer has
         log p of its tokens, as the model itself says it (``heedful.generation.decode.Generated``), those included that
-        are not shown: the end token, and what follows a stop string in its last token.
+        are not shown: the end token, and what follows a stop string in its last token. ``decoding`` stands for the
+        decoding options, where the caller has resolved them (``decoding_options``).
         """
         check_texts(self.name, inputs)
-        strings = resolve(options, model.generation).stop_strings
+        decoding = decoding or self.decoding_options(model, options)
         answers = [Answer(text, "", None, [] if logprobs else None) for text in inputs]
         asked = [index for index, text in enumerate(inputs) if text.strip()]
         if not asked:
             return answers
         before = self.prefix if prefix is None else prefix
         sources = self._read([before + inputs[index] for index in asked], asked, max(batch_tokens or 0, EVALUATED))
-        own = seeded(part(options, asked, len(inputs)), sources)
+        own = seeded(decoding.for_rows(asked, len(inputs)), sources)
 
         def decoded(batch: np.ndarray) -> list[tuple[str, float, list[float] | None]]:
             ids, real = masked([sources[i] for i in batch], self.pad)
-            made = part(own, batch, len(asked))
-            found = decode(
-                model, ids, real, defaults=model.generation, tokenizer=self.target, logprobs=logprobs, **made
-            )
+            resolved = own.for_rows(batch, len(asked))
+            found = decode(model, ids, real, decoding=resolved, tokenizer=self.target, logprobs=logprobs)
             texts, said = self.target.decode(found.ids.tolist()), said_of(found, [1] * len(batch))
             return list(zip(texts, found.scores.tolist(), said, strict=True))
 
         batches = ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128)
         for batch, told in sharding.each(batches, decoded):
             for i, (text, score, log_p) in zip(batch, told, strict=True):
-                answers[asked[i]] = Answer(inputs[asked[i]], cut(text, strings), score, log_p)
+                answers[asked[i]] = Answer(inputs[asked[i]], cut(text, own.stop_strings), score, log_p)
         return answers
 
     def _read(self, texts: Sequence[str], places: Sequence[int], held: int) -> list[list[int]]:

@@ -22,9 +22,9 @@ from heedful.data.batching import ordered
 from heedful.data.masking import LENGTH, SHARE, Corruption
 from heedful.data.split import Same, content
 from heedful.data.token_stream import StreamWindow
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, InputError
 from heedful.generation import decode
-from heedful.generation.options import part
+from heedful.generation.options import Options
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.language_model import span_metrics
 from heedful.models import Model
@@ -281,6 +281,7 @@ class SpanCorruption(EncoderDecoderTask):
         model: Model,
         inputs: Sequence[Any],
         *,
+        decoding: Options | None = None,
         batch_tokens: int | None = None,
         logprobs: bool = False,
         **options: Any,
@@ -295,16 +296,17 @@ class SpanCorruption(EncoderDecoderTask):
         check_texts(self.name, inputs)
         answers = [Answer(text, "", None, [] if logprobs else None, []) for text in inputs]
         asked = [i for i, text in enumerate(inputs) if text.strip()]
-        where = [f"input {i}" if len(inputs) > 1 else "the input" for i in asked]
-        holes = [check_holes(inputs[i], place) for i, place in zip(asked, where, strict=True)]
-        sources = self._read([inputs[i] for i in asked], where, max(batch_tokens or 0, EVALUATED)) if asked else []
-        own = seeded(part(options, asked, len(inputs)), sources)
-        bounded = any({**model.generation, **options}.get(name) for name in ("max_new_tokens", "max_length"))
+        decoding = decoding or self.decoding_options(model, options)
+        holes = [check_holes(inputs[i], i, len(inputs)) for i in asked]
+        sources = self._read(inputs, asked, max(batch_tokens or 0, EVALUATED)) if asked else []
+        own = seeded(decoding.for_rows(asked, len(inputs)), sources)
+        bounded = bool(decoding.max_new_tokens or decoding.max_length)
 
-        def decoded(limit: Mapping[str, int], chosen: Sequence[int]) -> list[tuple[list[int], float, Any]]:
+        def decoded(limit: Mapping[str, Any], chosen: Sequence[int]) -> list[tuple[list[int], float, Any]]:
             ids, real = masked([sources[i] for i in chosen], self.pad)
-            drawn = {**part(own, chosen, len(asked)), **limit}
-            found = decode(model, ids, real, defaults=model.generation, logprobs=logprobs, **drawn)
+            found = decode(
+                model, ids, real, decoding=replace(own.for_rows(chosen, len(asked)), **limit), logprobs=logprobs
+            )
             said = said_of(found, [1] * len(chosen))
             return list(zip(found.ids.tolist(), found.scores.tolist(), said, strict=True))
 
@@ -313,7 +315,7 @@ class SpanCorruption(EncoderDecoderTask):
             if number >= (most := len(self.sentinels)):
                 raise HeedfulError(f"{number} holes in a text, but the tokenizer has {most - 1} for it; ask with fewer")
             alike = [i for i, count in enumerate(holes) if count == number]
-            limit = {} if bounded else {"max_new_tokens": A_HOLE * number + 2}
+            limit: dict[str, Any] = {} if bounded else {"max_new_tokens": A_HOLE * number + 2}
             batches = ordered([len(sources[i]) for i in alike], batch_tokens or EVALUATED, max_rows=128)
             chosen = [[alike[i] for i in batch] for batch in batches]
             for together, told in sharding.each(chosen, partial(decoded, limit)):
@@ -333,19 +335,23 @@ class SpanCorruption(EncoderDecoderTask):
             )
         return answers
 
-    def _read(self, texts: Sequence[str], where: Sequence[str], held: int) -> list[list[int]]:
-        """The ids of texts, of a longer one than the model takes, or than are ``held``, those around its holes."""
+    def _read(self, inputs: Sequence[str], positions: Sequence[int], held: int) -> list[list[int]]:
+        """Returns the ids of the inputs at ``positions``; of one longer than the model takes, or than ``held``, those
+        around its holes.
+        """
         room = min(held, self.longest or held) - len(self.before) - len(self.after)
-        sources, cut = self.source.encode(texts), 0
+        sources, cut = self.source.encode([inputs[i] for i in positions]), 0
         for i, ids in enumerate(sources):
             if len(ids) <= room:
                 continue
             places = [place for place, token in enumerate(ids) if token in self.sentinels]
             spare = room - (places[-1] - places[0] + 1)
             if spare < 0:
-                raise HeedfulError(
-                    f"the holes of {where[i]} are {places[-1] - places[0] + 1:,} tokens apart, and the model reads "
-                    f"{room:,}: ask with fewer of them at a time"
+                raise InputError(
+                    positions[i],
+                    f"has holes {places[-1] - places[0] + 1:,} tokens apart, but the model reads {room:,}; fill fewer "
+                    "at a time",
+                    len(inputs),
                 )
             first = min(max(0, places[0] - spare // 2), len(ids) - room)
             sources[i], cut = ids[first : first + room], cut + 1
@@ -353,7 +359,7 @@ class SpanCorruption(EncoderDecoderTask):
             log.warning(
                 CountWarning(
                     cut,
-                    len(texts),
+                    len(positions),
                     f"longer than the {room:,} tokens that the model reads; so many around the holes were read",
                 )
             )

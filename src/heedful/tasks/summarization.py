@@ -11,7 +11,7 @@ import numpy as np
 
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError
-from heedful.generation.options import part
+from heedful.generation.options import Options
 from heedful.metrics.rouge import Rouge
 from heedful.models import Model
 from heedful.settings import RunSettings
@@ -116,27 +116,41 @@ class Summarization(SequenceToSequence):
         each = with_loss(scores[better].each(), np.zeros((len(rows), 2)))
         return Baseline(f"lead: the {better}, better here than the {other}", scores[better].metrics(), each)
 
-    def answer(self, model: Model, inputs: Sequence[str], *, stride: int | None = None, **options: Any) -> list[Answer]:
+    def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
+        """Returns a call's decoding options; without a limit in call and folder, at most 128 new tokens."""
+        bounded = ("max_new_tokens", "max_length")
+        if not any({**model.generation, **options}.get(name) for name in bounded):
+            options = {**options, "max_new_tokens": min(SUMMARY, self.positions or SUMMARY)}
+        return super().decoding_options(model, options)
+
+    def answer(
+        self,
+        model: Model,
+        inputs: Sequence[str],
+        *,
+        decoding: Options | None = None,
+        batch_tokens: int | None = None,
+        prefix: str | None = None,
+        logprobs: bool = False,
+        stride: int | None = None,
+        **options: Any,
+    ) -> list[Answer]:
         """The summary of each input, at most 128 tokens where nobody says.
 
         With ``stride`` a text that is too long is split into pieces that share so many tokens, and their summaries
         stand one after the other, and the log-probabilities of these; such an answer has no score.
         """
-        bounded = ("max_new_tokens", "max_length")
-        if not any({**model.generation, **options}.get(name) for name in bounded):
-            options["max_new_tokens"] = min(SUMMARY, self.positions or SUMMARY)
+        decoding = decoding or self.decoding_options(model, options)
+        others: dict[str, Any] = {"batch_tokens": batch_tokens, "prefix": prefix, "logprobs": logprobs}
         if stride is None:
-            return super().answer(model, inputs, **options)
-        room = self._room(options.get("prefix"))
+            return super().answer(model, inputs, decoding=decoding, **others)
+        room = self._room(prefix)
         if room is not None and stride >= room:
             raise HeedfulError(f"stride={stride}, but a piece has room for {room} tokens; lower it")
-        texts = [
-            self._split(text, stride, options.get("prefix")) if isinstance(text, str) else [text] for text in inputs
-        ]
+        texts = [self._split(text, stride, prefix) if isinstance(text, str) else [text] for text in inputs]
         owners = [place for place, pieces in enumerate(texts) for _ in pieces]
-        if isinstance(options.get("seed"), list | tuple):
-            options |= part({"seed": options["seed"]}, owners, len(inputs))
-        made = iter(super().answer(model, [piece for pieces in texts for piece in pieces], **options))
+        decoding = decoding.for_rows(owners, len(inputs))
+        made = iter(super().answer(model, [piece for pieces in texts for piece in pieces], decoding=decoding, **others))
         found = [[next(made) for _ in pieces] for pieces in texts]
         return [joined(text, answers) for text, answers in zip(inputs, found, strict=True)]
 

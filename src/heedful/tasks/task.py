@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from heedful.pretrained import load
 from heedful.settings import RunSettings
 from heedful.util import sharding
 from heedful.util.escaping import pictured
+
+if TYPE_CHECKING:
+    from heedful.generation.options import Options
 
 R = TypeVar("R")
 Batch = Mapping[str, Tensor]
@@ -317,6 +320,14 @@ class Task(ABC):
         for _, (loss, predicted) in self.each(model, examples, summed, tokens):
             total, count = total + loss, count + predicted
         return total, count
+
+
+@runtime_checkable
+class Decodes(Protocol):
+    """A task that generates tokens. Its ``answer`` takes resolved options as ``decoding``, besides single ones."""
+
+    def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
+        """Returns a call's decoding options, resolved over those of the model's folder."""
 
 
 @runtime_checkable

@@ -22,11 +22,11 @@ from heedful.data.batching import ordered
 from heedful.data.split import Same, content, split
 from heedful.data.texts_on_disk import continues
 from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, counted, read
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, InputError, many
 from heedful.generation import decode, stream
 from heedful.generation.incremental_text import pieces
 from heedful.generation.method import Method
-from heedful.generation.options import NAMES, part, resolve
+from heedful.generation.options import NAMES, Options, resolve
 from heedful.generation.stopping import cut, until
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.language_model import next_token_metrics, text_metrics
@@ -396,6 +396,7 @@ class TextGeneration(Task):
         model: Model,
         inputs: Sequence[Any],
         *,
+        decoding: Options | None = None,
         batch_tokens: int | None = None,
         logprobs: bool = False,
         **options: Any,
@@ -414,16 +415,19 @@ class TextGeneration(Task):
         answer has log p of its new tokens, as the model itself says it (``heedful.generation.decode.Generated``).
         """
         prompts = self._prompts(inputs)
-        asked, most = resolve(options, model.generation), self._most(model, batch_tokens)
-        plan, strings = self._plan(model, asked.base, most), asked.stop_strings
-        self._check_length(model, prompts, most, asked.base)
+        decoding = decoding or self.decoding_options(model, options)
+        most = self._most(model, batch_tokens)
+        self._check_length(model, prompts, most, decoding.base)
         answers = [Answer(text, text, None) for text in inputs]
         batches = ordered(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
-        own = seeded(options, prompts)
+        own, context = seeded(decoding, prompts), self._context(decoding, most)
 
         def decoded(batch: np.ndarray) -> list[tuple[list[int], int, float, list[float] | None]]:
             ids, real = masked([prompts[i] for i in batch])
-            found = decode(model, ids, real, **plan, logprobs=logprobs, **part(own, batch, len(inputs)))
+            resolved = own.for_rows(batch, len(inputs))
+            found = decode(
+                model, ids, real, decoding=resolved, context=context, tokenizer=self.tokenizer, logprobs=logprobs
+            )
             said = said_of(found, [len(prompts[i]) for i in batch])
             told = found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), said
             return list(zip(*told, strict=True))
@@ -432,10 +436,18 @@ class TextGeneration(Task):
             for i, (row, length, score, log_p) in zip(batch, found, strict=True):
                 before, text = self.tokenizer.decode([prompts[i], row[:length]])
                 shown = inputs[i] if isinstance(inputs[i], str) else ""
-                answers[i] = Answer(inputs[i], shown + cut(text[len(before) :], strings), score, log_p)
+                answers[i] = Answer(inputs[i], shown + cut(text[len(before) :], own.stop_strings), score, log_p)
         return answers
 
-    def stream(self, model: Model, text: Any, *, batch_tokens: int | None = None, **options: Any) -> Iterator[str]:
+    def stream(
+        self,
+        model: Model,
+        text: Any,
+        *,
+        decoding: Options | None = None,
+        batch_tokens: int | None = None,
+        **options: Any,
+    ) -> Iterator[str]:
         """The prompt, then its continuation as it is made, never a part of a character; of messages the answer alone.
 
         Joined, the pieces are the ``output`` of ``answer`` with the same options and seed; ``batch_tokens`` is for many
@@ -444,18 +456,19 @@ class TextGeneration(Task):
         """
         if "logprobs" in options:
             raise HeedfulError("logprobs are told with a whole answer; call the pipeline instead of stream")
-        asked, most = resolve(options, model.generation), self._most(model, batch_tokens)
-        if "num_beams" not in options and not asked.base.streams:
-            return iter([self.answer(model, [text], **options)[0].output])
-        prompt = self._prompts([text])[0]
-        if asked.base.streams:  # which `stream` refuses
-            self._check_length(model, [prompt], most, asked.base)
+        decoding = decoding or self.decoding_options(model, options)
+        if "num_beams" not in decoding.given and not decoding.base.streams:
+            return iter([self.answer(model, [text], decoding=decoding)[0].output])
+        prompt, most = self._prompts([text])[0], self._most(model, batch_tokens)
+        if decoding.base.streams:  # which `stream` refuses
+            self._check_length(model, [prompt], most, decoding.base)
         ids = torch.tensor([prompt], device=model.device)
-        tokens = stream(model, ids, **self._plan(model, asked.base, most), **options)
+        context = self._context(decoding, most)
+        tokens = stream(model, ids, decoding=decoding, context=context, tokenizer=self.tokenizer)
         made = pieces(lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens), self.tokenizer.joined)
         return chain(
             [text] if isinstance(text, str) and text else [],
-            until(made, asked.stop_strings),
+            until(made, decoding.stop_strings),
         )
 
     def _prompts(self, inputs: Sequence[Any]) -> list[list[int]]:
@@ -482,14 +495,21 @@ class TextGeneration(Task):
         lengths = (self.context, positions_of(model.config))
         return min((length for length in lengths if length), default=max(batch_tokens or 0, EVALUATED))
 
-    def _plan(self, model: Model, method: Method, most: int) -> dict[str, Any]:
-        """Returns the number of rows read at a time, and the folder's generation settings."""
-        defaults = dict(model.generation)
-        if not method.needs_whole_text:
-            return {"context": most, "defaults": defaults, "tokenizer": self.tokenizer}
-        if isinstance(model.config, DecoderConfig) and isinstance(model.config.decoder.position, LearnedPosition):
-            defaults.pop("max_new_tokens", None)  # as many as there is room for
-        return {"defaults": defaults, "tokenizer": self.tokenizer}
+    def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
+        """Returns a call's decoding options, resolved over those of the model's folder. A method that needs the whole
+        text generates as many tokens as there are learned positions for, whatever the folder says.
+        """
+        resolved = resolve(options, model.generation)
+        config = model.config
+        if not isinstance(config, DecoderConfig) or not isinstance(config.decoder.position, LearnedPosition):
+            return resolved
+        if not resolved.base.needs_whole_text or "max_new_tokens" not in model.generation:
+            return resolved
+        return resolve(options, {name: value for name, value in model.generation.items() if name != "max_new_tokens"})
+
+    def _context(self, decoding: Options, most: int) -> int | None:
+        """Returns the context for ``generate``; None for a method that needs the whole text."""
+        return None if decoding.base.needs_whole_text else most
 
     def _check_length(self, model: Model, prompts: Sequence[Sequence[int]], most: int, method: Method) -> None:
         """Say which prompts are not read whole; raise where the method cannot but keep all that it reads."""
@@ -500,9 +520,9 @@ class TextGeneration(Task):
         first = f"has {len(prompts[long[0]]):,} tokens"
         if method.needs_whole_text:
             whose = f"{most:,} (batch_tokens)" if ours else f"the model's {most:,}"
-            raise HeedfulError(
-                f"input {long[0]} {first}, but {method.needs_whole_text} reads at most {whose}; shorten it, or give "
-                f"{method.without}"
+            raise InputError(
+                long[0],
+                f"{first}, but {method.needs_whole_text} reads at most {whose}; shorten it, or give {method.without}",
             )
         remedy = "a larger batch_tokens reads more" if ours else "the model takes no more"
         if len(long) == 1:

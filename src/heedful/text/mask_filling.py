@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import count, takewhile
 
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, InputError
 from heedful.text.tokenizer import SENTINEL, Tokenizer
 
 COMMON = ("<mask>", "[MASK]", "___")  # what people write elsewhere
@@ -23,12 +23,12 @@ def mask_of(tokenizer: Tokenizer) -> tuple[str, int]:
     return str(name["content"] if isinstance(name, dict) else name), number
 
 
-def check_masked(text: str, mask: str, where: str) -> None:
-    """Raises ``HeedfulError``, with the mask's spelling, if ``text`` has none."""
+def check_masked(text: str, mask: str, position: int = 0, of: int = 1) -> None:
+    """Raises ``InputError``, with the mask's spelling, if ``text``, input ``position`` of ``of``, has none."""
     if mask not in text:
         other = next((name for name in COMMON if name in text), None)
-        found = f"{where} has no {mask}" + (f", but {other}" if other else "")
-        raise HeedfulError(f"{found}: {text[:60]!r}; write {mask} where a word is missing")
+        found = f"has no {mask}" + (f", but {other}" if other else "")
+        raise InputError(position, f"{found}: {text[:60]!r}; write {mask} where a word is missing", of)
 
 
 def filled(tokenizer: Tokenizer, text: str, ids: Sequence[int | None]) -> str:
@@ -78,23 +78,25 @@ def sentinels_of(tokenizer: Tokenizer) -> list[int]:
     return found
 
 
-def check_holes(text: str, where: str) -> int:
-    """Returns the number of sentinels in a text. Raises ``HeedfulError``, which says how to write them, if there are
-    none or they are not numbered 0, 1, ... in order.
+def check_holes(text: str, position: int = 0, of: int = 1) -> int:
+    """Returns the number of sentinels in a text, input ``position`` of ``of``. Raises ``InputError``, which
+    says how to write them, if there are none or they are not numbered 0, 1, ... in order.
 
-    >>> check_holes("The <extra_id_0> says <extra_id_1>.", "the input")
+    >>> check_holes("The <extra_id_0> says <extra_id_1>.")
     2
     """
     numbers = [int(number) for number in HOLE.findall(text)]
     if not numbers:
         other = next((name for name in COMMON if name in text), None)
-        found = f"{where} has no {SENTINEL.format(0)}" + (f", but {other}" if other else "")
-        raise HeedfulError(f"{found}: {text[:60]!r}; write {SENTINEL.format(0)} where words are missing")
+        found = f"has no {SENTINEL.format(0)}" + (f", but {other}" if other else "")
+        raise InputError(position, f"{found}: {text[:60]!r}; write {SENTINEL.format(0)} where words are missing", of)
     wrong = next((place for place, number in enumerate(numbers) if number != place), None)
     if wrong is not None:
-        raise HeedfulError(
-            f"{where} has {SENTINEL.format(numbers[wrong])} where {SENTINEL.format(wrong)} is due: {text[:60]!r}; "
-            "number what is missing from 0, in its order"
+        due, written_there = SENTINEL.format(wrong), SENTINEL.format(numbers[wrong])
+        raise InputError(
+            position,
+            f"has {written_there} where {due} is due: {text[:60]!r}; number what is missing from 0, in its order",
+            of,
         )
     return len(numbers)
 
