@@ -21,7 +21,6 @@ from heedful import cli, tasks
 from heedful.data import builtin, read
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
-from heedful.tasks.task import SOME
 from heedful.training import Checkpoints, Loop
 from heedful.training import run as training
 from heedful.training.resolve import asked_for
@@ -305,7 +304,7 @@ def test_settings_of_other_tasks_are_refused(
         section, _, field = key.partition(".")
         given = {"task": name, "train": ["a"], "out": "o", section: {field: value}}
         settings = RunSettings.from_dict(given)
-        if {key, section} & (SOME - kind.uses):
+        if {key, section} & (tasks.specific_settings() - kind.uses):
             with pytest.raises(HeedfulError, match="has no effect"):
                 asked_for(kind, settings)
         else:

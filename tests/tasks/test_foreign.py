@@ -268,7 +268,7 @@ def test_a_model_that_answers_nothing_is_refused_in_one_line(
 
 
 def test_the_head_says_what_a_published_model_is_for(tmp_path: Path) -> None:
-    from heedful.inference.pipeline import task_of
+    from heedful.tasks.published import task_of
 
     body = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     bert = transformers.BertConfig(vocab_size=320, **body)

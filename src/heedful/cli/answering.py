@@ -138,9 +138,10 @@ def nearest(
 
     import heedful
     from heedful.inference.neighbours import Index, texts_among
+    from heedful.tasks import EMBEDDING_TASK
     from heedful.util.progress import Progress
 
-    pipe = heedful.pipeline("feature-extraction", model, device=device, dtype=dtype)
+    pipe = heedful.pipeline(EMBEDDING_TASK, model, device=device, dtype=dtype)
     if among is None:
         found = Index.open(str(index), pipe, engine)
     else:

@@ -21,7 +21,6 @@ from heedful.metrics.intervals import doubts
 from heedful.metrics.paired import Difference, differences, verdict
 from heedful.tasks.run_data import columns_of, prefix_of
 from heedful.tasks.task import Encoded, Measured, short
-from heedful.tasks.translation import Translation
 
 ANY_TOKENS = "bits_per_byte"  # compares models with different tokenizers; a loss per token does not
 MOST = 300  # characters of an input that are printed
@@ -83,7 +82,8 @@ def compare(
     for note in rows.notes:
         say(note.replace("--data.columns", "--columns"))
     encoded = _encoded(pipes, rows, say)
-    _in_one_case(pipes, say)
+    if note := pipes[0].task.align_scoring(pipes[1].task):
+        say(note)
     began = time.monotonic()
     measured = []
     for pipe, part in zip(pipes, encoded, strict=True):
@@ -168,15 +168,6 @@ def _check_comparable(models: Sequence[str], pipes: Sequence[Pipeline]) -> None:
             f"{models[0]} is judged by {a.decides}, {models[1]} by {b.decides}; only models that answer alike can be "
             "compared"
         )
-
-
-def _in_one_case(pipes: Sequence[Pipeline], say: Callable[[str], None]) -> None:
-    """Scores both in lower case if one of them writes no capitals."""
-    translators = [pipe.task for pipe in pipes if isinstance(pipe.task, Translation)]
-    if len({task.folds for task in translators}) == 2:
-        say("both are scored in lower case: one of them writes no capitals")
-        for task in translators:
-            task.lowercase = True
 
 
 def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) -> list[Encoded]:

@@ -20,7 +20,8 @@ from heedful.errors import HeedfulError, nearest
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.ranking import unit
 from heedful.pretrained.folder import read_json, reason, to_json, written
-from heedful.tasks.feature_extraction import FeatureExtraction
+from heedful.tasks import EMBEDDING_TASK
+from heedful.tasks.task import Embeds
 from heedful.util.files import parse_json
 
 Vectors = NDArray[np.float32]
@@ -57,10 +58,10 @@ class Index:
     def __init__(self, pipe: Pipeline, engine: Literal["numpy", "faiss"] = "numpy") -> None:
         if engine not in ENGINES:
             raise HeedfulError(f"unknown engine {engine!r}; {nearest(engine, ENGINES)}")
-        if not isinstance(pipe.task, FeatureExtraction):
+        if not isinstance(pipe.task, Embeds):
             raise HeedfulError(
                 f"texts are found by their vectors, and this model is for {pipe.task.name}; take one for "
-                f"{FeatureExtraction.name}"
+                f"{EMBEDDING_TASK}"
             )
         self.pipe, self.task, self.engine = pipe, pipe.task, engine
         self.texts: list[str] = []
@@ -167,7 +168,7 @@ class Index:
         about = read_json(folder / ABOUT)
         if about.get("format") != FORMAT:
             raise HeedfulError(f"{folder / ABOUT} is of no format that this version knows; make the index anew")
-        made = cls(pipe or pipeline(FeatureExtraction.name, str(about.get("model"))), engine)
+        made = cls(pipe or pipeline(EMBEDDING_TASK, str(about.get("model"))), engine)
         stored = list(_lines(folder / TEXTS))
         try:
             vectors = np.load(folder / VECTORS, allow_pickle=False)

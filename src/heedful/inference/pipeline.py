@@ -11,20 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 from heedful import tasks
-from heedful.config import (
-    Config,
-    DecoderConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    ImageHead,
-    LanguageHead,
-    MaskedHead,
-    PooledHead,
-    SequenceHead,
-    SpanHead,
-    TokenHead,
-    VisionConfig,
-)
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES, check_option
 from heedful.inference.input_blocks import BLOCK, FIRST, BlockOptions, BlockWarnings, blocks
@@ -34,27 +20,11 @@ from heedful.models.base import device_of
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
-from heedful.pretrained.pooling import pooled_head
-from heedful.tasks.published import summarizes
+from heedful.tasks.published import task_of
 from heedful.tasks.task import Answer, Decodes, Streams, Task
 from heedful.text.chat_template import is_conversation
 
 log = logging.getLogger("heedful")
-
-# family and head of a published model, and the task that they are for
-HEADS: tuple[tuple[type[Config], type[Config], str], ...] = (
-    (DecoderConfig, LanguageHead, "text-generation"),
-    (EncoderDecoderConfig, LanguageHead, "translation"),
-    (EncoderConfig, SequenceHead, "text-classification"),
-    (DecoderConfig, SequenceHead, "text-classification"),
-    (EncoderDecoderConfig, SequenceHead, "text-classification"),
-    (EncoderConfig, TokenHead, "token-classification"),
-    (EncoderConfig, SpanHead, "question-answering"),
-    (EncoderConfig, MaskedHead, "fill-mask"),
-    (EncoderConfig, PooledHead, "feature-extraction"),
-    (DecoderConfig, PooledHead, "feature-extraction"),
-    (VisionConfig, ImageHead, "image-classification"),
-)
 
 
 class Pipeline:
@@ -175,23 +145,6 @@ def _is_stream(inputs: Any) -> bool:
     """Returns True for an iterable over inputs: no text, pair, mapping, array, image or messages."""
     single = str | bytes | bytearray | memoryview | tuple | list | Mapping
     return isinstance(inputs, Iterable) and not isinstance(inputs, single) and not hasattr(inputs, "__array__")
-
-
-def task_of(folder: Path) -> str:
-    """Returns the task that a published model's head is for; raises ``HeedfulError`` where there is none."""
-    config = config_of(folder)
-    for family, head, name in HEADS:
-        if isinstance(config, family) and isinstance(config.head, head):
-            return "summarization" if name == "translation" and summarizes(folder) else name
-    if pooled_head(folder) is not None:
-        return "feature-extraction"
-    remedy = "an encoder learns to classify: heedful train text-classification --from MODEL"
-    if isinstance(config, EncoderDecoderConfig | DecoderConfig):
-        remedy = "load the model with its language-model head"
-    raise HeedfulError(
-        f"{folder} names no task, and no task uses a model of kind {config.kind!r} whose head is of kind "
-        f"{config.head.kind!r}; {remedy}"
-    )
 
 
 def pipeline(task: str | None, model: str | Path, device: str | None = None, dtype: Any = None) -> Pipeline:

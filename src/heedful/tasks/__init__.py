@@ -98,6 +98,7 @@ TASKS = {
         heads=[("vision", "image")],
     ),
 }
+EMBEDDING_TASK = "feature-extraction"  # the task whose predictions are vectors of texts: ``heedful nearest``
 
 
 def names() -> list[dict[str, str]]:

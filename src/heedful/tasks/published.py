@@ -1,4 +1,4 @@
-"""``task_specific_params`` of a folder's ``config.json``, as T5 and BART are published with."""
+"""Task and prefix of a published folder, by its head and the ``task_specific_params`` of T5 and BART."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heedful.config import EncoderDecoderConfig
+from heedful.config import DecoderConfig, EncoderDecoderConfig, PooledHead
 from heedful.errors import HeedfulError
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import read_card
+from heedful.pretrained.pooling import pooled_head
+from heedful.tasks import TASKS
 
 
 def specific(folder: Path, task: str) -> dict[str, Any]:
@@ -24,9 +26,29 @@ def specific(folder: Path, task: str) -> dict[str, Any]:
     return dict(entry)
 
 
-def summarizes(folder: Path) -> bool:
-    """Returns True if a published folder speaks of summaries and of no other task (BART's summarizers)."""
-    return {name.partition("_")[0] for name in _entries(folder)} == {"summarization"}
+def task_of(folder: Path) -> str:
+    """Returns the task that the head of a published model is for: of several, the only one that
+    ``task_specific_params`` names (``summarization`` of BART's summarizers), else the first.
+
+    Raises:
+        HeedfulError: no task here uses such a model.
+    """
+    config = config_of(folder)
+    fitting = [name for name, entry in TASKS.items() if (config.kind, config.head.kind) in entry.heads]
+    if len(fitting) > 1:
+        named = {name.partition("_")[0] for name in _entries(folder)}
+        return next((name for name in fitting if named == {name}), fitting[0])
+    if fitting:
+        return fitting[0]
+    if pooled_head(folder) is not None:
+        return next(name for name, entry in TASKS.items() if PooledHead.kind in dict(entry.heads).values())
+    remedy = "an encoder learns to classify: heedful train text-classification --from MODEL"
+    if isinstance(config, EncoderDecoderConfig | DecoderConfig):
+        remedy = "load the model with its language-model head"
+    raise HeedfulError(
+        f"{folder} names no task, and no task uses a model of kind {config.kind!r} whose head is of kind "
+        f"{config.head.kind!r}; {remedy}"
+    )
 
 
 def _entries(folder: Path) -> Mapping[str, Any]:

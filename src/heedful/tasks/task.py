@@ -29,14 +29,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Batch = Mapping[str, Tensor]
-# Settings ("section" or "section.name") that only some tasks hear; each says which in ``uses``.
-SOME = frozenset(
-    {"data.label_kind", "data.label_separator", "data.stride", "data.prefix", "data.separate", "data.strip_prefix"}
-    | {"data.max_length"}
-    | {"tokenizer", "tokenizer.shared", "tokenizer.dropout", "image", "masking", "pooling", "training.batch_tokens"}
-    | {"model.encoder_depth", "model.decoder_depth", "model.tied", "model.patch_size", "model.class_token"}
-    | {"model.r_drop"}
-)
 TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # what every task of texts uses
 EVALUATED = 4096  # tokens of a batch of evaluation, where nobody says
 SQUARE = 512  # of longer examples a batch holds fewer than its tokens allow: they are counted by their squares
@@ -107,7 +99,7 @@ class Task(ABC):
     ranked: ClassVar[bool] = False  # whether the score of a row depends on all others
     divisible: ClassVar[bool] = True  # whether the objective of a batch is the sum of its parts'
     decides: str  # the metric that says which weights are best
-    uses: ClassVar[frozenset[str]] = TEXTS  # of the settings that only some tasks hear (``SOME``) those heard here
+    uses: ClassVar[frozenset[str]] = TEXTS  # of the settings that only some tasks use, those that this one uses
     head: ClassVar[str | None] = None  # under which its model is opened, where a published folder does not say one
     options: ClassVar[frozenset[str]] = frozenset()  # what ``answer`` takes, of the decoding and answering settings
     shows: ClassVar[frozenset[str]] = frozenset()  # those of them that change what is told of an answer, but no score
@@ -258,6 +250,12 @@ class Task(ABC):
         """The scores of what can be said without looking at an input, as of ``quick_baseline``; None by default."""
         return None
 
+    def align_scoring(self, other: Task) -> str:
+        """Lets the metrics of two models of this task be compared; returns a note for people. By default nothing is
+        done.
+        """
+        return ""
+
     @abstractmethod
     def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
         """Predicts the output of each input, in order; ``options`` are among those named in ``cls.options``."""
@@ -336,6 +334,22 @@ class Streams(Protocol):
 
     def stream(self, model: Model, text: str, **options: Any) -> Iterator[str]:
         """Pieces of the answer to ``text``; joined, they are what ``answer`` gives."""
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """A task whose predictions are vectors of texts."""
+
+    def vectors(
+        self,
+        model: Model,
+        texts: Sequence[str],
+        tokens: int | None = None,
+        tick: Callable[[int], object] | None = None,
+    ) -> np.ndarray:
+        """Returns the vectors (N, D) of texts, in batches of ``tokens``; ``tick`` gets the number of texts after
+        each.
+        """
 
 
 def short(text: str, most: int = 50) -> str:

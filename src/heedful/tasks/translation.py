@@ -22,7 +22,7 @@ from heedful.settings import RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.sequence_to_sequence import SequenceToSequence
-from heedful.tasks.task import Baseline, Measured
+from heedful.tasks.task import Baseline, Measured, Task
 from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
@@ -141,6 +141,13 @@ class Translation(SequenceToSequence):
             translation_scores(copies, targets, fair, ter=False, lowercase=self.folds), np.zeros((len(rows), 2))
         )
         return Baseline("a copy of the source", overall(scored), scored)
+
+    def align_scoring(self, other: Task) -> str:
+        """Scores both in lower case if one of them writes no capitals."""
+        if not isinstance(other, Translation) or self.folds == other.folds:
+            return ""
+        self.lowercase = other.lowercase = True
+        return "both are scored in lower case: one of them writes no capitals"
 
     @property
     def folds(self) -> bool:

@@ -15,8 +15,8 @@ from heedful.kernels.prepacked_linear import emulated
 from heedful.pretrained.folder import find
 from heedful.pretrained.peft import is_adapter
 from heedful.settings import ResolvedSettings, RunSettings, Settings, TrainingSettings, key, resolve
-from heedful.tasks import defaults
-from heedful.tasks.task import SOME, Task
+from heedful.tasks import defaults, specific_settings
+from heedful.tasks.task import Task
 from heedful.training.schedule import schedule
 from heedful.util.ranks import Ranks
 
@@ -76,7 +76,7 @@ def _shown(value: Any) -> str:
 def asked_for(kind: type[Task], settings: RunSettings) -> RunSettings:
     """Merges the given settings with their recipe; refuses settings without effect."""
     given = _given(settings)
-    idle = [_flag(name) for name in given if {name, name.partition(".")[0]} & (SOME - kind.uses)]
+    idle = [_flag(name) for name in given if {name, name.partition(".")[0]} & (specific_settings() - kind.uses)]
     if idle:
         raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
     fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in LIVE]
