@@ -6,24 +6,15 @@ This file knows no command line; flags, their help and a file's keys are read of
 
 from __future__ import annotations
 
-import math
-import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
 from heedful.util import files
-from heedful.util.values import describe, fits
-
-_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
-    "above": (operator.gt, "above"),
-    "least": (operator.ge, "at least"),
-    "below": (operator.lt, "below"),
-    "most": (operator.le, "at most"),
-}
+from heedful.util.values import BOUNDS, check
 
 
 def _option(help: str, default: Any = None, **bounds: float) -> Any:
@@ -44,18 +35,8 @@ class Settings:
             if isinstance(value, list):  # JSON and TOML know no tuples
                 value = tuple(value)
                 object.__setattr__(self, f.name, value)
-            self._check(f.name, value, hints[f.name], f.metadata)
-
-    def _check(self, name: str, value: Any, hint: Any, bounds: Mapping[str, Any]) -> None:
-        flag = "--" + key(type(self), name).replace("_", "-")
-        if not fits(value, hint):
-            raise HeedfulError(f"{flag} must be {describe(hint)}, not {value!r}")
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise HeedfulError(f"{flag} must be a finite number, not {number}")
-            for bound, (holds, words) in _BOUNDS.items():
-                if number is not None and bound in bounds and not holds(number, bounds[bound]):
-                    raise HeedfulError(f"{flag} must be {words} {bounds[bound]}, not {number}")
+            flag = "--" + key(type(self), f.name).replace("_", "-")
+            check(flag, value, hints[f.name], **{name: f.metadata[name] for name in BOUNDS if name in f.metadata})
 
     def _split(self, name: str) -> None:
         """Names that came as one, with commas between them, one by one; before they are checked."""

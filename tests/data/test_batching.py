@@ -99,7 +99,7 @@ def test_examples_without_a_token_are_batched_too():
 
 @pytest.mark.parametrize(
     ("lengths", "tokens", "max_rows", "words"),
-    [([], 8, None, "no example"), ([3], 0, None, "budget"), ([3], 8, 0, "0 rows")],
+    [([], 8, None, "no example"), ([3], 0, None, "budget"), ([3], 8, 0, "rows of a batch must be at least 1")],
 )
 def test_what_cannot_be_batched_is_refused(lengths, tokens, max_rows, words):
     with pytest.raises(HeedfulError, match=words):
@@ -107,7 +107,7 @@ def test_what_cannot_be_batched_is_refused(lengths, tokens, max_rows, words):
 
 
 def test_a_budget_of_no_pair_is_refused():
-    with pytest.raises(HeedfulError, match="0 pairs of tokens holds nothing"):
+    with pytest.raises(HeedfulError, match="pairs must be at least 1, not 0"):
         ordered([3], 8, pairs=0)
 
 

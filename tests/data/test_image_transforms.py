@@ -63,7 +63,7 @@ def test_what_fits_stays() -> None:
         assert np.array_equal(same, pixels)
         assert not np.shares_memory(same, pixels)
     assert fit(pixels[..., :1], 4).shape == (4, 4, 1)
-    with pytest.raises(HeedfulError, match="images cannot be made 0 pixels wide; give a size of at least 1"):
+    with pytest.raises(HeedfulError, match="size of an image must be at least 1, not 0"):
         fit(pixels, 0)
 
 
@@ -231,5 +231,5 @@ def test_a_magnitude_of_nothing_leaves_place_and_brightness() -> None:
     batch = np.tile(np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16), (200, 1, 1, 1))
     assert np.array_equal(rand_augment(batch, 3, generator(), magnitude=0), batch)
     assert not np.array_equal(rand_augment(batch, 3, generator()), batch)
-    with pytest.raises(HeedfulError, match="a magnitude of 31 is out of range; give one from 0 to 30"):
+    with pytest.raises(HeedfulError, match="magnitude must be at most 30, not 31"):
         rand_augment(batch, 1, generator(), magnitude=31)

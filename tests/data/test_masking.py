@@ -131,7 +131,7 @@ def test_spans_are_as_long_as_in_spanbert() -> None:
 @pytest.mark.parametrize("length", [1, 1.5, 3, 3.797, 5.4])
 def test_spans_are_as_long_as_is_asked_on_average(length: float) -> None:
     assert likely(stop_of(length)) @ SPANS == pytest.approx(length)
-    with pytest.raises(ValueError, match=r"spans of at most 10 words have 1 to less than 5\.5 on average, not 5\.5"):
+    with pytest.raises(ValueError, match=r"length of a span must be below 5\.5, not 5\.5"):
         stop_of(5.5)
 
 

@@ -12,6 +12,7 @@ from typing import overload
 import numpy as np
 
 from heedful.errors import HeedfulError
+from heedful.util.values import check
 
 
 class Batches(Sequence[np.ndarray]):
@@ -94,8 +95,7 @@ def ordered(lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs
     sides = as_lengths(lengths)
     order, longest = np.lexsort(-sides.T), sides.max(axis=1)
     if pairs is not None:
-        if pairs < 1:
-            raise HeedfulError(f"a batch of {pairs} pairs of tokens holds nothing; give a budget of at least 1 pair")
+        check("the budget of token pairs", pairs, int, least=1)
         longest = np.maximum(longest, -(-(longest**2) * tokens // pairs))  # rounded up: the budget is kept
     return Batches(order, _cut(order, longest, tokens, max_rows))
 
@@ -110,10 +110,8 @@ def as_lengths(lengths: Lengths) -> np.ndarray:
 
 def _cut(order: np.ndarray, longest: np.ndarray, tokens: int, max_rows: int | None) -> np.ndarray:
     """Returns the bounds that cut ``order`` greedily into the longest runs of a cost within ``tokens``."""
-    if tokens < 1:
-        raise HeedfulError(f"a batch of {tokens} tokens holds nothing; give a budget of at least 1 token")
-    if max_rows is not None and max_rows < 1:
-        raise HeedfulError(f"a batch of {max_rows} rows holds nothing; give at least 1 row")
+    check("the token budget of a batch", tokens, int, least=1)
+    check("the number of rows of a batch", max_rows, int | None, least=1)
     count, most = len(order), len(order) if max_rows is None else max_rows
     if longest.min() == longest.max():
         rows = max(1, min(most, tokens // max(1, int(longest[0]))))

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from heedful.errors import HeedfulError
+from heedful.util.values import check
 
 __all__ = ["erase", "fit", "flip", "mixup", "normalise", "pad_crop", "rand_augment"]
 
@@ -40,8 +41,7 @@ def fit(
     [[1, 2], [5, 6]]
     """
     down, across = (size, size) if isinstance(size, int) else size
-    if min(down, across) < 1:
-        raise HeedfulError(f"images cannot be made {min(down, across)} pixels wide; give a size of at least 1")
+    check("the size of an image", (down, across), tuple[int, int], least=1)
     height, width, channels = pixels.shape
     box = None
     if how == "crop":
@@ -170,8 +170,7 @@ def rand_augment(batch: np.ndarray, operations: int, random: np.random.Generator
     Raises:
         HeedfulError: the magnitude is out of range.
     """
-    if not 0 <= magnitude <= STRONGEST:
-        raise HeedfulError(f"a magnitude of {magnitude} is out of range; give one from 0 to {STRONGEST}")
+    check("the magnitude", magnitude, float, least=0, most=STRONGEST)
     changes = [change for name, change in CHANGES.items() if name != "saturation" or batch.shape[1] == 3]
     batch = batch.copy()
     for _ in range(operations):

@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.util.values import check
+
 Unit = Literal["token", "word", "span"]
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -38,8 +40,7 @@ def stop_of(length: float) -> float:
     >>> round(stop_of(3.797), 3), round(stop_of(1), 3)
     (0.2, 1.0)
     """
-    if not 1 <= length < (least := SPANS.mean()):
-        raise ValueError(f"spans of at most {LONGEST} words have 1 to less than {least} on average, not {length}")
+    check("the mean length of a span", length, float, least=1, below=float(SPANS.mean()))
     low, high = 0.0, 1.0  # the likelier it ends, the shorter it is
     for _ in range(60):
         middle = (low + high) / 2

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from heedful.data.lazy_image import LazyImage
 from heedful.data.rows import Row
 from heedful.errors import HeedfulError, many
+from heedful.util.values import check
 
 FRACTION, MOST = 0.05, 2000  # default share of the rows, and maximum number
 BLANK = re.compile(r"\s")
@@ -68,8 +69,7 @@ def divide_text(text: str, fraction: float) -> tuple[str, str]:
 
     Raises `HeedfulError` when `fraction` is not between 0 and 1, or where no line end has text on both sides.
     """
-    if not 0 < fraction < 1:
-        raise HeedfulError(f"{fraction} of a text cannot be held back; give a fraction between 0 and 1")
+    check("the validation fraction of a text", fraction, float, above=0, below=1)
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())
     wanted = min(max(round((1 - fraction) * len(text)), first), last)
     before, after = text.rfind("\n", first, wanted), text.find("\n", wanted, last)

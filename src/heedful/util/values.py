@@ -1,15 +1,24 @@
-"""Type checks of values against annotations, type names for people, and JSON."""
+"""Value checks against annotations and bounds, type names for people, and JSON."""
 
 from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
+from heedful.errors import HeedfulError
+
 KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", types.NoneType: "nothing"}
+BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "above": (operator.gt, "above"),
+    "least": (operator.ge, "at least"),
+    "below": (operator.lt, "below"),
+    "most": (operator.le, "at most"),
+}
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -37,6 +46,31 @@ def describe(hint: Any) -> str:
     if origin is tuple:
         return "a list of " + ", ".join(describe(arg) for arg in args if arg is not Ellipsis)
     return KINDS.get(hint, hint.__name__)
+
+
+def check(name: str, value: Any, hint: Any, **bounds: float) -> None:
+    """Raises ``HeedfulError`` unless a value has the annotated type, and its numbers are finite and within the bounds.
+
+    Args:
+        name: name of the option or argument, for the message.
+        value: the value; the numbers of a tuple are checked one by one, and None is in any range.
+        hint: annotation, as in :func:`fits`.
+        bounds: ``above``, ``least``, ``below`` and ``most``.
+
+    >>> check("--training.lr", 0.1, float, above=0)
+    >>> check("magnitude", 31, float, least=0, most=30)
+    Traceback (most recent call last):
+    heedful.errors.HeedfulError: magnitude must be at most 30, not 31
+    """
+    if not fits(value, hint):
+        raise HeedfulError(f"{name} must be {describe(hint)}, not {value!r}")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, float) and not math.isfinite(number):
+            raise HeedfulError(f"{name} must be a finite number, not {number}")
+        for bound, limit in bounds.items():
+            is_within, words = BOUNDS[bound]
+            if number is not None and not is_within(number, limit):
+                raise HeedfulError(f"{name} must be {words} {limit}, not {number}")
 
 
 def to_json(value: Any) -> str:
