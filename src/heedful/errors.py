@@ -44,10 +44,10 @@ class InputError(HeedfulError):
         return HeedfulError(f"{name} {self.text}")
 
 
-def shortened(message: str, most: int = LONGEST) -> str:
+def shorten(message: str, most: int = LONGEST) -> str:
     """Returns a message on one line of at most ``most`` characters, shortened in the middle: its end is the remedy.
 
-    >>> shortened("x" * 600 + "; give less", 30)
+    >>> shorten("x" * 600 + "; give less", 30)
     'xxxxxxxxxxxx ... xx; give less'
     """
     line = " ".join(message.split())
@@ -81,12 +81,12 @@ def many(count: int, what: str = "example", plural: str | None = None) -> str:
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
-def chosen(table: Mapping[str, T], word: str, what: str) -> T:
-    """Returns ``table[word]``. Raises ``HeedfulError`` for an unknown word, naming the nearest.
+def lookup(table: Mapping[str, T], key: str, what: str) -> T:
+    """Returns ``table[key]``. Raises ``HeedfulError`` for an unknown key, naming the nearest; ``what`` names its kind.
 
-    >>> chosen({"relu": max}, "relu", "activation")
+    >>> lookup({"relu": max}, "relu", "activation")
     <built-in function max>
     """
-    if word not in table:
-        raise HeedfulError(f"unknown {what} {word!r}; {nearest(str(word), table)}")
-    return table[word]
+    if key not in table:
+        raise HeedfulError(f"unknown {what} {key!r}; {nearest(str(key), table)}")
+    return table[key]

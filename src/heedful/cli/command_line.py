@@ -16,7 +16,7 @@ from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, Un
 from heedful.cli.arguments import by_flags, join_dashes, likely
 from heedful.cli.commands import app
 from heedful.cli.processes import check_shared, rank, several, wait_passively
-from heedful.errors import HeedfulError, shortened
+from heedful.errors import HeedfulError, shorten
 
 UNREAD = 141  # exit status of a program whose output nobody reads any more, as shells report SIGPIPE
 MOMENT = 2.0  # seconds: torchrun ends all where one has, and the first is to have said why
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Ctrl-C reaches all, and so does what is asked for and, where all do the same, what is wrong with it
         same = status == 130 or (tokens[:1] != ["train"] and status == 2)
         if not (same and rank()):
-            print(who, shortened(message), file=sys.stderr)
+            print(who, shorten(message), file=sys.stderr)
         return status
     return status if isinstance(status, int) else 0
 

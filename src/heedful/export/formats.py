@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from heedful.errors import HeedfulError, chosen, nearest
+from heedful.errors import HeedfulError, lookup, nearest
 from heedful.export.target import check_file_target, check_target, need, replaced, replaced_file
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -41,7 +41,7 @@ FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf")  # extensions 
 
 def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are given; raises ``HeedfulError`` for what is wrong with them, before anything is opened."""
-    made = chosen(FORMATS, to, "format")
+    made = lookup(FORMATS, to, "format")
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if name not in made.options:

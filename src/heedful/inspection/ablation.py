@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import HeedfulError, chosen
+from heedful.errors import HeedfulError, lookup
 from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.intervene import intervene
 from heedful.inspection.taps import eager
@@ -81,8 +81,8 @@ def ablate(
     """
     if groups is not None and what != "units":
         raise HeedfulError(f"groups are of units, but {what!r} are ablated; leave groups out")
-    mean = chosen({"zero": False, "mean": True}, by, "kind of ablation")
-    parts = list(chosen(PARTS, what, "part to ablate")(model, layers, GROUPS if groups is None else groups))
+    mean = lookup({"zero": False, "mean": True}, by, "kind of ablation")
+    parts = list(lookup(PARTS, what, "part to ablate")(model, layers, GROUPS if groups is None else groups))
     places = {part.place.path: part.place for part in parts}
     with evaluating(model), torch.no_grad():
         base = _number(loss())

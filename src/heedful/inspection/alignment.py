@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.errors import HeedfulError, chosen
+from heedful.errors import HeedfulError, lookup
 
 Link = tuple[int, int]
 Words = Sequence[int | None]
@@ -53,7 +53,7 @@ def align(
     """
     if pattern.dim() != 2:
         raise HeedfulError(f"a pattern of shape {tuple(pattern.shape)}; give (T, S), one head's or a mean over heads")
-    back = chosen({"output": 1, "input": 0}, when, "time of alignment")
+    back = lookup({"output": 1, "input": 0}, when, "time of alignment")
     queries, keys = pattern.shape
     sources = _numbered(source_words, keys, "source")
     targets = _numbered(target_words, queries, "target")

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import HeedfulError, chosen
+from heedful.errors import HeedfulError, lookup
 from heedful.inspection.attention_maps import precise
 
 
@@ -54,7 +54,7 @@ def neighbours(
     >>> neighbours(torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 4.0]]), [0], k=2)
     (tensor([[2, 1]]), tensor([[0.6000, 0.0000]]))
     """
-    near = chosen({"cosine": _cosine, "distance": _distance}, by, "measure")
+    near = lookup({"cosine": _cosine, "distance": _distance}, by, "measure")
     rows = torch.as_tensor(ids, device=table.device).long().flatten()
     if table.dim() != 2 or not 1 <= k < len(table):
         raise HeedfulError(f"{k} neighbours in a table of shape {tuple(table.shape)}; give (V, D), and k below V")

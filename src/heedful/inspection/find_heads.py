@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.config import LearnedPosition
-from heedful.errors import HeedfulError, chosen
+from heedful.errors import HeedfulError, lookup
 from heedful.inspection.alignment import Link
 from heedful.inspection.attention_maps import precise
 from heedful.inspection.eval_mode import evaluating, plain
@@ -76,7 +76,7 @@ def find_heads(
     (16, True, 0.071)
     """
     if not isinstance(by, Tensor):
-        chosen(dict.fromkeys([*EXPECTS, "alignment"]), by, "pattern")
+        lookup(dict.fromkeys([*EXPECTS, "alignment"]), by, "pattern")
     aligned = not isinstance(by, Tensor) and by == "alignment"
     if not aligned and (gold is not None or when != "output"):
         raise HeedfulError("gold and when are for by='alignment'; leave them out")
@@ -132,7 +132,7 @@ def expects_links(
         source_real: (B, S).
         when: "output": token t belongs to row t − 1, which chooses it; "input": to row t.
     """
-    back = chosen({"output": 1, "input": 0}, when, "time of alignment")
+    back = lookup({"output": 1, "input": 0}, when, "time of alignment")
     expected = torch.zeros(len(real), real.size(1), source_real.size(1), dtype=torch.bool, device=real.device)
     if len(gold) != len(real):
         raise HeedfulError(f"gold links of {len(gold)} sentences for a batch of {len(real)}; give one list a sentence")

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.config import StackConfig
-from heedful.errors import HeedfulError, chosen
+from heedful.errors import HeedfulError, lookup
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask, tensor_mask
 from heedful.layers.norm import Identity, RMSNorm
@@ -163,7 +163,7 @@ class Attention(nn.Module):
             raise HeedfulError(f"dim {dim} is not a multiple of {heads} heads; change one, or give head_dim")
         if heads % self.kv_heads:
             raise HeedfulError(f"{heads} heads cannot share {self.kv_heads} key-value heads evenly")
-        into, out = chosen(BIASES, bias, "attention bias")
+        into, out = lookup(BIASES, bias, "attention bias")
         self.query = Linear(dim, self.heads * self.head_dim, bias=into)
         self.key = Linear(dim, self.kv_heads * self.head_dim, bias=into)
         self.value = Linear(dim, self.kv_heads * self.head_dim, bias=into)
@@ -171,7 +171,7 @@ class Attention(nn.Module):
         self.query_norm, self.key_norm = (
             RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity() for _ in range(2)
         )
-        self.scale = chosen({"sqrt": self.head_dim**-0.5, "none": 1.0}, scale, "attention scale")
+        self.scale = lookup({"sqrt": self.head_dim**-0.5, "none": 1.0}, scale, "attention scale")
         self.dropout = dropout
         self.attend: Attend = fused_attention  # or what a plan chooses: heedful.kernels.plan
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.config import EmbeddingConfig, PatchConfig
-from heedful.errors import HeedfulError, chosen
+from heedful.errors import HeedfulError, lookup
 
 
 class TokenEmbedding(nn.Module):
@@ -29,7 +29,7 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         self.token = nn.Embedding(vocab_size, dim)
         self.segment = nn.Embedding(segments, dim) if segments else None
-        self.factor = chosen({"sqrt": dim**0.5, "none": 1.0}, scale, "embedding scale")
+        self.factor = lookup({"sqrt": dim**0.5, "none": 1.0}, scale, "embedding scale")
 
     @classmethod
     def of(cls, config: EmbeddingConfig, dim: int) -> TokenEmbedding:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.config import Activation
-from heedful.errors import chosen
+from heedful.errors import lookup
 from heedful.layers.dropout import Dropout
 from heedful.layers.linear import Linear
 
@@ -57,7 +57,7 @@ class FeedForward(nn.Module):
         self.up = Linear(dim, inner, bias)
         self.gate = Linear(dim, inner, bias) if gated else None
         self.down = Linear(inner, dim, bias)
-        self.activation = chosen(ACTIVATIONS, activation, "activation")
+        self.activation = lookup(ACTIVATIONS, activation, "activation")
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heedful.errors import HeedfulError, chosen
+from heedful.errors import HeedfulError, lookup
 from heedful.views.map_data import Array, Maps, block_means, clearest, edges, starts
 from heedful.views.page import asset, data, page, piece, size
 from heedful.views.text import direction, visible
@@ -70,7 +70,7 @@ def attention_page(maps: Maps | Sequence[Maps], *, title: str, view: View = "hea
     groups = [maps] if isinstance(maps, Maps) else list(maps)
     if not groups:
         raise HeedfulError("nothing to draw: no attention maps; give at least one")
-    chosen(SECTIONS, view, "view")
+    lookup(SECTIONS, view, "view")
     order = [view, *(name for name in SECTIONS if name != view)]
     sections = "\n".join(SECTIONS[name] for name in order)
     body = f"""<div class="bar">
@@ -236,5 +236,5 @@ def _coarser(sums: Array, limits: list[int], most: int, axis: int) -> tuple[Arra
     parts = len(limits) - 1
     if parts <= most:
         return sums, limits
-    chosen = edges(parts, most)
-    return np.add.reduceat(sums, chosen[:-1], axis=axis), [limits[i] for i in chosen]
+    lookup = edges(parts, most)
+    return np.add.reduceat(sums, lookup[:-1], axis=axis), [limits[i] for i in lookup]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.config import ModelConfig
-from heedful.errors import HeedfulError, chosen
+from heedful.errors import HeedfulError, lookup
 from heedful.views.inspect.catalogue import OPTIONS, VIEWS, View, classifies, sees, stacks_of, translates, writes
 
 FORMATS = (".html", ".svg", ".png", ".pdf")
@@ -93,7 +93,7 @@ def called(model: str | PathLike[str]) -> str:
 
 def check_view(name: str) -> View:
     """Returns the view of a name; raises ``HeedfulError``, naming the nearest, where there is none."""
-    return chosen(VIEWS, name, "view")
+    return lookup(VIEWS, name, "view")
 
 
 def check_format(path: str) -> str:
