@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
 from heedful.util import files
-from heedful.util.values import BOUNDS, check
+from heedful.util.values import BOUNDS, check, fits
 
 
 def _option(help: str, default: Any = None, **bounds: float) -> Any:
