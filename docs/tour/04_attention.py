@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from heedful.layers import Attention, attention_weights, explicit_attention, fused_attention
+from heedful.views.attention_maps import Maps
 from heedful.views.figures import Arrow, Box, flow, matrix
-from heedful.views.map_data import Maps
 
 queries = torch.tensor([[1.0, 0, 1], [0, 1, 1]])
 keys = torch.tensor([[1.0, 2, 1], [2, 1, 0]])

@@ -16,8 +16,8 @@ import heedful
 from heedful.inspection import intervene
 from heedful.inspection.head_scores import previous_token
 from heedful.layers import Attention, LayerNorm
+from heedful.views.attention_maps import Maps
 from heedful.views.figures import heads, model
-from heedful.views.map_data import Maps
 
 text = ["the", "cat", "sat", "on", "the", "mat"]
 words = sorted(set(text))

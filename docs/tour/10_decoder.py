@@ -24,9 +24,9 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.presets import get
+from heedful.views.attention_maps import Maps
 from heedful.views.figures import bars, functions, saliency
 from heedful.views.figures import model as overview
-from heedful.views.map_data import Maps
 
 rhyme = "humpty dumpty sat on a wall, humpty dumpty had a great fall. "
 letters = sorted(set(rhyme))

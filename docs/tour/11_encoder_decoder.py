@@ -25,8 +25,8 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.presets import transformer
+from heedful.views.attention_maps import Maps
 from heedful.views.figures import Arrow, Box, flow, heads, matrix
-from heedful.views.map_data import Maps
 
 START, END = 0, 1
 letters = string.ascii_lowercase

@@ -19,9 +19,9 @@ from heedful.inspection import intervene, paths
 from heedful.inspection.ablation import ablate
 from heedful.inspection.head_scores import previous_token
 from heedful.inspection.logit_lens import logit_lens
+from heedful.views.attention_maps import Maps
 from heedful.views.figures import grid, heads, lens
 from heedful.views.lens_html import Lens
-from heedful.views.map_data import Maps
 
 stack = StackConfig(dim=32, depth=2, heads=4, causal=True, position=RotaryPosition())
 embedding = EmbeddingConfig(vocab_size=26)

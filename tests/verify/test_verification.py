@@ -31,7 +31,7 @@ from heedful.pretrained import load, model_types, read_card, save
 from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 from heedful.text import Tokenizer
 from heedful.verify import Report, reference, transformers_checks, verified_folder, verify
-from heedful.verify.report import CheckResult, Finding
+from heedful.verify.check_report import CheckResult, Finding
 
 Published = Callable[..., Path]
 TEXT = ["the cat sat on the mat", "a dog ran to the big red house", "she sells sea shells by the sea shore"]

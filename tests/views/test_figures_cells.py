@@ -8,8 +8,8 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views import figures
+from heedful.views.attention_maps import Maps, block_means
 from heedful.views.lens_html import Lens
-from heedful.views.map_data import Maps, block_means
 
 SVG = "{http://www.w3.org/2000/svg}"
 BOX = re.compile(r"M(-?[\d.]+) (-?[\d.]+)h(-?[\d.]+)v(-?[\d.]+)h-?[\d.]+z")

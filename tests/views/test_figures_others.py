@@ -13,8 +13,8 @@ from PIL import Image
 
 from heedful.errors import HeedfulError
 from heedful.views import figures
+from heedful.views.attention_maps import Maps
 from heedful.views.figures import Arrow, Box
-from heedful.views.map_data import Maps
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = ["<script>", "a & b", "\x00", '"quoted"', "\ud800"]

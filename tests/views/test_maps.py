@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heedful.errors import HeedfulError
-from heedful.views.map_data import Maps, block_means, edges
+from heedful.views.attention_maps import Maps, block_means, edges
 
 
 def rows(*shape, seed=0):

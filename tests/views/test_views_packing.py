@@ -9,7 +9,7 @@ import pytest
 from heedful.errors import HeedfulError
 from heedful.views import attention_html as packing
 from heedful.views.attention_html import fitted, overviewed, packed
-from heedful.views.map_data import Maps, block_means, edges
+from heedful.views.attention_maps import Maps, block_means, edges
 
 
 def rows(*shape, seed=0):

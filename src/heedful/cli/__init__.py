@@ -10,7 +10,7 @@ standard output. An error is one line on standard error with exit status 2; ``HE
     arguments     checks and completion of options, --config files
     processes     processes that ``torchrun`` started: which one prints
     train         train, audit, watch, demo
-    answering     predict, nearest
+    prediction    predict, nearest
     evaluation    evaluate, compare
     scores        metrics as text
     verification  verify, verify resume

@@ -5,12 +5,12 @@ A function's signature is its command's options, its docstring the help.
 
 from __future__ import annotations
 
-from heedful.cli.answering import nearest, predict
 from heedful.cli.evaluation import compare, evaluate
 from heedful.cli.export import export
 from heedful.cli.information import doctor, list_presets, list_recipes, list_tasks
 from heedful.cli.inspection import inspect, summary
 from heedful.cli.parser import app
+from heedful.cli.prediction import nearest, predict
 from heedful.cli.train import audit, demo, train, watch
 from heedful.cli.verification import proofs
 

@@ -43,7 +43,7 @@ def verify(
     from rich.console import Console
 
     from heedful.verify import verify as run
-    from heedful.verify.report import keep
+    from heedful.verify.check_report import keep
 
     with Console(stderr=True).status("opening the model") as status:
         report = run(model, task=task, texts=text, say=status.update)

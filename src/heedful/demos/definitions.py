@@ -20,9 +20,9 @@ from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.task import Measured
 from heedful.tasks.translation import Translation
 from heedful.util.files import write
+from heedful.views.attention_figure import attention_svg
 from heedful.views.attention_html import attention_page
-from heedful.views.attention_picture import attention_svg
-from heedful.views.map_data import Maps, merge_words
+from heedful.views.attention_maps import Maps, merge_words
 
 # formats of the examples that are shown, where the language has them
 DATE_FORMATS = ("datetime-full", "date-full", "datetime-short", "date-long", "yQQQQ")

@@ -1,12 +1,12 @@
 """Verification: checks that a model folder is right, and that a killed and resumed run ends with the same bits.
 
     checks               the table of checks, and ``verify``
-    own_checks           round trip, padding, cache and the folder's task: no other library needed
+    consistency_checks   round trip, padding, cache and the folder's task: no other library needed
     transformers_checks  outputs, greedy text and token ids against ``transformers``
     reference            the folder opened and run by ``transformers``
     verified_folder      the folder under verification, opened once per dtype
     inputs               random inputs for models, and the distance of two outputs
-    report               results: a finding per check, and the report
+    check_report         results: a finding per check, and the report
     resume               ``verify_resume``
     resume_options       its options, checked before anything slow is imported
     kills                a training run in processes of its own, killed at random moments
@@ -22,11 +22,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from heedful.verify.check_report import Finding, Report
     from heedful.verify.checks import verify
-    from heedful.verify.report import Finding, Report
     from heedful.verify.resume import Trial, verify_resume
 
-_HOMES = {"Finding": "report", "Report": "report", "Trial": "resume", "verify": "checks", "verify_resume": "resume"}
+_HOMES = {
+    "Finding": "check_report",
+    "Report": "check_report",
+    "Trial": "resume",
+    "verify": "checks",
+    "verify_resume": "resume",
+}
 
 __all__ = ["Finding", "Report", "Trial", "verify", "verify_resume"]
 

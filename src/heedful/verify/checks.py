@@ -15,8 +15,8 @@ from heedful.config import VisionConfig
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
 from heedful.pretrained.folder import find
-from heedful.verify import own_checks, transformers_checks
-from heedful.verify.report import CheckResult, Finding, Report, Skipped
+from heedful.verify import consistency_checks, transformers_checks
+from heedful.verify.check_report import CheckResult, Finding, Report, Skipped
 from heedful.verify.verified_folder import VerifiedFolder
 
 
@@ -29,19 +29,19 @@ class Check(NamedTuple):
 
 
 CHECKS = (
-    Check("round trip", "opened, saved, opened: the same tensors and configuration", own_checks.reopened),
-    Check("stored tensors", "saved again, the files' tensors are the same bits", own_checks.stored_again),
+    Check("round trip", "opened, saved, opened: the same tensors and configuration", consistency_checks.reopened),
+    Check("stored tensors", "saved again, the files' tensors are the same bits", consistency_checks.stored_again),
     Check("logits, float64", "as transformers gives them", partial(transformers_checks.logits, dtype=torch.float64)),
     Check("logits, float32", "as transformers gives them", partial(transformers_checks.logits, dtype=torch.float32)),
     Check("saved logits", "transformers opens what is saved: the same logits", transformers_checks.logits_of_saved),
     Check("greedy text", "as transformers generates it, token by token", transformers_checks.greedy_text),
     Check("token ids", "as AutoTokenizer gives them", transformers_checks.token_ids),
-    Check("padded left", "a row answers as it does alone", partial(own_checks.padded, side="left")),
-    Check("padded right", "a row answers as it does alone", partial(own_checks.padded, side="right")),
-    Check("mixed batch", "a row answers as it does alone", partial(own_checks.padded, side="mixed")),
-    Check("batched text", "greedy text is the same as alone", own_checks.generated),
-    Check("cached", "token by token as all at once", own_checks.cached),
-    Check("answers", "the task answers a batch as it does each alone", own_checks.together),
+    Check("padded left", "a row answers as it does alone", partial(consistency_checks.padded, side="left")),
+    Check("padded right", "a row answers as it does alone", partial(consistency_checks.padded, side="right")),
+    Check("mixed batch", "a row answers as it does alone", partial(consistency_checks.padded, side="mixed")),
+    Check("batched text", "greedy text is the same as alone", consistency_checks.generated),
+    Check("cached", "token by token as all at once", consistency_checks.cached),
+    Check("answers", "the task answers a batch as it does each alone", consistency_checks.together),
 )
 
 

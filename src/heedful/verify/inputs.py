@@ -29,7 +29,7 @@ from heedful.config import (
 )
 from heedful.generation import generate
 from heedful.tasks.model_setup import stacks_of
-from heedful.verify.report import Skipped
+from heedful.verify.check_report import Skipped
 from heedful.verify.verified_folder import TEXTS, VerifiedFolder
 
 Side = Literal["none", "left", "right", "mixed"]

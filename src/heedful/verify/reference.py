@@ -17,8 +17,8 @@ from heedful.cache import counted
 from heedful.config import AlibiPosition, ModelConfig, NoPosition, PooledHead, RelativePosition, VisionConfig
 from heedful.pretrained.folder import CONFIG, read_json
 from heedful.tasks.model_setup import stacks_of
+from heedful.verify.check_report import Skipped
 from heedful.verify.inputs import TOKENWISE, ModelCall, Side
-from heedful.verify.report import Skipped
 from heedful.verify.verified_folder import VerifiedFolder
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
+from heedful.verify.check_report import Finding, Report
 from heedful.verify.kills import AIMS, Session, aimed, unfinished
-from heedful.verify.report import Finding, Report
 from heedful.verify.resume_options import check_repeatable
 
 if TYPE_CHECKING:

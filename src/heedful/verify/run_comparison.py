@@ -13,8 +13,8 @@ import torch
 from heedful.pretrained.folder import CARD
 from heedful.training.checkpoint import KEPT, Checkpoints
 from heedful.training.run_folder import MODELS, SHARDS
+from heedful.verify.check_report import Finding
 from heedful.verify.kills import unfinished
-from heedful.verify.report import Finding
 
 # of a run's own folder, what is no part of the model in it: compared otherwise, or a picture of what is compared
 OTHERS = ("metrics.jsonl", "run.toml", "watch.jsonl")

@@ -9,6 +9,7 @@ from heedful.config import EncoderDecoderConfig
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.verify import reference
+from heedful.verify.check_report import CheckResult, Skipped
 from heedful.verify.inputs import (
     ModelCall,
     distance,
@@ -21,7 +22,6 @@ from heedful.verify.inputs import (
     prompts,
     real_rows,
 )
-from heedful.verify.report import CheckResult, Skipped
 from heedful.verify.verified_folder import VerifiedFolder
 
 LOGITS_ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest value

@@ -16,7 +16,7 @@ from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.text import Tokenizer
 from heedful.util.machine import total_memory
-from heedful.verify.report import Skipped
+from heedful.verify.check_report import Skipped
 
 TEXTS = ("Once upon a time", "How are you?", "The committee, after much debate, approved 3 of the 12 plans.")
 

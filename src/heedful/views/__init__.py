@@ -1,16 +1,19 @@
-"""Views: SVG pictures and self-contained HTML pages, which need no network and no plotting library.
+"""Views: SVG figures and self-contained HTML pages. They need no network and no plotting library.
 
-    inspect/            ``heedful.inspect``: a model run under probes, and its views (this folder alone imports models)
-    figures/            pictures for papers and lessons (SVG)
-    map_data            attention maps: weights checked, windows and overviews, pieces merged to words
-    attention_html      the page of attention maps          attention_picture  one map as SVG
-    steps_html          the page of generated text          lens_html          the page of the logit lens
-    image_html          the page of an image's patches      watch_html         the page of attention over a run
-    runs_html           the page of ``heedful watch``       page               the frame and data of all pages
-    curve               loss curves (SVG)                   confusion, mistakes  a classifier's errors
-    patches             patches and feature maps (SVG)      run_figures        figures of a run folder, as files
-    svg, text, raster   shared parts of pictures, texts, images
-    convert             SVG to PNG and PDF              fonts   families by script
+    inspect/            ``heedful.inspect``: runs a model under probes; only this folder imports models
+    figures/            SVG figures for papers and lessons
+
+    page                the frame and the data of all pages
+    attention_html      page of attention maps              image_html     page of attention in an image
+    generation_html     page of generated text              lens_html      page of the logit lens
+    watch_html          page of attention over a run        runs_html      page of ``heedful watch``
+
+    curve               loss curves                         confusion, mistakes  a classifier's errors
+    patches             patches and feature maps            attention_figure     one attention map
+    run_figures         writes the figures of a run         figure_files         SVG as files: .svg, .png, .pdf
+
+    attention_maps      checked weights, windows and overviews, pieces merged to words
+    svg, text, raster   shared parts: SVG, texts and fonts, images
 
 Style and script of a page are the ``.css`` and ``.js`` files beside it. Functions take plain lists or arrays and return
 ``str``; outside ``inspect/`` nothing imports torch or knows a model. To add a page, write it over ``page``.
@@ -22,16 +25,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from heedful.views.attention_figure import attention_svg
     from heedful.views.attention_html import attention_page
-    from heedful.views.attention_picture import attention_svg
+    from heedful.views.attention_maps import Maps, merge_words
     from heedful.views.confusion import confusion_svg
     from heedful.views.curve import loss_curve
+    from heedful.views.generation_html import Steps, steps_page
     from heedful.views.image_html import ImageMaps, image_page
     from heedful.views.lens_html import Lens, lens_page
-    from heedful.views.map_data import Maps, merge_words
     from heedful.views.mistakes import mistakes_html, mistakes_svg
     from heedful.views.patches import feature_maps_svg, patch_grid_svg, strip_svg
-    from heedful.views.steps_html import Steps, steps_page
 
 __all__ = [
     "ImageMaps",
@@ -56,20 +59,20 @@ __all__ = [
 _HOME = {
     "ImageMaps": "image_html",
     "Lens": "lens_html",
-    "Maps": "map_data",
-    "Steps": "steps_html",
+    "Maps": "attention_maps",
+    "Steps": "generation_html",
     "attention_page": "attention_html",
-    "attention_svg": "attention_picture",
+    "attention_svg": "attention_figure",
     "confusion_svg": "confusion",
     "feature_maps_svg": "patches",
     "image_page": "image_html",
     "lens_page": "lens_html",
     "loss_curve": "curve",
-    "merge_words": "map_data",
+    "merge_words": "attention_maps",
     "mistakes_html": "mistakes",
     "mistakes_svg": "mistakes",
     "patch_grid_svg": "patches",
-    "steps_page": "steps_html",
+    "steps_page": "generation_html",
     "strip_svg": "patches",
 }
 

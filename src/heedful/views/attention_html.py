@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from heedful.errors import HeedfulError, lookup
-from heedful.views.map_data import Array, Maps, block_means, clearest, edges, starts
+from heedful.views.attention_maps import Array, Maps, block_means, clearest, edges, starts
 from heedful.views.page import asset, data, page, piece, size
 from heedful.views.text import direction, visible
 

@@ -8,7 +8,7 @@
 - ``parts``: what they share.
 
 All are readable without colour, and in light and dark. What one picture cannot hold is averaged in blocks or refused,
-and either way it is said. ``heedful.views.convert.write`` makes PNG and PDF of them.
+and either way it is said. ``heedful.views.figure_files.write`` makes PNG and PDF of them.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from heedful.errors import HeedfulError
+from heedful.views.attention_maps import Maps, block_means
 from heedful.views.figures.cells import figure, shaded
 from heedful.views.figures.one_head import span
-from heedful.views.map_data import Maps, block_means
 from heedful.views.svg import label, titled
 from heedful.views.text import visible, width
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from heedful.errors import HeedfulError
+from heedful.views.attention_maps import Maps, block_means
 from heedful.views.figures.cells import Values, along, down, figure, number, overhang, rise, scale, shaded, widest
-from heedful.views.map_data import Maps, block_means
 from heedful.views.svg import LINE, label, thread
 from heedful.views.text import cut, visible, width
 

@@ -20,12 +20,12 @@ from heedful.errors import HeedfulError
 from heedful.inspection import observe
 from heedful.views import figures
 from heedful.views.attention_html import View, attention_page
+from heedful.views.attention_maps import Maps, clearest, edges
 from heedful.views.inspect.catalogue import stacks_of, translates
 from heedful.views.inspect.model_input import ModelInput, read
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, Span, within
 from heedful.views.inspect.result import Look
-from heedful.views.map_data import Maps, clearest, edges
 
 WHOLE = 3_000_000  # weights that a page shows without being asked to: under 5 MB of it
 MOST = 16_000_000  # weights that may be asked for with layers, heads, queries and keys: 64 MB

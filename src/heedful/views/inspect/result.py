@@ -90,9 +90,9 @@ class Look:
         suffix = check_format(fspath(path))
         if suffix == ".html":
             return write(path, self.html())
-        from heedful.views import convert
+        from heedful.views import figure_files
 
-        return convert.write(self.svg(), path)
+        return figure_files.write(self.svg(), path)
 
     def _repr_html_(self) -> str:
         """Returns the page in a frame of its own, as notebooks show it."""

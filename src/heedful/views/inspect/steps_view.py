@@ -18,14 +18,14 @@ from heedful.generation import decode
 from heedful.inspection import record
 from heedful.tasks.task import short
 from heedful.views import figures
+from heedful.views.attention_maps import Maps
+from heedful.views.generation_html import Steps, steps_page
 from heedful.views.inspect.attention_view import numbers
 from heedful.views.inspect.catalogue import stacks_of
 from heedful.views.inspect.model_input import fits, one_answer, pieces_of, read_source, row_of
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import Look
-from heedful.views.map_data import Maps
-from heedful.views.steps_html import Steps, steps_page
 
 USUAL = 40  # new tokens of a decoder, where nobody says
 TOP = 8  # alternatives of a step

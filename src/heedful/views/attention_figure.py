@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.map_data import Maps, Weights, clearest
+from heedful.views.attention_maps import Maps, Weights, clearest
 from heedful.views.svg import LINE, document, ink, label, thread
 from heedful.views.text import cut, visible, width
 

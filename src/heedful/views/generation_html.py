@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.map_data import Maps, clearest, starts
+from heedful.views.attention_maps import Maps, clearest, starts
 from heedful.views.page import MOST, asset, data, page, piece, scaled, size, stored
 from heedful.views.text import direction, escaped, visible
 

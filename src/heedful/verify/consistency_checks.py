@@ -27,6 +27,7 @@ from heedful.pretrained.flat_config import flat
 from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.rules import Drop, Tensors
 from heedful.pretrained.weights import read_tensors
+from heedful.verify.check_report import CheckResult, Skipped
 from heedful.verify.inputs import (
     ModelCall,
     Side,
@@ -40,7 +41,6 @@ from heedful.verify.inputs import (
     prompts,
     real_rows,
 )
-from heedful.verify.report import CheckResult, Skipped
 from heedful.verify.verified_folder import TEXTS, VerifiedFolder
 
 SHOWN = 3  # names in a reason

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from heedful.errors import HeedfulError
-from heedful.views import confusion_svg, convert, figures, loss_curve, patch_grid_svg
-from heedful.views.map_data import Maps
+from heedful.views import confusion_svg, figure_files, figures, loss_curve, patch_grid_svg
+from heedful.views.attention_maps import Maps
 
 typst = pytest.importorskip("typst", reason="typst is not installed: pip install 'heedful[figures]'")
 pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")
@@ -75,7 +75,7 @@ def test_a_png_is_the_light_picture_at_its_scale():
     svg = picture()
     root = ET.fromstring(svg)
     for scale in (1.0, 3.0):
-        pixels = opened(convert.png(svg, scale=scale))
+        pixels = opened(figure_files.png(svg, scale=scale))
         assert pixels.shape[:2] == (float(root.get("height")) * scale, float(root.get("width")) * scale)
     assert tuple(pixels[30, 200]) == (0xFB, 0xFA, 0xF7, 255)
     assert tuple(pixels[0, 0]) == (0, 0, 0, 0)  # outside the round corner
@@ -86,7 +86,7 @@ def test_a_png_is_the_light_picture_at_its_scale():
 def test_cells_have_the_shade_of_their_weight_in_the_png():
     values = np.linspace(0.1, 1, 30).reshape(1, 30)  # over 24 columns: no numbers on the cells
     svg = figures.heat(values, title="t", signed=False)
-    pixels = opened(convert.png(svg, scale=2.0)).astype(float)
+    pixels = opened(figure_files.png(svg, scale=2.0)).astype(float)
     root = ET.fromstring(svg)
     top = float(
         next(g.get("transform") for g in root.iter(f"{SVG}g") if "translate" in g.get("transform", "")).split()[1][:-1]
@@ -103,7 +103,7 @@ def test_the_styles_of_dark_screens_do_not_count():
     svg = picture()
     light = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*\s*\}", "", svg)
     assert len(light) < len(svg) - 100
-    assert convert.png(light) == convert.png(svg)
+    assert figure_files.png(light) == figure_files.png(svg)
 
 
 @pytest.mark.parametrize("kind", pictures())
@@ -116,7 +116,7 @@ def test_a_png_looks_as_in_a_browser(browser, kind):
     page.set_content(f'<body style="margin:0">{svg}</body>')
     expected = Image.open(io.BytesIO(page.screenshot(omit_background=True))).convert("RGBA")
     context.close()
-    drawn = Image.open(io.BytesIO(convert.png(svg, scale=2))).convert("RGBA")
+    drawn = Image.open(io.BytesIO(figure_files.png(svg, scale=2))).convert("RGBA")
     assert drawn.size == expected.size
     coarse = [
         np.asarray(image.resize((size["width"] // 8, size["height"] // 8), Image.Resampling.BOX), dtype=float)
@@ -130,7 +130,7 @@ def test_a_png_looks_as_in_a_browser(browser, kind):
 @pytest.mark.parametrize("kind", pictures())
 def test_a_pdf_holds_vectors_and_text_with_its_fonts(kind):
     svg = pictures()[kind]
-    data = convert.pdf(svg)
+    data = figure_files.pdf(svg)
     page, root = pdf_page(data), ET.fromstring(svg)
     assert letters(page.extract_text()) == letters(texts(svg))
     assert [float(side) for side in page.mediabox[2:]] == [float(root.get(side)) * 0.75 for side in ("width", "height")]
@@ -142,13 +142,13 @@ def test_a_pdf_holds_vectors_and_text_with_its_fonts(kind):
         assert re.match(r"/[A-Z]{6}\+", font["/BaseFont"])  # a subset
     images = [drawn for drawn in resources(page, "/XObject") if drawn["/Subtype"] == "/Image"]
     assert bool(images) == ("<image" in svg)
-    assert convert.pdf(svg) == data
+    assert figure_files.pdf(svg) == data
 
 
 def test_a_pdf_has_the_title_and_description_of_the_figure():
     svg = picture(("one", " Größe", " √x → (y)\\"))
     root = ET.fromstring(svg)
-    reader = pypdf.PdfReader(io.BytesIO(convert.pdf(svg)))
+    reader = pypdf.PdfReader(io.BytesIO(figure_files.pdf(svg)))
     assert reader.metadata.title == root.findtext(f"{SVG}title")
     assert reader.metadata.subject == root.findtext(f"{SVG}desc")
     assert letters(reader.pages[0].extract_text()) == letters(texts(svg))
@@ -156,7 +156,7 @@ def test_a_pdf_has_the_title_and_description_of_the_figure():
 
 def test_few_pixels_stay_squares_in_a_pdf():
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    page = pdf_page(convert.pdf(patch_grid_svg(pixels, 4, "t")))
+    page = pdf_page(figure_files.pdf(patch_grid_svg(pixels, 4, "t")))
     stored = np.asarray(page.images[0].image.convert("RGB"))
     assert stored.shape == (512, 512, 3)
     np.testing.assert_array_equal(stored[::32, ::32], stored[31::32, 31::32])
@@ -166,25 +166,25 @@ def test_a_character_without_a_font_is_named_below_the_picture():
     strange = chr(0x10FFFD)  # private: no font has it
     svg = picture(("one", f" {strange}"))
     high = float(ET.fromstring(svg).get("height"))
-    assert opened(convert.png(svg, scale=1)).shape[0] == high + 22
-    assert "No font of this machine has U+10FFFD" in pdf_page(convert.pdf(svg)).extract_text()
+    assert opened(figure_files.png(svg, scale=1)).shape[0] == high + 22
+    assert "No font of this machine has U+10FFFD" in pdf_page(figure_files.pdf(svg)).extract_text()
 
 
 def test_the_missing_characters_are_those_that_no_glyph_of_the_pdf_stands_for():
     sample = "éßжΩ√→你字ཀꙮ" + chr(0x10FFFD) + chr(0xE000)
     parts = "".join(f'<text x="{9 + 20 * i}" y="20">{character}</text>' for i, character in enumerate(sample))
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="400" height="40">{parts}</svg>'
-    root = convert._parsed(svg)
-    shown = pdf_page(convert._drawn(root, "pdf")).extract_text()
-    assert "".join(convert._missing(sample)) == "".join(c for c in sample if c not in shown)
+    root = figure_files._parsed(svg)
+    shown = pdf_page(figure_files._drawn(root, "pdf")).extract_text()
+    assert "".join(figure_files._missing(sample)) == "".join(c for c in sample if c not in shown)
     assert "é" in shown
     assert chr(0x10FFFD) not in shown
 
 
 def test_the_font_to_install_is_named_by_script(monkeypatch):
-    monkeypatch.setattr(convert, "_has_fonts_for", lambda text: all(ord(character) < 0x2FF for character in text))
+    monkeypatch.setattr(figure_files, "_has_fonts_for", lambda text: all(ord(character) < 0x2FF for character in text))
     svg = picture(("one", " نعم", " 你好", " हाँ", " 😀", " שלום"))
-    line = convert._with_font_note(convert._parsed(svg))[-1].text
+    line = figure_files._with_font_note(figure_files._parsed(svg))[-1].text
     for script, family in (
         ("Arabic", "Noto Sans Arabic"),
         ("Chinese", "Noto Sans CJK SC"),
@@ -199,9 +199,9 @@ def test_the_font_to_install_is_named_by_script(monkeypatch):
 
 def test_arabic_is_text_in_its_joined_forms():
     letter = "ب"
-    if convert._missing(letter):
+    if figure_files._missing(letter):
         pytest.skip("no font of this machine has Arabic letters")
-    page = pdf_page(convert.pdf(picture(("one", 3 * letter))))
+    page = pdf_page(figure_files.pdf(picture(("one", 3 * letter))))
     assert page.extract_text().count(letter) == 6  # a row and a column
     assert not [drawn for drawn in resources(page, "/XObject") if drawn["/Subtype"] == "/Image"]
     tables = [font["/ToUnicode"].get_data().decode("latin-1") for font in resources(page, "/Font")]
@@ -210,13 +210,13 @@ def test_arabic_is_text_in_its_joined_forms():
 
 def test_without_any_system_font_the_text_is_still_drawn(monkeypatch):
     alone = typst.Compiler(ignore_system_fonts=True)
-    monkeypatch.setattr(convert, "_compiler", lambda: alone)
-    convert._has_fonts_for.cache_clear()
+    monkeypatch.setattr(figure_files, "_compiler", lambda: alone)
+    figure_files._has_fonts_for.cache_clear()
     try:
-        assert convert._missing("Aéж你") == ["你"]
-        assert "one" in pdf_page(convert.pdf(picture())).extract_text()
+        assert figure_files._missing("Aéж你") == ["你"]
+        assert "one" in pdf_page(figure_files.pdf(picture())).extract_text()
     finally:
-        convert._has_fonts_for.cache_clear()
+        figure_files._has_fonts_for.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_without_any_system_font_the_text_is_still_drawn(monkeypatch):
         '<image href="/etc/hostname" width="5" height="5"/>',
     ],
 )
-@pytest.mark.parametrize("draw", [convert.png, convert.pdf])
+@pytest.mark.parametrize("draw", [figure_files.png, figure_files.pdf])
 def test_an_element_that_would_be_lost_is_refused(part, draw):
     with pytest.raises(HeedfulError, match=r"typst cannot draw.*write it as \.svg"):
         draw(f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{part}</svg>')
@@ -235,22 +235,22 @@ def test_an_element_that_would_be_lost_is_refused(part, draw):
 
 def test_files_are_written_by_their_suffix(tmp_path):
     svg = picture()
-    assert convert.write(svg, tmp_path / "new" / "a.svg").read_text(encoding="utf-8") == svg
-    assert convert.write(svg, tmp_path / "a.PNG", scale=1).read_bytes() == convert.png(svg, scale=1)
-    assert convert.write(svg, tmp_path / "a.pdf").read_bytes() == convert.pdf(svg)
+    assert figure_files.write(svg, tmp_path / "new" / "a.svg").read_text(encoding="utf-8") == svg
+    assert figure_files.write(svg, tmp_path / "a.PNG", scale=1).read_bytes() == figure_files.png(svg, scale=1)
+    assert figure_files.write(svg, tmp_path / "a.pdf").read_bytes() == figure_files.pdf(svg)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.PNG", "a.pdf", "new"]
     with pytest.raises(HeedfulError, match=r"'a.gif'.*\.svg, \.png, \.pdf"):
-        convert.write(svg, tmp_path / "a.gif")
+        figure_files.write(svg, tmp_path / "a.gif")
     (tmp_path / "file").write_text("")
     with pytest.raises(HeedfulError, match="cannot write"):
-        convert.write(svg, tmp_path / "file" / "a.png")
+        figure_files.write(svg, tmp_path / "file" / "a.png")
     with pytest.raises(HeedfulError, match="not an SVG figure"):
-        convert.write("no picture", tmp_path / "b.png")
+        figure_files.write("no picture", tmp_path / "b.png")
 
 
-@pytest.mark.parametrize("draw", [convert.png, convert.pdf])
+@pytest.mark.parametrize("draw", [figure_files.png, figure_files.pdf])
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch, draw):
-    convert._compiler.cache_clear()
+    figure_files._compiler.cache_clear()
     monkeypatch.setitem(sys.modules, "typst", None)
     with pytest.raises(HeedfulError, match=r"typst; run: pip install 'heedful\[figures\]'"):
         draw(picture())

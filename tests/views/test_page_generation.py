@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.map_data import Maps
-from heedful.views.steps_html import Cut, Steps, cut, grouped, kept_rows, steps_page
+from heedful.views.attention_maps import Maps
+from heedful.views.generation_html import Cut, Steps, cut, grouped, kept_rows, steps_page
 
 PROMPT = ["<s>", " The", " cat"]
 MADE = [" s", "at", " down", ".", "\n", "It"]
