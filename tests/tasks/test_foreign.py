@@ -256,7 +256,7 @@ def test_a_model_that_answers_nothing_is_refused_in_one_line(
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     transformers.BertModel(transformers.BertConfig(vocab_size=320, **size)).save_pretrained(tmp_path / "bert")
     tokenizer("both").save(tmp_path / "bert")
-    with pytest.raises(HeedfulError, match=r"names no task, and none here answers .* kind 'no-head'") as caught:
+    with pytest.raises(HeedfulError, match=r"names no task.* kind 'no-head'") as caught:
         heedful.pipeline(None, tmp_path / "bert")
     assert "\n" not in str(caught.value)
     with pytest.raises(HeedfulError, match="text-classification needs a"):
