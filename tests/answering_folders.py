@@ -47,7 +47,7 @@ def made(task: str, *, length: int = 32) -> tuple[Task, Model]:
         images = ImageClassification(list(LABELS), Preprocessing(size=28, mean=(0.5,), std=(0.5,)))
         model = heedful.create("vit-micro", num_labels=3, seed=0).eval()
         model.labels = list(LABELS)
-        images.check(model)
+        images.check_model(model)
         return images, model
     rows = _rows(task)
     kind = "character" if task in ("text-generation", "translation", "summarization") else "wordpiece"
@@ -61,11 +61,11 @@ def made(task: str, *, length: int = 32) -> tuple[Task, Model]:
         tokenizer=TokenizerSettings(kind=kind, size=200),  # type: ignore[arg-type]
     )
     cls = get(task)
-    settings = resolve(asked, cls.suggest(rows, asked))
+    settings = resolve(asked, cls.suggested_settings(rows, asked))
     its = cls.prepare(rows, settings)
     model = heedful.create(its.config(settings), seed=0).eval()
-    its.ready(model, settings)
-    its.check(model)
+    its.before_training(model, settings)
+    its.check_model(model)
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3, generator=generator)
@@ -75,6 +75,6 @@ def made(task: str, *, length: int = 32) -> tuple[Task, Model]:
 def saved(task: str, folder: Path, **given: int) -> Path:
     """The folder of such a model."""
     its, model = made(task, **given)
-    save(model, folder, extra={"task": task, "columns": dict(its.columns), **its.facts()})
+    save(model, folder, extra={"task": task, "columns": dict(its.columns), **its.card_entries()})
     its.save(folder)
     return folder

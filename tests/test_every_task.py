@@ -163,14 +163,14 @@ def test_what_is_measured_is_made_of_the_rows(run: tuple[str, Path, list[str]]) 
     rows = read(command[3], pipe.task.columns, limit=20, split="test")
     encoded = pipe.task.encode(rows)
     measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows)
-    assert pipe.task.decides in measured.metrics
+    assert pipe.task.main_metric in measured.metrics
     assert math.isfinite(measured.metrics["loss"])
     assert measured.each is not None
     again = measured.each.figures(np.arange(len(measured.each)))
     assert again
     for metric, value in again.items():
         assert value == pytest.approx(measured.metrics[metric], rel=1e-6, abs=1e-9), metric
-    assert pipe.task.decides in again
+    assert pipe.task.main_metric in again
     halves = measured.each.figures(np.arange(len(measured.each) // 2))
     assert set(halves) == set(again)
     answers = name not in ("text-generation", "fill-mask")  # of which a text is measured, and nothing asked
@@ -304,7 +304,7 @@ def test_settings_of_other_tasks_are_refused(
         section, _, field = key.partition(".")
         given = {"task": name, "train": ["a"], "out": "o", section: {field: value}}
         settings = RunSettings.from_dict(given)
-        if {key, section} & (tasks.specific_settings() - kind.uses):
+        if {key, section} & (tasks.specific_settings() - kind.used_settings):
             with pytest.raises(HeedfulError, match="has no effect"):
                 asked_for(kind, settings)
         else:

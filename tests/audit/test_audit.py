@@ -452,7 +452,7 @@ def test_nothing_that_moves_a_terminal(tmp_path: Path) -> None:
     task = TextClassification.prepare(
         read([str(file)], TextClassification.columns), RunSettings("-", train=("-",), out="-")
     )
-    assert task.sample(Row(rows[0], "set.jsonl", 1)).isprintable()
+    assert task.row_line(Row(rows[0], "set.jsonl", 1)).isprintable()
 
 
 @pytest.mark.parametrize(

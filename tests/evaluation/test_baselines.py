@@ -130,7 +130,7 @@ def folder_of(name: str, files: list[Path], out: Path, data: DataSettings | None
     rows, _ = divided(kind, settings)
     task = kind.prepare(rows, settings)
     model = heedful.create(task.config(settings), seed=0)
-    task.ready(model, settings)
+    task.before_training(model, settings)
     save(model, out, extra=card_of(task, rows, settings))
     task.save(out)
     return out

@@ -160,7 +160,7 @@ def folder_of(name: str, file: Path, out: Path, seed: int, **more: Any) -> Path:
     rows = read(str(file), kind.columns)
     task = kind.prepare(rows, settings)
     model = heedful.create(task.config(settings), seed=seed)
-    task.ready(model, settings)
+    task.before_training(model, settings)
     save(model, out, extra=card_of(task, rows, settings))
     task.save(out)
     return out

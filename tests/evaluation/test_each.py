@@ -57,7 +57,7 @@ def made(name: str, rows: Rows) -> tuple[Task, Model, Encoded]:
     )
     task = kind.prepare(rows, settings)
     model = heedful.create(task.config(settings), seed=0)
-    task.ready(model, settings)
+    task.before_training(model, settings)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)
@@ -113,7 +113,7 @@ def test_of_some_rows_they_are_the_metrics_of_these(scored: tuple[Task, Model, E
 def test_outputs_are_the_answers(scored: tuple[Task, Model, Encoded, Measured]) -> None:
     task, model, encoded, measured = scored
     first = next(iter(task.columns))
-    answers = task.answer(model, [row.values[first] for row in encoded.rows])
+    answers = task.predict(model, [row.values[first] for row in encoded.rows])
     assert list(measured.outputs) == [answer.output for answer in answers]
 
 

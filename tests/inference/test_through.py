@@ -28,7 +28,7 @@ from heedful.inference import predict_file as through
 from heedful.inference.output_file import PartialFile
 from heedful.inference.pipeline import Pipeline
 from heedful.inference.predict_file import predict
-from heedful.tasks.task import Answer
+from heedful.tasks.task import Prediction
 from heedful.util import progress
 from heedful.util.input_warnings import CountWarning, InputWarning
 
@@ -46,11 +46,11 @@ class Echo:
         self.asked: list[list[Any]] = []
         self.stops: Callable[[Sequence[Any]], None] = lambda inputs: None
 
-    def answer(self, model: Any, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+    def predict(self, model: Any, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         if inputs:
             self.asked.append(list(inputs))
             self.stops(inputs)
-        return [Answer(one, str(one)[::-1], None) for one in inputs]
+        return [Prediction(one, str(one)[::-1], None) for one in inputs]
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_messages_and_prompts_are_inputs(echo: Echo) -> None:
 
 def test_plain_lines_and_half_characters(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Echo, "answer", lambda self, model, inputs, **_: [Answer(one, "a\r\nb\ud800", 0.5) for one in inputs]
+        Echo, "predict", lambda self, model, inputs, **_: [Prediction(one, "a\r\nb\ud800", 0.5) for one in inputs]
     )
     Path("x.txt").write_text("a\n")
     quietly("x.txt", "y.txt")
@@ -337,12 +337,12 @@ import sys, time, types
 from pathlib import Path
 from heedful.inference import input_blocks, predict_file
 from heedful.inference.pipeline import Pipeline
-from heedful.tasks.task import Answer
+from heedful.tasks.task import Prediction
 class Echo:
     name, options, input_columns = "translation", frozenset({"seed", "batch_tokens"}), {"source": "text"}
-    def answer(self, model, inputs, **options):
+    def predict(self, model, inputs, **options):
         time.sleep(0.01 * len(inputs))
-        return [Answer(one, one[::-1], None) for one in inputs]
+        return [Prediction(one, one[::-1], None) for one in inputs]
 predict_file.pipeline = lambda *_, **__: Pipeline(Echo(), types.SimpleNamespace(generation={}))
 predict_file.FIRST = 2
 input_blocks.BLOCK = 8
@@ -489,7 +489,9 @@ def peak(call: Callable[[], object]) -> int:
 
 def test_memory_does_not_grow_with_the_file(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK", 64)
-    monkeypatch.setattr(Echo, "answer", lambda self, model, inputs, **_: [Answer(one, one[:3], None) for one in inputs])
+    monkeypatch.setattr(
+        Echo, "predict", lambda self, model, inputs, **_: [Prediction(one, one[:3], None) for one in inputs]
+    )
     line = "many words " * 50 + "\n"
     Path("short.txt").write_text(line * 200)
     Path("long.txt").write_text(line * 4000)  # 2 MB
@@ -514,7 +516,9 @@ def test_a_packed_file_is_unpacked_as_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_holds_no_more_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Echo, "answer", lambda self, model, inputs, **_: [Answer(one, one[:3], None) for one in inputs])
+    monkeypatch.setattr(
+        Echo, "predict", lambda self, model, inputs, **_: [Prediction(one, one[:3], None) for one in inputs]
+    )
     monkeypatch.setattr(blocks, "BLOCK", 64)
     pipe = Pipeline(Echo(), SimpleNamespace(generation={}))  # type: ignore[arg-type]
 

@@ -41,7 +41,7 @@ def settings(**given: Any) -> RunSettings:
 
 def saved(task: TokenClassification, model: Model, folder: Path) -> Path:
     """As a run writes it."""
-    save(model, folder, extra={"task": task.name, "columns": dict(task.columns), **task.facts()})
+    save(model, folder, extra={"task": task.name, "columns": dict(task.columns), **task.card_entries()})
     task.save(folder)
     return folder
 

@@ -135,7 +135,7 @@ def test_a_path_of_no_image(path: str) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_no_inputs_have_no_answers(name: str) -> None:
     task, model = its(name)
-    assert task.answer(model, []) == []
+    assert task.predict(model, []) == []
     assert Pipeline(task, model)([]) == []
     assert list(Pipeline(task, model)(iter([]))) == []
 

@@ -37,8 +37,8 @@ def classifier(max_length: int) -> tuple[TextClassification, Model]:
     )
     task = TextClassification.prepare(data, settings)
     model = heedful.create(task.config(settings), seed=0).eval()
-    task.ready(model, settings)
-    task.check(model)
+    task.before_training(model, settings)
+    task.check_model(model)
     for parameter in model.double().parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return task, model
@@ -58,14 +58,14 @@ def test_a_thousand_texts_and_one_that_is_absurd(caplog: pytest.LogCaptureFixtur
     texts[437] = " ".join(random.choice(WORDS, 50_000))
     with caplog.at_level(logging.WARNING):
         shapes = seen_by(model)
-        answers = task.answer(model, texts)
+        answers = task.predict(model, texts)
     assert caplog.messages == ["1 of 1,000 inputs cut to 64 tokens (the model takes no more)"]
     assert [answer.input for answer in answers] == texts
     assert all(rows * columns <= EVALUATED for rows, columns in shapes)
     assert max(columns for _, columns in shapes) == 64
     assert len(shapes) < 20
     for i in (0, 436, 437, 438, 999):
-        alone = task.answer(model, [texts[i]])[0]
+        alone = task.predict(model, [texts[i]])[0]
         assert answers[i].output == alone.output
         assert answers[i].score == pytest.approx(alone.score, abs=1e-6)
 
@@ -73,7 +73,7 @@ def test_a_thousand_texts_and_one_that_is_absurd(caplog: pytest.LogCaptureFixtur
 def test_nothing_is_said_where_nothing_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     task, model = classifier(max_length=64)
     with caplog.at_level(logging.WARNING):
-        task.answer(model, ["an apple", "a saw"])
+        task.predict(model, ["an apple", "a saw"])
     assert not caplog.messages
 
 
@@ -82,7 +82,7 @@ def images(sides: Any = "both") -> tuple[ImageClassification, Model]:
     task = ImageClassification(["a", "b", "c"], plain)
     model = heedful.create("vit-micro", num_labels=3, seed=0).eval()
     model.labels = list(task.labels)
-    task.check(model)
+    task.check_model(model)
     return task, model
 
 
@@ -111,11 +111,11 @@ def test_images_of_very_different_sizes_are_answered_in_order(tmp_path: Path, mo
 
     monkeypatch.setattr(Preprocessing, "fitted", counting)
     monkeypatch.setattr(ImageClassification, "collate", emptying)
-    answers = task.answer(model, files)
+    answers = task.predict(model, files)
     assert [answer.input for answer in answers] == list(map(str, files))
     assert 1 < most <= EVALUATED // model.config.patches.tokens  # decoded a batch at a time, not all at once
     for i in (0, 7, 8, 299):
-        alone = task.answer(model, [files[i]])[0]
+        alone = task.predict(model, [files[i]])[0]
         assert answers[i].output == alone.output
         assert answers[i].score == pytest.approx(alone.score, abs=1e-5)
 
@@ -123,5 +123,5 @@ def test_images_of_very_different_sizes_are_answered_in_order(tmp_path: Path, mo
 def test_a_strip_that_would_fill_the_memory_is_refused() -> None:
     task, model = images("shorter")
     with pytest.raises(HeedfulError, match=r"an image of 90,000 × 1 pixels would have to become 2,520,000 × 28"):
-        task.answer(model, [np.zeros((1, 90_000), dtype=np.uint8)])
-    assert task.answer(model, [np.zeros((2, 9_000), dtype=np.uint8)])[0].output in task.labels
+        task.predict(model, [np.zeros((1, 90_000), dtype=np.uint8)])
+    assert task.predict(model, [np.zeros((2, 9_000), dtype=np.uint8)])[0].output in task.labels

@@ -138,7 +138,7 @@ def test_wrong_files(name: str, content: str | bytes, told: str, tmp_path: Path)
 
 def test_the_same_prompt_stays_on_one_side() -> None:
     rows = pairs(*PAIRS)
-    train_rows, held = TextGeneration.divide(rows, 0.3, 0)
+    train_rows, held = TextGeneration.split_rows(rows, 0.3, 0)
     sides = [{row.values["prompt"] for row in side} for side in (train_rows, held)]
     assert not sides[0] & sides[1]
     assert len(train_rows) + len(held) == len(rows)

@@ -63,7 +63,7 @@ def made(data: Rows, **given: Any) -> tuple[FeatureExtraction, Model]:
     asked = settings(**given)
     task = FeatureExtraction.prepare(data, asked)
     model = heedful.create(task.config(asked), seed=0)
-    task.ready(model, asked)
+    task.before_training(model, asked)
     return task, model.eval()
 
 
@@ -238,11 +238,11 @@ def test_a_few_steps_find_every_pair() -> None:
 
 def test_what_is_measured_is_what_a_search_by_hand_finds() -> None:
     task, model = made(TRIPLES)
-    assert task.decides == "mrr"
+    assert task.main_metric == "mrr"
     encoded = task.encode(TRIPLES)
     measured = task.measure(model, encoded.examples, TRIPLES)
     texts = sorted({text for row in TRIPLES for text in row.values.values()})
-    vectors = {answer.input: np.array(answer.output) for answer in task.answer(model, texts)}
+    vectors = {answer.input: np.array(answer.output) for answer in task.predict(model, texts)}
     pool = {row.values[side] for row in TRIPLES for side in ("text_pair", "negative")}
     ranks = []
     for row, output in zip(TRIPLES, measured.outputs, strict=True):
@@ -274,11 +274,13 @@ def test_scores_are_ranked_as_scipy_ranks_them() -> None:
     stats = pytest.importorskip("scipy.stats")
     task, model = made(SCORED)
     encoded = task.encode(SCORED)
-    assert task.decides == "spearman"
+    assert task.main_metric == "spearman"
     measured = task.measure(model, encoded.examples, SCORED)
     near = []
     for row in SCORED:
-        a, b = (np.array(answer.output) for answer in task.answer(model, [row.values["text"], row.values["text_pair"]]))
+        a, b = (
+            np.array(answer.output) for answer in task.predict(model, [row.values["text"], row.values["text_pair"]])
+        )
         near.append(float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
     scores = [row.values["score"] for row in SCORED]
     assert measured.outputs == pytest.approx(near, abs=1e-5)
@@ -290,18 +292,18 @@ def test_answers_keep_the_order_alone_and_together(caplog: pytest.LogCaptureFixt
     task, model = taught()
     inputs = ["it says moo", " ", "what does the cow say ?", "", "it says moo", "the " * 200]
     with caplog.at_level(logging.WARNING, "heedful"):
-        together = task.answer(model, inputs, batch_tokens=20)
+        together = task.predict(model, inputs, batch_tokens=20)
     assert caplog.messages == ["1 of 4 texts cut to 128 tokens (the model takes no more)"]
     assert [answer.input for answer in together] == inputs
     assert [len(answer.output) for answer in together] == [32, 0, 32, 0, 32, 32]
     assert all(answer.score is None for answer in together)
     assert together[0].output == together[4].output
     for i in (0, 2):
-        assert task.answer(model, inputs[i : i + 1])[0].output == pytest.approx(together[i].output, abs=1e-5)
+        assert task.predict(model, inputs[i : i + 1])[0].output == pytest.approx(together[i].output, abs=1e-5)
     assert math.hypot(*together[0].output) == pytest.approx(1, abs=1e-5)
-    assert task.answer(model, []) == []
+    assert task.predict(model, []) == []
     with pytest.raises(HeedfulError, match="asked with a text, or a list of texts, not with a tuple"):
-        task.answer(model, [("a", "b")])
+        task.predict(model, [("a", "b")])
 
 
 def test_the_baseline_is_scikit_learns() -> None:
@@ -323,9 +325,9 @@ def test_the_baseline_is_scikit_learns() -> None:
 
 def test_samples() -> None:
     task, _ = made(PAIRS)
-    assert task.sample(TRIPLES[0]) == "the dog → woof, not meow"
-    assert task.sample(SCORED[0]) == "a dog + a hound → 4.5"
-    assert task.sample(PAIRS[0]) == "what does the dog say ? → it says woof"
+    assert task.row_line(TRIPLES[0]) == "the dog → woof, not meow"
+    assert task.row_line(SCORED[0]) == "a dog + a hound → 4.5"
+    assert task.row_line(PAIRS[0]) == "what does the dog say ? → it says woof"
 
 
 # -------------------------------------------------------------------------------------------------------------- folders
@@ -350,7 +352,7 @@ def test_a_saved_folder_opens_in_transformers_and_comes_back(kind: str, unit: bo
     task, model = made(PAIRS, pooling=PoolingSettings(kind=kind, normalise=unit))
     folder = saved(task, model, tmp_path / "model")
     texts = ["what does the dog say ?", "it says moo", "hoot"]
-    ours = np.array([answer.output for answer in task.answer(model, texts)])
+    ours = np.array([answer.output for answer in task.predict(model, texts)])
     head = PooledHead(pooling=kind, normalise=unit)
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertModel"]
     assert ours == pytest.approx(theirs(folder, task, texts, head), abs=1e-5)
@@ -373,7 +375,7 @@ def test_what_no_family_says_is_kept_in_our_own_layout(tmp_path: Path) -> None:
     folder = saved(task, model, tmp_path / "model")
     assert not (folder / "modules.json").exists()
     pipe = heedful.pipeline(None, folder)
-    assert pipe("moo")["output"] == pytest.approx(task.answer(model.eval(), ["moo"])[0].output, abs=1e-5)
+    assert pipe("moo")["output"] == pytest.approx(task.predict(model.eval(), ["moo"])[0].output, abs=1e-5)
 
 
 def published(folder: Path, name: str, task: FeatureExtraction, **more: Any) -> Path:
@@ -445,10 +447,10 @@ def test_going_on_pools_as_the_folder_does_or_as_asked(asked: dict[str, Any], he
     folder = published(tmp_path / "model", "roberta", task)
     plain: dict[str, Any] = {"preset": None, "model": ModelSettings(), "tokenizer": TokenizerSettings()}
     going = settings(start_from=str(folder), pooling=PoolingSettings(**asked), **plain)
-    _, model = FeatureExtraction.start(folder, PAIRS, going)
+    _, model = FeatureExtraction.for_fine_tuning(folder, PAIRS, going)
     assert model.config.head == head
     (folder / "modules.json").unlink()  # then the mean, to length 1
-    _, model = FeatureExtraction.start(folder, PAIRS, settings(start_from=str(folder), **plain))
+    _, model = FeatureExtraction.for_fine_tuning(folder, PAIRS, settings(start_from=str(folder), **plain))
     assert model.config.head == PooledHead(pooling="mean", normalise=True)
 
 
@@ -469,9 +471,9 @@ def test_an_adapter_is_trained_and_opened(tmp_path: Path, capsys: pytest.Capture
 def test_a_model_without_pooling_is_one_line() -> None:
     task, _ = made(PAIRS)
     with pytest.raises(HeedfulError, match="needs an encoder or a decoder; this model is of kind 'encoder-decoder'"):
-        task.check(_small_translator())
+        task.check_model(_small_translator())
     with pytest.raises(HeedfulError, match="needs a model that pools, and this one's head is of kind 'no-head'; open"):
-        task.check(heedful.create("bert-tiny", seed=0))
+        task.check_model(heedful.create("bert-tiny", seed=0))
 
 
 def _small_translator() -> Model:
@@ -571,7 +573,7 @@ def test_what_is_no_number_in_json(value: str, tmp_path: Path) -> None:
 def test_no_text_stands_on_both_sides() -> None:
     random = np.random.default_rng(0)
     many = rows(*((f"t{random.integers(150)}", f"p{random.integers(150)}") for _ in range(120)))
-    train, held = FeatureExtraction.divide(many, 0.2, 0)
+    train, held = FeatureExtraction.split_rows(many, 0.2, 0)
     assert sorted(row.line for row in (*train, *held)) == list(range(1, 121))
     seen = {text for row in train for text in row.values.values()}
     assert not seen & {text for row in held for text in row.values.values()}
@@ -582,8 +584,8 @@ def test_no_text_stands_on_both_sides() -> None:
 
 def test_what_is_suggested() -> None:
     asked = settings(preset=None, model=ModelSettings(), tokenizer=TokenizerSettings())
-    told = FeatureExtraction.suggest(PAIRS, asked)
+    told = FeatureExtraction.suggested_settings(PAIRS, asked)
     assert (told.training.batch_size, told.training.batch_tokens, told.training.label_smoothing) == (64, None, 0.0)
     assert told.pooling == PoolingSettings(kind="mean", normalise=True, temperature=0.05, symmetric=True)
     given = settings(training=TrainingSettings(batch_tokens=500))
-    assert FeatureExtraction.suggest(PAIRS, given).training.batch_size is None
+    assert FeatureExtraction.suggested_settings(PAIRS, given).training.batch_size is None

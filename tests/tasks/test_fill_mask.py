@@ -74,9 +74,9 @@ def made(kind: str) -> tuple[FillMask, Encoder]:
 def trained() -> tuple[FillMask, Encoder]:
     """A model that has read the book for a few seconds."""
     task, model = made("bpe")
-    task.check(model)
+    task.check_model(model)
     examples = task.encode(rows(BOOK), LENGTH).examples
-    task.ready(model, settings(masking=MaskingSettings(share=0.3)))
+    task.before_training(model, settings(masking=MaskingSettings(share=0.3)))
     optimiser, random = adamw(model, lr=3e-3, betas=(0.9, 0.98)), np.random.default_rng(0)
     for step in range(200):
         optimiser.param_groups[0]["lr"] = optimiser.param_groups[1]["lr"] = 3e-3 * min(1, (step + 1) / 30)
@@ -84,7 +84,7 @@ def trained() -> tuple[FillMask, Encoder]:
         optimiser.zero_grad()
         (task.objective(model, batch) / task.count(batch)).backward()
         optimiser.step()
-    task.ready(model, settings())
+    task.before_training(model, settings())
     return task, model.eval()
 
 
@@ -135,7 +135,7 @@ def test_training_hides_other_tokens_each_time_as_the_settings_say() -> None:
     hidden = first["ids"][first["labels"] != -100]
     assert 0.5 < float((hidden == task.mask).float().mean()) < 1  # some are others, some stay
     fresh = FillMask(task.tokenizer, LENGTH)
-    fresh.ready(model, settings(masking=MaskingSettings(share=0.5, unit="span")))
+    fresh.before_training(model, settings(masking=MaskingSettings(share=0.5, unit="span")))
     assert (fresh.masking.share, fresh.masking.unit) == (0.5, "span")
     more = fresh.collate(examples, np.random.default_rng(0))
     assert fresh.count(more) > 2.5 * task.count(first)
@@ -300,12 +300,12 @@ def test_the_baseline_by_hand() -> None:
 
 def test_a_text_is_filled_in() -> None:
     task, model = trained()
-    answer = task.answer(model, ["The hen says cluck, <mask> the hen eats corn."])[0]
+    answer = task.predict(model, ["The hen says cluck, <mask> the hen eats corn."])[0]
     assert answer.output == "The hen says cluck, and the hen eats corn."
     ids = [1, *task.tokenizer.encode([answer.input])[0], 2]
     p = model(torch.tensor([ids]))[0, ids.index(4)].softmax(-1)
     assert answer.score == pytest.approx(float(p.detach().max()), rel=1e-4)
-    best = task.answer(model, [answer.input], top_k=3)[0]
+    best = task.predict(model, [answer.input], top_k=3)[0]
     assert [one["label"] for one in best.output] == [
         task.tokenizer.pieces([i])[0].strip() for i in p.topk(3).indices.tolist()
     ]
@@ -317,7 +317,7 @@ def test_a_text_is_filled_in() -> None:
 def test_several_masks_are_filled_each_on_its_own() -> None:
     task, model = trained()
     text = "The owl says <mask>, and the <mask> eats mice."
-    answer, lists = task.answer(model, [text])[0], task.answer(model, [text], top_k=2)[0]
+    answer, lists = task.predict(model, [text])[0], task.predict(model, [text], top_k=2)[0]
     first, second = lists.output
     assert answer.output == text.replace("<mask>", first[0]["label"], 1).replace("<mask>", second[0]["label"])
     assert answer.score == pytest.approx(first[0]["score"] * second[0]["score"])
@@ -327,21 +327,21 @@ def test_several_masks_are_filled_each_on_its_own() -> None:
 def test_answers_are_the_same_alone_and_in_a_batch() -> None:
     task, model = trained()
     texts = ["The <mask> says moo", "<mask>", "", "The hen <mask> cluck, and the <mask> eats", "  "]
-    together = task.answer(model, texts, batch_tokens=8)
+    together = task.predict(model, texts, batch_tokens=8)
     for text, answer in zip(texts, together, strict=True):
-        alone = task.answer(model, [text])[0]
+        alone = task.predict(model, [text])[0]
         assert alone.output == answer.output
         assert answer.score == (None if not text.strip() else pytest.approx(alone.score, rel=1e-4))
     assert (together[2].output, together[2].score) == ("", None)
-    assert task.answer(model, [" "], top_k=2)[0].output == []
-    assert task.answer(model, []) == []
+    assert task.predict(model, [" "], top_k=2)[0].output == []
+    assert task.predict(model, []) == []
 
 
 def test_around_each_mask_of_a_long_text_is_read(caplog: pytest.LogCaptureFixture) -> None:
     task, model = trained()
     line = "The owl says hoo, <mask> the owl eats mice. "
     text = "<mask> " + line * 3 + "The hen <mask>"
-    answer = task.answer(model, [text, "The <mask>"])[0]
+    answer = task.predict(model, [text, "The <mask>"])[0]
     (ids,) = task.tokenizer.encode([text])
     scores = []
     for place in [place for place, token in enumerate(ids) if token == task.mask]:
@@ -358,9 +358,9 @@ def test_around_each_mask_of_a_long_text_is_read(caplog: pytest.LogCaptureFixtur
 
 def test_a_model_is_tried_with_a_text_whose_last_word_is_missing() -> None:
     task, model = trained()
-    inputs = task.trial(["The cow says moo", "hoo"])
+    inputs = task.trial_inputs(["The cow says moo", "hoo"])
     assert inputs == ["The cow says <mask>", "<mask>"]
-    assert all(answer.score for answer in task.answer(model, inputs))
+    assert all(answer.score for answer in task.predict(model, inputs))
 
 
 def test_wrong_inputs() -> None:
@@ -508,7 +508,7 @@ def test_published_models_fill_as_in_transformers(name: str, tmp_path: Path) -> 
 
 def test_a_bare_encoder_gets_a_fresh_tied_head(shared_data: Any, tmp_path: Path) -> None:
     folder = shared_data("weights/minilm-l6")
-    task, model = FillMask.start(folder, rows(BOOK), settings(start_from=str(folder), preset=None))
+    task, model = FillMask.for_fine_tuning(folder, rows(BOOK), settings(start_from=str(folder), preset=None))
     assert all(name.startswith("head.") for name in model.fresh)
     assert model.get_parameter("head.output.weight") is model.embedding.token.weight  # type: ignore[union-attr]
     assert (task.mask_name, task.encode(rows(BOOK)).examples[0].stream.context) == ("[MASK]", 126)
@@ -540,13 +540,13 @@ def test_folders_that_cannot_fill(tmp_path: Path, book: Path) -> None:
     with pytest.raises(
         HeedfulError, match="fill-mask needs an encoder with a masked-language-model head; this model is"
     ):
-        task.check(sequence)
+        task.check_model(sequence)
     with pytest.raises(
         HeedfulError, match="needs an encoder with a masked-language-model head; this model is of kind 'd"
     ):
-        task.check(heedful.create("gpt-micro", seed=0))
+        task.check_model(heedful.create("gpt-micro", seed=0))
     with pytest.raises(HeedfulError, match="they do not belong together"):
-        task.check(made("wordpiece")[1])
+        task.check_model(made("wordpiece")[1])
 
 
 def test_a_decoder_is_refused_before_a_head_is_drawn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -555,7 +555,7 @@ def test_a_decoder_is_refused_before_a_head_is_drawn(tmp_path: Path, caplog: pyt
     save(model, tmp_path)
     tokenizer.save(tmp_path)
     with pytest.raises(HeedfulError, match=r"fill-mask needs an encoder; the model in .* is of kind 'decoder'$"):
-        FillMask.start(tmp_path, rows(BOOK), settings())
+        FillMask.for_fine_tuning(tmp_path, rows(BOOK), settings())
     assert caplog.messages == []
 
 
@@ -592,7 +592,7 @@ def test_masking_is_told_the_words_of_the_vocabulary() -> None:
     words = ["".join(task.tokenizer.pieces(row[word])).strip() for word in FillMask(task.tokenizer).masking.words(row)]
     assert len(words) == len(row) - 2  # tokens, one by one
     whole = FillMask(task.tokenizer)
-    whole.ready(trained()[1], settings(masking=MaskingSettings(unit="word")))
+    whole.before_training(trained()[1], settings(masking=MaskingSettings(unit="word")))
     words = ["".join(task.tokenizer.pieces(row[word])).strip() for word in whole.masking.words(row)]
     assert words == ["The", "cow", "says", "moo", ",", "and", "the", "owl", "hoo", "."]
 
@@ -601,7 +601,7 @@ def test_little_text_is_read_in_short_windows_of_few_tokens() -> None:
     asked = RunSettings(task="fill-mask", train=("-",), out="-")
     for size, vocabulary, window in ((400_000, 1000, 32), (7_000_000, 1000, 32), (30_000_000, 16_000, 128)):
         text = rows("a b\n" * (size // 4))
-        found = FillMask.suggest(text, asked)
+        found = FillMask.suggested_settings(text, asked)
         assert (found.tokenizer.size, found.data.max_length) == (vocabulary, window)
-        longer = FillMask.suggest(text, replace(asked, data=DataSettings(max_length=64)))
+        longer = FillMask.suggested_settings(text, replace(asked, data=DataSettings(max_length=64)))
         assert longer.data.max_length == 64

@@ -57,13 +57,13 @@ def settings(image: dict[str, Any] | None = None, **model: Any) -> RunSettings:
 def made(asked: RunSettings, data: Rows) -> tuple[ImageClassification, Model]:
     task = ImageClassification.prepare(data, asked)
     model = heedful.create(task.config(asked), seed=0).eval()
-    task.ready(model, asked)
+    task.before_training(model, asked)
     return task, model
 
 
 def suggested(data: Rows, **asked: Any) -> RunSettings:
     given = RunSettings(task="image-classification", train=("-",), out="-", **asked)
-    return resolve(given, ImageClassification.suggest(data, given))
+    return resolve(given, ImageClassification.suggested_settings(data, given))
 
 
 # ---------------------------------------------------------------------------------------------------- what is suggested
@@ -162,7 +162,7 @@ def test_held_back_images_have_labels_that_training_knows() -> None:
     data = rows(40, labels=["a", "b"])
     rare = Rows([*data, *rows(1, (4, 4), labels=["rare"])])
     for seed in range(30):
-        train, held = ImageClassification.divide(rare, 0.3, seed)
+        train, held = ImageClassification.split_rows(rare, 0.3, seed)
         assert {row.values["label"] for row in held} <= {row.values["label"] for row in train}
         assert len(train) + len(held) == 41
         assert len(held) > 1
@@ -185,9 +185,9 @@ def test_without_a_class_token_the_mean_of_the_patches_is_read(tmp_path: Path) -
     checkpoints.save(model, folder)
     task.save(folder)
     again = ImageClassification.load(folder)
-    again.check(opened := checkpoints.load(folder))
+    again.check_model(opened := checkpoints.load(folder))
     assert opened.config == model.config
-    assert [answer.output for answer in again.answer(opened.eval(), [row.values["image"] for row in data])] == [
+    assert [answer.output for answer in again.predict(opened.eval(), [row.values["image"] for row in data])] == [
         LABELS[i] for i in logits.argmax(-1)
     ]
     transformers = pytest.importorskip("transformers")
@@ -237,7 +237,7 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
     with pytest.raises(HeedfulError, match=r"half\.png"):
         task.encode(broken)
     with pytest.raises(HeedfulError, match=r"half\.png"):
-        task.answer(model, [tmp_path / "half.png"])
+        task.predict(model, [tmp_path / "half.png"])
 
 
 def test_what_training_changes_is_drawn_from_the_generator_given() -> None:
@@ -252,7 +252,7 @@ def test_what_training_changes_is_drawn_from_the_generator_given() -> None:
         assert not torch.equal(first[name], other[name])
     assert torch.equal(still["pixels"], task.collate(examples)["pixels"])
     assert not torch.equal(first["pixels"], still["pixels"])
-    task.ready(
+    task.before_training(
         heedful.create(task.config(asked), seed=0),
         settings({"crop": 0, "flip": False, "augment": 0, "erase": 0, "mixup": 0}),
     )
@@ -332,7 +332,7 @@ def test_measures_and_answers_agree() -> None:
         assert LABELS.index(mistake["output"]) == logits[mistake["place"]].argmax()
         assert mistake["score"] == pytest.approx(logits[mistake["place"]].softmax(-1).max().item(), abs=1e-5)
     json.dumps([measured.metrics, measured.details])
-    answers = task.answer(model, [row.values["image"] for row in data])
+    answers = task.predict(model, [row.values["image"] for row in data])
     assert [answer.output for answer in answers] == [LABELS[i] for i in logits.argmax(-1)]
     assert [answer.score for answer in answers] == pytest.approx(logits.softmax(-1).amax(-1).tolist(), abs=1e-5)
 
@@ -351,11 +351,11 @@ def test_a_mirror_image_is_asked_too() -> None:
     assert measured.metrics["loss"] != task.measure(model, task.encode(data).examples, data).metrics["loss"]
     asked = [row.values["image"].pixels()[..., 0] for row in data]
     for inputs in (asked, [image[:, ::-1] for image in asked]):
-        answers = task.answer(model, inputs, mirror=True)
+        answers = task.predict(model, inputs, mirror=True)
         assert [answer.output for answer in answers] == [LABELS[i] for i in p.argmax(-1)]
         assert [answer.score for answer in answers] == pytest.approx(p.amax(-1).tolist(), abs=1e-5)
     with pytest.raises(HeedfulError, match="mirror is 'no'; give True or False"):
-        task.answer(model, asked, mirror="no")
+        task.predict(model, asked, mirror="no")
 
 
 def test_few_labels_have_no_top_five() -> None:
@@ -372,16 +372,16 @@ def test_whatever_holds_an_image_can_be_asked(tmp_path: Path) -> None:
     path = tmp_path / "one.png"
     Image.fromarray(array).save(path)
     inputs = [str(path), path, path.read_bytes(), array, Image.open(path), LazyImage.of(array)]
-    answers = task.answer(model, inputs)
+    answers = task.predict(model, inputs)
     assert len({(answer.output, round(answer.score or 0, 5)) for answer in answers}) == 1
     assert answers[0].input == answers[1].input == str(path)
     json.dumps([answer.as_dict() for answer in answers])
-    assert task.answer(model, []) == []
+    assert task.predict(model, []) == []
 
 
 def test_a_row_as_a_line() -> None:
     task, _ = made(settings(), rows())
-    assert task.sample(rows(1, (20, 30))[0]) == "picture 0 (30 × 20) → bag"
+    assert task.row_line(rows(1, (20, 30))[0]) == "picture 0 (30 × 20) → bag"
 
 
 # -------------------------------------------------------------------------------------------------------------- folders
@@ -417,10 +417,10 @@ def test_a_folder_opens_again(tmp_path: Path) -> None:
     data = rows()
     task, model = written(tmp_path, settings(), data)
     again = ImageClassification.load(tmp_path)
-    again.check(heedful.from_pretrained(tmp_path))
+    again.check_model(heedful.from_pretrained(tmp_path))
     assert (again.labels, again.preprocessing, again.tokens) == (task.labels, task.preprocessing, task.tokens)
     pipe = heedful.pipeline("image-classification", tmp_path)
-    first = task.answer(model, [data[0].values["image"]])[0]
+    first = task.predict(model, [data[0].values["image"]])[0]
     assert pipe(data[0].values["image"]) == pytest.approx(first.as_dict())
 
 
@@ -428,11 +428,11 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     task, model = written(tmp_path, settings(), rows())
     replace_task = ImageClassification(task.labels, replace(task.preprocessing, size=16))
     with pytest.raises(HeedfulError, match=r"takes images of 8 × 8, grey.*makes 16 × 16, grey"):
-        replace_task.check(model)
+        replace_task.check_model(model)
     with pytest.raises(HeedfulError, match=r"tells 6 labels apart, its folder names 2"):
         ImageClassification(["a", "b"], task.preprocessing).check(model)
     with pytest.raises(HeedfulError, match=r"needs a vision model"):
-        task.check(heedful.create("gpt-micro", seed=0))
+        task.check_model(heedful.create("gpt-micro", seed=0))
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(HeedfulError, match=r"has no preprocessor_config\.json"):
         ImageClassification.load(tmp_path)
@@ -444,10 +444,10 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
 def test_going_on_with_known_labels_keeps_the_head(tmp_path: Path) -> None:
     _, model = written(tmp_path, settings(), rows())
     given = RunSettings(task="image-classification", train=("-",), out="-", start_from=str(tmp_path))
-    asked = resolve(given, ImageClassification.suggest(rows(), given))
+    asked = resolve(given, ImageClassification.suggested_settings(rows(), given))
     assert asked.preset is None
     assert asked.model == ModelSettings()
-    task, again = ImageClassification.start(tmp_path, rows(labels=LABELS[:2]), asked)
+    task, again = ImageClassification.for_fine_tuning(tmp_path, rows(labels=LABELS[:2]), asked)
     assert task.labels == LABELS
     for name, tensor in again.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name])
@@ -463,13 +463,13 @@ def test_other_labels_get_a_fresh_linear_head(labels: list[str], tmp_path: Path)
     model.save_pretrained(tmp_path)
     task.save(tmp_path)
     given = RunSettings(task="image-classification", train=("-",), out="-", start_from=str(tmp_path))
-    task, tuned = ImageClassification.start(tmp_path, rows(labels=labels), given)
+    task, tuned = ImageClassification.for_fine_tuning(tmp_path, rows(labels=labels), given)
     assert task.labels == labels
     assert tuned.config.head == ImageHead(labels=len(labels))
     assert tuned.fresh == ["head.output.0.weight", "head.output.0.bias"]
     for name, tensor in model.state_dict().items():
         assert name.startswith("head.") or torch.equal(tuned.state_dict()[name], tensor)
-    _, again = ImageClassification.start(tmp_path, rows(labels=labels), given)
+    _, again = ImageClassification.for_fine_tuning(tmp_path, rows(labels=labels), given)
     for name, tensor in again.state_dict().items():
         assert torch.equal(tuned.state_dict()[name], tensor)
     assert tuned.head.output[0].weight.std() > 0
@@ -479,8 +479,8 @@ def test_a_trained_model_keeps_its_channels_and_takes_another_size(tmp_path: Pat
     _, model = written(tmp_path, settings(), rows())
     asked = replace(settings(), preset=None, image=ImageSettings(channels=3), start_from=str(tmp_path))
     with pytest.raises(HeedfulError, match=r"--image\.channels is 3, but the model .* takes 1; leave it out"):
-        ImageClassification.start(tmp_path, rows(), asked)
-    task, larger = ImageClassification.start(tmp_path, rows(), replace(asked, image=ImageSettings(size=16)))
+        ImageClassification.for_fine_tuning(tmp_path, rows(), asked)
+    task, larger = ImageClassification.for_fine_tuning(tmp_path, rows(), replace(asked, image=ImageSettings(size=16)))
     assert task.preprocessing.shape == (1, 16, 16)
     assert task.tokens == 4 * model.config.patches.tokens - 3  # four times the patches, one class token
     told = suggested(rows(), start_from=str(tmp_path), image=ImageSettings(size=64))

@@ -168,5 +168,5 @@ def test_a_size_that_the_patches_do_not_divide(tmp_path: Path) -> None:
     blank = LazyImage.of(np.zeros((8, 8, 3), np.uint8))
     two = Rows(Row({"image": blank, "label": label}, "f", 1) for label in "ab")
     with pytest.raises(HeedfulError, match=r"50 is not a multiple of the patch size 8") as caught:
-        ImageClassification.start(tmp_path, two, asked)
+        ImageClassification.for_fine_tuning(tmp_path, two, asked)
     assert "\n" not in str(caught.value)

@@ -47,8 +47,8 @@ def test_each_token_as_the_model_says_it(name: str, options: dict[str, Any]) -> 
     task, model = made(name, length=64)
     for parameter in model.parameters():  # enough that words end
         parameter.mul_(0.5)
-    answers = task.answer(model, TEXTS, logprobs=True, max_new_tokens=8, **options)
-    plain = task.answer(model, TEXTS, max_new_tokens=8, **options)
+    answers = task.predict(model, TEXTS, logprobs=True, max_new_tokens=8, **options)
+    plain = task.predict(model, TEXTS, max_new_tokens=8, **options)
     for text, answer, without in zip(TEXTS, answers, plain, strict=True):
         wanted = read(task, model, text, options)
         assert answer.logprobs == pytest.approx(wanted, abs=2e-5)

@@ -36,15 +36,15 @@ def test_without_a_limit_as_much_is_read_as_a_batch_holds(
     task, model = unlimited()
     text = LONG[:700]
     with caplog.at_level(logging.WARNING):
-        (answer,) = task.answer(model, [text], **OPTIONS)
+        (answer,) = task.predict(model, [text], **OPTIONS)
     assert caplog.messages == [
         "input 0 has 700 tokens, only the last 256 of them are read (a larger batch_tokens reads more)"
     ]
-    (tail,) = task.answer(model, [text[-HELD // 2 :]], **OPTIONS)
+    (tail,) = task.predict(model, [text[-HELD // 2 :]], **OPTIONS)
     assert answer.output[len(text) :] == tail.output[HELD // 2 :]
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        (whole,) = task.answer(model, [text], batch_tokens=800, **OPTIONS)
+        (whole,) = task.predict(model, [text], batch_tokens=800, **OPTIONS)
     assert caplog.messages == []
     prompt = torch.tensor(task.tokenizer.encode([text]))
     told = model.generate(prompt, **OPTIONS)[0, prompt.size(1) :]
@@ -57,7 +57,7 @@ def test_a_table_of_distances_is_bounded(caplog: pytest.LogCaptureFixture, monke
     read: list[int] = []
     model.get_submodule("embedding").register_forward_pre_hook(lambda _, given: read.append(given[0].size(1)))
     with caplog.at_level(logging.WARNING):
-        task.answer(model, [LONG, "the saw"], **OPTIONS)
+        task.predict(model, [LONG, "the saw"], **OPTIONS)
     assert len(caplog.messages) == 1
     assert HELD // 2 <= max(read) < HELD  # so many squared is the table
 
@@ -66,7 +66,7 @@ def test_several_are_told_of_together_and_a_stream_alike(caplog: pytest.LogCaptu
     task, model = made("text-generation")
     assert isinstance(task, TextGeneration)
     with caplog.at_level(logging.WARNING):
-        answers = task.answer(model, ["the saw", LONG[:50], LONG[:70]], **OPTIONS)
+        answers = task.predict(model, ["the saw", LONG[:50], LONG[:70]], **OPTIONS)
     assert caplog.messages == [
         "2 of 3 inputs have more than 32 tokens, only the last 16 of each are read (the model takes no more)"
     ]
@@ -89,7 +89,7 @@ def test_several_are_told_of_together_and_a_stream_alike(caplog: pytest.LogCaptu
 def test_each_search_names_its_own_remedy(options: dict[str, Any], message: str) -> None:
     task, model = made("text-generation")
     with pytest.raises(HeedfulError, match=f"^input 1 has 50 tokens, but {message}$"):
-        task.answer(model, ["the saw", LONG[:50]], **OPTIONS, **options)
+        task.predict(model, ["the saw", LONG[:50]], **OPTIONS, **options)
     task, model = unlimited()
     with pytest.raises(HeedfulError, match=r"reads at most 4,096 \(batch_tokens\); shorten it, or give "):
-        task.answer(model, [LONG], **OPTIONS, **options)
+        task.predict(model, [LONG], **OPTIONS, **options)

@@ -69,7 +69,7 @@ def classifying() -> tuple[TextClassification, Model]:
         (Row({"text": text, "label": str(n % 2)}, "f", 1) for n, text in enumerate(TEXTS[:40])), 0, ("text", "label")
     )
     given = settings("text-classification", "bert-tiny", data=DataSettings(max_length=32))
-    given = TextClassification.suggest(rows, given) if given.training.lr else given
+    given = TextClassification.suggested_settings(rows, given) if given.training.lr else given
     task = TextClassification.prepare(rows, given)
     return task, heedful.create(task.config(given), seed=0).eval()
 
@@ -79,14 +79,14 @@ def test_equal_prompts_draw_anew_whatever_batch_they_fall_into(made: Callable[[]
     task, model = made()
     prompts = ["the cat", "the mat sat", "the cat", "a", "the cat", "the mat sat"]
     options: dict[str, Any] = {"max_new_tokens": 12, "temperature": 3.0}
-    expected = [answer.output for answer in task.answer(model, prompts, seed=5, **options)]
+    expected = [answer.output for answer in task.predict(model, prompts, seed=5, **options)]
     assert len(set(expected)) == len(prompts)
     for tokens in (1, 16, 40):  # one a batch; two or three
-        found = [answer.output for answer in task.answer(model, prompts, seed=5, batch_tokens=tokens, **options)]
+        found = [answer.output for answer in task.predict(model, prompts, seed=5, batch_tokens=tokens, **options)]
         assert found == expected
     for place in (0, 1, 3):  # the first of each draws what it draws alone
-        assert task.answer(model, [prompts[place]], seed=5, **options)[0].output == expected[place]
-    listed = [answer.output for answer in task.answer(model, prompts, seed=[5] * 6, batch_tokens=1, **options)]
+        assert task.predict(model, [prompts[place]], seed=5, **options)[0].output == expected[place]
+    listed = [answer.output for answer in task.predict(model, prompts, seed=[5] * 6, batch_tokens=1, **options)]
     assert listed == expected
 
 
@@ -106,7 +106,7 @@ def test_a_thousand_translations_and_one_that_is_absurd(beams: int, caplog: pyte
     assert [one.output for one in answers[:500] + answers[501:]] == [one.output for one in plain]
     start = task.source.decode([task.source.encode([ABSURD])[0][: EVALUATED - 1]])[0]
     caplog.clear()
-    assert task.answer(model, [start], **options)[0].output == answers[500].output  # its beginning, and the end token
+    assert task.predict(model, [start], **options)[0].output == answers[500].output  # its beginning, and the end token
     assert not caplog.messages
 
 
@@ -115,11 +115,11 @@ def test_learned_positions_cut_a_translation(caplog: pytest.LogCaptureFixture) -
     config = heedful.presets.bart(16, 1, 2, tokenizer.vocab_size, 32)
     task, model = Translation(tokenizer, tokenizer, config.special, 32), heedful.create(config, seed=0).eval()
     with caplog.at_level(logging.WARNING):
-        long, short = task.answer(model, ["the small cat sat on a mat" * 3, "the cat"], max_new_tokens=5)
+        long, short = task.predict(model, ["the small cat sat on a mat" * 3, "the cat"], max_new_tokens=5)
     assert caplog.messages == ["input 0 has 79 tokens, only 32 of them are read (the model takes no more)"]
     beginning = ("the small cat sat on a mat" * 3)[:31]
-    assert task.answer(model, [beginning, "the cat"], max_new_tokens=5)[0].output == long.output
-    assert task.answer(model, ["the cat"], max_new_tokens=5)[0].output == short.output
+    assert task.predict(model, [beginning, "the cat"], max_new_tokens=5)[0].output == long.output
+    assert task.predict(model, ["the cat"], max_new_tokens=5)[0].output == short.output
 
 
 def test_a_thousand_prompts_and_one_that_is_absurd() -> None:
@@ -143,7 +143,7 @@ def test_a_search_refuses_a_prompt_that_does_not_fit(positions: str) -> None:
         config = heedful.presets.llama(16, 1, 2, 2, 32, task.tokenizer.vocab_size, length=32)
         model = heedful.create(config, seed=0).eval()
     with pytest.raises(HeedfulError, match=r"input 1 has 187,500 tokens, .*the model.s 32; .*num_beams") as caught:
-        task.answer(model, ["the cat", ABSURD], num_beams=2, max_new_tokens=4, do_sample=False)
+        task.predict(model, ["the cat", ABSURD], num_beams=2, max_new_tokens=4, do_sample=False)
     assert "\n" not in str(caught.value)
 
 

@@ -27,7 +27,7 @@ from heedful.models import Model
 from heedful.presets import get
 from heedful.serving.runs import WatchedRun
 from heedful.settings import RunSettings
-from heedful.tasks.task import Answer, Batch, Encoded, Measured, Task
+from heedful.tasks.task import Batch, Encoded, Measured, Prediction, Task
 from heedful.training.run import train
 
 PARITIES = ("even", "odd")
@@ -39,11 +39,11 @@ class DigitParity(Task):
     name: ClassVar[str] = "digit-parity"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "label": "label"})
     unit = "examples"
-    decides = "right"
-    uses: ClassVar[frozenset[str]] = frozenset({"data.max_length"})
+    main_metric = "right"
+    used_settings: ClassVar[frozenset[str]] = frozenset({"data.max_length"})
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
         training = replace(
             given.training, lr=1e-3, schedule="constant", warmup=1, batch_size=4, accumulate=1, clip=1.0, log_every=1
         )
@@ -69,7 +69,7 @@ class DigitParity(Task):
             config, embedding=embedding, encoder=encoder, head=SequenceHead(labels=2), special=SpecialTokens()
         )
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         assert model.config.head.kind == SequenceHead.kind
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
@@ -94,21 +94,21 @@ class DigitParity(Task):
     def measure(
         self, model: Model, examples: Sequence[Any], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        outputs = [answer.output for answer in self.answer(model, [row.values["text"] for row in rows])]
+        outputs = [answer.output for answer in self.predict(model, [row.values["text"] for row in rows])]
         right = [[float(said == row.values["label"]), 1.0] for said, row in zip(outputs, rows, strict=True)]
         loss, count = self.loss(model, examples)
         scored = Sums(right, lambda sums: {"right": 100 * sums[0] / sums[1]})
         return Measured({"loss": loss / count, **overall(scored)}, each=scored, outputs=outputs)
 
-    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+    def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         examples = [([11, *map(int, text)], 0) for text in inputs]
-        answers: list[Answer] = [Answer(text, None, None) for text in inputs]
-        for places, p in self.each(model, examples, lambda batch: model(batch["ids"], batch["mask"]).softmax(1)):
+        answers: list[Prediction] = [Prediction(text, None, None) for text in inputs]
+        for places, p in self.map_batches(model, examples, lambda batch: model(batch["ids"], batch["mask"]).softmax(1)):
             for place, row in zip(places, p.tolist(), strict=True):
-                answers[place] = Answer(inputs[place], PARITIES[int(row[1] > row[0])], max(row))
+                answers[place] = Prediction(inputs[place], PARITIES[int(row[1] > row[0])], max(row))
         return answers
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         return f"{row.values['text']} → {row.values['label']}"
 
 

@@ -67,8 +67,8 @@ def made(data: Rows, longest: int = 64, stride: int | None = None) -> tuple[Ques
     asked = settings(data=DataSettings(max_length=longest, stride=stride))
     task = QuestionAnswering.prepare(data, asked)
     model = heedful.create(task.config(asked), seed=0).eval()
-    task.ready(model, asked)
-    task.check(model)
+    task.before_training(model, asked)
+    task.check_model(model)
     return task, model
 
 
@@ -94,7 +94,7 @@ def lively(model: Model) -> Model:
 
 
 def saved(task: QuestionAnswering, model: Model, folder: Path) -> Path:
-    save(model, folder, extra={"task": task.name, "columns": dict(task.columns), **task.facts()})
+    save(model, folder, extra={"task": task.name, "columns": dict(task.columns), **task.card_entries()})
     task.save(folder)
     describe(folder)
     return folder
@@ -192,17 +192,17 @@ def test_every_piece_is_found_again(kind: Any) -> None:
 def test_held_back_are_whole_articles_or_whole_contexts() -> None:
     titled = Rows(row(f"Q{i} ?", f"context {i // 3} .", "context", title=f"article {i // 9}") for i in range(180))
     for seed in range(3):
-        train, held = QuestionAnswering.divide(titled, 0.2, seed)
+        train, held = QuestionAnswering.split_rows(titled, 0.2, seed)
         assert len(train) + len(held) == 180
         assert len(held) == 36
         assert not {each.values["title"] for each in train} & {each.values["title"] for each in held}
         assert set(held[0].values) == {"question", "context", "answers", "title"}
         bare = Rows(row(f"Q{i} ?", f"context {i // 3} .", "context") for i in range(180))
-        train, held = QuestionAnswering.divide(bare, 0.2, seed)
+        train, held = QuestionAnswering.split_rows(bare, 0.2, seed)
         assert len(held) == 36
         assert not {each.values["context"] for each in train} & {each.values["context"] for each in held}
     one = Rows(row(f"Q{i} ?", f"context {i // 3} .", "context", title="the only one") for i in range(60))
-    assert len(QuestionAnswering.divide(one, 0.2, 0)[1]) == 12
+    assert len(QuestionAnswering.split_rows(one, 0.2, 0)[1]) == 12
 
 
 # ------------------------------------------------------------------------------------------------------------- learning
@@ -230,22 +230,22 @@ def test_the_loss_by_hand(smoothing: float) -> None:
 def test_settings_that_the_data_suggests(tmp_path: Path) -> None:
     asked = settings(preset=None, model=ModelSettings(), tokenizer=TokenizerSettings())
     many = Rows(SETS["all"][i % len(SETS["all"])] for i in range(4000))
-    told = QuestionAnswering.suggest(many, asked)
+    told = QuestionAnswering.suggested_settings(many, asked)
     assert (told.preset, told.data.max_length, told.data.stride) == ("bert-tiny", 384, 128)
     assert told.training.label_smoothing == 0.0
     assert told.training.lr is not None
-    short = QuestionAnswering.suggest(many, settings(data=DataSettings(max_length=60)))
+    short = QuestionAnswering.suggested_settings(many, settings(data=DataSettings(max_length=60)))
     assert short.data.stride == 20
     task, model = made(SETS["all"])
     folder = str(saved(task, model, tmp_path / "model"))
     plain: dict[str, Any] = {"preset": None, "model": ModelSettings(), "tokenizer": TokenizerSettings()}
-    fine = QuestionAnswering.suggest(many, settings(start_from=folder, **plain))
+    fine = QuestionAnswering.suggested_settings(many, settings(start_from=folder, **plain))
     assert fine.training.lr == pytest.approx(5e-5 * 768 / 32)
     assert (fine.training.label_smoothing, fine.training.batch_size) == (0.0, 32)
     assert (fine.data.max_length, fine.data.stride) == (64, 21)  # the model reads no more at a time
-    assert QuestionAnswering.start(folder, SETS["all"], fine)[0].encode(SETS["all"]).note == ""
+    assert QuestionAnswering.for_fine_tuning(folder, SETS["all"], fine)[0].encode(SETS["all"]).note == ""
     given = settings(start_from=folder, training=TrainingSettings(lr=1e-4), **plain)
-    assert QuestionAnswering.suggest(many, given).training.lr == 1e-4
+    assert QuestionAnswering.suggested_settings(many, given).training.lr == 1e-4
 
 
 # --------------------------------------------------------------------------------------------- as transformers answers
@@ -352,7 +352,7 @@ def test_the_loss_is_that_of_transformers(name: str, tmp_path: Path) -> None:
     """Theirs counts padding among the places, so each window is given alone."""
     model, _ = published(tmp_path, name)
     ours, task = load(tmp_path, dtype="float64"), QuestionAnswering.load(tmp_path)
-    task.check(ours)
+    task.check_model(ours)
     for window in task.encode(SETS["all"][:5]).examples:
         batch = task.collate([window])
         kinds = {"token_type_ids": batch["segments"]} if name == "Bert" else {}
@@ -441,13 +441,13 @@ def pointing(answer: str, text: str) -> tuple[QuestionAnswering, Model, list[tup
 
 def test_answers_end_at_word_borders_unless_training_ends_inside_words(tmp_path: Path) -> None:
     task, model, asked = pointing("Oslo", "Eve went to Osloby today .")
-    assert task.facts()["align_to_words"] is False  # as its one answer has it
-    assert task.answer(model, asked)[0].output == {"answer": "Oslo", "start": 12, "end": 16}
+    assert task.card_entries()["align_to_words"] is False  # as its one answer has it
+    assert task.predict(model, asked)[0].output == {"answer": "Oslo", "start": 12, "end": 16}
     wide = {"answer": "Osloby", "start": 12, "end": 18}
-    [whole] = task.answer(model, asked, align_to_words=True)
+    [whole] = task.predict(model, asked, align_to_words=True)
     assert whole.output == wide
-    assert whole.score == task.answer(model, asked)[0].score  # of the piece
-    several = task.answer(model, asked, align_to_words=True, top_k=3)[0].output
+    assert whole.score == task.predict(model, asked)[0].score  # of the piece
+    several = task.predict(model, asked, align_to_words=True, top_k=3)[0].output
     assert len({(one["start"], one["end"]) for one in several}) == len(several)
     assert {name: several[0][name] for name in wide} == wide
     folder = saved(task, model, tmp_path / "model")
@@ -456,7 +456,7 @@ def test_answers_end_at_word_borders_unless_training_ends_inside_words(tmp_path:
     del card["align_to_words"]  # a folder of before
     (folder / "heedful.json").write_text(json.dumps(card))
     before = QuestionAnswering.load(folder)
-    assert before.answer(model, asked)[0].output == wide
+    assert before.predict(model, asked)[0].output == wide
     rows = Rows([row("Where ?", asked[0][1], "Osloby")])
     measured = before.measure(model, before.encode(rows).examples, rows)
     assert measured.metrics["exact_match"] == 100
@@ -483,7 +483,7 @@ def test_it_learns_when_to_say_nothing(tmp_path: Path) -> None:
     assert measured.metrics["best_exact"] >= measured.metrics["exact_match"]
     assert measured.details["by_kind"]["without answer"]["examples"] == len(PEOPLE) * len(PLACES)
     asked = [(each.values["question"], each.values["context"]) for each in rows]
-    said = [answer.output for answer in task.answer(model, asked)]
+    said = [answer.output for answer in task.predict(model, asked)]
     assert said == list(measured.outputs)
     always = task.measure(model, task.encode(rows).examples, rows, null_threshold=1e9)
     assert always.metrics["NoAns_exact"] == 0
@@ -503,7 +503,7 @@ def test_what_is_measured_is_what_is_answered() -> None:
     rows = SETS["all"]
     examples = task.encode(rows).examples
     measured = task.measure(model, examples, rows)
-    answers = task.answer(model, [{"question": r.values["question"], "context": r.values["context"]} for r in rows])
+    answers = task.predict(model, [{"question": r.values["question"], "context": r.values["context"]} for r in rows])
     wrong = [i for i, each in enumerate(rows) if answers[i].output["answer"] != each.values["answers"][0].text]
     assert 0 < len(wrong) < len(rows)
     assert measured.metrics["exact_match"] == pytest.approx(100 * (1 - len(wrong) / len(rows)))
@@ -531,15 +531,15 @@ def test_a_long_context_is_read_to_its_end() -> None:
     data = Rows([row("Where is Eve now ?", LONG, "Lima now"), row("Ann ?", "Ann is in Rome .", "Rome")])
     examples = task.encode(data).examples
     assert len(examples) > 5
-    reached = {task.answer(model, [("Where is Eve now ?", LONG)], stride=s)[0].output["start"] for s in (0, 5, 16, 24)}
+    reached = {task.predict(model, [("Where is Eve now ?", LONG)], stride=s)[0].output["start"] for s in (0, 5, 16, 24)}
     assert max(reached) > len(LONG) // 4
     other = task.measure(model, examples, data, stride=24)
     assert other.metrics["loss"] != pytest.approx(task.measure(model, examples, data).metrics["loss"], rel=1e-9)
-    assert other.outputs[0] == task.answer(model, [("Where is Eve now ?", LONG)], stride=24)[0].output
+    assert other.outputs[0] == task.predict(model, [("Where is Eve now ?", LONG)], stride=24)[0].output
     with pytest.raises(HeedfulError, match=r"cannot share 25 \(stride\); give 24 or less$"):
-        task.answer(model, [], stride=25)  # before any input is read
+        task.predict(model, [], stride=25)  # before any input is read
     with pytest.raises(HeedfulError, match=r"cannot share 25 \(stride\); give 24 or less$"):
-        task.answer(model, [("Where ?", LONG)], stride=25)
+        task.predict(model, [("Where ?", LONG)], stride=25)
 
 
 def test_answers_keep_the_order_and_blanks_stay_blank(caplog: pytest.LogCaptureFixture) -> None:
@@ -554,7 +554,7 @@ def test_answers_keep_the_order_and_blanks_stay_blank(caplog: pytest.LogCaptureF
         ("Where is Ann ?", LONG),
     ]
     with caplog.at_level(logging.WARNING):
-        together = task.answer(model, inputs, batch_tokens=60)
+        together = task.predict(model, inputs, batch_tokens=60)
     assert not caplog.messages
     assert [answer.input for answer in together] == inputs
     assert together[0].output["answer"] == first["answers"][0].text
@@ -562,13 +562,15 @@ def test_answers_keep_the_order_and_blanks_stay_blank(caplog: pytest.LogCaptureF
     for i in (1, 3, 4):
         assert (together[i].output, together[i].score) == ({"answer": "", "start": 0, "end": 0}, None)
     for i in (0, 2, 5):
-        alone = task.answer(model, inputs[i : i + 1])[0]
+        alone = task.predict(model, inputs[i : i + 1])[0]
         assert (alone.output, alone.score) == (together[i].output, pytest.approx(together[i].score, abs=1e-5))
-    assert task.answer(model, []) == []
+    assert task.predict(model, []) == []
     assert task.input_columns == {"question": "text", "context": "text"}
-    assert all(answer.output["answer"] for answer in task.answer(model, task.trial(["Ann is in Rome .", "Bob ."])))
-    assert task.sample(SETS["all"][0]) == f"{first['question']} → {first['answers'][0].text}"
-    assert task.sample(SETS["none"][1]).endswith("→ (no answer)")
+    assert all(
+        answer.output["answer"] for answer in task.predict(model, task.trial_inputs(["Ann is in Rome .", "Bob ."]))
+    )
+    assert task.row_line(SETS["all"][0]) == f"{first['question']} → {first['answers'][0].text}"
+    assert task.row_line(SETS["none"][1]).endswith("→ (no answer)")
 
 
 @pytest.mark.parametrize("one", ["no tab", ("one",), {"question": "Q"}, 3, ("Q", 3), {"question": "Q", "text": "C"}])
@@ -577,17 +579,17 @@ def test_inputs_that_are_no_question(one: Any) -> None:
     with pytest.raises(
         HeedfulError, match=r"^question-answering is asked with a question and a context: .*; not with "
     ):
-        task.answer(model, [one])
+        task.predict(model, [one])
     with pytest.raises(
         HeedfulError, match=r"the option topk has no effect for question-answering; did you mean 'top_k'"
     ):
-        task.answer(model, [], topk=3)
+        task.predict(model, [], topk=3)
 
 
 def test_a_question_that_is_too_long_is_cut_and_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
     task, model = taught("all")
     with caplog.at_level(logging.WARNING):
-        (answer,) = task.answer(model, [(LONG + " ?", "Ann is in Rome .")])
+        (answer,) = task.predict(model, [(LONG + " ?", "Ann is in Rome .")])
     assert answer.output["answer"]
     assert caplog.messages == ["1 of 1 question cut to half of the 64 tokens of a window"]
 
@@ -598,15 +600,15 @@ def test_no_answer_is_blank_nor_begins_so() -> None:
     tokenizer = Tokenizer.train([*texts, "\n \n  \n"], 300, "bpe", template="both")
     task = QuestionAnswering(tokenizer)
     model = lively(heedful.create("bert-tiny", head="span", seed=0))
-    task.check(model)
+    task.check_model(model)
     context = "\n\n  Ann \n\n \t is   in\n\n\n Rome .   \n\n"
-    found = task.answer(model, [("Where ?", context)], top_k=40)[0].output
+    found = task.predict(model, [("Where ?", context)], top_k=40)[0].output
     assert len(found) > 8
     assert all(each["answer"] == each["answer"].strip() != "" for each in found)
     assert all(context[each["start"] : each["end"]] == each["answer"] for each in found)
     assert len({(each["start"], each["end"]) for each in found}) == len(found)
     blank = [("Where ?", "\u200b"), ("Where ?", "\x00")]  # not blank for Python, perhaps without a token
-    for answer, (_, text) in zip(task.answer(model, blank), blank, strict=True):
+    for answer, (_, text) in zip(task.predict(model, blank), blank, strict=True):
         assert answer.output["answer"] == text[answer.output["start"] : answer.output["end"]]
 
 
@@ -622,10 +624,10 @@ def test_a_thousand_questions_in_bounds() -> None:
     asked[437] = ("Where is Ann ?", LONG * 20)
     shapes: list[tuple[int, int]] = []
     model.embedding.register_forward_pre_hook(lambda _, given: shapes.append(tuple(given[0].shape)))
-    answers = task.answer(model, asked, batch_tokens=2048)
+    answers = task.predict(model, asked, batch_tokens=2048)
     assert all(rows * columns <= 2048 for rows, columns in shapes)
     for i in (0, 436, 437, 999):
-        alone = task.answer(model, [asked[i]])[0]
+        alone = task.predict(model, [asked[i]])[0]
         assert (answers[i].output, answers[i].score) == (alone.output, pytest.approx(alone.score, abs=1e-6))
 
 
@@ -668,15 +670,15 @@ def test_going_on_from_a_model_without_a_head(tmp_path: Path) -> None:
     save(bare, tmp_path / "bare")
     task.save(tmp_path / "bare")
     asked = settings(preset=None, model=ModelSettings(), start_from=str(tmp_path / "bare"))
-    task, model = QuestionAnswering.start(tmp_path / "bare", SETS["none"], asked)
+    task, model = QuestionAnswering.for_fine_tuning(tmp_path / "bare", SETS["none"], asked)
     assert sorted(model.fresh) == ["head.output.bias", "head.output.weight"]
     assert task.null_threshold == 0.0
     assert model.get_submodule("embedding").token.weight.equal(bare.get_submodule("embedding").token.weight)
-    again = QuestionAnswering.start(tmp_path / "bare", SETS["none"], asked)[1]
+    again = QuestionAnswering.for_fine_tuning(tmp_path / "bare", SETS["none"], asked)[1]
     assert model.state_dict()["head.output.weight"].equal(again.state_dict()["head.output.weight"])
     taught_task, learned = taught("all")
     folder = saved(taught_task, learned, tmp_path / "learned")
-    kept = QuestionAnswering.start(folder, SETS["all"], asked)[1]
+    kept = QuestionAnswering.for_fine_tuning(folder, SETS["all"], asked)[1]
     assert list(kept.fresh) == []
     assert all(tensor.equal(learned.state_dict()[name]) for name, tensor in kept.state_dict().items())
 
@@ -686,7 +688,7 @@ def test_a_model_that_is_no_encoder_is_refused_before_it_is_opened(
 ) -> None:
     save(heedful.create("transformer-tiny"), tmp_path)
     with pytest.raises(HeedfulError, match=r"needs an encoder; the model in .* is of kind 'encoder-decoder'$"):
-        QuestionAnswering.start(tmp_path, SETS["all"], settings())
+        QuestionAnswering.for_fine_tuning(tmp_path, SETS["all"], settings())
     assert not caplog.messages  # nothing of a new head
 
 
@@ -711,7 +713,7 @@ def test_models_that_cannot_point(tmp_path: Path) -> None:
         (heedful.create("vit-micro"), "this model is of kind 'vision'"),
     ]:
         with pytest.raises(HeedfulError, match=message):
-            task.check(other)
+            task.check_model(other)
     bare = Tokenizer.train(["a b"], 30, "character", template="none")
     model = heedful.create("bert-tiny", head="span")
     with pytest.raises(HeedfulError, match="the tokenizer puts no class token before a pair"):

@@ -50,7 +50,7 @@ def translation() -> tuple[Translation, nn.Module, dict[str, Tensor]]:
         model=ModelSettings(dim=16, depth=2, heads=2, ff_dim=32, r_drop=ALPHA),
     )
     model = heedful.create(task.config(settings), seed=0)
-    task.ready(model, settings)
+    task.before_training(model, settings)
     sources, targets = (tokenizer.encode([pair[side] for pair in PAIRS]) for side in (0, 1))
     return task, model, task.tensors(list(zip(sources, targets, strict=True)))
 
@@ -90,7 +90,7 @@ def test_without_it_an_example_passes_once(translation: Any, monkeypatch: pytest
     task.agreement = 0.0
     task.objective(model, batch)
     assert seen == [2 * len(PAIRS), len(PAIRS)]
-    assert EncoderDecoderTask.uses.isdisjoint({"model.r_drop"})  # of span corruption it is refused
+    assert EncoderDecoderTask.used_settings.isdisjoint({"model.r_drop"})  # of span corruption it is refused
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several"])
@@ -105,7 +105,7 @@ def test_a_classifier_learns_by_the_formula(several: bool) -> None:
         model=ModelSettings(dim=16, depth=2, heads=2, r_drop=ALPHA),
     )
     model = heedful.create(task.config(settings), seed=0)
-    task.ready(model, settings)
+    task.before_training(model, settings)
     dropping(model, 0.4)
     ids = torch.randint(5, 30, (4, 6), generator=torch.Generator().manual_seed(0))
     labels = (

@@ -70,7 +70,7 @@ STEPS = 300
 def trained() -> tuple[SpanCorruption, EncoderDecoder]:
     """A model that has read the book for a few seconds."""
     task, model = made()
-    task.check(model)
+    task.check_model(model)
     examples = task.encode(rows(BOOK), LENGTH).examples
     optimiser, random = adamw(model, lr=3e-3, betas=(0.9, 0.98)), np.random.default_rng(0)
     for step in range(STEPS):
@@ -134,7 +134,7 @@ def test_other_spans_are_hidden_each_time_and_the_same_ones_measured() -> None:
     assert pairs(first) != pairs(other)
     together, alone = pairs(task.collate(examples)), [pairs(task.collate([one]))[0] for one in examples]
     assert together == alone
-    task.ready(model, settings(masking=MaskingSettings(share=0.5, length=1.5)))
+    task.before_training(model, settings(masking=MaskingSettings(share=0.5, length=1.5)))
     assert (task.corruption.share, task.corruption.length) == (0.5, 1.5)
     assert task.count(task.collate(examples, np.random.default_rng(0))) > 2 * task.count(first)
     assert pairs(task.collate(examples)) == together
@@ -148,7 +148,7 @@ def test_few_tokens_and_too_many() -> None:
         assert math.isnan(task.measure(model, encoded.examples, encoded.rows).metrics["loss"]) == (text == "o")
     with pytest.raises(HeedfulError, match="1 token cannot hold a text and the 1 special one around it; raise"):
         task.encode(rows(BOOK), 1)
-    task.ready(model, settings(masking=MaskingSettings(share=0.5, length=1)))
+    task.before_training(model, settings(masking=MaskingSettings(share=0.5, length=1)))
     with pytest.raises(
         HeedfulError, match=r"200 of 401 tokens in 200 spans, but the tokenizer has 100 sentinels.*lower"
     ):
@@ -156,7 +156,7 @@ def test_few_tokens_and_too_many() -> None:
     bart = SpanCorruption(task.source, task.source, positions=20)
     with pytest.raises(HeedfulError, match=r"the model reads 20 tokens, not 21; lower --data\.max-length"):
         bart.encode(rows(BOOK), 21)
-    bart.ready(model, settings(masking=MaskingSettings(share=0.9, length=3)))
+    bart.before_training(model, settings(masking=MaskingSettings(share=0.9, length=3)))
     with pytest.raises(
         HeedfulError, match=r"17 hidden tokens in 2 spans are more than the 20 .*; lower --masking\.share"
     ):
@@ -257,7 +257,7 @@ def kept(task: SpanCorruption, source: list[int], target: list[int]) -> set[int]
 def test_holes_are_filled_with_what_is_generated() -> None:
     task, model = trained()
     text = "The hen <extra_id_0>, and the hen eats<extra_id_1>."
-    answer, short = task.answer(model, [text, "The cow <extra_id_0> moo, and the"])
+    answer, short = task.predict(model, [text, "The cow <extra_id_0> moo, and the"])
     ids = model.generate(torch.tensor([[*task.source.encode([text])[0], 2]]), max_new_tokens=34)[0].tolist()
     left, right = (ids.index(task.sentinels[i]) for i in (0, 1))
     ends = [place for place, token in enumerate(ids) if token in (2, *task.sentinels) and place > right]
@@ -269,7 +269,7 @@ def test_holes_are_filled_with_what_is_generated() -> None:
     assert re.fullmatch(rf"The cow\s*{re.escape(short.fills[0])}\s*moo, and the", short.output)
     assert answer.score is not None
     assert answer.score < 0
-    told = task.answer(model, [text], logprobs=True)[0]
+    told = task.predict(model, [text], logprobs=True)[0]
     assert told.logprobs is not None
     assert sum(told.logprobs) / len(told.logprobs) == pytest.approx(answer.score, rel=1e-4)
 
@@ -277,27 +277,27 @@ def test_holes_are_filled_with_what_is_generated() -> None:
 def test_answers_are_the_same_alone_and_in_a_batch() -> None:
     task, model = trained()
     texts = ["The <extra_id_0> says moo", "", "<extra_id_0>, and the <extra_id_1> eats", "The owl <extra_id_0>", " "]
-    together = task.answer(model, texts, batch_tokens=8)
+    together = task.predict(model, texts, batch_tokens=8)
     for text, answer in zip(texts, together, strict=True):
-        alone = task.answer(model, [text])[0]
+        alone = task.predict(model, [text])[0]
         assert (alone.output, alone.fills) == (answer.output, answer.fills)
         assert answer.score == (None if not text.strip() else pytest.approx(alone.score, rel=1e-4))
     assert (together[1].output, together[1].score, together[1].fills) == ("", None, [])
-    assert task.answer(model, []) == []
-    drawn = [task.answer(model, texts[:1], do_sample=True, seed=3, temperature=2.0)[0] for _ in range(2)]
+    assert task.predict(model, []) == []
+    drawn = [task.predict(model, texts[:1], do_sample=True, seed=3, temperature=2.0)[0] for _ in range(2)]
     assert drawn[0] == drawn[1]
-    assert len(task.answer(model, texts[:1], num_beams=3, max_new_tokens=4)) == 1
+    assert len(task.predict(model, texts[:1], num_beams=3, max_new_tokens=4)) == 1
 
 
 def test_a_model_that_writes_no_holes_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     task, _ = trained()
     _, fresh = made()
-    answers = task.answer(fresh, ["The <extra_id_0> says moo", "", "The <extra_id_0>"], max_new_tokens=2)
+    answers = task.predict(fresh, ["The <extra_id_0> says moo", "", "The <extra_id_0>"], max_new_tokens=2)
     assert [answer.fills for answer in answers] == [[""], [], [""]]
     assert caplog.messages[0].startswith("2 of 3 inputs without an answer: the model writes no <extra_id_0>, so it")
     caplog.clear()
     texts = ("The cow says moo, and the farmer says nothing", "The ox says moo", "Moo")
-    first, other = task.said(fresh, Rows([Row({"text": text}, "a.txt", 1) for text in texts]), Measured({}))
+    first, other = task.logged_samples(fresh, Rows([Row({"text": text}, "a.txt", 1) for text in texts]), Measured({}))
     assert first["input"] == "The cow says moo, and the farmer <extra_id_0>"
     assert first["target"] == "The cow says moo, and the farmer says"
     assert first["output"].startswith("The cow says moo, and the farmer")
@@ -310,7 +310,7 @@ def test_of_a_long_text_what_stands_around_its_holes_is_read(caplog: pytest.LogC
     short = SpanCorruption(task.source, task.target, positions=LENGTH)
     line = "the owl says hoo, and the owl eats mice. "
     text = f"{line * 3}The <extra_id_0> says moo, and the cow eats grass. {line * 3}"
-    [answer] = short.answer(model, [text])
+    [answer] = short.predict(model, [text])
     ids = task.source.encode([text])[0]
     place = ids.index(task.sentinels[0])
     near = model.generate(torch.tensor([[*ids[place - 7 : place + 8], 2]]), max_new_tokens=18)[0].tolist()
@@ -322,19 +322,19 @@ def test_of_a_long_text_what_stands_around_its_holes_is_read(caplog: pytest.LogC
     with pytest.raises(
         HeedfulError, match=r"^the input has holes \d+ tokens apart, but the model reads 15; fill fewer"
     ):
-        short.answer(model, [f"<extra_id_0> {line * 2} <extra_id_1>"])
+        short.predict(model, [f"<extra_id_0> {line * 2} <extra_id_1>"])
 
 
 def test_what_cannot_be_asked() -> None:
     task, model = trained()
     with pytest.raises(HeedfulError, match=r"input 1 has no <extra_id_0>, but \[MASK\]"):
-        task.answer(model, ["<extra_id_0>", "The [MASK]"])
+        task.predict(model, ["<extra_id_0>", "The [MASK]"])
     with pytest.raises(HeedfulError, match="a text, or a list of texts, not with a int"):
-        task.answer(model, [3])
+        task.predict(model, [3])
     many = " ".join(f"<extra_id_{i}>" for i in range(100))
     with pytest.raises(HeedfulError, match="100 holes in a text, but the tokenizer has 99 for it; ask with fewer"):
-        task.answer(model, [many])
-    assert task.trial(["The cow says moo"]) == ["The cow says <extra_id_0>"]
+        task.predict(model, [many])
+    assert task.trial_inputs(["The cow says moo"]) == ["The cow says <extra_id_0>"]
 
 
 # ---------------------------------------------------------------------------------------------------------- whole runs
@@ -389,9 +389,7 @@ def test_it_is_not_compared_with_an_encoder(run: tuple[Path, list[str]], tmp_pat
     folder, command = run
     encoder = [*command[:4], "--preset=bert-tiny", *TINY, "--tokenizer.size=300", "--data.max-length=16"]
     assert cli.main([*encoder, "--out", str(tmp_path / "bert"), "--max-steps=1", "--json"]) == 0
-    with pytest.raises(
-        HeedfulError, match=r"judged by perplexity, .*bert by loss; only models that answer alike can be"
-    ):
+    with pytest.raises(HeedfulError, match=r"judged by perplexity, .*bert by loss; only models judged by one"):
         compare([str(folder), str(tmp_path / "bert")], [command[3]], say=lambda line: None)
 
 

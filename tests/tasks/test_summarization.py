@@ -26,7 +26,7 @@ from heedful.pretrained import load, read_card
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.published import prefix_of, specific
 from heedful.tasks.summarization import Summarization, lead, sentence
-from heedful.tasks.task import Answer
+from heedful.tasks.task import Prediction
 from heedful.text import Tokenizer
 from heedful.views.inspect.model_input import read_source
 from heedful.views.inspect.opened_model import open_model
@@ -54,8 +54,8 @@ def made(max_length: int | None = None, prefix: str | None = None) -> tuple[Summ
     asked = settings(max_length, prefix)
     task = Summarization.prepare(ROWS, asked)
     model = heedful.create(task.config(asked), seed=0).eval()
-    task.ready(model, asked)
-    task.check(model)
+    task.before_training(model, asked)
+    task.check_model(model)
     for parameter in model.double().parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return task, model
@@ -71,7 +71,7 @@ def test_a_batch_begins_with_the_prefix() -> None:
         source, target = (task.source.encode([one])[0] for one in (f"summarize: {text}", summary))
         assert batch["source"][i][batch["source_mask"][i]].tolist() == [*source, task.source.end]
         assert batch["labels"][i][batch["labels"][i] != -100].tolist() == [*target, task.source.end]
-    assert task.sample(ROWS[0]).startswith("summarize: the red bird sang")
+    assert task.row_line(ROWS[0]).startswith("summarize: the red bird sang")
 
 
 def test_what_is_cut_is_said_and_the_end_token_stays() -> None:
@@ -111,7 +111,9 @@ def test_metrics_are_those_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> No
     task, model = made()
     said = ["a bird on the lake", "a hill", "", "the island"]
     monkeypatch.setattr(
-        task, "answer", lambda model, inputs, **options: [Answer(i, o, 0.0) for i, o in zip(inputs, said, strict=True)]
+        task,
+        "predict",
+        lambda model, inputs, **options: [Prediction(i, o, 0.0) for i, o in zip(inputs, said, strict=True)],
     )
     examples = task.encode(ROWS).examples
     measured = task.measure(model, examples, ROWS)
@@ -176,12 +178,12 @@ def test_answers_are_bounded_in_order_and_what_is_cut_is_told_once(caplog: pytes
     assert model.generation["max_new_tokens"] == longest
     texts = ["a bird", "", "the red bird sang on the hill " * 20, "the lake", "bird " * 100]
     with caplog.at_level(logging.WARNING):
-        answers = task.answer(model, texts, min_new_tokens=3, logprobs=True)
+        answers = task.predict(model, texts, min_new_tokens=3, logprobs=True)
     assert caplog.messages == ["2 of 4 inputs cut to 30 tokens (the model takes no more)"]
     assert [answer.input for answer in answers] == texts
-    assert answers[1] == Answer("", "", None, [])
+    assert answers[1] == Prediction("", "", None, [])
     for text, answer in zip(texts, answers, strict=True):
-        alone = task.answer(model, [text], min_new_tokens=3)[0]
+        alone = task.predict(model, [text], min_new_tokens=3)[0]
         assert alone.output == answer.output
         if text:
             assert 3 <= len(answer.logprobs) <= longest
@@ -190,7 +192,7 @@ def test_answers_are_bounded_in_order_and_what_is_cut_is_told_once(caplog: pytes
     task.measure(model, *task.encode(ROWS, 10)[:2], most=2)
     assert not caplog.messages  # ``encode`` has told
     model.generation = {}
-    assert len(task.answer(model, ["a bird"], min_new_tokens=128, logprobs=True)[0].logprobs) == 128
+    assert len(task.predict(model, ["a bird"], min_new_tokens=128, logprobs=True)[0].logprobs) == 128
 
 
 def test_a_long_text_is_split_where_a_stride_is_given() -> None:
@@ -224,11 +226,13 @@ def test_a_prefix_that_is_given_stands_in_place_of_the_models() -> None:
     task, model = made(prefix="summarize: ")
     bare = Summarization(task.source, task.target)
     ask = {"min_new_tokens": 5}
-    assert task.answer(model, ["a bird"], **ask)[0].output == bare.answer(model, ["summarize: a bird"], **ask)[0].output
+    assert (
+        task.predict(model, ["a bird"], **ask)[0].output == bare.predict(model, ["summarize: a bird"], **ask)[0].output
+    )
     for prefix in ("", "tl;dr: "):
         ours, plain = (
-            task.answer(model, ["a bird"], prefix=prefix, **ask),
-            bare.answer(model, [f"{prefix}a bird"], **ask),
+            task.predict(model, ["a bird"], prefix=prefix, **ask),
+            bare.predict(model, [f"{prefix}a bird"], **ask),
         )
         assert (ours[0].output, ours[0].score) == (plain[0].output, plain[0].score)
 
@@ -344,14 +348,14 @@ def published(place: Path, kind: str) -> tuple[Path, Any, Any]:
 def test_a_published_summarizer_answers_as_in_transformers(kind: str, tmp_path: Path) -> None:
     folder, theirs, fast = published(tmp_path, kind)
     task, model = Summarization.load(folder), load(folder, dtype="float64").eval()
-    task.check(model)
+    task.check_model(model)
     prefix, options = (
         ("", {})
         if kind == "bart"
         else ("the : ", {k: v for k, v in SPECIFIC["summarization"].items() if k != "prefix"})
     )
     texts, told = [text for text, _ in TEXTS], set()
-    for text, answer in zip(texts, task.answer(model, texts), strict=True):
+    for text, answer in zip(texts, task.predict(model, texts), strict=True):
         ids = fast(prefix + text, return_tensors="pt").input_ids
         out = theirs.generate(ids, return_dict_in_generate=True, output_scores=True, **options)
         assert answer.output == fast.decode(out.sequences[0], skip_special_tokens=True)

@@ -20,7 +20,7 @@ from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.labels import names_of, numbers_of
-from heedful.tasks.task import Answer
+from heedful.tasks.task import Prediction
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.optimisation import adamw
 
@@ -65,7 +65,7 @@ def made(data: Rows, longest: int = 128) -> tuple[TextClassification, Model]:
     asked = settings(data=DataSettings(max_length=longest))
     task = TextClassification.prepare(data, asked)
     model = heedful.create(task.config(asked), seed=0)
-    task.ready(model, asked)
+    task.before_training(model, asked)
     return task, model.eval()
 
 
@@ -83,7 +83,7 @@ def taught(which: str, steps: int = 120) -> tuple[TextClassification, Model]:
     return task, model
 
 
-def said(answers: list[Answer]) -> list[tuple[Any, ...]]:
+def said(answers: list[Prediction]) -> list[tuple[Any, ...]]:
     """Outputs and scores to compare: a score's last bit depends on where its row lies in memory."""
     return [(answer.output, pytest.approx(answer.score, abs=1e-5)) for answer in answers]
 
@@ -143,7 +143,7 @@ def test_a_text_longer_than_the_model_is_cut_and_the_note_says_so() -> None:
     assert unread == long
     assert len(examples[0].ids) == 6
     assert note == "1 example cut to 6 tokens (the model takes no more)"
-    assert task.answer(model, [long[0].values["text"]])[0].output in task.labels
+    assert task.predict(model, [long[0].values["text"]])[0].output in task.labels
     with pytest.raises(HeedfulError, match=r"max-length 2 has no room for text; give 3"):
         task.encode(SINGLE, 2)
 
@@ -160,7 +160,7 @@ def test_words_are_hidden_in_training_alone() -> None:
     assert drawn[0][hidden].eq(3).all()
     assert not hidden[plain <= 2].any()  # padding, start, end
     assert hidden[plain > 3].float().mean().item() == pytest.approx(0.1, abs=0.03)
-    task.ready(heedful.create("bert-tiny", head="sequence"), settings(preset=None, start_from="elsewhere"))
+    task.before_training(heedful.create("bert-tiny", head="sequence"), settings(preset=None, start_from="elsewhere"))
     assert task.collate(examples, np.random.default_rng(0))["ids"].equal(plain)
 
 
@@ -200,12 +200,12 @@ def test_one_label_is_nothing_to_learn(data: Rows, message: str) -> None:
 def test_what_is_held_back_has_only_labels_that_are_learned() -> None:
     many = rows(*((f"text {i}", "common") for i in range(200)), *((f"rare text {i}", f"rare {i}") for i in range(30)))
     for seed in range(3):
-        train, held = TextClassification.divide(many, 0.2, seed)
+        train, held = TextClassification.split_rows(many, 0.2, seed)
         assert sorted(row.line for row in (*train, *held)) == list(range(1, 231))
         assert {row.values["label"] for row in held} == {"common"}
         assert len(held) > 20
     with pytest.raises(HeedfulError, match="--valid"):
-        TextClassification.divide(rows(*((f"text {i}", f"label {i}") for i in range(20))), 0.2, 0)
+        TextClassification.split_rows(rows(*((f"text {i}", f"label {i}") for i in range(20))), 0.2, 0)
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,12 @@ def test_labels_in_the_other_column_are_told(tmp_path: Path, label: str, told: s
         "say where the labels stand, if in the other column: --data.columns 2,1, else give validation data: --valid$"
     )
     with pytest.raises(HeedfulError, match=rf"^{file}: {told}{remedy}"):
-        TextClassification.divide(read(file, TextClassification.columns), 0.2, 0)
+        TextClassification.split_rows(read(file, TextClassification.columns), 0.2, 0)
     (tmp_path / "a.txt").write_text("".join(f"text {i}\n" for i in range(20)))
     (tmp_path / "a.labels").write_text("".join(label.format(i) + "\n" for i in range(20)))
     plain = read([tmp_path / "a.txt", tmp_path / "a.labels"], TextClassification.columns)
     with pytest.raises(HeedfulError, match=r"a\.txt: every label has too few examples to hold some back; give valid"):
-        TextClassification.divide(plain, 0.2, 0)
+        TextClassification.split_rows(plain, 0.2, 0)
 
 
 def test_texts_that_were_learned_as_labels_are_told() -> None:
@@ -264,7 +264,7 @@ def test_the_loss_by_hand(smoothing: float) -> None:
 def test_the_loss_of_several_labels_by_hand(smoothing: float) -> None:
     task, model = made(SEVERAL)
     model.double()
-    assert (task.labels, task.multi_label, task.decides) == (["fruit", "place", "tool"], True, "micro_f1")
+    assert (task.labels, task.multi_label, task.main_metric) == (["fruit", "place", "tool"], True, "micro_f1")
     expected = 0.0
     for row, example in zip(SEVERAL, task.encode(SEVERAL).examples, strict=True):
         for name, logit in zip(task.labels, model(torch.tensor([example.ids]))[0].tolist(), strict=True):
@@ -278,7 +278,7 @@ def test_the_loss_of_several_labels_by_hand(smoothing: float) -> None:
 def test_more_examples_a_larger_model(count: int, preset: str) -> None:
     asked = settings(preset=None, model=ModelSettings(), tokenizer=TokenizerSettings())
     many = Rows(SINGLE[i % len(SINGLE)] for i in range(count))
-    told = TextClassification.suggest(many, asked)
+    told = TextClassification.suggested_settings(many, asked)
     assert told.preset == preset
     needed = ("lr", "schedule", "warmup", "batch_tokens", "accumulate", "weight_decay", "betas", "eps", "log_every")
     assert all(getattr(told.training, name) is not None for name in needed)
@@ -293,16 +293,16 @@ def test_going_on_takes_few_passes_and_steps_by_the_width(change: dict[str, int]
     folder = str(saved(task, heedful.create(task.config(asked), seed=0), tmp_path / "model"))
     plain: dict[str, Any] = {"preset": None, "model": ModelSettings(), "tokenizer": TokenizerSettings()}
     many = Rows(SINGLE[i % len(SINGLE)] for i in range(4000))
-    fine = TextClassification.suggest(many, settings(start_from=folder, **plain))
+    fine = TextClassification.suggested_settings(many, settings(start_from=folder, **plain))
     assert (fine.preset, fine.tokenizer, fine.model) == (None, TokenizerSettings(), ModelSettings())
     assert fine.training.lr == pytest.approx(lr)
-    assert fine.max_epochs < TextClassification.suggest(many, asked).max_epochs
+    assert fine.max_epochs < TextClassification.suggested_settings(many, asked).max_epochs
     given = settings(preset=None, start_from="gone", training=TrainingSettings(lr=1e-4))
-    assert TextClassification.suggest(SINGLE, given).training.lr == 1e-4
+    assert TextClassification.suggested_settings(SINGLE, given).training.lr == 1e-4
 
 
 def test_a_short_run_warms_up_shortly() -> None:
-    told = TextClassification.suggest(SINGLE, settings(max_steps=40, training=TrainingSettings()))
+    told = TextClassification.suggested_settings(SINGLE, settings(max_steps=40, training=TrainingSettings()))
     assert 0 < told.training.warmup <= 8
 
 
@@ -320,7 +320,7 @@ def test_what_is_measured_is_what_is_answered() -> None:
     data = rows(*((row.values["text"], row.values["label"]) for row in SINGLE), ("a hill and a lake", "tool"))
     examples = task.encode(data).examples
     measured = task.measure(model, examples, data)
-    answers = task.answer(model, [row.values["text"] for row in data])
+    answers = task.predict(model, [row.values["text"] for row in data])
     wrong = [i for i, row in enumerate(data) if answers[i].output != row.values["label"]]
     assert 0 < len(wrong) < len(data)
     assert measured.metrics["accuracy"] == pytest.approx(100 * (1 - len(wrong) / len(data)))
@@ -339,22 +339,22 @@ def test_what_is_measured_is_what_is_answered() -> None:
 def test_answers_keep_the_order_and_blanks_stay_blank() -> None:
     task, model = taught("single")
     inputs = ["the pear is here", " ", "the drill is here", "", "a text that is a long one", "the lake is here"]
-    together = task.answer(model, inputs, batch_tokens=20)
+    together = task.predict(model, inputs, batch_tokens=20)
     assert [answer.input for answer in together] == inputs
     assert [answer.output for answer in together[:4]] == ["fruit", "", "tool", ""]
     assert together[5].output == "place"
     assert together[1].score is together[3].score is None
     for i in (0, 2, 4, 5):
-        alone = task.answer(model, inputs[i : i + 1])[0]
+        alone = task.predict(model, inputs[i : i + 1])[0]
         assert (alone.output, alone.score) == (together[i].output, pytest.approx(together[i].score, abs=1e-5))
-    assert task.answer(model, []) == []
-    assert task.answer(model, ["a\tb"])[0].output in task.labels  # a tab is a space like others
+    assert task.predict(model, []) == []
+    assert task.predict(model, ["a\tb"])[0].output in task.labels  # a tab is a space like others
 
 
 def test_several_labels_and_their_probability() -> None:
     task, model = taught("several")
     texts = [row.values["text"] for row in SEVERAL]
-    answers = task.answer(model, [*texts, ""])
+    answers = task.predict(model, [*texts, ""])
     assert [answer.output for answer in answers] == [["fruit", "tool"], ["place"], [], ["fruit"], []]
     examples = task.encode(SEVERAL).examples
     for answer, example in zip(answers[:-1], examples, strict=True):
@@ -370,19 +370,19 @@ def test_a_pair_is_asked_in_three_ways() -> None:
     task, model = taught("pairs")
     assert dict(task.columns) == {"text": "text", "text_pair": "text", "label": "label"}
     first, second = PAIRS[0].values["text"], PAIRS[0].values["text_pair"]
-    assert task.trial(["a", "b", "c\td"]) == [("a", "b"), ("b", "c"), "c\td"]  # what `verify` asks
+    assert task.trial_inputs(["a", "b", "c\td"]) == [("a", "b"), ("b", "c"), "c\td"]  # what `verify` asks
     inputs = [(first, second), {"text": first, "text_pair": second}, f"{first}\t{second}", (first, " "), ""]
-    answers = task.answer(model, inputs)
+    answers = task.predict(model, inputs)
     assert [answer.output for answer in answers] == ["yes", "yes", "yes", "", ""]
     assert len({answer.score for answer in answers[:3]}) == 1
-    assert task.sample(PAIRS[1]) == "is it a saw ? + the hill → no"
+    assert task.row_line(PAIRS[1]) == "is it a saw ? + the hill → no"
     for wrong in (first, (first, second, "c"), {"question": first}, 7, (first, None)):
         with pytest.raises(HeedfulError, match="this model is asked with two texts"):
-            task.answer(model, [wrong])
+            task.predict(model, [wrong])
     single, other = made(SINGLE)
     assert dict(single.columns) == {"text": "text", "label": "label"}
     with pytest.raises(HeedfulError, match="asked with a text; not with"):
-        single.answer(other, [(first, second)])
+        single.predict(other, [(first, second)])
 
 
 # -------------------------------------------------------------------------------------------------------------- folders
@@ -393,7 +393,7 @@ def test_the_folder_opens_in_transformers_with_the_same_answers(which: str, tmp_
     data, (task, model) = SETS[which], taught(which)
     folder = saved(task, model, tmp_path / "model")
     again, opened = TextClassification.load(folder), load(folder)
-    again.check(opened)
+    again.check_model(opened)
     assert (again.labels, again.multi_label, again.columns) == (task.labels, task.multi_label, task.columns)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
@@ -412,30 +412,30 @@ def test_the_folder_opens_in_transformers_with_the_same_answers(which: str, tmp_
     several = "multi_label_classification" if task.multi_label else None
     assert theirs.config.problem_type == several
     asked = list(zip(*sides, strict=True)) if len(sides) > 1 else sides[0]
-    assert said(again.answer(opened, asked)) == said(task.answer(model, asked))
+    assert said(again.predict(opened, asked)) == said(task.predict(model, asked))
 
 
 def test_a_model_that_bert_cannot_say_keeps_its_labels_too(tmp_path: Path) -> None:
     """Keys shared by the heads: our own layout."""
     task, _ = made(SEVERAL)
     model = heedful.create(task.config(settings(model=ModelSettings(dim=32, heads=2, depth=1, kv_heads=1))), seed=0)
-    task.ready(model, settings())
+    task.before_training(model, settings())
     folder = saved(task, model, tmp_path / "model")
     assert json.loads((folder / "heedful.json").read_text())["layout"] == "heedful"
     again, opened = TextClassification.load(folder), load(folder)
     assert (again.labels, again.multi_label, again.longest) == (task.labels, True, 128)
     assert (opened.labels, opened.multi_label) == (task.labels, True)
-    assert said(again.answer(opened, ["a hill"])) == said(task.answer(model.eval(), ["a hill"]))
+    assert said(again.predict(opened, ["a hill"])) == said(task.predict(model.eval(), ["a hill"]))
 
 
 def test_a_published_folder_answers(shared_data: Any) -> None:
     folder = shared_data("weights/bert-tiny-question")
     expected = json.loads((folder / "expected.json").read_text())
     task, model = TextClassification.load(folder), load(folder)
-    task.check(model)
+    task.check_model(model)
     assert task.labels == ["generic", "directed"]
     assert task.longest == 512
-    answers = task.answer(model, [case["text"] for case in expected["sentences"]])
+    answers = task.predict(model, [case["text"] for case in expected["sentences"]])
     assert [answer.output for answer in answers] == [case["label"] for case in expected["sentences"]]
     for answer, case in zip(answers, expected["sentences"], strict=True):
         assert answer.score == pytest.approx(max(case["probabilities"]), abs=2e-5)
@@ -443,7 +443,7 @@ def test_a_published_folder_answers(shared_data: Any) -> None:
     batch = task.collate(task.encode(data).examples)
     assert batch["ids"][0].tolist() == expected["pair"]["ids"]
     assert batch["segments"][0].tolist() == expected["pair"]["segments"]
-    pair = task.answer(model, [tuple(expected["pair"]["text"])])[0]
+    pair = task.predict(model, [tuple(expected["pair"]["text"])])[0]
     assert pair.score == pytest.approx(torch.tensor(expected["pair"]["logits"]).softmax(0).max().item(), abs=2e-5)
 
 
@@ -462,11 +462,14 @@ def test_going_on_from_a_published_model(name: str, data: Rows, shared_data: Any
     """Whatever head the folder has, the output is new and repeatable, and the body is the stored one."""
     folder = shared_data(f"weights/{name}")
     asked = settings(preset=None, start_from=str(folder), model=ModelSettings(), data=DataSettings(max_length=16))
-    task, model = TextClassification.start(folder, data, asked)
-    task.ready(model, asked)
+    task, model = TextClassification.for_fine_tuning(folder, data, asked)
+    task.before_training(model, asked)
     assert task.labels == list(model.labels) == sorted({row.values["label"] for row in data})
     assert {"head.output.weight", "head.output.bias"} == set(model.fresh)
-    stored, again = load(folder, dtype="float32").state_dict(), TextClassification.start(folder, data, asked)[1]
+    stored, again = (
+        load(folder, dtype="float32").state_dict(),
+        TextClassification.for_fine_tuning(folder, data, asked)[1],
+    )
     for key, tensor in model.state_dict().items():
         assert tensor.equal(again.state_dict()[key] if key.startswith("head.output") else stored[key])
     assert model.state_dict()["head.output.weight"].std().item() == pytest.approx(0.02, rel=0.2)
@@ -482,7 +485,7 @@ def test_going_on_with_the_same_labels_keeps_the_head(tmp_path: Path) -> None:
     task, model = taught("single")
     folder = saved(task, model, tmp_path / "model")
     fewer = rows(*((row.values["text"], row.values["label"]) for row in SINGLE[:16]))  # no place
-    again, opened = TextClassification.start(folder, fewer, settings(preset=None, start_from=str(folder)))
+    again, opened = TextClassification.for_fine_tuning(folder, fewer, settings(preset=None, start_from=str(folder)))
     assert (again.labels, list(opened.fresh)) == (task.labels, [])
     assert all(tensor.equal(model.state_dict()[name]) for name, tensor in opened.state_dict().items())
 
@@ -496,9 +499,9 @@ def test_models_that_cannot_classify(tmp_path: Path) -> None:
         (heedful.create("vit-micro"), "needs a model of text; this one is of kind 'vision'"),
     ]:
         with pytest.raises(HeedfulError, match=message):
-            task.check(other)
+            task.check_model(other)
     big = TextClassification.prepare(rows(*((f"{w} {w}", w) for w in "abcdefghijklmnopqrst")), settings())
     big.labels = task.labels
     if big.tokenizer.vocab_size > task.tokenizer.vocab_size:
         with pytest.raises(HeedfulError, match="do not belong together"):
-            big.check(model)
+            big.check_model(model)

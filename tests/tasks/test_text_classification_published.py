@@ -110,7 +110,7 @@ def rows(texts: list[Any], label: str = "fruit") -> Rows:
 def test_tokens_segments_and_answers_are_theirs(name: str, tmp_path: Path) -> None:
     theirs, model = published(name, tmp_path, id2label=NAMES)
     task, ours = TextClassification.load(tmp_path), load(tmp_path)
-    task.check(ours)
+    task.check_model(ours)
     assert task.labels == list(NAMES.values())
     assert task.longest == 40
     assert isinstance(heedful.pipeline(None, tmp_path).task, TextClassification)
@@ -121,7 +121,7 @@ def test_tokens_segments_and_answers_are_theirs(name: str, tmp_path: Path) -> No
             assert example.ids == wanted["input_ids"]
             assert example.segments == wanted.get("token_type_ids", example.segments)
         expected = logits(theirs, model, texts).softmax(1)
-        for answer, p in zip(task.answer(ours, texts), expected, strict=True):
+        for answer, p in zip(task.predict(ours, texts), expected, strict=True):
             assert answer.output == NAMES[int(p.argmax())]
             assert answer.score == pytest.approx(float(p.max()), abs=1e-5)
         assert expected.std(0).max() > 0.01  # the texts tell
@@ -132,7 +132,7 @@ def test_tokens_segments_and_answers_are_theirs(name: str, tmp_path: Path) -> No
 def test_what_is_too_long_is_cut_as_theirs_is(name: str, most: int, tmp_path: Path) -> None:
     theirs, model = published(name, tmp_path, id2label=NAMES)
     task, ours = TextClassification.load(tmp_path), load(tmp_path)
-    task.check(ours)
+    task.check_model(ours)
     text, other = " ".join(TEXTS * 9), " ".join(TEXTS[:3])
     for sides in ((text,), (text, other)):
         cut = theirs(*sides, truncation="longest_first", max_length=most, return_tensors="pt")
@@ -141,7 +141,7 @@ def test_what_is_too_long_is_cut_as_theirs_is(name: str, most: int, tmp_path: Pa
         assert "1 example cut" in encoded.note
         with torch.no_grad():
             expected = model(**cut).logits.softmax(1).max().item()
-    assert most < 40 or task.answer(ours, [(text, other)])[0].score == pytest.approx(expected, abs=1e-5)
+    assert most < 40 or task.predict(ours, [(text, other)])[0].score == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("table", [None, {0: "LABEL_0", 1: "LABEL_1"}])
@@ -259,7 +259,7 @@ def test_what_tuning_suggests(shared_data: Any) -> None:
     folder = str(shared_data("weights/minilm-l6"))
     asked = RunSettings(task="text-classification", train=("-",), out="-", start_from=folder)
     many = rows(["a film"] * 6920)
-    found = TextClassification.suggest(many, asked)
+    found = TextClassification.suggested_settings(many, asked)
     training = found.training
     assert (found.max_epochs, training.batch_size, training.batch_tokens) == (3, 32, None)
     assert training.lr == pytest.approx(5e-5 * 768 / 384)
@@ -267,20 +267,20 @@ def test_what_tuning_suggests(shared_data: Any) -> None:
     assert (training.weight_decay, training.label_smoothing, training.clip) == (0.01, 0, 1)
     assert found.averaging.share == 0
     assert training.evaluate_every == math.ceil(6920 / 32)
-    few = TextClassification.suggest(many[:200], asked)
+    few = TextClassification.suggested_settings(many[:200], asked)
     assert (few.max_epochs, few.training.warmup) == (20, 20 * 7 // 10 + 1)
     steps = RunSettings(task="text-classification", train=("-",), out="-", start_from=folder, max_steps=50)
-    assert TextClassification.suggest(many, steps).training.warmup == 6
+    assert TextClassification.suggested_settings(many, steps).training.warmup == 6
     tokens = TrainingSettings(batch_tokens=2048)
     by_tokens = RunSettings(task="text-classification", train=("-",), out="-", start_from=folder, training=tokens)
-    assert TextClassification.suggest(many, by_tokens).training.batch_size is None
+    assert TextClassification.suggested_settings(many, by_tokens).training.batch_size is None
 
 
 def test_the_stored_pooler_is_used_and_the_output_is_drawn_as_bert_draws_it(shared_data: Any) -> None:
     folder = shared_data("weights/minilm-l6")
     asked = RunSettings(task="text-classification", train=("-",), out="-", start_from=str(folder))
     two = Rows([*rows(["a good film"], "good"), *rows(["a bad film"], "bad")])
-    task, model = TextClassification.start(folder, two, asked)
+    task, model = TextClassification.for_fine_tuning(folder, two, asked)
     config = model.config
     assert isinstance(config, EncoderConfig)
     assert isinstance(config.head, SequenceHead)

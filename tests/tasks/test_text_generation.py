@@ -59,7 +59,7 @@ def trained(kind: str) -> tuple[TextGeneration, Model]:
     """A model that has read the book for a second or two."""
     task = TextGeneration.prepare(rows(BOOK), settings(kind))
     model = heedful.create(task.config(settings(kind)), seed=0)
-    task.ready(model, settings(kind))
+    task.before_training(model, settings(kind))
     examples = task.encode(rows(BOOK), CONTEXT).examples
     optimiser, random = adamw(model, lr=5e-3), np.random.default_rng(0)
     for _ in range(40):
@@ -75,7 +75,7 @@ def trained(kind: str) -> tuple[TextGeneration, Model]:
 
 def test_few_documents_are_each_cut_many_are_not() -> None:
     lines = [f"line {i:02}\n" for i in range(50)]
-    train, held = TextGeneration.divide(rows("".join(lines), "one line", BOOK), None, 0)
+    train, held = TextGeneration.split_rows(rows("".join(lines), "one line", BOOK), None, 0)
     assert [row.values["text"] for row in train] == [
         "".join(lines[:45]),
         "one line",
@@ -83,13 +83,13 @@ def test_few_documents_are_each_cut_many_are_not() -> None:
     ]
     assert (held[0].values["text"], held[0].file, held[0].line) == ("".join(lines[45:]), "0.txt", 46)
     assert len(held) == 2
-    train, held = TextGeneration.divide(rows("".join(lines)), 0.5, 0)
+    train, held = TextGeneration.split_rows(rows("".join(lines)), 0.5, 0)
     assert held[0].values["text"] == "".join(lines[25:])
-    train, held = TextGeneration.divide(rows(*(f"{line}{line}" for line in lines)), None, 0)
+    train, held = TextGeneration.split_rows(rows(*(f"{line}{line}" for line in lines)), None, 0)
     assert {row.values["text"] for row in (*train, *held)} == {f"{line}{line}" for line in lines}
     assert len(held) == 2
     with pytest.raises(HeedfulError, match=r"no text has two lines, in 0\.txt"):
-        TextGeneration.divide(rows("all in one line", "and another\n"), None, 0)
+        TextGeneration.split_rows(rows("all in one line", "and another\n"), None, 0)
 
 
 @pytest.mark.parametrize("kind", ["character", "bpe"])
@@ -138,7 +138,7 @@ def test_a_text_shorter_than_the_context_and_one_too_short() -> None:
 def test_what_the_vocabulary_lacks_is_said(caplog: pytest.LogCaptureFixture) -> None:
     task, model = trained("character")
     assert task.encode(rows("The QQ birds"), CONTEXT).note.endswith("; 2 of them unknown to the vocabulary")
-    answer = task.answer(model, ["QT", "The"], max_new_tokens=3, seed=0)[0]
+    answer = task.predict(model, ["QT", "The"], max_new_tokens=3, seed=0)[0]
     assert answer.output[:2] == "QT"
     assert len(answer.output) == 5
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
@@ -166,25 +166,27 @@ def test_settings_change_the_preset() -> None:
 def test_what_the_data_suggests() -> None:
     small, large = rows(BOOK), rows("x" * 3_000_000)
     asked = RunSettings(task="text-generation", train=("-",), out="-")
-    made = TextGeneration.suggest(small, asked)
+    made = TextGeneration.suggested_settings(small, asked)
     assert (made.preset, made.tokenizer.kind, made.data.max_length) == ("gpt-micro", "character", 64)
     assert made.tokenizer.size == 4 + len(set(BOOK))
     assert TextGeneration.prepare(small, made).tokenizer.vocab_size == made.tokenizer.size
-    assert TextGeneration.suggest(large, asked).tokenizer.kind == "bpe"
+    assert TextGeneration.suggested_settings(large, asked).tokenizer.kind == "bpe"
     assert made.max_epochs == 40
-    ended = TextGeneration.suggest(small, RunSettings(task="text-generation", train=("-",), out="-", max_steps=50))
+    ended = TextGeneration.suggested_settings(
+        small, RunSettings(task="text-generation", train=("-",), out="-", max_steps=50)
+    )
     assert ended.training.warmup == 6
 
 
 def test_a_model_that_cannot_serve_is_refused() -> None:
     task, _ = trained("character")
     with pytest.raises(HeedfulError, match="needs a decoder with a language-model head; this model is of kind 'enc"):
-        task.check(heedful.create("bert-tiny"))
+        task.check_model(heedful.create("bert-tiny"))
     with pytest.raises(HeedfulError, match="its head of kind 'sequence'"):
-        task.check(heedful.create("gpt-micro", head="sequence"))
+        task.check_model(heedful.create("gpt-micro", head="sequence"))
     with pytest.raises(HeedfulError, match="do not belong together"):
-        task.check(heedful.create(heedful.presets.gpt2(16, 1, 2, task.tokenizer.vocab_size - 1, 8)))
-    task.check(heedful.create(heedful.presets.gpt2(16, 1, 2, task.tokenizer.vocab_size + 64, 8)))
+        task.check_model(heedful.create(heedful.presets.gpt2(16, 1, 2, task.tokenizer.vocab_size - 1, 8)))
+    task.check_model(heedful.create(heedful.presets.gpt2(16, 1, 2, task.tokenizer.vocab_size + 64, 8)))
     with pytest.raises(HeedfulError, match="no end token"):
         TextGeneration(Tokenizer(task.tokenizer.backend, {}), 8)
 
@@ -242,15 +244,15 @@ def test_it_learns() -> None:
 def test_answers_go_on_from_the_prompt_in_order() -> None:
     task, model = trained("character")
     prompts = ["The ten", "", "birds sang", "\n", "The ten"]
-    together = task.answer(model, prompts, max_new_tokens=10, seed=3)
+    together = task.predict(model, prompts, max_new_tokens=10, seed=3)
     assert [answer.input for answer in together] == prompts
     assert all(answer.output.startswith(answer.input) for answer in together)
     assert together[0].output != together[4].output  # the same prompt again is another draw
     for i in range(4):
-        alone = task.answer(model, [prompts[i]], max_new_tokens=10, seed=3)[0]
+        alone = task.predict(model, [prompts[i]], max_new_tokens=10, seed=3)[0]
         assert alone.output == together[i].output
         assert alone.score == pytest.approx(together[i].score, abs=1e-5)
-    assert task.answer(model, []) == []
+    assert task.predict(model, []) == []
 
 
 def test_a_seed_for_each_prompt() -> None:
@@ -258,18 +260,18 @@ def test_a_seed_for_each_prompt() -> None:
     prompts, seeds = ["The ten", "", "The two birds", "The ten", "s"], [9, 8, 7, 6, 9]
     options: dict[str, Any] = {"max_new_tokens": 10, "temperature": 2.0}
     for tokens in (None, 8):  # in one batch, and in several
-        made = task.answer(model, prompts, seed=seeds, batch_tokens=tokens, **options)
+        made = task.predict(model, prompts, seed=seeds, batch_tokens=tokens, **options)
         for prompt, seed, answer in zip(prompts, seeds, made, strict=True):
-            assert task.answer(model, [prompt], seed=seed, **options)[0].output == answer.output
+            assert task.predict(model, [prompt], seed=seed, **options)[0].output == answer.output
             assert "".join(task.stream(model, prompt, seed=[seed], **options)) == answer.output
         assert made[0].output != made[3].output
     with pytest.raises(HeedfulError, match="seed has 1 numbers, but there are 5 prompts"):
-        task.answer(model, prompts, seed=[1], **options)
+        task.predict(model, prompts, seed=[1], **options)
 
 
 def test_the_score_is_the_mean_log_probability() -> None:
     task, model = trained("character")
-    answer = task.answer(model, ["The two"], max_new_tokens=6, do_sample=False)[0]
+    answer = task.predict(model, ["The two"], max_new_tokens=6, do_sample=False)[0]
     ids = torch.tensor(task.tokenizer.encode([answer.output]))
     log_p = model(ids).log_softmax(-1)[0, :-1].gather(-1, ids[0, 1:, None])[:, 0]
     assert answer.score == pytest.approx(log_p[-6:].mean().item(), abs=1e-5)
@@ -277,14 +279,14 @@ def test_the_score_is_the_mean_log_probability() -> None:
 
 def test_an_empty_prompt_begins_a_document() -> None:
     task, model = trained("character")
-    answer = task.answer(model, [""], max_new_tokens=5, do_sample=False)[0]
+    answer = task.predict(model, [""], max_new_tokens=5, do_sample=False)[0]
     ids = model.generate(torch.tensor([[task.tokenizer.end]]), max_new_tokens=5, do_sample=False)
     assert answer.output == task.tokenizer.decode(ids.tolist())[0] != ""
 
 
 def test_longer_than_the_context_the_last_half_is_read_again() -> None:
     task, model = trained("character")
-    answer = task.answer(model, ["The ten"], max_new_tokens=60, do_sample=False)[0]
+    answer = task.predict(model, ["The ten"], max_new_tokens=60, do_sample=False)[0]
     ids = task.tokenizer.encode(["The ten"])[0]
     read = list(ids)
     for _ in range(60):
@@ -298,16 +300,16 @@ def test_longer_than_the_context_the_last_half_is_read_again() -> None:
     assert answer.output == task.tokenizer.decode([ids])[0]
     assert len(answer.output) > 3 * CONTEXT
     long = "The six birds sang: " * 5
-    assert task.answer(model, [long], max_new_tokens=4, seed=0)[0].output[: len(long)] == long
-    assert len(task.answer(model, ["The"])[0].output) > 100  # 200 tokens, says the model
+    assert task.predict(model, [long], max_new_tokens=4, seed=0)[0].output[: len(long)] == long
+    assert len(task.predict(model, ["The"])[0].output) > 100  # 200 tokens, says the model
 
 
 def test_a_search_fits_the_positions() -> None:
     task, model = trained("character")
-    answer = task.answer(model, ["The ten"], num_beams=3)[0]
+    answer = task.predict(model, ["The ten"], num_beams=3)[0]
     assert len("The ten") < len(answer.output) <= CONTEXT + 1
     with pytest.raises(HeedfulError, match="16 learned positions"):
-        task.answer(model, ["The ten"], num_beams=3, max_new_tokens=30)
+        task.predict(model, ["The ten"], num_beams=3, max_new_tokens=30)
 
 
 @pytest.mark.parametrize("kind", ["character", "bpe", "unigram", "wordpiece"])
@@ -318,7 +320,7 @@ def test_the_stream_joined_is_the_answer(kind: str, prompt: str) -> None:
     for options in ({"seed": 1}, {"do_sample": False}, {"top_k": 50, "temperature": 3.0, "seed": 2}):
         options |= {"max_new_tokens": 40, "min_new_tokens": 30}
         made = list(task.stream(model, prompt, **options))
-        assert "".join(made) == task.answer(model, [prompt], **options)[0].output
+        assert "".join(made) == task.predict(model, [prompt], **options)[0].output
         assert len(made) > 10
     with pytest.raises(HeedfulError, match="num_beams=2"):
         task.stream(model, prompt, num_beams=2)
@@ -329,9 +331,9 @@ def test_an_answer_ends_right_after_a_stop_string(kind: str) -> None:
     task, model = trained(kind)
     prompts = ["The two birds sang: «é", "", "six birds"]
     options: dict[str, Any] = {"max_new_tokens": 40, "min_new_tokens": 40, "seed": 1}
-    free = task.answer(model, prompts, **options)
+    free = task.predict(model, prompts, **options)
     for strings in (["bir"], ["g: ", "ew."], "d", ["zzz"]):
-        made = task.answer(model, prompts, stop_strings=strings, **options)
+        made = task.predict(model, prompts, stop_strings=strings, **options)
         for prompt, whole, answer in zip(prompts, free, made, strict=True):
             new = whole.output[len(prompt) :]
             ends = [
@@ -339,8 +341,8 @@ def test_an_answer_ends_right_after_a_stop_string(kind: str) -> None:
             ]
             assert answer.output == prompt + new[: min(ends, default=len(new))]
             streamed = "".join(task.stream(model, prompt, stop_strings=strings, **options))
-            assert streamed == task.answer(model, [prompt], stop_strings=strings, **options)[0].output == answer.output
-    assert task.answer(model, ["The"], stop_strings=["d"], num_beams=2)[0].output.count("d") <= 1
+            assert streamed == task.predict(model, [prompt], stop_strings=strings, **options)[0].output == answer.output
+    assert task.predict(model, ["The"], stop_strings=["d"], num_beams=2)[0].output.count("d") <= 1
 
 
 def test_a_folder_may_ask_for_stop_strings() -> None:
@@ -348,10 +350,10 @@ def test_a_folder_may_ask_for_stop_strings() -> None:
     model = heedful.create(trained_model.config, seed=0).eval()
     model.load_state_dict(trained_model.state_dict())
     model.generation = {"max_new_tokens": 60, "stop_strings": ["s"]}
-    answer = task.answer(model, ["The ten bird"])[0].output
+    answer = task.predict(model, ["The ten bird"])[0].output
     assert answer.index("s", 12) == len(answer) - 1
     assert "".join(task.stream(model, "The ten bird")) == answer
-    assert len(task.answer(model, ["The ten bird"], stop_strings=[])[0].output) > len(answer)
+    assert len(task.predict(model, ["The ten bird"], stop_strings=[])[0].output) > len(answer)
 
 
 # ---------------------------------------------------------------------------------------------------------------- chats
@@ -403,7 +405,7 @@ def test_messages_are_answered_as_by_transformers(file: str, tmp_path: Path) -> 
     with pytest.raises(HeedfulError, match="refuses the messages: no system here"):
         pipe([{"role": "system", "content": "x"}, *TALK])
 
-    task, _ = TextGeneration.start(tmp_path, rows(BOOK), settings())
+    task, _ = TextGeneration.for_fine_tuning(tmp_path, rows(BOOK), settings())
     task.save(tmp_path / "kept")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "kept")
     assert again.chat_template == TEMPLATE
@@ -441,7 +443,7 @@ def test_the_folder_opens_in_transformers(kind: str, tmp_path: Path) -> None:
     own = theirs.generation_config
     assert (own.do_sample, own.temperature, own.top_k, own.max_new_tokens) == (True, 0.8, 0, 200)
     greedy = theirs.generate(read[:, :5], max_new_tokens=8, do_sample=False)
-    assert task.answer(model, [tokenizer.decode(ids[:5])], max_new_tokens=8, do_sample=False)[
+    assert task.predict(model, [tokenizer.decode(ids[:5])], max_new_tokens=8, do_sample=False)[
         0
     ].output == tokenizer.decode(greedy[0], skip_special_tokens=True)
 
@@ -450,12 +452,12 @@ def test_a_folder_there_and_back(tmp_path: Path) -> None:
     task, model = trained("bpe")
     save(model, tmp_path, extra={"task": task.name})
     task.save(tmp_path)
-    back, loaded = TextGeneration.start(tmp_path, rows(BOOK), settings())
+    back, loaded = TextGeneration.for_fine_tuning(tmp_path, rows(BOOK), settings())
     assert back.context == CONTEXT
     assert dict(loaded.generation) == dict(model.generation)
     ours, theirs = (Pipeline(t, m).answers(["The"], seed=5)[0].output for t, m in ((task, model), (back, loaded)))
     assert ours == theirs
-    suggested = TextGeneration.suggest(
+    suggested = TextGeneration.suggested_settings(
         rows(BOOK), RunSettings(task="text-generation", train=("-",), out="-", start_from=str(tmp_path))
     )
     assert suggested.data.max_length == CONTEXT
@@ -474,17 +476,17 @@ def test_a_folder_of_others(tmp_path: Path) -> None:
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, eos_token="</s>")
     theirs.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] > 1e29
-    task, model = TextGeneration.start(tmp_path, rows(BOOK), settings())
+    task, model = TextGeneration.for_fine_tuning(tmp_path, rows(BOOK), settings())
     assert task.context == 12
-    task.ready(model, settings())
+    task.before_training(model, settings())
     assert len(task.encode(rows(BOOK)).examples) == -(-len(tokenizer.encode([BOOK])[0]) // 12)
-    assert len(task.answer(load(tmp_path), ["The"], max_new_tokens=30, do_sample=False)[0].output) > 3
-    assert task.answer(model, ["The"])[0].score is not None
+    assert len(task.predict(load(tmp_path), ["The"], max_new_tokens=30, do_sample=False)[0].output) > 3
+    assert task.predict(model, ["The"])[0].score is not None
 
 
 def test_a_row_as_a_line() -> None:
     task, _ = trained("character")
-    assert task.sample(rows("\n\n  One\nday " + "x" * 500)[0]) == f"One day {'x' * 41}…"
+    assert task.row_line(rows("\n\n  One\nday " + "x" * 500)[0]) == f"One day {'x' * 41}…"
 
 
 @pytest.mark.parametrize("start", [False, True])

@@ -224,10 +224,10 @@ def small(mean: float, deviation: float) -> tuple[TextRegression, heedful.models
     pairs = [("good", mean + deviation), ("bad", mean - deviation), ("fine film", mean)]
     found = Rows(Row({"text": text, "label": number}, "a.csv", i) for i, (text, number) in enumerate(pairs, 1))
     asked = settings("a.csv", Path("out"))
-    asked = resolve(asked, TextRegression.suggest(found, asked))
+    asked = resolve(asked, TextRegression.suggested_settings(found, asked))
     task = TextRegression.prepare(found, asked)
     model = heedful.create(task.config(asked), seed=0).eval()
-    task.ready(model, asked)
+    task.before_training(model, asked)
     task.unseen = 0.0
     return task, model, found
 
@@ -244,7 +244,7 @@ def test_the_output_begins_at_the_mean_and_is_saved_in_its_unit(mean: float, dev
     by_hand = sum(((float(y) - float(t)) / task.factor) ** 2 for y, t in zip(began[:, 0], batch["labels"], strict=True))
     assert loss == pytest.approx(float(by_hand), rel=1e-3)
     assert np.log2(task.factor).is_integer()
-    save(model, tmp_path, extra={"task": task.name, "columns": dict(task.columns), **task.facts()})
+    save(model, tmp_path, extra={"task": task.name, "columns": dict(task.columns), **task.card_entries()})
     task.save(tmp_path)
     again = load(tmp_path)
     assert again.regression

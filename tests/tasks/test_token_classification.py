@@ -40,7 +40,7 @@ def made(data: Rows = DATA, longest: int = 128, **given: Any) -> tuple[TokenClas
     asked = settings(data=DataSettings(max_length=longest), **given)
     task = TokenClassification.prepare(data, asked)
     model = heedful.create(task.config(asked), seed=0)
-    task.ready(model, asked)
+    task.before_training(model, asked)
     return task, model.eval()
 
 
@@ -119,7 +119,7 @@ def test_a_word_that_nothing_is_written_for_has_its_label() -> None:
     example = task.encode(data).examples[0]
     assert len(example.places) == len(example.labels) == 3
     assert example.ids[example.places[1]] == task.tokenizer.unknown
-    assert task.answer(model, [["in", "\u0007", "Rome"]])[0].score is not None
+    assert task.predict(model, [["in", "\u0007", "Rome"]])[0].score is not None
     assert task.tokenizer.words([["Rome"], []])[1] == ([], [])
 
 
@@ -174,7 +174,7 @@ def test_no_label_is_lost_with_a_long_sentence(stride: int | None) -> None:
     assert other.metrics["loss"] != measured.metrics["loss"]
     assert task.encode(long, 12).note.endswith("windows of 12 tokens (--data.max-length), each word counted once")
     with pytest.raises(HeedfulError, match=r"windows of 14 tokens cannot share 14 \(stride\); give 13 or less"):
-        task.answer(model, [], stride=14)  # before any input is read
+        task.predict(model, [], stride=14)  # before any input is read
     with pytest.raises(HeedfulError, match=r"max-length 2 has no room for a word; give 3 or more"):
         task.encode(long, 2)
 
@@ -190,7 +190,7 @@ def test_words_are_hidden_in_training_alone() -> None:
     assert drawn[0][hidden].eq(3).all()
     assert not hidden[plain <= 2].any()  # padding, start, end
     assert hidden[plain > 3].float().mean().item() == pytest.approx(0.1, abs=0.03)
-    task.ready(heedful.create("bert-tiny", head="token"), settings(preset=None, start_from="elsewhere"))
+    task.before_training(heedful.create("bert-tiny", head="token"), settings(preset=None, start_from="elsewhere"))
     assert task.collate(examples, np.random.default_rng(0))["ids"].equal(plain)
 
 
@@ -245,14 +245,14 @@ def test_a_tag_that_was_not_learned() -> None:
 
 def test_what_is_held_back_has_only_kinds_that_are_learned() -> None:
     many = rows(*((f"word {i}", "O B-common") for i in range(100)), *((f"rare {i}", f"O B-rare{i}") for i in range(10)))
-    train, held = TokenClassification.divide(many, 0.2, 0)
+    train, held = TokenClassification.split_rows(many, 0.2, 0)
     assert sorted(row.line for row in (*train, *held)) == list(range(1, 111))
     assert len(held) > 10
     assert {tag for row in held for tag in row.values["tags"]} == {"O", "B-common"}
     with pytest.raises(HeedfulError, match="--valid"):
-        TokenClassification.divide(rows(*((f"a {i}", f"O B-k{i}") for i in range(20))), 0.2, 0)
+        TokenClassification.split_rows(rows(*((f"a {i}", f"O B-k{i}") for i in range(20))), 0.2, 0)
     with pytest.raises(HeedfulError, match=r"^set\.conll:1: all 3 words are one sentence, .* put a blank line between"):
-        TokenClassification.divide(rows(("a b c", "O O B-k")), 0.2, 0)
+        TokenClassification.split_rows(rows(("a b c", "O O B-k")), 0.2, 0)
 
 
 # ------------------------------------------------------------------------------------------------------------- learning
@@ -275,10 +275,10 @@ def test_the_loss_by_hand(smoothing: float) -> None:
 
 def test_suggestions_are_those_of_encoders() -> None:
     plain = settings(preset=None, model=settings().model.__class__(), tokenizer=TokenizerSettings())
-    told = TokenClassification.suggest(DATA, plain)
+    told = TokenClassification.suggested_settings(DATA, plain)
     assert (told.preset, told.tokenizer.kind) == ("bert-tiny", "wordpiece")
     asked = settings(preset=None, start_from="gone", training=TrainingSettings(lr=1e-4))
-    fine = TokenClassification.suggest(DATA, asked)
+    fine = TokenClassification.suggested_settings(DATA, asked)
     assert fine.training.lr == 1e-4
     assert fine.max_epochs < told.max_epochs * 2
 
@@ -289,18 +289,18 @@ def test_suggestions_are_those_of_encoders() -> None:
 @pytest.mark.parametrize("which", SETS)
 def test_what_is_measured_is_what_is_answered(which: str) -> None:
     task, model = taught(which)
-    assert (task.scheme, task.decides) == {"entities": ("BIO", "f1"), "speech": ("plain", "accuracy")}[which]
+    assert (task.scheme, task.main_metric) == {"entities": ("BIO", "f1"), "speech": ("plain", "accuracy")}[which]
     data = Rows(
         [*SETS[which], *rows(("rain plants Ann York", {"entities": "B-LOC O O I-PER"}.get(which, "NOUN " * 4)))]
     )
     examples = task.encode(data).examples
     measured = task.measure(model, examples, data)
-    answers = task.answer(model, [list(row.values["words"]) for row in data])
+    answers = task.predict(model, [list(row.values["words"]) for row in data])
     assert [answer.output for answer in answers] == list(measured.outputs)
     assert measured.metrics["loss"] == pytest.approx(
         task.objective(model, task.collate(examples)).item() / task.count(task.collate(examples)), abs=1e-5
     )
-    assert measured.metrics[task.decides] < 100
+    assert measured.metrics[task.main_metric] < 100
     assert measured.each is not None
     assert measured.each.figures(np.arange(len(data))) == pytest.approx(measured.metrics)
     learned = measured.each.figures(np.arange(len(data) - 1))
@@ -320,7 +320,7 @@ def test_what_is_measured_is_what_is_answered(which: str) -> None:
 def test_spans_of_texts_and_of_words() -> None:
     task, model = taught()
     words, tags = SENTENCES[0]
-    one, other, third = task.answer(model, [words, words.split(), {"words": tuple(words.split())}])
+    one, other, third = task.predict(model, [words, words.split(), {"words": tuple(words.split())}])
     assert one.output == other.output == third.output
     assert [(span["label"], span["text"]) for span in one.output] == [("PER", "Ann Lee"), ("LOC", "New York")]
     for span in one.output:
@@ -329,11 +329,11 @@ def test_spans_of_texts_and_of_words() -> None:
     p = model(torch.tensor([example.ids]))[0].softmax(-1).max(-1).values[example.places]
     assert one.output[0]["score"] == pytest.approx(p[:2].mean().item(), abs=1e-5)
     assert one.score == pytest.approx(p.prod().item(), abs=1e-5)
-    assert task.sample(DATA[0]) == "Ann Lee lives in New York . → Ann Lee (PER), New York (LOC)"
-    assert task.sample(DATA[2]).endswith(" → O")
+    assert task.row_line(DATA[0]) == "Ann Lee lives in New York . → Ann Lee (PER), New York (LOC)"
+    assert task.row_line(DATA[2]).endswith(" → O")
     speech, reader = taught("speech")
-    assert speech.sample(SETS["speech"][0]) == "the rain falls → the (DET), rain (NOUN), falls (VERB)"
-    assert [(span["label"], span["text"]) for span in speech.answer(reader, ["rain the plants"])[0].output] == [
+    assert speech.row_line(SETS["speech"][0]) == "the rain falls → the (DET), rain (NOUN), falls (VERB)"
+    assert [(span["label"], span["text"]) for span in speech.predict(reader, ["rain the plants"])[0].output] == [
         ("VERB", "rain"),
         ("DET", "the"),
         ("NOUN", "plants"),
@@ -343,19 +343,19 @@ def test_spans_of_texts_and_of_words() -> None:
 def test_answers_keep_the_order_and_blanks_stay_blank() -> None:
     task, model = taught()
     inputs = [SENTENCES[0][0], " ", SENTENCES[3][0].split(), "", [], "York " * 300, SENTENCES[1][0]]
-    together = task.answer(model, inputs, batch_tokens=20)
+    together = task.predict(model, inputs, batch_tokens=20)
     assert [answer.input for answer in together] == inputs
     for i in (1, 3, 4):
         assert (together[i].output, together[i].score) == ([], None)
     for i in (0, 2, 5, 6):
-        alone = task.answer(model, inputs[i : i + 1])[0]
+        alone = task.predict(model, inputs[i : i + 1])[0]
         assert [{**span, "score": 0} for span in alone.output] == [{**span, "score": 0} for span in together[i].output]
         assert alone.score == pytest.approx(together[i].score, abs=1e-5)
     assert together[5].output[-1]["end"] == 5 * 300 - 1
-    assert task.answer(model, []) == []
+    assert task.predict(model, []) == []
     for wrong in (7, ["a", ""], {"text": "a"}, [1]):
         with pytest.raises(HeedfulError, match=r'asked with a text, a list of words, or \{"words": \[\.\.\.\]\}'):
-            task.answer(model, [wrong])
+            task.predict(model, [wrong])
 
 
 def test_the_baseline_is_the_most_frequent_tag() -> None:
@@ -377,7 +377,7 @@ def test_the_folder_opens_in_transformers_with_the_same_logits(which: str, tmp_p
     data, (task, model) = SETS[which], taught(which)
     folder = saved(task, model, tmp_path / "model")
     again, opened = TokenClassification.load(folder), load(folder)
-    again.check(opened)
+    again.check_model(opened)
     assert (again.labels, again.scheme, again.longest) == (task.labels, task.scheme, 128)
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
     assert type(theirs).__name__ == "BertForTokenClassification"
@@ -391,7 +391,7 @@ def test_the_folder_opens_in_transformers_with_the_same_logits(which: str, tmp_p
         ours = model(batch["ids"], batch["mask"], batch["segments"])
         torch.testing.assert_close(theirs(**inputs).logits[batch["mask"]], ours[batch["mask"]], atol=2e-5, rtol=1e-4)
     asked = [" ".join(row.values["words"]) for row in data]
-    assert [one.output for one in again.answer(opened, asked)] == [one.output for one in task.answer(model, asked)]
+    assert [one.output for one in again.predict(opened, asked)] == [one.output for one in task.predict(model, asked)]
 
 
 def test_models_that_cannot_tell_words_apart() -> None:
@@ -406,7 +406,7 @@ def test_models_that_cannot_tell_words_apart() -> None:
         (heedful.create(task.config(settings()), num_labels=7), "tells 7 labels apart, its folder names 5"),
     ]:
         with pytest.raises(HeedfulError, match=message):
-            task.check(other)
+            task.check_model(other)
 
 
 def test_sentences_are_compared_as_a_person_reads_them(tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_a_model_that_is_no_encoder_is_refused_before_it_is_opened(
 ) -> None:
     save(heedful.create("transformer-tiny"), tmp_path)
     with pytest.raises(HeedfulError, match=r"needs an encoder; the model in .* is of kind 'encoder-decoder'$"):
-        TokenClassification.start(tmp_path, rows(("a b", "O B-PER")), settings())
+        TokenClassification.for_fine_tuning(tmp_path, rows(("a b", "O B-PER")), settings())
     assert not caplog.messages  # nothing of a new head
 
 

@@ -115,7 +115,7 @@ def test_logits_of_words_are_theirs(name: str, tmp_path: Path) -> None:
     """What is said of the words of a sentence, and the loss, by their model in float64."""
     theirs, model = published(name, tmp_path, KINDS)
     task, ours = TokenClassification.load(tmp_path), load(tmp_path, dtype="float64")
-    task.check(ours)
+    task.check_model(ours)
     data = rows(*SENTENCES)
     measured = task.measure(ours.eval(), task.encode(data).examples, data)
     model.double()
@@ -146,7 +146,7 @@ def test_bioes_is_read_where_their_pipeline_does_not(tmp_path: Path) -> None:
         for parameter in (*ours.encoder.parameters(), *head.parameters()):
             parameter.zero_()
     ours.head = Fixed([0, 1, 3, 0, 0, 4, 0], len(labels))
-    answer = task.answer(ours, [" ".join(words)])[0]
+    answer = task.predict(ours, [" ".join(words)])[0]
     assert [(one["label"], one["text"]) for one in answer.output] == [("x", "ann lee"), ("x", "paris")]
 
 
@@ -165,8 +165,8 @@ def test_going_on_from_a_published_model(shared_data: Any, tmp_path: Path) -> No
     folder = shared_data("weights/minilm-l6")
     asked = settings(preset=None, start_from=str(folder), model=settings().model)
     data = rows(*SENTENCES)
-    task, model = TokenClassification.start(folder, data, asked)
-    task.ready(model, asked)
+    task, model = TokenClassification.for_fine_tuning(folder, data, asked)
+    task.before_training(model, asked)
     assert task.labels == list(model.labels) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert {"head.output.weight", "head.output.bias"} == set(model.fresh)
     stored = load(folder, dtype="float32").state_dict()
@@ -175,17 +175,17 @@ def test_going_on_from_a_published_model(shared_data: Any, tmp_path: Path) -> No
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(again)
     asked = pipe(theirs, transformers.AutoTokenizer.from_pretrained(again))
     for text in TEXTS:
-        assert ours_of(task.answer(model, [text])[0].output) == theirs_of(asked, text)
+        assert ours_of(task.predict(model, [text])[0].output) == theirs_of(asked, text)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_going_on_with_known_tags_keeps_the_head(name: str, tmp_path: Path) -> None:
     _, theirs = published(name, tmp_path, KINDS)
     data = rows(*SENTENCES[:2])
-    task, model = TokenClassification.start(tmp_path, data, settings(preset=None, start_from=str(tmp_path)))
+    task, model = TokenClassification.for_fine_tuning(tmp_path, data, settings(preset=None, start_from=str(tmp_path)))
     assert (task.labels, list(model.fresh)) == (KINDS, [])
     assert model.state_dict()["head.output.weight"].equal(theirs.classifier.weight)
     other = rows(("Ann in Rome", "B-PER O B-CITY"))
-    task, model = TokenClassification.start(tmp_path, other, settings(preset=None, start_from=str(tmp_path)))
+    task, model = TokenClassification.for_fine_tuning(tmp_path, other, settings(preset=None, start_from=str(tmp_path)))
     assert task.labels == ["O", "B-CITY", "B-PER"]
     assert {"head.output.weight", "head.output.bias"} <= set(model.fresh)

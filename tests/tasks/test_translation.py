@@ -19,7 +19,7 @@ from heedful.models import Model
 from heedful.pretrained import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks import check, get, names
-from heedful.tasks.task import Answer
+from heedful.tasks.task import Prediction
 from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer
 
@@ -101,15 +101,15 @@ def test_a_model_whose_decoder_begins_with_nothing_is_refused(task: Translation)
     config = task.config(settings(dim=16, heads=2, depth=1))
     model = heedful.create(replace(config, special=replace(config.special, start=None)), seed=0)
     with pytest.raises(HeedfulError, match="does not say what its decoder begins with; give config"):
-        task.check(model)
+        task.check_model(model)
 
 
 def test_rows_that_cannot_be_exact_count_by_format_only(task: Translation, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = [("1", "long", "yes"), ("2", "long", "yes"), ("3", "short", "no")]
     rows = Rows(Row({"source": n, "target": n, "format": f, "exact": e}, "f", 1) for n, f, e in kinds)
     model = heedful.create(task.config(settings(dim=16, heads=2, depth=1)), seed=0).eval()
-    said = [Answer(n, output, 0.0) for (n, _, _), output in zip(kinds, ["1", "x", "3"], strict=True)]
-    monkeypatch.setattr(task, "answer", lambda model, inputs, **options: said)
+    said = [Prediction(n, output, 0.0) for (n, _, _), output in zip(kinds, ["1", "x", "3"], strict=True)]
+    monkeypatch.setattr(task, "predict", lambda model, inputs, **options: said)
     measured = task.measure(model, task.encode(rows).examples, rows)
     assert measured.metrics["exact_match"] == 50.0
     assert measured.details["by_format"]["long"] == {"exact_match": 50.0, "examples": 2, "counted": True}
@@ -127,8 +127,8 @@ def test_a_model_that_writes_no_capitals_is_scored_in_lower_case(
     task, lowercase = Translation(tokenizer, tokenizer), folds or asked
     task.lowercase = asked
     model = heedful.create(task.config(settings(dim=16, heads=2, depth=1)), seed=0).eval()
-    said = [Answer(row.values["source"], row.values["target"].lower(), 0.0) for row in rows]
-    monkeypatch.setattr(task, "answer", lambda model, inputs, **options: said)
+    said = [Prediction(row.values["source"], row.values["target"].lower(), 0.0) for row in rows]
+    monkeypatch.setattr(task, "predict", lambda model, inputs, **options: said)
     metrics = task.measure(model, task.encode(rows).examples, rows).metrics
     assert metrics["exact_match"] == (100.0 if lowercase else 0.0)
     assert (metrics["bleu"] > 99.9) == lowercase
@@ -239,8 +239,8 @@ def multilingual(rows: Rows = SEVERAL, shared: bool = True) -> tuple[Translation
     )
     task = Translation.prepare(rows, asked)
     model = heedful.create(task.config(asked), seed=0).eval()
-    task.ready(model, asked)
-    task.check(model)
+    task.before_training(model, asked)
+    task.check_model(model)
     return task, model
 
 
@@ -254,7 +254,7 @@ def test_a_language_is_one_token_before_the_source(shared: bool) -> None:
         tag = task.source.backend.token_to_id(f"<2{row.values['language']}>")
         assert source == [tag, *task.source.encode([row.values["source"]])[0], task.source.end]
         assert target == [*task.target.encode([row.values["target"]])[0], task.target.end]
-    assert task.sample(SEVERAL[0]) == "<2fr> one house → une maison"
+    assert task.row_line(SEVERAL[0]) == "<2fr> one house → une maison"
 
 
 def test_the_tag_decides_which_language_comes_out(tmp_path: Path) -> None:
@@ -288,8 +288,8 @@ def test_the_tag_decides_which_language_comes_out(tmp_path: Path) -> None:
 def test_a_text_that_does_not_say_its_language_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     task, model = multilingual()
     with caplog.at_level(logging.WARNING):
-        task.answer(model, ["red", "<2fr> red", " "], max_new_tokens=2)
-        task.answer(model, ["red"], prefix="<2fr> ", max_new_tokens=2)
+        task.predict(model, ["red", "<2fr> red", " "], max_new_tokens=2)
+        task.predict(model, ["red"], prefix="<2fr> ", max_new_tokens=2)
     assert caplog.messages == [
         "1 of 2 inputs do not say into which language; write one of <2de>, <2fr> before each, or before all: "
         "--prefix '<2de> '"
@@ -333,12 +333,12 @@ def test_a_prefix_stands_before_every_source(task: Translation) -> None:
     asked = replace(settings(dim=16, heads=2, depth=1), data=DataSettings(prefix="en to fr: "))
     own = Translation(task.source, task.target)
     model = heedful.create(own.config(asked), seed=0).eval()
-    own.ready(model, asked)
+    own.before_training(model, asked)
     [(source, _), *_] = own.encode(ROWS).examples
     assert source == [*own.source.encode(["en to fr: a b"])[0], own.source.end]
-    plain = task.answer(model, ["en to fr: one two"], max_new_tokens=5)[0]
-    assert own.answer(model, ["one two"], max_new_tokens=5)[0].output == plain.output
-    assert own.answer(model, ["en to fr: one two"], prefix="", max_new_tokens=5)[0].score == plain.score
+    plain = task.predict(model, ["en to fr: one two"], max_new_tokens=5)[0]
+    assert own.predict(model, ["one two"], max_new_tokens=5)[0].output == plain.output
+    assert own.predict(model, ["en to fr: one two"], prefix="", max_new_tokens=5)[0].score == plain.score
 
 
 def test_what_was_translated_back_is_learned_with_its_mark(tmp_path: Path) -> None:

@@ -100,11 +100,11 @@ def audit(settings: RunSettings) -> Audit:
 def _task_and_config(kind: type[Task], rows: Rows, settings: RunSettings) -> tuple[Task, ModelConfig]:
     """Returns the task before the first step, and the configuration of its model."""
     if settings.start_from:
-        task, model = kind.start(settings.start_from, rows, settings)
+        task, model = kind.for_fine_tuning(settings.start_from, rows, settings)
     else:
         task = kind.prepare(rows, settings)
         model = blank(task.config(settings))
-    task.ready(model, settings)
+    task.before_training(model, settings)
     return task, model.config
 
 

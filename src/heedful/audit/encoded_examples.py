@@ -91,7 +91,7 @@ def shown(task: Task, encoded: Encoded) -> list[str]:
     examples, lines = encoded.examples, list[str]()
     longest = int(task.lengths(examples).sum(axis=1).argmax())
     for title, number in {"the first example": 0, "the longest": longest}.items():
-        random = np.random.default_rng(0) if "masking" in task.uses else None
+        random = np.random.default_rng(0) if "masking" in task.used_settings else None
         sides = seen(task, task.collate([examples[number]], random))
         if not sides or (lines and number == 0):
             continue

@@ -97,7 +97,7 @@ def compare(
         metrics = differences(a, b)
         for line in doubts(a, {}):
             say(line)
-    decides = next((name for name in (ANY_TOKENS, task.decides, *metrics) if name in metrics), None)
+    decides = next((name for name in (ANY_TOKENS, task.main_metric, *metrics) if name in metrics), None)
     if decides is None:
         raise HeedfulError(f"no score of {' or '.join(map(str, models))} is a finite number on {', '.join(data)}")
     overlaps = [Overlap.of(model, pipe.task, encoded[0].rows) for model, pipe in zip(models, pipes, strict=True)]
@@ -163,10 +163,10 @@ def _check_comparable(models: Sequence[str], pipes: Sequence[Pipeline]) -> None:
             f"{models[0]} is asked with {columns[0]}, {models[1]} with {columns[1]}; only models of the same columns "
             "can be compared"
         )
-    if a.decides != b.decides:
+    if a.main_metric != b.main_metric:
         raise HeedfulError(
-            f"{models[0]} is judged by {a.decides}, {models[1]} by {b.decides}; only models that answer alike can be "
-            "compared"
+            f"{models[0]} is judged by {a.main_metric}, {models[1]} by {b.main_metric}; only models judged by one "
+            "metric can be compared"
         )
 
 
@@ -208,7 +208,7 @@ def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: s
     differing = [at for at in range(len(places)) if answered or any(distance(at))]
     for at in sorted(differing, key=distance, reverse=True)[:most]:
         row = rows[places[at]]
-        asked, expected = pipe.task.posed(row)
+        asked, expected = pipe.task.input_and_target(row)
         entry = {"place": places[at], "file": row.file, "line": row.line, "input": _brief(asked), "expected": expected}
         if answered:
             entry |= {"a": a.outputs[places[at]], "b": b.outputs[places[at]]}

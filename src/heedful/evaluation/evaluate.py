@@ -71,7 +71,7 @@ def evaluate(
             say, draw = _silent, None
         pipe = pipeline(None, model, device=own_device(device), dtype=dtype)
         options = pipe.check_options(decoding or {})
-        for name in pipe.task.shows & options.keys():
+        for name in pipe.task.display_options & options.keys():
             raise HeedfulError(f"{name} has no effect: it changes what is told of an answer, no score; leave it out")
         separator = pipe.card.get("settings", {}).get("data", {}).get("label_separator")
         with by_columns():
@@ -99,7 +99,7 @@ def evaluate(
         extra["trained_on"] = overlap.trained
         if overlap.trained:
             others = others_of(measured, encoded.rows, overlap.others)
-            say(overlap_line(overlap, pipe.task.decides, measured.metrics, others))
+            say(overlap_line(overlap, pipe.task.main_metric, measured.metrics, others))
             if others is not None:
                 extra["metrics_others"] = {k: v for k, v in overall(others).items() if k in measured.metrics}
     bounds = {} if measured.each is None else intervals(measured.each)

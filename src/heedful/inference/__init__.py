@@ -1,7 +1,7 @@
 """Inference: a trained model applied to inputs.
 
 - ``pipeline``: start here. ``heedful predict MODEL "a text"`` calls ``pipeline()``, which loads the model and its task,
-  and then the pipeline, which resolves the options once and calls the task's ``answer``;
+  and then the pipeline, which resolves the options once and calls the task's ``predict``;
 - ``predict_file``: predictions for a whole file, in blocks (``input_blocks``), written to an ``output_file`` that a
   later call continues;
 - ``neighbours``: the nearest of many texts.

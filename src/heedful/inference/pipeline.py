@@ -21,7 +21,7 @@ from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.tasks.published import task_of
-from heedful.tasks.task import Answer, Decodes, Streams, Task
+from heedful.tasks.task import Decodes, Prediction, Streams, Task
 from heedful.text.chat_template import is_conversation
 
 log = logging.getLogger("heedful")
@@ -30,7 +30,7 @@ log = logging.getLogger("heedful")
 class Pipeline:
     """A model with its task, called with one input or several.
 
-    A call resolves its options once (``resolve``) and then calls the task's ``answer``, block by block where the inputs
+    A call resolves its options once (``resolve``) and then calls the task's ``predict``, block by block if the inputs
     are many.
 
     Args:
@@ -55,7 +55,7 @@ class Pipeline:
             return (answer.as_dict() for answer in self.iter_answers(inputs, **options))
         return self.answers([inputs], **options)[0].as_dict()
 
-    def answers(self, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+    def answers(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the task's answer to each input, in order; the options are the task's.
 
         More than ``heedful.inference.input_blocks.BLOCK`` inputs are worked on in blocks, which bounds the memory.
@@ -64,7 +64,7 @@ class Pipeline:
             return list(self.iter_answers(inputs, first=BLOCK, **options))
         return self.answer_block(inputs, self.resolve(options))
 
-    def iter_answers(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Answer]:
+    def iter_answers(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Prediction]:
         """Yields the answers in order, to inputs that may never end.
 
         Inputs are read in blocks, of at most ``first`` and then larger ones, each when its first answer is due. Options
@@ -74,7 +74,7 @@ class Pipeline:
         self.answer_block([], resolved)  # raises for options that the task refuses
         return self._iterate(inputs, first, resolved)
 
-    def _iterate(self, inputs: Iterable[Any], first: int, resolved: Mapping[str, Any]) -> Iterator[Answer]:
+    def _iterate(self, inputs: Iterable[Any], first: int, resolved: Mapping[str, Any]) -> Iterator[Prediction]:
         block_options, warnings, number = BlockOptions(resolved), BlockWarnings(), 0
         try:
             for block in blocks(inputs, first):
@@ -86,11 +86,11 @@ class Pipeline:
         finally:
             warnings.end(number)
 
-    def answer_block(self, inputs: Sequence[Any], resolved: Mapping[str, Any]) -> list[Answer]:
+    def answer_block(self, inputs: Sequence[Any], resolved: Mapping[str, Any]) -> list[Prediction]:
         """Returns the task's answers, computed together. Raises ``HeedfulError`` for a score or vector with NaN or
         infinity.
         """
-        answers = self.task.answer(self.model, inputs, **resolved)
+        answers = self.task.predict(self.model, inputs, **resolved)
         for number, answer in enumerate(answers, 1):
             vector = answer.output if isinstance(answer.output, list) else []
             values = [value for value in (answer.score, *vector) if isinstance(value, float)]
@@ -111,7 +111,7 @@ class Pipeline:
         return self.task.stream(self.model, text, **self.resolve(options))
 
     def resolve(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the options of the task's ``answer``; those of decoding become one ``Options``, under ``decoding``.
+        """Returns the options of the task's ``predict``; those of decoding become one ``Options``, under ``decoding``.
 
         An option that the task does not have raises ``HeedfulError``. A seed is dropped if nothing is sampled, with a
         warning in the first call.
@@ -177,5 +177,5 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     best_device = device_of(device)
     loaded = load(folder, head=task_class.head, device=best_device, dtype=stored_as(dtype, best_device))
     loaded_task = task_class.load(folder)
-    loaded_task.check(loaded)
+    loaded_task.check_model(loaded)
     return Pipeline(loaded_task, optimize(loaded, dtype), card)

@@ -23,7 +23,7 @@ from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
 from heedful.tasks.run_data import columns_of, prefix_of
-from heedful.tasks.task import Answer
+from heedful.tasks.task import Prediction
 from heedful.util.progress import Progress
 from heedful.util.ranks import Ranks, joined, own_device
 from heedful.util.sharding import among
@@ -68,7 +68,7 @@ def predict(
             prediction is shown.
         task: its name; None is the task that the model was trained for.
         columns: the file's names of an input's columns.
-        options: of the task's ``answer``.
+        options: of the task's ``predict``.
         device: where to compute.
         dtype: of the weights, as ``heedful.pipeline`` takes it.
         as_json: show predictions as JSON.
@@ -211,10 +211,10 @@ def fingerprint(model: str | Path) -> str:
     return digest.hexdigest()
 
 
-def line_of(given: Given, answer: Answer, as_json: bool) -> str:
+def line_of(given: Given, answer: Prediction, as_json: bool) -> str:
     """Returns a prediction on one line: an object, with the input's id if it has one, or the output alone.
 
-    >>> line_of(Given("a", "x.txt:1"), Answer("a", "b\\nc", 0.5), False)
+    >>> line_of(Given("a", "x.txt:1"), Prediction("a", "b\\nc", 0.5), False)
     'b\\\\nc'
     """
     if as_json:
@@ -224,7 +224,7 @@ def line_of(given: Given, answer: Answer, as_json: bool) -> str:
 
 def _predictions(
     pipe: Pipeline, inputs: Iterator[Given], resolved: Mapping[str, Any], done: int
-) -> Iterator[list[tuple[Given, Answer]]]:
+) -> Iterator[list[tuple[Given, Prediction]]]:
     """Yields the inputs after the first ``done`` with their predictions, a block at a time. The block with the first of
     them is computed whole, so that its batches, and with them the last bits of the scores, are those of a single call.
     """
@@ -243,18 +243,20 @@ def _predictions(
 
 def _block(
     pipe: Pipeline, block: Sequence[Given], resolved: Mapping[str, Any], warnings: BlockWarnings
-) -> list[Answer]:
+) -> list[Prediction]:
     """Returns the predictions for a block. A blank input of images gets an empty one; a blank text is the task's."""
     if "image" not in pipe.task.input_columns.values():
         return _named(pipe, block, resolved, warnings)
     images = [given for given in block if not given.blank]
     answers = iter(_named(pipe, images, resolved, warnings) if images else [])
-    return [Answer("", [] if "top_k" in resolved else "", None) if given.blank else next(answers) for given in block]
+    return [
+        Prediction("", [] if "top_k" in resolved else "", None) if given.blank else next(answers) for given in block
+    ]
 
 
 def _named(
     pipe: Pipeline, block: Sequence[Given], resolved: Mapping[str, Any], warnings: BlockWarnings
-) -> list[Answer]:
+) -> list[Prediction]:
     """Returns the predictions; an error names the file and line of its input."""
     try:
         with warnings.naming(lambda position: block[position].where):

@@ -1,7 +1,7 @@
 """Default training settings: every learning rate, schedule, warm-up, batch size and number of epochs, with its reason.
 
-A task's ``suggest`` takes the function of its family and adds what it alone knows (the kind of labels, the length of a
-window). What a person or a recipe sets wins over all of it. ``examples`` and ``characters`` are the size of the
+A task's ``suggested_settings`` calls the function of its family and adds its own (the kind of labels, the length of a
+window). Settings given by a person or a recipe take precedence. ``examples`` and ``characters`` are the size of the
 training data; ``given`` are the settings that were set.
 """
 

@@ -56,9 +56,9 @@ class EncoderDecoderTask(Task):
     """
 
     unit = "target_tokens"
-    uses: ClassVar[frozenset[str]] = TEXTS | SIDES
+    used_settings: ClassVar[frozenset[str]] = TEXTS | SIDES
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"num_return_sequences"})
-    shows: ClassVar[frozenset[str]] = frozenset({"logprobs"})
+    display_options: ClassVar[frozenset[str]] = frozenset({"logprobs"})
 
     def __init__(
         self, source: Tokenizer, target: Tokenizer, special: SpecialTokens | None = None, positions: int | None = None
@@ -102,7 +102,7 @@ class EncoderDecoderTask(Task):
             special=SpecialTokens(pad=self.target.pad, start=self.target.start, end=(special_id(self.target.end),)),
         )
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """An encoder-decoder that predicts tokens, with a row for every token; rows to spare are no harm."""
         config = model.config
         if not isinstance(config, EncoderDecoderConfig) or not isinstance(config.head, LanguageHead):
@@ -167,7 +167,7 @@ class EncoderDecoderTask(Task):
             lost = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORED, reduction="none")
             return torch.stack([lost.double().sum(1), (labels != IGNORED).sum(1)], 1).cpu().numpy()
 
-        for places, each in self.each(model, examples, sums):
+        for places, each in self.map_batches(model, examples, sums):
             found[places] = each
         return found
 

@@ -33,7 +33,19 @@ from heedful.tasks.contrastive_loss import contrastive, cosent, embedded, wrong
 from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
 from heedful.tasks.model_setup import check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.retrieval_pairs import SIDES, check_rows, groups_of, search, texts_of
-from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
+from heedful.tasks.task import (
+    EVALUATED,
+    SQUARE,
+    TEXTS,
+    Baseline,
+    Batch,
+    Encoded,
+    Measured,
+    Prediction,
+    Task,
+    short,
+    shown,
+)
 from heedful.tasks.text_pairs import fitted
 from heedful.text import Tokenizer
 from heedful.util import sharding
@@ -67,7 +79,7 @@ class FeatureExtraction(Task):
     >>> settings = RunSettings(task="feature-extraction", train=("calls.tsv",), out="calls", preset="bert-tiny")
     >>> task = FeatureExtraction.prepare(data, settings)
     >>> model = heedful.create(task.config(settings), seed=0).eval()
-    >>> len(task.answer(model, ["tweet"])[0].output)
+    >>> len(task.predict(model, ["tweet"])[0].output)
     128
 
     Args:
@@ -80,10 +92,10 @@ class FeatureExtraction(Task):
         {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
     )
     unit = "examples"
-    divisible: ClassVar[bool] = False
-    ranked: ClassVar[bool] = True
-    decides: str = "mrr"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"pooling"}
+    additive_loss: ClassVar[bool] = False
+    ranks_rows: ClassVar[bool] = True
+    main_metric: str = "mrr"
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {"pooling"}
     head: ClassVar[str | None] = PooledHead.kind
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
 
@@ -97,7 +109,7 @@ class FeatureExtraction(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Rows that share a text, on whichever side, stay together, and so do all that these share one with."""
         groups = [Row({"group": group}, rows[0].file, i) for i, group in enumerate(groups_of(rows))]
         try:
@@ -114,7 +126,7 @@ class FeatureExtraction(Task):
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of examples; what starts from a model learns as published models are tuned."""
         words = sum(len(text.split()) for row in rows[:1000] for text in texts_of(row)) / min(len(rows), 1000)
         batch = asked.training.batch_size or defaults.PAIR_BATCH
@@ -145,7 +157,7 @@ class FeatureExtraction(Task):
         return cls(tokenizer)
 
     @classmethod
-    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+    def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model, pooling as it says, or else by the mean, to length 1; or as the settings say."""
         check_rows(rows, settings)
         folder = encoder_in(cls.name, folder, decoders=True)
@@ -153,7 +165,7 @@ class FeatureExtraction(Task):
         task, model = cls.load(folder), load(folder, head=cls.head, dtype="float32")
         if isinstance(model.config.head, PooledHead):
             repool(model, _head(settings.pooling, model.config.head if says else POOLED))
-        task.check(model)
+        task.check_model(model)
         return task, model
 
     @classmethod
@@ -174,7 +186,7 @@ class FeatureExtraction(Task):
         config = encoder_config(settings, self.tokenizer, self.longest, self.name)
         return replace(config, head=_head(settings.pooling, POOLED))
 
-    def ready(self, model: Model, settings: RunSettings) -> None:
+    def before_training(self, model: Model, settings: RunSettings) -> None:
         """Take what only training needs."""
         self._hear(settings.pooling)
 
@@ -183,7 +195,7 @@ class FeatureExtraction(Task):
         self.symmetric = asked.symmetric is not False
         self.chunk: int | None = asked.chunk
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """An encoder or a decoder that pools, with a row for every token. From then on no example is longer than the
         model's positions reach.
         """
@@ -219,7 +231,7 @@ class FeatureExtraction(Task):
             own = [next(each) for _ in sides]
             examples.append(Example(tuple(ids for ids, _ in own), row.values.get("score")))
             unread += [row] if any(less for _, less in own) else []
-        self.decides = "mrr" if examples and examples[0].score is None else "spearman"
+        self.main_metric = "mrr" if examples and examples[0].score is None else "spearman"
         reason = "--data.max-length" if most == max_length else "the model takes no more"
         note = f"{many(sum(cut), 'text')} cut to {most} tokens ({reason})" if unread else ""
         return Encoded(examples, rows, note, len(unread), unread)
@@ -338,18 +350,18 @@ class FeatureExtraction(Task):
         return Baseline("ranks drawn at random", overall(scored), scored)
 
     @torch.no_grad()
-    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+    def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """The vector of each text, a list of numbers; of a text without anything in it an empty one.
 
         What is longer than the model takes is cut, and a warning says so.
         """
         check_texts(self.name, inputs)
-        answers = [Answer(one, [], None) for one in inputs]
+        answers = [Prediction(one, [], None) for one in inputs]
         asked = [i for i, text in enumerate(inputs) if text.strip()]
         if asked:
             vectors = self.vectors(model, [inputs[i] for i in asked], options.get("batch_tokens"))
             for i, vector in zip(asked, vectors, strict=True):
-                answers[i] = Answer(inputs[i], vector.tolist(), None)
+                answers[i] = Prediction(inputs[i], vector.tolist(), None)
         return answers
 
     @torch.no_grad()
@@ -401,12 +413,12 @@ class FeatureExtraction(Task):
 
         return sharding.each(ordered([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read)
 
-    def posed(self, row: Row) -> tuple[Any, Any]:
+    def input_and_target(self, row: Row) -> tuple[Any, Any]:
         """A text and its pair, or both and their score."""
         text, pair = texts_of(row)[:2]
         return ([text, pair], row.values["score"]) if "score" in row.values else (text, pair)
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """``text → pair``, ``text → pair, not negative``, ``text + pair → 3.5``."""
         text, pair, *negative = map(short, texts_of(row))
         if "score" in row.values:

@@ -47,7 +47,19 @@ from heedful.tasks.masked_windows import (
 from heedful.tasks.model_setup import IGNORED, check_texts, check_vocabulary, masked, reads, tokenizer_of
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.pseudo import pseudo_log_likelihoods
-from heedful.tasks.task import EVALUATED, SQUARE, TEXTS, Answer, Baseline, Batch, Encoded, Measured, Said, Task, short
+from heedful.tasks.task import (
+    EVALUATED,
+    SQUARE,
+    TEXTS,
+    Baseline,
+    Batch,
+    Encoded,
+    LoggedSample,
+    Measured,
+    Prediction,
+    Task,
+    short,
+)
 from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_masked, filled, mask_of
 from heedful.text.word_boundaries import joints
@@ -75,7 +87,7 @@ class FillMask(Task):
     >>> settings = RunSettings(task="fill-mask", train=("farm.txt",), out="farm", preset="bert-tiny")
     >>> task = FillMask.prepare(data, settings)
     >>> model = heedful.create(task.config(settings), seed=0).eval()
-    >>> task.answer(model, ["the <mask> says moo"])[0].output.endswith("says moo")
+    >>> task.predict(model, ["the <mask> says moo"])[0].output.endswith("says moo")
     True
 
     Args:
@@ -86,8 +98,8 @@ class FillMask(Task):
     name: ClassVar[str] = "fill-mask"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "document"})
     unit = "masked_tokens"
-    decides: str = "loss"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"masking"}
+    main_metric: str = "loss"
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {"masking"}
     options: ClassVar[frozenset[str]] = frozenset({"top_k", "batch_tokens"})
 
     def __init__(self, tokenizer: Tokenizer, window: int | None = None) -> None:
@@ -103,12 +115,12 @@ class FillMask(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
         return divided(rows, valid, seed, same)
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the length of the text; what starts from a model goes on as published models are tuned."""
         if asked.masking.length is not None and asked.masking.unit != "span":
             raise HeedfulError("--masking.length has no effect without --masking.unit span; leave it out")
@@ -143,7 +155,7 @@ class FillMask(Task):
         return cls(tokenizer, longest)
 
     @classmethod
-    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+    def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model, with a fresh masked-language-model head, tied to its embedding, where it has none."""
         folder = encoder_in(cls.name, folder)
         task, config = cls.load(folder), config_of(folder)
@@ -151,7 +163,7 @@ class FillMask(Task):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed or 0)
             model = load(folder, head=MaskedHead.kind if bare else None, dtype="float32")
-        task.check(model)
+        task.check_model(model)
         return task, model
 
     @classmethod
@@ -171,13 +183,13 @@ class FillMask(Task):
         config = encoder_config(settings, self.tokenizer, self.longest, self.name)
         return replace(config, head=MaskedHead(activation=config.encoder.activation, norm_eps=config.encoder.norm_eps))
 
-    def ready(self, model: Model, settings: RunSettings) -> None:
+    def before_training(self, model: Model, settings: RunSettings) -> None:
         """Hide what the settings say: by default 15 % of the tokens, one by one."""
         asked = settings.masking
         stop = STOP if asked.length is None else stop_of(asked.length)
         self.masking = replace(self.masking, share=asked.share or SHARE, unit=asked.unit or "token", stop=stop)
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """An encoder with a masked-language-model head, with a row for every token. From then on no window is longer
         than the model's positions reach.
         """
@@ -282,7 +294,7 @@ class FillMask(Task):
             each = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
             return each.double().cpu().numpy(), (batch["labels"] != IGNORED).nonzero().cpu().numpy()
 
-        for places, (each, hidden) in self.each(model, examples, read, batch_tokens):
+        for places, (each, hidden) in self.map_batches(model, examples, read, batch_tokens):
             window, place = hidden.T
             firsts = np.array([examples[i].place * stream.context for i in places]) - len(self.around.before)
             np.add.at(sums[:, :3], documents_of(stream, firsts[window] + place), each)
@@ -326,7 +338,7 @@ class FillMask(Task):
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
     @torch.no_grad()
-    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+    def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Each text with the likeliest token in the place of each mask, and the product of their probabilities; a text
         without words gets an empty answer.
 
@@ -342,7 +354,7 @@ class FillMask(Task):
         asked = [i for i, text in enumerate(inputs) if text.strip()]
         for i in asked:
             check_masked(inputs[i], self.mask_name, i, len(inputs))
-        answers = [Answer(text, [] if top_k else "", None) for text in inputs]
+        answers = [Prediction(text, [] if top_k else "", None) for text in inputs]
         read = blanks(self.tokenizer, [inputs[i] for i in asked], self.longest)
         guesses: list[list[Guess]] = [[] for _ in read]
 
@@ -365,7 +377,7 @@ class FillMask(Task):
             found[blank.owner] += made
         for i, each in zip(asked, found, strict=True):
             score = math.prod(guess.scores[0] for guess in each)
-            answers[i] = Answer(inputs[i], self._output(inputs[i], each, top_k), score)
+            answers[i] = Prediction(inputs[i], self._output(inputs[i], each, top_k), score)
         return answers
 
     def _output(self, text: str, each: Sequence[Guess], top_k: int | None) -> Any:
@@ -382,14 +394,14 @@ class FillMask(Task):
             lists.append([{"label": label, "score": score, "text": made} for label, score, made in told])
         return lists[0] if len(lists) == 1 else lists
 
-    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+    def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
         """As all: the first words of texts, the last of them guessed."""
         return last_words(self, model, rows)
 
-    def trial(self, texts: Sequence[str]) -> list[Any]:
+    def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
         """Each text with its last word missing."""
         return [" ".join([*text.split()[:-1], self.mask_name]) for text in texts]
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """The beginning of the text."""
         return short(row.values["text"][:200])

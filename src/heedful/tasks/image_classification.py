@@ -45,7 +45,7 @@ from heedful.tasks.labels import (
     teachable,
 )
 from heedful.tasks.model_setup import changed, preset_of, reads
-from heedful.tasks.task import LINE, Answer, Baseline, Batch, Encoded, Measured, Said, Task, short, shown
+from heedful.tasks.task import LINE, Baseline, Batch, Encoded, LoggedSample, Measured, Prediction, Task, short, shown
 
 SMALLEST = "vit-micro"
 SMALL = 64  # pixels: images of one size up to it stay as they are
@@ -84,25 +84,25 @@ class ImageClassification(Task):
     name: ClassVar[str] = "image-classification"
     columns: Mapping[str, Kind] = MappingProxyType({"image": "image", "label": "label"})
     unit = "images"
-    decides: str = "accuracy"
-    uses: ClassVar[frozenset[str]] = frozenset({"image", "model.patch_size", "model.class_token"})
+    main_metric: str = "accuracy"
+    used_settings: ClassVar[frozenset[str]] = frozenset({"image", "model.patch_size", "model.class_token"})
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k", "mirror"})
-    shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
+    display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
     def __init__(self, labels: Sequence[str], preprocessing: Preprocessing) -> None:
         self.labels, self.preprocessing = list(labels), preprocessing
-        self.changes = ImageSettings()  # of images in training: told by `ready`
+        self.changes = ImageSettings()  # of images in training: told by ``before_training``
         self.tokens = 1  # of an image: told by the model
 
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """As every task does, but an image whose label no training row would have goes to training."""
-        return teachable(*super().divide(rows, valid, seed, same), by="image", same=same)
+        return teachable(*super().split_rows(rows, valid, seed, same), by="image", same=same)
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the images and their number.
 
         Images of one size up to 64 pixels stay as they are; others become 64 pixels wide and high, or 224 from 200,000
@@ -142,7 +142,7 @@ class ImageClassification(Task):
         return cls(labels, replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist())))
 
     @classmethod
-    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+    def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model and preprocessing, for images of another size where that is asked for; a fresh linear
         head where the data has labels that the model does not know.
         """
@@ -170,7 +170,7 @@ class ImageClassification(Task):
                 initialise(model.head, model.main)
             model.fresh = [f"head.{name}" for name in model.head.state_dict()]
         task = cls(own if known else names, preprocessing)
-        task.check(model)
+        task.check_model(model)
         return task, model
 
     @classmethod
@@ -202,12 +202,12 @@ class ImageClassification(Task):
         head = ImageHead(labels=len(self.labels), hidden=hidden)
         return replace(config, patches=patches, encoder=stack, head=head)
 
-    def ready(self, model: Model, settings: RunSettings) -> None:
+    def before_training(self, model: Model, settings: RunSettings) -> None:
         """Name the model's classes, and take how images are changed in training."""
-        self.check(model)
+        self.check_model(model)
         model.labels, self.changes = list(self.labels), settings.image
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """A vision model that classifies, with an output for every label, for images as the folder prepares them."""
         config = model.config
         if not isinstance(config, VisionConfig):
@@ -281,7 +281,7 @@ class ImageClassification(Task):
         """Accuracy, macro F1, Matthews correlation, and of more than five labels the top-5 accuracy, always of all
         examples.
 
-        Details: ``by_class``, ``confusion`` and the surest ``mistakes``. With ``mirror`` as ``answer`` has it.
+        Details: ``by_class``, ``confusion`` and the surest ``mistakes``. With ``mirror`` as ``predict`` has it.
         """
         each, mistakes = Labelled(self.labels, len(examples)), Mistakes()
 
@@ -293,16 +293,18 @@ class ImageClassification(Task):
             scores, said = logits.softmax(-1).max(-1)
             return truth.cpu(), said.cpu(), scores.cpu(), means
 
-        for places, (truth, said, scores, means) in self.each(model, examples, read, options.get("batch_tokens")):
+        for places, (truth, said, scores, means) in self.map_batches(
+            model, examples, read, options.get("batch_tokens")
+        ):
             each.add(places, *(F.one_hot(ids, len(self.labels)) for ids in (truth, said)), **means)
             for i in (said != truth).nonzero().flatten().tolist():
                 place, answer = int(places[i]), self.labels[said[i]]
                 mistakes.add(place, rows[place].values["image"].name, self.labels[truth[i]], answer, float(scores[i]))
         return Measured(overall(each), each.details() | mistakes.details(), each, each.outputs())
 
-    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+    def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
         """As all; of a picture the name of its file."""
-        told = zip(rows, super().said(model, rows, measured), strict=False)
+        told = zip(rows, super().logged_samples(model, rows, measured), strict=False)
         return [one | {"input": short(Path(row.values["image"].name).name, LINE)} for row, one in told]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
@@ -325,7 +327,7 @@ class ImageClassification(Task):
         return most_frequent(self.labels, rows, learned)
 
     @torch.no_grad()
-    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+    def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """The likeliest label of each image and its probability; with ``top_k`` a list of so many ``{"label",
         "score"}``, the likeliest first, of all labels where there are no more, and the score of the first. With
         ``mirror`` the probabilities are the mean of those of the image and of its mirror image, left to right: for a
@@ -337,19 +339,19 @@ class ImageClassification(Task):
         top_k = checked_top(options.get("top_k"))
         pictures = [LazyImage.of(one) for one in inputs]
         examples = Unlabelled(pictures, self.preprocessing)
-        answers: list[Answer] = [Answer(picture.name, "", None) for picture in pictures]
+        answers: list[Prediction] = [Prediction(picture.name, "", None) for picture in pictures]
 
         def read(batch: Batch) -> list[list[dict[str, Any]]]:
             logits = said_of(model, batch["pixels"], mirrored(options))
             return likeliest(logits.softmax(-1), self.labels, top_k or 1)
 
-        for places, found in self.each(model, examples, read, options.get("batch_tokens")) if examples else ():
+        for places, found in self.map_batches(model, examples, read, options.get("batch_tokens")) if examples else ():
             for place, best in zip(places, found, strict=True):
                 first = best[0]
-                answers[place] = Answer(pictures[place].name, best if top_k else first["label"], first["score"])
+                answers[place] = Prediction(pictures[place].name, best if top_k else first["label"], first["score"])
         return answers
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """``17.png (28 × 28) → boot``."""
         picture = row.values["image"]
         width, height = picture.size

@@ -15,7 +15,7 @@ from heedful.pretrained import read_card
 from heedful.tasks.conversations import opening
 from heedful.tasks.documents import joined, located
 from heedful.tasks.model_setup import special_id
-from heedful.tasks.task import LINE, SAMPLES, Said, Task, short
+from heedful.tasks.task import LINE, SAMPLES, LoggedSample, Task, short
 from heedful.text import Tokenizer
 
 SEED = 1  # of what is hidden in an evaluation
@@ -23,11 +23,11 @@ PART = 1 << 20  # tokens looked at together
 SHUFFLED = 1 << 22  # places of tokens that are drawn from by shuffling them
 
 
-def last_words(task: Task, model: Model, rows: Rows) -> list[Said]:
+def last_words(task: Task, model: Model, rows: Rows) -> list[LoggedSample]:
     """The first words of the first of ``rows``, and what the model puts in the place of the last of them."""
     texts = [text for text in (short(opening(row)[0]) for row in rows[:SAMPLES]) if len(text.split()) > 1]
-    asked = task.trial(texts)
-    answers = task.answer(model, asked) if asked else []
+    asked = task.trial_inputs(texts)
+    answers = task.predict(model, asked) if asked else []
     told = zip(asked, answers, texts, strict=True)
     return [{"input": ask, "output": short(answer.output, LINE), "target": text} for ask, answer, text in told]
 

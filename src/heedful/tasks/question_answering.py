@@ -31,7 +31,7 @@ from heedful.tasks.answer_spans import NEVER, NO_ANSWER, Best, Found, best_spans
 from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
 from heedful.tasks.model_setup import check_vocabulary, masked, padded, reads, tokenizer_of
 from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, windows_of
-from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
+from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, Task, short
 from heedful.text import Tokenizer
 from heedful.text.post_processor import Around
 from heedful.text.word_boundaries import is_word_border
@@ -58,7 +58,7 @@ class QuestionAnswering(Task):
     >>> settings = RunSettings(task="question-answering", train=("set.json",), out="qa", preset="bert-tiny")
     >>> task = QuestionAnswering.prepare(data, settings)
     >>> model = heedful.create(task.config(settings), seed=0).eval()
-    >>> output = task.answer(model, ["Who came ?\\tThen Ann came ."])[0].output
+    >>> output = task.predict(model, ["Who came ?\\tThen Ann came ."])[0].output
     >>> output["answer"] == "Then Ann came ."[output["start"] : output["end"]]
     True
 
@@ -73,14 +73,14 @@ class QuestionAnswering(Task):
 
     name: ClassVar[str] = "question-answering"
     columns: Mapping[str, Kind] = MappingProxyType({"question": "text", "context": "text", "answers": "answers"})
-    asks: ClassVar[tuple[str, ...]] = ("question", "context")
+    input_names: ClassVar[tuple[str, ...]] = ("question", "context")
     unit = "windows"
-    decides: str = "f1"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"data.stride"}
+    main_metric: str = "f1"
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.stride"}
     options: ClassVar[frozenset[str]] = frozenset(
         {"batch_tokens", "top_k", "stride", "max_answer_length", "null_threshold", "align_to_words"}
     )
-    shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
+    display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class QuestionAnswering(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """The questions of one article stay together where all rows name theirs (``title``) and there are several, else
         those of one context.
         """
@@ -107,7 +107,7 @@ class QuestionAnswering(Task):
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of questions; windows of 384 tokens that share 128, or less where a model takes less; no
         smoothing.
         """
@@ -154,14 +154,14 @@ class QuestionAnswering(Task):
         )
 
     @classmethod
-    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+    def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model, with the head that points where it has none."""
         folder = encoder_in(cls.name, folder)
         task = cls._learning(tokenizer_of(folder), rows, settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed or 0)
             model = load(folder, head="span", dtype="float32")
-        task.check(model)
+        task.check_model(model)
         return task, model
 
     @classmethod
@@ -178,7 +178,7 @@ class QuestionAnswering(Task):
             align_to_words=card.get("align_to_words") is not False,
         )
 
-    def facts(self) -> dict[str, Any]:
+    def card_entries(self) -> dict[str, Any]:
         """``null_threshold``: none where every question of training has an answer; ``align_to_words``: False where
         more than 5 % of training's answers begin or end inside a word.
         """
@@ -192,7 +192,7 @@ class QuestionAnswering(Task):
         """The preset with this vocabulary and no more positions than a window has."""
         return replace(encoder_config(settings, self.tokenizer, self.longest, self.name), head=SpanHead())
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """An encoder that points, with a row for every token. From then on no window is longer than it reads."""
         config = model.config
         if not isinstance(config, EncoderConfig) or not isinstance(config.head, SpanHead):
@@ -307,7 +307,7 @@ class QuestionAnswering(Task):
             told = best_spans(logits, batch["context"], batch["seen"], longest, among).rows()
             return self._losses(logits, batch).tolist(), list(told)
 
-        for places, (losses, told) in self.each(model, windows, read, batch_tokens):
+        for places, (losses, told) in self.map_batches(model, windows, read, batch_tokens):
             for place, loss, one in zip(places, losses, told, strict=True):
                 found[windows[place].row].add(one, list(self._pieces(windows[place], one, aligned)), loss, k)
         return found
@@ -370,7 +370,7 @@ class QuestionAnswering(Task):
         figures = {name: value for name, value in each.figures(np.arange(len(rows))).items() if name != "loss"}
         return Baseline("the sentence most like the question (TF-IDF)", figures, each)
 
-    def answer(
+    def predict(
         self,
         model: Model,
         inputs: Sequence[Any],
@@ -382,7 +382,7 @@ class QuestionAnswering(Task):
         align_to_words: bool | None = None,
         batch_tokens: int | None = None,
         **others: Any,
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """``{"answer", "start", "end"}`` for each input: the piece ``context[start:end]`` of the largest probability,
         p(start) · p(end), which is the score. One without an answer has "" from 0 to 0, and the probability of none.
 
@@ -406,7 +406,7 @@ class QuestionAnswering(Task):
         for name in others:
             raise HeedfulError(f"the option {name} has no effect for {self.name}; {nearest(name, self.options)}")
         asked = [_asked(one) for one in inputs]
-        answers = [Answer(one, _output(NO_ANSWER), None) for one in inputs]
+        answers = [Prediction(one, _output(NO_ANSWER), None) for one in inputs]
         there = [i for i, (question, context) in enumerate(asked) if question.strip() and context.strip()]
         threshold, k, cut = self._threshold(null_threshold, None), top_k or 1, 0
         own = self.stride if stride is None else stride
@@ -431,18 +431,18 @@ class QuestionAnswering(Task):
                 output: Any = _output(best[1])
                 if k > 1:
                     output = [{**_output(span), "score": math.exp(each)} for each, span in several]
-                answers[place] = Answer(inputs[place], output, math.exp(best[0]))
+                answers[place] = Prediction(inputs[place], output, math.exp(best[0]))
         if cut:
             log.warning(
                 CountWarning(cut, len(inputs), f"cut to half of the {self.longest:,} tokens of a window", "question")
             )
         return answers
 
-    def trial(self, texts: Sequence[str]) -> list[Any]:
+    def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
         """Each text, asked for what it says."""
         return [("What does it say?", text) for text in texts]
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """``question → answer``."""
         answers = row.values["answers"]
         return f"{short(row.values['question'], 80)} → {short(answers[0].text) if answers else '(no answer)'}"

@@ -55,13 +55,13 @@ def divided(kind: type[Task], settings: RunSettings, settled: bool = False, same
         rows = stripped(rows, data.strip_prefix)
     if not settled:
         kind = kind.for_rows(rows, settings)
-        rows = kind.converted(rows)
+        rows = kind.convert_rows(rows)
     if settings.valid or "valid" in parts(settings.train):
         if data.valid_fraction is not None:
             raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
         held = take(list(settings.valid or settings.train), kind.columns, split="valid", remembered=rows.mapping)
         return rows, stripped(held, data.strip_prefix)
-    learned, held = kind.divide(rows, data.valid_fraction, settings.seed or 0, same)
+    learned, held = kind.split_rows(rows, data.valid_fraction, settings.seed or 0, same)
     learned.blank = rows.blank
     learned.read_as(rows)
     return learned, held

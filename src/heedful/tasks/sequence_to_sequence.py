@@ -27,7 +27,7 @@ from heedful.tasks.encoder_decoder_task import EncoderDecoderTask, Pair
 from heedful.tasks.model_setup import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, specific
 from heedful.tasks.r_drop import agreement_of
-from heedful.tasks.task import EVALUATED, Answer, Encoded, shown
+from heedful.tasks.task import EVALUATED, Encoded, Prediction, shown
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
 from heedful.util import sharding
@@ -50,7 +50,7 @@ class SequenceToSequence(EncoderDecoderTask):
         positions: the most tokens of either side, where the model has so many learned positions.
     """
 
-    uses: ClassVar[frozenset[str]] = EncoderDecoderTask.uses | {
+    used_settings: ClassVar[frozenset[str]] = EncoderDecoderTask.used_settings | {
         *("data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop")
     }
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options | {"prefix"}
@@ -69,7 +69,7 @@ class SequenceToSequence(EncoderDecoderTask):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of pairs: more data, a larger model, a larger vocabulary, less dropout."""
         size = defaults.size_for(len(rows), cls.sizes)
         preset = asked.preset or size.preset
@@ -107,17 +107,17 @@ class SequenceToSequence(EncoderDecoderTask):
         task.told = {name: value for name, value in specific(found, cls.name).items() if name != "prefix"}
         return task
 
-    def ready(self, model: Model, settings: RunSettings) -> None:
+    def before_training(self, model: Model, settings: RunSettings) -> None:
         """Take over the prefix, which ``heedful.json`` keeps with the other settings."""
         self.prefix, self.agreement = settings.data.prefix or "", agreement_of(model, settings)
         if rate := settings.tokenizer.dropout:
             self.dropped = [BpeDropout(tokenizer, rate) for tokenizer in (self.source, self.target)]
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """As all. From then on the model generates as a published folder says for this task, where that differs from
         what it says for all.
         """
-        super().check(model)
+        super().check_model(model)
         if self.told:
             model.generation = {**model.generation, **self.told}
 
@@ -131,7 +131,7 @@ class SequenceToSequence(EncoderDecoderTask):
         """Returns the target text of a row."""
         return str(row.values[list(self.columns)[1]])
 
-    def posed(self, row: Row) -> tuple[str, str]:
+    def input_and_target(self, row: Row) -> tuple[str, str]:
         """The source as it is asked, and the target."""
         return self.asked(row), self.wanted(row)
 
@@ -191,12 +191,12 @@ class SequenceToSequence(EncoderDecoderTask):
             options = {"max_new_tokens": max(int(1.5 * longest) + 10, least), **options}
         self.silent = True
         try:
-            answers = self.answer(model, [self.asked(row) for row in rows[:most]], **options)
+            answers = self.predict(model, [self.asked(row) for row in rows[:most]], **options)
         finally:
             self.silent = False
         return [answer.output for answer in answers]
 
-    def answer(
+    def predict(
         self,
         model: Model,
         inputs: Sequence[str],
@@ -206,7 +206,7 @@ class SequenceToSequence(EncoderDecoderTask):
         prefix: str | None = None,
         logprobs: bool = False,
         **options: Any,
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """Decode each input, alike lengths together; an input without text gets an empty answer.
 
         An input of more tokens than the model takes, or than one batch holds (``batch_tokens``, at least 4,096), is cut
@@ -218,7 +218,7 @@ class SequenceToSequence(EncoderDecoderTask):
         """
         check_texts(self.name, inputs)
         decoding = decoding or self.decoding_options(model, options)
-        answers = [Answer(text, "", None, [] if logprobs else None) for text in inputs]
+        answers = [Prediction(text, "", None, [] if logprobs else None) for text in inputs]
         asked = [index for index, text in enumerate(inputs) if text.strip()]
         if not asked:
             return answers
@@ -236,7 +236,7 @@ class SequenceToSequence(EncoderDecoderTask):
         batches = ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128)
         for batch, told in sharding.each(batches, decoded):
             for i, (text, score, log_p) in zip(batch, told, strict=True):
-                answers[asked[i]] = Answer(inputs[asked[i]], cut(text, own.stop_strings), score, log_p)
+                answers[asked[i]] = Prediction(inputs[asked[i]], cut(text, own.stop_strings), score, log_p)
         return answers
 
     def _read(self, texts: Sequence[str], places: Sequence[int], held: int) -> list[list[int]]:
@@ -254,7 +254,7 @@ class SequenceToSequence(EncoderDecoderTask):
             sources[i] = ids
         return sources
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """``source → target``."""
         return shown([self.prefix + self.asked(row), self.wanted(row)])
 

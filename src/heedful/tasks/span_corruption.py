@@ -46,7 +46,7 @@ from heedful.tasks.masked_windows import (
 )
 from heedful.tasks.model_setup import IGNORED, check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
 from heedful.tasks.published import encoder_decoder_of
-from heedful.tasks.task import EVALUATED, Answer, Baseline, Batch, Encoded, Measured, Said, short
+from heedful.tasks.task import EVALUATED, Baseline, Batch, Encoded, LoggedSample, Measured, Prediction, short
 from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_holes, restored, sentinels_of, spans_of, written
 from heedful.util import sharding
@@ -70,7 +70,7 @@ class SpanCorruption(EncoderDecoderTask):
     >>> settings = RunSettings(task="fill-mask", train=("farm.txt",), out="farm", preset="transformer-tiny")
     >>> task = SpanCorruption.prepare(data, settings)
     >>> model = heedful.create(task.config(settings), seed=0).eval()
-    >>> task.answer(model, ["the <extra_id_0> says moo"])[0].output.endswith("says moo")
+    >>> task.predict(model, ["the <extra_id_0> says moo"])[0].output.endswith("says moo")
     True
 
     Args:
@@ -82,8 +82,10 @@ class SpanCorruption(EncoderDecoderTask):
 
     name: ClassVar[str] = "fill-mask"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "document"})
-    decides: str = "perplexity"  # not "loss": it is of other tokens than an encoder's, with which nothing compares it
-    uses: ClassVar[frozenset[str]] = EncoderDecoderTask.uses | {"masking"}
+    main_metric: str = (
+        "perplexity"  # not "loss": it counts other tokens than an encoder's, so they must not be compared
+    )
+    used_settings: ClassVar[frozenset[str]] = EncoderDecoderTask.used_settings | {"masking"}
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options - {"stop_strings"}
 
     window: int | None = None  # tokens of a window, special ones counted, where nobody says
@@ -109,12 +111,12 @@ class SpanCorruption(EncoderDecoderTask):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
         return divided(rows, valid, seed, same)
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the length of the text; wider models take smaller steps, and so does what starts from a model."""
         if asked.masking.unit not in (None, "span"):
             raise HeedfulError(
@@ -155,7 +157,7 @@ class SpanCorruption(EncoderDecoderTask):
         task.window = window_of(find(folder), cls.name)
         return task
 
-    def ready(self, model: Model, settings: RunSettings) -> None:
+    def before_training(self, model: Model, settings: RunSettings) -> None:
         """Hide what the settings say: by default 15 % of the tokens, in spans of three on average."""
         asked = settings.masking
         self.corruption = replace(self.corruption, share=asked.share or SHARE, length=asked.length or LENGTH)
@@ -248,7 +250,7 @@ class SpanCorruption(EncoderDecoderTask):
             each = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
             return each.double().cpu().numpy()
 
-        for places, each in self.each(model, examples, read, batch_tokens):
+        for places, each in self.map_batches(model, examples, read, batch_tokens):
             asked = [examples[i] for i in places]
             at = [
                 window.place * stream.context + np.flatnonzero(flags)
@@ -276,7 +278,7 @@ class SpanCorruption(EncoderDecoderTask):
         scored = Sums(sums, span_metrics)
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
-    def answer(
+    def predict(
         self,
         model: Model,
         inputs: Sequence[Any],
@@ -285,7 +287,7 @@ class SpanCorruption(EncoderDecoderTask):
         batch_tokens: int | None = None,
         logprobs: bool = False,
         **options: Any,
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """Each text with what the model writes in the place of ``<extra_id_0>``, ``<extra_id_1>``, ..., and by itself
         what it wrote for each; a text without words gets an empty answer.
 
@@ -294,7 +296,7 @@ class SpanCorruption(EncoderDecoderTask):
         since may do.
         """
         check_texts(self.name, inputs)
-        answers = [Answer(text, "", None, [] if logprobs else None, []) for text in inputs]
+        answers = [Prediction(text, "", None, [] if logprobs else None, []) for text in inputs]
         asked = [i for i, text in enumerate(inputs) if text.strip()]
         decoding = decoding or self.decoding_options(model, options)
         holes = [check_holes(inputs[i], i, len(inputs)) for i in asked]
@@ -323,7 +325,7 @@ class SpanCorruption(EncoderDecoderTask):
                     text, without = inputs[asked[i]], without + (not set(row) & set(self.sentinels[:number]))
                     spans = [written(self.source, span) for span in spans_of(row[1:], self.sentinels, number)]
                     filled, fills = restored(self.source, text, spans), [span.strip() for span in spans]
-                    answers[asked[i]] = Answer(text, filled, score, log_p, fills)
+                    answers[asked[i]] = Prediction(text, filled, score, log_p, fills)
         if without and not self.silent:
             log.warning(
                 CountWarning(
@@ -365,7 +367,7 @@ class SpanCorruption(EncoderDecoderTask):
             )
         return [self._framed(ids) for ids in sources]
 
-    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+    def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
         """As all: the first words of texts, the last of them guessed."""
         self.silent = True
         try:
@@ -373,10 +375,10 @@ class SpanCorruption(EncoderDecoderTask):
         finally:
             self.silent = False
 
-    def trial(self, texts: Sequence[str]) -> list[Any]:
+    def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
         """Each text with its last word missing."""
         return [" ".join([*text.split()[:-1], "<extra_id_0>"]) for text in texts]
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """The beginning of the text."""
         return short(row.values["text"][:200])

@@ -19,7 +19,7 @@ from heedful.tasks import defaults
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.encoder_task import ranges
 from heedful.tasks.sequence_to_sequence import SequenceToSequence, whole
-from heedful.tasks.task import Answer, Baseline, Measured, short
+from heedful.tasks.task import Baseline, Measured, Prediction, short
 
 SUMMARY = 128  # tokens of a summary at most, where neither a person nor the folder says
 END = re.compile(r"(?<=[.!?؟।])\s+|(?<=[。！？])|\n")  # of a sentence or a line
@@ -40,7 +40,7 @@ class Summarization(SequenceToSequence):
 
     name: ClassVar[str] = "summarization"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "summary": "text"})
-    decides: str = "rougeL"
+    main_metric: str = "rougeL"
     options: ClassVar[frozenset[str]] = SequenceToSequence.options | {"stride"}
     most: ClassVar[int] = 512
     cuts: ClassVar[bool] = True
@@ -60,9 +60,9 @@ class Summarization(SequenceToSequence):
         task.summaries = min(longest, most)
         return task
 
-    def ready(self, model: Model, settings: RunSettings) -> None:
+    def before_training(self, model: Model, settings: RunSettings) -> None:
         """As all; what begins here writes no summary that is longer than all that it learned from."""
-        super().ready(model, settings)
+        super().before_training(model, settings)
         if self.summaries is not None:
             model.generation = {**model.generation, "max_new_tokens": self.summaries}
 
@@ -123,7 +123,7 @@ class Summarization(SequenceToSequence):
             options = {**options, "max_new_tokens": min(SUMMARY, self.positions or SUMMARY)}
         return super().decoding_options(model, options)
 
-    def answer(
+    def predict(
         self,
         model: Model,
         inputs: Sequence[str],
@@ -134,7 +134,7 @@ class Summarization(SequenceToSequence):
         logprobs: bool = False,
         stride: int | None = None,
         **options: Any,
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """The summary of each input, at most 128 tokens where nobody says.
 
         With ``stride`` a text that is too long is split into pieces that share so many tokens, and their summaries
@@ -143,14 +143,16 @@ class Summarization(SequenceToSequence):
         decoding = decoding or self.decoding_options(model, options)
         others: dict[str, Any] = {"batch_tokens": batch_tokens, "prefix": prefix, "logprobs": logprobs}
         if stride is None:
-            return super().answer(model, inputs, decoding=decoding, **others)
+            return super().predict(model, inputs, decoding=decoding, **others)
         room = self._room(prefix)
         if room is not None and stride >= room:
             raise HeedfulError(f"stride={stride}, but a piece has room for {room} tokens; lower it")
         texts = [self._split(text, stride, prefix) if isinstance(text, str) else [text] for text in inputs]
         owners = [place for place, pieces in enumerate(texts) for _ in pieces]
         decoding = decoding.for_rows(owners, len(inputs))
-        made = iter(super().answer(model, [piece for pieces in texts for piece in pieces], decoding=decoding, **others))
+        made = iter(
+            super().predict(model, [piece for pieces in texts for piece in pieces], decoding=decoding, **others)
+        )
         found = [[next(made) for _ in pieces] for pieces in texts]
         return [joined(text, answers) for text, answers in zip(inputs, found, strict=True)]
 
@@ -176,13 +178,13 @@ class Summarization(SequenceToSequence):
         raise HeedfulError(f"stride={stride}, but a piece has room for {room} tokens; lower it")
 
 
-def joined(text: str, answers: Sequence[Answer]) -> Answer:
+def joined(text: str, answers: Sequence[Prediction]) -> Prediction:
     """One answer to a text, of those to its pieces."""
     if len(answers) == 1:
         return answers[0]
     said = [log_p for one in answers for log_p in one.logprobs or ()]
     kept = None if answers[0].logprobs is None else said
-    return Answer(text, " ".join(one.output for one in answers if one.output), None, kept)
+    return Prediction(text, " ".join(one.output for one in answers if one.output), None, kept)
 
 
 def sentence(text: str) -> str:

@@ -35,7 +35,7 @@ SQUARE = 512  # of longer examples a batch holds fewer than its tokens allow: th
 
 
 @dataclass(frozen=True)
-class Answer:
+class Prediction:
     """Prediction for one input, with its score."""
 
     input: Any
@@ -72,7 +72,7 @@ class Measured:
     blocks: Scored | None = None  # where rows are joined to one stream: the same figures of any choice of its windows
 
 
-Said = dict[str, str]  # "input", "output" and, where there is one, "target", each cut to a line
+LoggedSample = dict[str, str]  # "input", "output" and, where there is one, "target", each cut to a line
 ANSWERS = ("label", "tags", "answers", "number", "number?")  # of these kinds is what is expected, else the second
 SAMPLES, LINE = 3, 200  # of a validation: rows whose answers the log keeps, and characters of each text
 
@@ -96,19 +96,19 @@ class Task(ABC):
     name: ClassVar[str]
     columns: Mapping[str, Kind]  # what an example needs, and of what kind; the first is what a person asks with
     unit: str = "tokens"  # what ``count`` counts
-    ranked: ClassVar[bool] = False  # whether the score of a row depends on all others
-    divisible: ClassVar[bool] = True  # whether the objective of a batch is the sum of its parts'
-    decides: str  # the metric that says which weights are best
-    uses: ClassVar[frozenset[str]] = TEXTS  # of the settings that only some tasks use, those that this one uses
+    ranks_rows: ClassVar[bool] = False  # whether the score of a row depends on all others
+    additive_loss: ClassVar[bool] = True  # whether the objective of a batch is the sum of its parts'
+    main_metric: str  # the metric that says which weights are best
+    used_settings: ClassVar[frozenset[str]] = TEXTS  # which of the settings that only some tasks use have an effect
     head: ClassVar[str | None] = None  # under which its model is opened, where a published folder does not say one
-    options: ClassVar[frozenset[str]] = frozenset()  # what ``answer`` takes, of the decoding and answering settings
-    shows: ClassVar[frozenset[str]] = frozenset()  # those of them that change what is told of an answer, but no score
-    asks: ClassVar[tuple[str, ...]] = ()  # the columns of an input; by default the first alone
+    options: ClassVar[frozenset[str]] = frozenset()  # what ``predict`` takes, of the decoding and answering settings
+    display_options: ClassVar[frozenset[str]] = frozenset()  # those that change what is shown of an output, no score
+    input_names: ClassVar[tuple[str, ...]] = ()  # the columns of an input; by default the first alone
 
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Training and validation rows of one set: by default rows with the same first column (``same``: a
         key that equal values share) stay together.
         """
@@ -126,13 +126,13 @@ class Task(ABC):
         return cls
 
     @classmethod
-    def converted(cls, rows: Rows) -> Rows:
+    def convert_rows(cls, rows: Rows) -> Rows:
         """Rows that another variant's columns were read for, as this one wants them. By default as they are."""
         return rows
 
     @classmethod
     @abstractmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """Settings that the data suggests, for where neither ``asked`` nor its recipe says otherwise."""
 
     @classmethod
@@ -141,10 +141,10 @@ class Task(ABC):
         """Learn from the training rows what is needed besides weights (tokenizers, label names)."""
 
     @classmethod
-    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+    def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The task and the model to go on from, for ``--from``: by default as they lie in the folder."""
         task, model = cls.load(folder), load(folder, dtype="float32")
-        task.check(model)
+        task.check_model(model)
         return task, model
 
     @classmethod
@@ -156,7 +156,7 @@ class Task(ABC):
     def save(self, folder: str | Path) -> None:
         """Write what ``load`` reads."""
 
-    def facts(self) -> dict[str, Any]:
+    def card_entries(self) -> dict[str, Any]:
         """Returns further entries of ``heedful.json``, for ``load`` (``read_card``). By default nothing."""
         return {}
 
@@ -164,13 +164,13 @@ class Task(ABC):
     def config(self, settings: RunSettings) -> ModelConfig:
         """The model to train: the preset, with the settings' changes and what this data asks for."""
 
-    def ready(self, model: Model, settings: RunSettings) -> None:  # noqa: B027 (many tasks have nothing to say)
+    def before_training(self, model: Model, settings: RunSettings) -> None:  # noqa: B027 (many tasks have nothing to say)
         """Before training: give the model what its folder is to say (label names, how to generate), and take from the
         settings what only training needs. By default nothing.
         """
 
     @abstractmethod
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """Raise ``HeedfulError`` where the model cannot serve the task."""
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
@@ -217,14 +217,14 @@ class Task(ABC):
             examples: what ``encode`` made.
             rows: what it made them of.
             most: where answering is slow, answer at most so many.
-            **options: as of ``answer``.
+            **options: as of ``predict``.
         """
 
-    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+    def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
         """Returns the model's outputs for the first of ``rows``, after ``measured``: by default those measured."""
         told = []
         for row, output in zip(rows[:SAMPLES], measured.outputs[:SAMPLES], strict=False):  # not all keep their outputs
-            asked, expected = self.posed(row)
+            asked, expected = self.input_and_target(row)
             parts = {"input": asked, "output": output, "target": expected}
             told.append({name: short(worded(part), LINE) for name, part in parts.items()})
         return told
@@ -257,14 +257,14 @@ class Task(ABC):
         return ""
 
     @abstractmethod
-    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+    def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Predicts the output of each input, in order; ``options`` are among those named in ``cls.options``."""
 
     def expected(self, row: Row) -> Any:
         """Returns the expected output where no column of the row holds it; None by default."""
         return None
 
-    def posed(self, row: Row) -> tuple[Any, Any]:
+    def input_and_target(self, row: Row) -> tuple[Any, Any]:
         """Returns the input and the expected output of a row: values, of several columns a list of them."""
         values = {name: row.values[name] for name in self.columns if name in row.values}
         wanted = [name for name in values if self.columns[name] in ANSWERS] or list(values)[1:2]
@@ -275,25 +275,25 @@ class Task(ABC):
         expected = [plain[name] for name in wanted] if own is None else [own]
         return asked[0] if len(asked) == 1 else asked, expected[0] if expected else None
 
-    def trial(self, texts: Sequence[str]) -> list[Any]:
+    def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
         """Inputs made of plain texts, by which a model is tried: the texts as they are, by default."""
         return list(texts)
 
     @abstractmethod
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """A row as one short line for a person: ``How are you? → Comment allez-vous ?``."""
 
     # ---------------------------------------------------------------------------------------------- shared by all tasks
 
     @property
     def input_columns(self) -> dict[str, Kind]:
-        """The columns that a file of inputs has, and what they hold. Of one column ``answer`` takes the value itself,
+        """The columns that a file of inputs has, and what they hold. Of one column ``predict`` takes the value itself,
         of several a mapping by their names.
         """
-        names = self.asks or tuple(self.columns)[:1]
+        names = self.input_names or tuple(self.columns)[:1]
         return {name: self.columns[name] for name in names if name in self.columns}
 
-    def each(
+    def map_batches(
         self, model: Model, examples: Sequence[Any], compute: Callable[[Batch], R], tokens: int | None = None
     ) -> Iterator[tuple[np.ndarray, R]]:
         """Of each batch of ``examples``, alike lengths together, the places of these and what ``compute`` makes of its
@@ -315,14 +315,14 @@ class Task(ABC):
         def summed(batch: Batch) -> tuple[float, int]:
             return float(self.objective(model, batch)), self.count(batch)
 
-        for _, (loss, predicted) in self.each(model, examples, summed, tokens):
+        for _, (loss, predicted) in self.map_batches(model, examples, summed, tokens):
             total, count = total + loss, count + predicted
         return total, count
 
 
 @runtime_checkable
 class Decodes(Protocol):
-    """A task that generates tokens. Its ``answer`` takes resolved options as ``decoding``, besides single ones."""
+    """A task that generates tokens. Its ``predict`` takes resolved options as ``decoding``, besides single ones."""
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
         """Returns a call's decoding options, resolved over those of the model's folder."""
@@ -333,7 +333,7 @@ class Streams(Protocol):
     """A task whose answers can be watched as they are made."""
 
     def stream(self, model: Model, text: str, **options: Any) -> Iterator[str]:
-        """Pieces of the answer to ``text``; joined, they are what ``answer`` gives."""
+        """Pieces of the answer to ``text``; joined, they are what ``predict`` gives."""
 
 
 @runtime_checkable

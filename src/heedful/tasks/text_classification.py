@@ -50,7 +50,7 @@ from heedful.tasks.labels import (
 )
 from heedful.tasks.model_setup import check_vocabulary, masked, padded, reads, special_id, start_of, tokenizer_of
 from heedful.tasks.r_drop import agreement_of, divergence, twice
-from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short
+from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, Task, short
 from heedful.tasks.text_pairs import SIDES, Example, examples_of, sides_of
 from heedful.text import Tokenizer
 from heedful.util.escaping import named
@@ -76,7 +76,7 @@ class TextClassification(Task):
     >>> settings = RunSettings(task="text-classification", train=("birds.tsv",), out="birds", preset="bert-tiny")
     >>> task = TextClassification.prepare(data, settings)
     >>> model = heedful.create(task.config(settings), seed=0).eval()
-    >>> task.answer(model, ["tweet"])[0].output in ("no", "yes")
+    >>> task.predict(model, ["tweet"])[0].output in ("no", "yes")
     True
 
     Args:
@@ -89,11 +89,11 @@ class TextClassification(Task):
     name: ClassVar[str] = "text-classification"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "label"})
     unit = "examples"
-    decides: str = "accuracy"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind", "data.label_separator", "model.r_drop"}
+    main_metric: str = "accuracy"
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind", "data.label_separator", "model.r_drop"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
-    shows: ClassVar[frozenset[str]] = frozenset({"top_k"})
-    asks: ClassVar[tuple[str, ...]] = SIDES
+    display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
+    input_names: ClassVar[tuple[str, ...]] = SIDES
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class TextClassification(Task):
         self.tokenizer, self.labels, self.multi_label = tokenizer, list(labels), multi_label
         self.columns = MappingProxyType(dict(columns or type(self).columns))
         if multi_label:
-            self.decides = "micro_f1"
+            self.main_metric = "micro_f1"
         self.unseen = 0.0
         self.agreement = 0.0  # R-Drop's α, where training is told one
 
@@ -155,12 +155,12 @@ class TextClassification(Task):
         return regression_task if isinstance(config.head, SequenceHead) and regression(theirs) else cls
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """As every task does, but a text whose label no training row would have goes to training."""
-        return teachable(*super().divide(rows, valid, seed, same), by="text", same=same)
+        return teachable(*super().split_rows(rows, valid, seed, same), by="text", same=same)
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of examples; what starts from a model learns as published models are tuned."""
         made = (
             defaults.encoder_finetuning(len(rows), asked, asked.start_from)
@@ -187,7 +187,7 @@ class TextClassification(Task):
         return tokenizer
 
     @classmethod
-    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+    def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model, with a classifier where it has none; where the data has labels that it does not know,
         with a new output layer for those.
         """
@@ -198,7 +198,7 @@ class TextClassification(Task):
         tokenizer = tokenizer_of(folder)
         task = cls(tokenizer, own if known else names, columns=columns_of(rows), multi_label=several(rows))
         model = classifier_in(folder, "sequence", None if known else len(names), settings.seed or 0)
-        task.check(model)
+        task.check_model(model)
         return task, model
 
     @classmethod
@@ -219,13 +219,13 @@ class TextClassification(Task):
         config = encoder_config(settings, self.tokenizer, self.longest, self.name)
         return replace(config, head=SequenceHead(labels=len(self.labels), dropout=config.encoder.dropout.residual))
 
-    def ready(self, model: Model, settings: RunSettings) -> None:
+    def before_training(self, model: Model, settings: RunSettings) -> None:
         """Name the model's classes; what starts anew has words hidden from it."""
         model.labels, model.multi_label = list(self.labels), self.multi_label
         self.unseen = 0.0 if settings.start_from else UNSEEN
         self.agreement = agreement_of(model, settings)
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """A model of text that classifies, with an output for every label and a row for every token. From then on no
         example is longer than the model's positions reach.
         """
@@ -378,7 +378,7 @@ class TextClassification(Task):
             said, p = self._said(logits)
             return batch["labels"].bool().cpu(), said.cpu(), p.cpu(), self._losses(logits, batch["labels"]).cpu()
 
-        for places, (truth, said, p, losses) in self.each(model, examples, read, options.get("batch_tokens")):
+        for places, (truth, said, p, losses) in self.map_batches(model, examples, read, options.get("batch_tokens")):
             each.add(places, truth, said, loss=losses)
             for i in (said != truth).any(1).nonzero().flatten().tolist():
                 place = int(places[i])
@@ -405,7 +405,7 @@ class TextClassification(Task):
         """The most frequent label, or set of labels, of training."""
         return most_frequent(self.labels, rows, learned)
 
-    def trial(self, texts: Sequence[str]) -> list[Any]:
+    def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
         """The texts as they are; of a model of two texts each with the one after it, unless it is a pair already (a tab
         between both).
         """
@@ -417,7 +417,7 @@ class TextClassification(Task):
         ]
 
     @torch.no_grad()
-    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+    def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """The label of each input and its probability; of several labels those of probability ½ and more, and the
         probability of exactly this set, were they independent. An input without text gets an empty answer.
 
@@ -428,7 +428,7 @@ class TextClassification(Task):
         longer than the model takes is cut, and a warning says so.
         """
         top_k = checked_top(options.get("top_k"))
-        answers = [Answer(one, [] if self.multi_label or top_k else "", None) for one in inputs]
+        answers = [Prediction(one, [] if self.multi_label or top_k else "", None) for one in inputs]
         pair = self.columns.get("text_pair")
         texts = {i: sides for i, one in enumerate(inputs) if (sides := sides_of(one, pair))}
         asked = list(texts)
@@ -448,12 +448,12 @@ class TextClassification(Task):
             said, p = self._said(logits)
             return [(self._output(row), score) for row, score in zip(said, p.tolist(), strict=True)]
 
-        for places, found in self.each(model, examples, read, options.get("batch_tokens")):
+        for places, found in self.map_batches(model, examples, read, options.get("batch_tokens")):
             for place, (output, score) in zip(places, found, strict=True):
-                answers[asked[place]] = Answer(inputs[asked[place]], output, score)
+                answers[asked[place]] = Prediction(inputs[asked[place]], output, score)
         return answers
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """``text → label``, ``text + pair → label``."""
         return f"{' + '.join(map(short, self._texts(row)))} → {', '.join(map(named, labels_of(row)))}"
 

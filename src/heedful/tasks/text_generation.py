@@ -68,12 +68,12 @@ from heedful.tasks.task import (
     LINE,
     SAMPLES,
     TEXTS,
-    Answer,
     Baseline,
     Batch,
     Encoded,
+    LoggedSample,
     Measured,
-    Said,
+    Prediction,
     Task,
     short,
 )
@@ -105,10 +105,10 @@ class TextGeneration(Task):
     columns: Mapping[str, Kind] = MappingProxyType(
         {"text": "document", "prompt": "text?", "completion": "text?", "messages": "messages?"}
     )
-    decides: str = "loss"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"data.separate", "model.decoder_depth", "model.tied"}
+    main_metric: str = "loss"
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.separate", "model.decoder_depth", "model.tied"}
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"num_return_sequences"})
-    shows: ClassVar[frozenset[str]] = frozenset({"logprobs"})
+    display_options: ClassVar[frozenset[str]] = frozenset({"logprobs"})
 
     def __init__(
         self, tokenizer: Tokenizer, context: int | None, ends: Sequence[int] = (), separate: bool = False
@@ -124,7 +124,7 @@ class TextGeneration(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end. Of
         instructions those with the same prompt stay together.
         """
@@ -134,7 +134,7 @@ class TextGeneration(Task):
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the length of the text: every character a token, or learned pieces; few passes over much of it."""
         talks = are_talks(rows)
         characters = sum(len(text) for row in rows for text in _texts(row))
@@ -162,9 +162,9 @@ class TextGeneration(Task):
         return cls(tokenizer, context, separate=_separated(rows, settings))
 
     @classmethod
-    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+    def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model; one without a chat template that is to learn from messages gets the plain one."""
-        task, model = super().start(folder, rows, settings)
+        task, model = super().for_fine_tuning(folder, rows, settings)
         task.separate = _separated(rows, settings)
         if with_template(task.tokenizer, rows):
             log.warning(
@@ -206,12 +206,12 @@ class TextGeneration(Task):
             special=SpecialTokens(pad=self.tokenizer.pad, start=self.end, end=(self.end,)),
         )
 
-    def ready(self, model: Model, settings: RunSettings) -> None:
+    def before_training(self, model: Model, settings: RunSettings) -> None:
         """Tell how to generate; a model that goes on keeps what its folder said."""
         if settings.start_from is None:
             model.generation = {**GENERATION, **model.generation}
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """A decoder that predicts tokens, with a row for every token; rows to spare are no harm."""
         config = model.config
         if not isinstance(config, DecoderConfig) or not isinstance(config.head, LanguageHead):
@@ -312,7 +312,7 @@ class TextGeneration(Task):
         sums = np.zeros((len(rows), 3))
         if isinstance(examples[0], Talk):
             sums[:, 2] = [talk.size for talk in examples]
-            for places, (nats, count) in self.each(model, examples, partial(answered, model), batch_tokens):
+            for places, (nats, count) in self.map_batches(model, examples, partial(answered, model), batch_tokens):
                 sums[places, 0], sums[places, 1] = nats, count
             return _measured(sums)
         owners = np.cumsum([not continues(row) for row in rows])  # of pieces of a large text, the document
@@ -325,10 +325,10 @@ class TextGeneration(Task):
                 table[:, 1] += np.bincount(owner, minlength=len(table))
         return replace(_measured(sums), blocks=Sums(blocks, next_token_metrics))
 
-    def said(self, model: Model, rows: Rows, measured: Measured) -> list[Said]:
+    def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
         """As all: how the beginnings of texts go on, or what is answered, by the likeliest token each time."""
         asked = [(ask, target) for ask, target in map(opening, rows[:SAMPLES]) if ask]
-        answers = self.answer(model, [ask for ask, _ in asked], do_sample=False, max_new_tokens=SPOKEN)
+        answers = self.predict(model, [ask for ask, _ in asked], do_sample=False, max_new_tokens=SPOKEN)
         told = []
         for (ask, target), answer in zip(asked, answers, strict=True):
             shown = ask if isinstance(ask, str) else ask[-1]["content"]
@@ -349,7 +349,7 @@ class TextGeneration(Task):
             nats = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
             return nats.cpu().numpy(), (labels != IGNORED).cpu().numpy()
 
-        for places, (nats, real) in self.each(model, examples, read, batch_tokens):
+        for places, (nats, real) in self.map_batches(model, examples, read, batch_tokens):
             firsts = np.array([examples[i].place * stream.context for i in places])
             index = (firsts[:, None] + np.arange(1, stream.context + 1)).ravel()[real]
             yield np.searchsorted(stream.starts, index, side="right") - 1, (index - 1) // stream.context, nats[real]
@@ -391,7 +391,7 @@ class TextGeneration(Task):
         )
         return Baseline(name, overall(scored), scored)
 
-    def answer(
+    def predict(
         self,
         model: Model,
         inputs: Sequence[Any],
@@ -400,7 +400,7 @@ class TextGeneration(Task):
         batch_tokens: int | None = None,
         logprobs: bool = False,
         **options: Any,
-    ) -> list[Answer]:
+    ) -> list[Prediction]:
         """Each prompt and how it goes on; the score is of the new tokens, the mean log-probability or the beam's.
 
         A list of messages (``{"role": "user", "content": "..."}``) is put in the words of the folder's chat template;
@@ -418,7 +418,7 @@ class TextGeneration(Task):
         decoding = decoding or self.decoding_options(model, options)
         most = self._most(model, batch_tokens)
         self._check_length(model, prompts, most, decoding.base)
-        answers = [Answer(text, text, None) for text in inputs]
+        answers = [Prediction(text, text, None) for text in inputs]
         batches = ordered(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
         own, context = seeded(decoding, prompts), self._context(decoding, most)
 
@@ -436,7 +436,7 @@ class TextGeneration(Task):
             for i, (row, length, score, log_p) in zip(batch, found, strict=True):
                 before, text = self.tokenizer.decode([prompts[i], row[:length]])
                 shown = inputs[i] if isinstance(inputs[i], str) else ""
-                answers[i] = Answer(inputs[i], shown + cut(text[len(before) :], own.stop_strings), score, log_p)
+                answers[i] = Prediction(inputs[i], shown + cut(text[len(before) :], own.stop_strings), score, log_p)
         return answers
 
     def stream(
@@ -450,15 +450,15 @@ class TextGeneration(Task):
     ) -> Iterator[str]:
         """The prompt, then its continuation as it is made, never a part of a character; of messages the answer alone.
 
-        Joined, the pieces are the ``output`` of ``answer`` with the same options and seed; ``batch_tokens`` is for many
-        prompts, and has nothing to do here. A beam search is an error where it is asked for; where the folder asks for
-        it, its answer comes as a whole.
+        Joined, the pieces are the ``output`` of ``predict`` with the same options and seed; ``batch_tokens`` is for
+        many prompts and has no effect here. A beam search that is asked for is an error; one that the folder asks for
+        comes as a whole.
         """
         if "logprobs" in options:
             raise HeedfulError("logprobs are told with a whole answer; call the pipeline instead of stream")
         decoding = decoding or self.decoding_options(model, options)
         if "num_beams" not in decoding.given and not decoding.base.streams:
-            return iter([self.answer(model, [text], decoding=decoding)[0].output])
+            return iter([self.predict(model, [text], decoding=decoding)[0].output])
         prompt, most = self._prompts([text])[0], self._most(model, batch_tokens)
         if decoding.base.streams:  # which `stream` refuses
             self._check_length(model, [prompt], most, decoding.base)
@@ -531,7 +531,7 @@ class TextGeneration(Task):
             text = f"have more than {most:,} tokens, only the last {most // 2:,} of each are read ({remedy})"
             log.warning(CountWarning(len(long), len(prompts), text))
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """The beginning of the text; of an instruction what is asked and answered."""
         return short(row.values["text"][:200]) if "text" in row.values else told(row)
 

@@ -31,7 +31,7 @@ from heedful.settings import RunSettings
 from heedful.tasks.baselines import ridge_text
 from heedful.tasks.labels import check_classifier, classifier_in
 from heedful.tasks.model_setup import reads, tokenizer_of
-from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Measured, short
+from heedful.tasks.task import TEXTS, Baseline, Batch, Measured, Prediction, short
 from heedful.tasks.text_classification import TextClassification, columns_of
 from heedful.tasks.text_pairs import Example, examples_of, sides_of
 from heedful.text import Tokenizer
@@ -58,10 +58,10 @@ class TextRegression(TextClassification):
     """
 
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "number"})
-    decides: str = "r2"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind"}
+    main_metric: str = "r2"
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
-    shows: ClassVar[frozenset[str]] = frozenset()
+    display_options: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self, tokenizer: Tokenizer, *, columns: Mapping[str, Kind] | None = None, mean: float = 0.0, factor: float = 1.0
@@ -77,7 +77,7 @@ class TextRegression(TextClassification):
         return cls
 
     @classmethod
-    def converted(cls, rows: Rows) -> Rows:
+    def convert_rows(cls, rows: Rows) -> Rows:
         """The rows with their labels as floats. Raises for one that is no number, with file and line."""
         values = []
         for row in rows:
@@ -94,13 +94,13 @@ class TextRegression(TextClassification):
         return made
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """Rows with the same text stay together."""
         train, held = split(rows, valid, seed, by="text", same=same)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """As of classes, without smoothing, which has no meaning for numbers."""
         idle = {
             "--training.label-smoothing": asked.training.label_smoothing,
@@ -110,7 +110,7 @@ class TextRegression(TextClassification):
         for flag, given in idle.items():
             if given:
                 raise HeedfulError(f"{flag} has no effect on labels that are numbers; leave it out")
-        made = super().suggest(rows, asked)
+        made = super().suggested_settings(rows, asked)
         return replace(
             made,
             data=replace(made.data, label_kind="number"),
@@ -124,14 +124,14 @@ class TextRegression(TextClassification):
         return cls(cls._tokenizer(rows, columns, settings), columns=columns, **_spread(rows))
 
     @classmethod
-    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+    def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model, with a fresh output where it does not give one number."""
         folder = reads(cls.name, find(folder))
         head = config_of(folder).head
         own = isinstance(head, SequenceHead) and head.labels == 1 and regression(read_configs(folder)[0])
         model = classifier_in(folder, "sequence", None if own else 1, settings.seed or 0)
         task = cls(tokenizer_of(folder), columns=columns_of(rows, "number"), **_spread(rows))
-        task.check(model)
+        task.check_model(model)
         return task, model
 
     @classmethod
@@ -143,18 +143,18 @@ class TextRegression(TextClassification):
         mean, factor = (as_number(numbers.get(name)) for name in ("mean", "factor"))
         return cls(tokenizer_of(folder), columns=card.get("columns"), mean=mean or 0.0, factor=factor or 1.0)
 
-    def facts(self) -> dict[str, Any]:
+    def card_entries(self) -> dict[str, Any]:
         """``numbers``: the mean of the training labels, and the factor of the loss."""
         return {"numbers": {"mean": self.mean, "factor": self.factor}}
 
-    def ready(self, model: Model, settings: RunSettings) -> None:
+    def before_training(self, model: Model, settings: RunSettings) -> None:
         """Let the output learn standardised labels; what starts anew has words hidden from it."""
-        super().ready(model, settings)
+        super().before_training(model, settings)
         model.labels, model.regression = [OUTPUT], True
         fresh = not settings.resume and (not settings.start_from or "head.output.weight" in model.fresh)
         scale_output(model.get_submodule("head"), self.factor, self.mean if fresh else None)
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """A model of text with one output and a row for every token."""
         head = model.config.head
         if isinstance(head, SequenceHead) and head.labels != 1:
@@ -188,7 +188,7 @@ class TextRegression(TextClassification):
         def read(batch: Batch) -> Tensor:
             return self._logits(model, batch)[:, 0].cpu()
 
-        for places, numbers in self.each(model, examples, read, options.get("batch_tokens")):
+        for places, numbers in self.map_batches(model, examples, read, options.get("batch_tokens")):
             found[places] = numbers.double().numpy()
         scored = Regression(found, [example.labels[0] for example in examples], self.factor)
         return Measured(overall(scored), each=scored, outputs=found.tolist())
@@ -215,12 +215,12 @@ class TextRegression(TextClassification):
         return Baseline("the mean of the training labels", overall(scored), scored)
 
     @torch.no_grad()
-    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+    def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """The number of each input, a float, without a score; an input without text gets None.
 
         A pair is given as to classifiers. What is longer than the model takes is cut, and a warning says so.
         """
-        answers = [Answer(one, None, None) for one in inputs]
+        answers = [Prediction(one, None, None) for one in inputs]
         pair = self.columns.get("text_pair")
         texts = {i: sides for i, one in enumerate(inputs) if (sides := sides_of(one, pair))}
         asked = list(texts)
@@ -236,12 +236,12 @@ class TextRegression(TextClassification):
             made: list[float] = self._logits(model, batch)[:, 0].tolist()
             return made
 
-        for places, numbers in self.each(model, examples, read, options.get("batch_tokens")):
+        for places, numbers in self.map_batches(model, examples, read, options.get("batch_tokens")):
             for place, number in zip(places, numbers, strict=True):
-                answers[asked[place]] = Answer(inputs[asked[place]], number, None)
+                answers[asked[place]] = Prediction(inputs[asked[place]], number, None)
         return answers
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """``text → 3.5``, ``text + pair → 3.5``."""
         return f"{' + '.join(map(short, self._texts(row)))} → {row.values['label']:g}"
 

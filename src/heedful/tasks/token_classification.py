@@ -28,7 +28,7 @@ from heedful.tasks import defaults, tagging
 from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
 from heedful.tasks.labels import check_classifier, classifier_in, stored
 from heedful.tasks.model_setup import IGNORED, check_vocabulary, masked, padded, reads, tokenizer_of
-from heedful.tasks.task import TEXTS, Answer, Baseline, Batch, Encoded, Measured, Task, short, shown
+from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, Task, short, shown
 from heedful.tasks.word_tokens import Worded, of_texts, of_words, shared, spread, windows
 from heedful.text import Tokenizer
 
@@ -68,7 +68,7 @@ class TokenClassification(Task):
     >>> settings = RunSettings(task="token-classification", train=("places.conll",), out="-", preset="bert-tiny")
     >>> task = TokenClassification.prepare([row], settings)
     >>> model = heedful.create(task.config(settings), seed=0).eval()
-    >>> all(one["text"] in "in Paris" for one in task.answer(model, ["in Paris"])[0].output)
+    >>> all(one["text"] in "in Paris" for one in task.predict(model, ["in Paris"])[0].output)
     True
 
     Args:
@@ -80,30 +80,30 @@ class TokenClassification(Task):
     name: ClassVar[str] = "token-classification"
     columns: Mapping[str, Kind] = MappingProxyType({"words": "words", "tags": "tags"})
     unit = "words"
-    decides: str = "f1"
-    uses: ClassVar[frozenset[str]] = TEXTS | {"data.stride", "data.strip_prefix"}
+    main_metric: str = "f1"
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.stride", "data.strip_prefix"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "stride"})
 
     def __init__(self, tokenizer: Tokenizer, labels: Sequence[str], stride: int | None = None) -> None:
         self.tokenizer, self.labels, self.stride = tokenizer, list(labels), stride
         self.scheme: Scheme = tagging.scheme_of(self.labels)
-        self.decides = "accuracy" if self.scheme == "plain" else "f1"
+        self.main_metric = "accuracy" if self.scheme == "plain" else "f1"
         self.unseen = 0.0
 
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def divide(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
         """As every task does, but a sentence with a kind of tag that no training row would have goes to training."""
         if len(rows) == 1:
             raise HeedfulError(
                 f"{rows[0].file}:{rows[0].line}: all {len(rows[0].values['words']):,} words are one sentence, and some "
                 "are held back to validate on; put a blank line between sentences, or name validation data: --valid"
             )
-        return tagging.teachable(*super().divide(rows, valid, seed, same), same)
+        return tagging.teachable(*super().split_rows(rows, valid, seed, same), same)
 
     @classmethod
-    def suggest(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
+    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
         """By the number of sentences; what starts from a model learns as published models are tuned."""
         if asked.start_from:
             return defaults.encoder_finetuning(len(rows), asked, asked.start_from)
@@ -122,7 +122,7 @@ class TokenClassification(Task):
         return cls(tokenizer, labels, settings.data.stride)
 
     @classmethod
-    def start(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
+    def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """The folder's model, with a classifier of tokens where it has none; where the data has tags that it does not
         know, with a new output layer for those.
         """
@@ -133,7 +133,7 @@ class TokenClassification(Task):
         known = seen <= set(own)
         task = cls(tokenizer_of(folder), own if known else names, settings.data.stride)
         model = classifier_in(folder, "token", None if known else len(names), settings.seed or 0)
-        task.check(model)
+        task.check_model(model)
         return task, model
 
     @classmethod
@@ -146,7 +146,7 @@ class TokenClassification(Task):
         """Write the tokenizer; the labels are the model's."""
         self.tokenizer.save(folder)
 
-    def facts(self) -> dict[str, Any]:
+    def card_entries(self) -> dict[str, Any]:
         """The stride, where one was asked for."""
         return {} if self.stride is None else {"stride": self.stride}
 
@@ -155,12 +155,12 @@ class TokenClassification(Task):
         config = encoder_config(settings, self.tokenizer, self.longest, self.name)
         return replace(config, head=TokenHead(labels=len(self.labels), dropout=config.encoder.dropout.residual))
 
-    def ready(self, model: Model, settings: RunSettings) -> None:
+    def before_training(self, model: Model, settings: RunSettings) -> None:
         """Name the model's classes; what starts anew has words hidden from it."""
         model.labels = list(self.labels)
         self.unseen = 0.0 if settings.start_from else UNSEEN
 
-    def check(self, model: Model) -> None:
+    def check_model(self, model: Model) -> None:
         """An encoder with a classifier of tokens, an output for every label and a row for every token. From then on no
         window is longer than the model's positions reach.
         """
@@ -268,7 +268,7 @@ class TokenClassification(Task):
             p, best = logits.softmax(-1).max(-1)
             return best.cpu().numpy(), p.cpu().numpy(), losses.cpu().numpy()
 
-        for places, found in self.each(model, examples, read, tokens) if examples else ():
+        for places, found in self.map_batches(model, examples, read, tokens) if examples else ():
             for i, place in enumerate(places):
                 example = examples[place]
                 words = slice(example.words.start, example.words.stop)
@@ -325,7 +325,7 @@ class TokenClassification(Task):
             scores.add(row.values["tags"], [tag] * len(row.values["tags"]), 0.0)
         return Baseline(f"the tag {tag} for every word", scores.metrics(), scores)
 
-    def answer(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Answer]:
+    def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """The entities of each text, or of plain tags its words: ``{"label", "text", "start", "end", "score"}``, the
         characters being ``text[start:end]``. A score is the mean over its words of the probability of their labels; the
         answer's own is the probability that all labels are right, were they independent.
@@ -336,7 +336,7 @@ class TokenClassification(Task):
         begins there. So does the ``transformers`` pipeline with ``aggregation_strategy="first"``, which knows B and I
         only, and cuts off what is longer than the model takes. An input without a word gets an empty answer.
         """
-        answers: list[Answer] = []
+        answers: list[Prediction] = []
         stride = self.stride if options.get("stride") is None else options["stride"]
         for first in range(0, max(1, len(inputs)), AT_ONCE):  # once without inputs: what cannot be shared is said
             some = inputs[first : first + AT_ONCE]
@@ -345,7 +345,7 @@ class TokenClassification(Task):
             every = self._say(model, examples, [len(text.first) for text in worded], options.get("batch_tokens"))
             for one, text, said in zip(some, worded, every, strict=True):
                 score = _whole(said) if text.first else None
-                answers.append(Answer(one, self._output(text.text, text.spans, said), score))
+                answers.append(Prediction(one, self._output(text.text, text.spans, said), score))
         return answers
 
     def _worded(self, inputs: Sequence[Any]) -> list[Worded]:
@@ -373,7 +373,7 @@ class TokenClassification(Task):
             found.append({"label": kind, "text": text[start:end], "start": start, "end": end})
         return found
 
-    def sample(self, row: Row) -> str:
+    def row_line(self, row: Row) -> str:
         """``the sentence → its entities``, or of plain tags its words with theirs."""
         text, spans = spread(row.values["words"])
         return shown([text, _listed(text, spans, entities(row.values["tags"], self.scheme))])

@@ -43,7 +43,7 @@ class Translation(SequenceToSequence):
 
     name: ClassVar[str] = "translation"
     columns: Mapping[str, Kind] = MappingProxyType({**PAIR, "language": "tag?"})
-    decides: str = "bleu"
+    main_metric: str = "bleu"
     most: ClassVar[int] = 256
     lowercase: bool = False  # score in lower case though the model writes capitals
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.TRANSLATION

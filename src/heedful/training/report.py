@@ -59,7 +59,7 @@ def described(
     return [
         f"data       {many(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(held.rows):,} for validation",
         *(f"columns    {note}" for note in notes),
-        f"           {task.sample(rows[0])}",
+        f"           {task.row_line(rows[0])}",
         f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
         *(f"{where:<11}{part.note}" for where, part in (("", learned), ("validation", held)) if part.note),
         f"model      {f'the checkpoint in {settings.out}' if settings.resume else begins}, "
@@ -116,16 +116,16 @@ def judged(
     still = outcome.met != "patience" and improving(_losses(out / "metrics.jsonl"))
     blocks, rows = measured.blocks is not None, held.rows
     labelled = any(kind in ("label", "tags") for kind in task.columns.values())
-    expected = [task.posed(row)[1] for row in rows[: len(measured.outputs)]]
+    expected = [task.input_and_target(row)[1] for row in rows[: len(measured.outputs)]]
     if not blocks:
         rows = Rows(rows[: len(scored)])
-        if len(rows) > MOST and not task.ranked:
+        if len(rows) > MOST and not task.ranks_rows:
             places = np.linspace(0, len(rows) - 1, MOST).astype(np.int64)
             rows, scored = Rows(rows[int(place)] for place in places), chosen(scored, places)
     some = _some(learned)
     found = verdict(
         scored,
-        task.decides,
+        task.main_metric,
         guess=_rival(lambda: task.guess(held.examples, rows, some)),
         baseline=_rival(lambda: task.quick_baseline(held.examples, rows, some)),
         outputs=measured.outputs,
@@ -230,7 +230,7 @@ def card_of(
         },
         "versions": {"heedful": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "settings": settings.to_dict(),
-        **task.facts(),
+        **task.card_entries(),
     }
 
 

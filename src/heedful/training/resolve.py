@@ -76,7 +76,9 @@ def _shown(value: Any) -> str:
 def asked_for(kind: type[Task], settings: RunSettings) -> RunSettings:
     """Merges the given settings with their recipe; refuses settings without effect."""
     given = _given(settings)
-    idle = [_flag(name) for name in given if {name, name.partition(".")[0]} & (specific_settings() - kind.uses)]
+    idle = [
+        _flag(name) for name in given if {name, name.partition(".")[0]} & (specific_settings() - kind.used_settings)
+    ]
     if idle:
         raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
     fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in LIVE]
@@ -125,7 +127,7 @@ def suggested_for(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSet
     that is asked for, or that a recipe tells, stands in place of the epochs that are suggested, as an
     average that is asked for does in place of the suggested one.
     """
-    suggested = kind.suggest(rows, settings)
+    suggested = kind.suggested_settings(rows, settings)
     if settings.max_steps is not None:
         suggested = replace(suggested, max_epochs=None)
     if settings.averaging.ema or settings.averaging.last:

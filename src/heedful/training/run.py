@@ -37,7 +37,7 @@ from heedful.pretrained.fill_model import pack
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.stack import set_drop_path
 from heedful.tasks.run_data import divided, rule_of
-from heedful.tasks.task import Encoded, Measured, Said, Task
+from heedful.tasks.task import Encoded, LoggedSample, Measured, Task
 from heedful.training.averages import average_of
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
@@ -185,13 +185,13 @@ def _begun(
         check_checkpoint(out)
         task, model = kind.load(out / "last"), load(out / "last", dtype="float32")
     elif settings.start_from:
-        task, model = kind.start(settings.start_from, rows, settings)
+        task, model = kind.for_fine_tuning(settings.start_from, rows, settings)
         _adapt(model, settings)
         _keep_base(model, out)
     else:
         task = kind.prepare(rows, settings)
         model = create(task.config(settings), seed=settings.seed)
-    task.ready(model, settings)
+    task.before_training(model, settings)
     pack(model.to(device))
     learned, held = (task.encode(source, settings.data.max_length) for source in (rows, valid))
     ending = _ending(settings, model, (time.monotonic() - began) / max(0.1, time.process_time() - computed))
@@ -303,7 +303,7 @@ def _chance(outcome: Outcome, task: Task) -> str:
     """Explains why the saved weights are not those of the highest metric; "" where they are."""
     if outcome.best is None or outcome.highest in (None, outcome.best["step"]):
         return ""
-    name = task.decides.replace("_", " ")
+    name = task.main_metric.replace("_", " ")
     return f", whose {name} is that of step {outcome.highest:,} within chance, and the loss lower"
 
 
@@ -387,14 +387,14 @@ class _Validation:
         self.held = part(task, held, share, self.max_length)
         self.part = self.best_part = self.held  # the examples of the last evaluation, and of the best
         self.last: Measured | None = None
-        self.said: list[Said] = []
+        self.said: list[LoggedSample] = []
         self.best: Measured | None = None
 
     def __call__(self, share: float = 1.0) -> dict[str, float]:
         held = part(self.task, self.held, max(share, FEWEST / units(self.task, self.held)), self.max_length)
         self.part = held
         self.last = self.task.measure(self.model, held.examples, held.rows, most=ANSWERED)
-        self.said = self.task.said(self.model, held.rows, self.last)
+        self.said = self.task.logged_samples(self.model, held.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
         if self.watch is not None:
             self.watch.look(self.step(), metrics)
@@ -403,7 +403,7 @@ class _Validation:
     def margin(self) -> float:
         """The standard error of the metric that decides, as measured last; 0 where the examples' own are not known."""
         scored = self.last.each if self.last is not None else None
-        return 0.0 if scored is None else standard_error(scored, self.task.decides)
+        return 0.0 if scored is None else standard_error(scored, self.task.main_metric)
 
     @torch.no_grad()
     def of(self, folder: Path) -> Measured:
@@ -519,7 +519,7 @@ class _Trial:
 
 def _fresh(task: Task, settings: ResolvedSettings, device: torch.device) -> Model:
     model = create(task.config(settings), seed=settings.seed)
-    task.ready(model, settings)
+    task.before_training(model, settings)
     pack(model.to(device))
     return model
 
@@ -602,12 +602,12 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
         evaluate_part=validation,
         samples=lambda: validation.said,
         evaluate_every=every,
-        metric=task.decides,
+        metric=task.main_metric,
         margin=validation.margin,
         patience=training.patience or None,
         seed=settings.seed,
         engine=engine,
-        cut=task.divisible and not any(isinstance(part, BatchNorm) for part in model.modules()),
+        cut=task.additive_loss and not any(isinstance(part, BatchNorm) for part in model.modules()),
         average=average,
         checkpoints=checkpoints,
         stored=lambda name: _stored(out / name, model.device),

@@ -69,12 +69,12 @@ class Watch:
 
     def look(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep the maps of all inputs at ``step``, whose evaluation said ``metrics``."""
-        value = metrics.get(self.task.decides)
+        value = metrics.get(self.task.main_metric)
         self._keep(step, value if value is not None and math.isfinite(value) else None, self.looks())
 
     def _keep(self, step: int, value: float | None, looks: Sequence[Sequence[Seen]]) -> None:
         assert self.series is not None, "begin() opens it"
-        self.series.add(step, self.task.decides, value, looks)
+        self.series.add(step, self.task.main_metric, value, looks)
         if self.kept is not None:
             self.kept(self.out)
 
@@ -192,7 +192,7 @@ class Watch:
             raise HeedfulError("two texts are wanted, with a tab between them")
         least = int(self.model.generation.get("min_new_tokens") or 0)
         options = {"num_beams": 1, "do_sample": False, "max_new_tokens": max(LONGEST, least)}
-        return str(self.task.answer(self.model, [source], **options)[0].output)
+        return str(self.task.predict(self.model, [source], **options)[0].output)
 
     def _pieces(self, batch: Mapping[str, Tensor]) -> dict[str, list[str]]:
         """Returns the tokens at each position of a stack, and those that a decoder with an encoder writes at each."""

@@ -215,7 +215,7 @@ def together(verified: VerifiedFolder) -> CheckResult:
             raise
         raise Skipped(f"no task answers with it ({str(error).partition(';')[0]})") from None
     images = "image" in pipe.task.columns.values()
-    inputs = _noise() if images else pipe.task.trial(verified.texts or TEXTS)
+    inputs = _noise() if images else pipe.task.trial_inputs(verified.texts or TEXTS)
     options = {"do_sample": False, "max_new_tokens": 12}
     given = {name: value for name, value in options.items() if name in pipe.task.options}
     alone = [pipe(one, **given) for one in inputs]
