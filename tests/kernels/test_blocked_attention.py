@@ -12,7 +12,7 @@ import heedful
 from heedful import presets
 from heedful.kernels import blocked_attention as module
 from heedful.kernels.blocked_attention import blocked_attention, parts
-from heedful.kernels.dropout import Bits
+from heedful.kernels.cpu_dropout import Bits
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.unpadded_training import blocked_row_attention
 from heedful.layers.attention import attention_weights, explicit_attention, fused_attention

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import heedful
 from heedful import presets
-from heedful.kernels.dropout import Bits, cpu_dropout
+from heedful.kernels.cpu_dropout import Bits, cpu_dropout
 from heedful.kernels.plan import apply_plan, apply_training_plan
 from heedful.layers.dropout import Dropout
 

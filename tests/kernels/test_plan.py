@@ -20,7 +20,7 @@ from heedful import cli
 from heedful.config import Dropout as Dropouts
 from heedful.config import StackConfig
 from heedful.kernels import PLANS, Plan, apply_plan, using
-from heedful.kernels.dropout import cpu_dropout
+from heedful.kernels.cpu_dropout import cpu_dropout
 from heedful.kernels.plan import AUTO, apply_training_plan, decoding, filled_slots, recomputed
 from heedful.kernels.prepacked_linear import onednn_linear
 from heedful.kernels.unpadded import fused_row_attention, unpadded_inference

@@ -25,9 +25,9 @@ from heedful.config import (
 from heedful.kernels import plan as plans
 from heedful.kernels import unpadded_training as packed
 from heedful.kernels.allocator import alike
+from heedful.kernels.onednn_linear import onednn_training_linear
 from heedful.kernels.plan import apply_training_plan, decoding
 from heedful.kernels.prepacked_linear import onednn_linear
-from heedful.kernels.training_linear import onednn_training_linear
 from heedful.kernels.unpadded_training import Row
 from heedful.layers.linear import Linear
 from heedful.training.optimisation import adamw

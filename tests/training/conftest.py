@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful.kernels.dropout import Bits
+from heedful.kernels.cpu_dropout import Bits
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heedful.kernels.dropout import Bits
+from heedful.kernels.cpu_dropout import Bits
 from heedful.layers.attention import fused_attention
 from heedful.layers.mask import Mask, tensor_mask
 

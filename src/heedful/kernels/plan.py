@@ -24,10 +24,10 @@ from torch.utils.checkpoint import checkpoint
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.blocked_attention import blocked_attention
-from heedful.kernels.dropout import cpu_dropout
+from heedful.kernels.cpu_dropout import cpu_dropout
 from heedful.kernels.fused_projections import FusedAttention
+from heedful.kernels.onednn_linear import onednn_training_linear
 from heedful.kernels.prepacked_linear import best_by_onednn, onednn, onednn_linear
-from heedful.kernels.training_linear import onednn_training_linear
 from heedful.kernels.unpadded import fused_row_attention, unpadded_inference
 from heedful.kernels.unpadded_training import blocked_row_attention, unpadded_training
 from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
