@@ -186,7 +186,7 @@ def _device() -> dict[str, Any]:
 def _kernels() -> dict[str, Any]:
     import torch
 
-    from heedful.kernels.prepacked_linear import emulated
+    from heedful.kernels.onednn_linear import emulates_bfloat16
 
     mkldnn, cpu = torch.backends.mkldnn.is_available(), torch.device("cpu")
     half = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False) if mkldnn else lambda: False
@@ -207,7 +207,7 @@ def _kernels() -> dict[str, Any]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "libraries": ", ".join(f"{name}" if there else f"no {name}" for name, there in libraries.items()),
         "instructions": [name for name in INSTRUCTIONS if known.get(name)],
-        "bfloat16": "emulated" if emulated(cpu) else "native",
+        "bfloat16": "emulated" if emulates_bfloat16(cpu) else "native",
         "float16": "native" if half() else "emulated and slow",
         "attention": attention,
     }

@@ -26,6 +26,7 @@ from heedful.layers.dropout import Dropout
 from heedful.layers.feedforward import ACTIVATIONS
 from heedful.layers.linear import Linear
 from heedful.layers.norm import LayerNorm
+from heedful.stack import ALL_TOKENS
 
 
 def _first(hidden: Tensor, real: Tensor) -> Tensor:
@@ -46,6 +47,9 @@ def _max(hidden: Tensor, real: Tensor) -> Tensor:
 
 
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": _first, "last": _last, "mean": _mean, "max": _max}
+
+
+READ = {"first": slice(0, 1), "last": slice(-1, None)}  # real tokens of a sequence that a pooling reads, if not all
 
 
 def pool(hidden: Tensor, real: Tensor | None, pooling: str) -> Tensor:
@@ -129,6 +133,11 @@ class SequenceClassifier(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.output = Linear(dim, config.labels, bias=config.bias)
 
+    @property
+    def tokens_read(self) -> slice:
+        """The real tokens of a sequence that the output depends on."""
+        return READ.get(self.pooling, ALL_TOKENS)
+
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, labels)."""
         return self.output(self.dropout(self.pooler(pool(hidden, real, self.pooling))))
@@ -168,6 +177,11 @@ class Pooled(nn.Module):
         self.pooler = Dense(dim, dim) if config.pooler else nn.Identity()
         self.normalise: Callable[..., Tensor] = F.normalize if config.normalise else nn.Identity()
 
+    @property
+    def tokens_read(self) -> slice:
+        """The real tokens of a sequence that the output depends on."""
+        return READ.get(self.pooling, ALL_TOKENS)
+
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, D)."""
         return self.normalise(self.pooler(pool(hidden, real, self.pooling)))
@@ -187,6 +201,11 @@ class ImageClassifier(nn.Module):
         rows = 1 if config.tokens == "class" else max(1, prefix_tokens)
         self.prefixed = prefix_tokens > 0
         self.output = nn.ModuleList(Linear(width, config.labels) for _ in range(rows))
+
+    @property
+    def tokens_read(self) -> slice:
+        """The tokens of an image that the output depends on."""
+        return slice(0, len(self.output)) if self.prefixed else ALL_TOKENS
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """(B, labels)."""

@@ -24,6 +24,7 @@ from heedful.layers.norm import NORMS, Identity
 from heedful.layers.position import Place, position_of
 
 NO_CACHE = NoCache()
+ALL_TOKENS = slice(None)
 
 
 def norm_of(config: StackConfig) -> nn.Module:
@@ -171,6 +172,7 @@ class StackInput(NamedTuple):
     memory: Tensor | None = None
     memory_mask: Tensor | None = None
     cache: NoCache | None = None
+    tokens_read: slice = ALL_TOKENS
 
 
 class Layout(Protocol):
@@ -182,7 +184,7 @@ class Layout(Protocol):
 
 def padded(stack: Stack, batch: StackInput) -> Tensor:
     """Computes every token of the batch, padding too: the reference layout."""
-    x, mask, memory, memory_mask, cache = batch
+    x, mask, memory, memory_mask, cache, _ = batch
     cache = cache or NO_CACHE
     seen = cache.see(x, mask)
     x = stack.position.embed(x, seen.queries, seen.end)
@@ -234,15 +236,17 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
         cache: NoCache | None = None,
+        tokens_read: slice = ALL_TOKENS,
     ) -> Tensor:
         """Embeddings ``x`` (B, T, D) → hidden stream (B, T, D).
 
         ``mask`` (B, T) and ``memory_mask`` (B, S) are True for real tokens, None when all are; either side may be
         padded. Or they number the texts packed in a row, 1, 2, ..., and 0 is padding: a token attends to its own text,
         and positions count from its beginning. ``memory`` (B, S, D) is what cross-attention looks at; ``cache``
-        remembers earlier calls.
+        remembers earlier calls. ``tokens_read`` says which real tokens of each sequence the caller reads: a layout may
+        give zeros at all others.
         """
-        return self.layout(self, StackInput(x, mask, memory, memory_mask, cache))
+        return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read))
 
     def extra_repr(self) -> str:
         """The layout, where it is not the padded one."""

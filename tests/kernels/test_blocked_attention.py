@@ -14,7 +14,7 @@ from heedful.kernels import blocked_attention as module
 from heedful.kernels.blocked_attention import blocked_attention, parts
 from heedful.kernels.cpu_dropout import Bits
 from heedful.kernels.plan import apply_plan
-from heedful.kernels.unpadded_training import blocked_row_attention
+from heedful.kernels.unpadded import blocked_row_attention
 from heedful.layers.attention import attention_weights, explicit_attention, fused_attention
 
 RATE = 0.4

@@ -71,19 +71,19 @@ def test_a_tensor_takes_the_pages_of_the_one_before(kind: str, mebibytes: int) -
 
 SHAPES = """
 import resource, sys, torch
-from heedful.kernels.prepacked_linear import onednn, pointwise
+from heedful.kernels.onednn_linear import has_onednn, onednn_product
 from heedful.kernels.allocator import keep_few_kernels
 if sys.argv[1] == "few":
     keep_few_kernels(16)
-if not onednn(torch.float32):
+if not has_onednn(torch.float32):
     sys.exit(3)
 def held():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
 weight, x = torch.randn(256, 256), torch.randn(700, 256)
-pointwise(x, weight, None)
+onednn_product(x, weight, None)
 before = held()
 for count in range(100, 600):
-    pointwise(x[:count], weight, None)
+    onednn_product(x[:count], weight, None)
 print(held() - before)
 """
 

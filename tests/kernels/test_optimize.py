@@ -17,11 +17,12 @@ import heedful
 from heedful.adapters import LoraConfig, add_adapter, merge
 from heedful.config import SequenceHead, SpecialTokens
 from heedful.inspection.pruning import prune
-from heedful.kernels import KINDS, optimize
-from heedful.kernels import prepacked_linear as linear_maps
+from heedful.kernels import KINDS, optimize, prepacked_linear
+from heedful.kernels import onednn_linear as onednn
 from heedful.kernels.fused_projections import FusedAttention
+from heedful.kernels.onednn_linear import FEW, onednn_linear
 from heedful.kernels.plan import decoding
-from heedful.kernels.prepacked_linear import FEW, Int4Linear, Int8Linear, PackedLinear, WholeLinear, onednn_linear
+from heedful.kernels.prepacked_linear import Int4Linear, Int8Linear, PackedLinear, WholeLinear
 from heedful.layers.attention import Attention
 from heedful.layers.linear import Linear
 from heedful.models import Model
@@ -97,7 +98,7 @@ def test_fewer_bits_stay_near(name: str, dtype: str, near: float) -> None:
 
 def can_pack(dtype: str) -> None:
     """``prepare`` leaves bfloat16 as it is where this CPU cannot pack it."""
-    if dtype == "bfloat16" and not linear_maps.onednn(torch.bfloat16):
+    if dtype == "bfloat16" and not onednn.has_onednn(torch.bfloat16):
         pytest.skip("this CPU has no instructions for bfloat16")
 
 
@@ -341,7 +342,7 @@ def test_a_copy_is_prepared_like_its_original() -> None:
 @pytest.fixture(params=[False, True], ids=["another's", "Intel's"])
 def intel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whose processor this is taken for."""
-    monkeypatch.setattr("heedful.kernels.prepacked_linear.intel", lambda: request.param)
+    monkeypatch.setattr("heedful.kernels.onednn_linear.is_intel_with_mkl", lambda: request.param)
     return bool(request.param)
 
 
@@ -361,13 +362,14 @@ def test_an_odd_number_of_outputs(count: int) -> None:
 
 def test_mkl_multiplies_the_rows_that_it_is_fastest_for(intel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    by_mkl = linear_maps._by_mkl
+    by_mkl = onednn.mkl_product
 
     def counted(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         taken.append(len(rows))
         return by_mkl(rows, weight, bias)
 
-    monkeypatch.setattr(linear_maps, "_by_mkl", counted)
+    for module in (onednn, prepacked_linear):
+        monkeypatch.setattr(module, "mkl_product", counted)
     linear = Linear(8, 6)
     packed = WholeLinear(linear.weight, linear.bias)
     with torch.inference_mode(), decoding(linear):
@@ -390,4 +392,4 @@ def test_an_intel_processor_is_one_with_mkl(
     monkeypatch.setattr(Path, "read_text", read)
     monkeypatch.setattr("platform.processor", lambda: f"Intel64 Family 6 Model 167 Stepping 1, {vendor}")
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
-    assert linear_maps.intel.__wrapped__() == (vendor == "GenuineIntel" and mkl)
+    assert onednn.is_intel_with_mkl.__wrapped__() == (vendor == "GenuineIntel" and mkl)

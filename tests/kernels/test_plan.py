@@ -21,10 +21,14 @@ from heedful.config import Dropout as Dropouts
 from heedful.config import StackConfig
 from heedful.kernels import PLANS, Plan, apply_plan, using
 from heedful.kernels.cpu_dropout import cpu_dropout
+from heedful.kernels.onednn_linear import onednn_linear
 from heedful.kernels.plan import AUTO, apply_training_plan, decoding, filled_slots, recomputed
-from heedful.kernels.prepacked_linear import onednn_linear
-from heedful.kernels.unpadded import fused_row_attention, unpadded_inference
-from heedful.kernels.unpadded_training import blocked_row_attention, unpadded_training
+from heedful.kernels.unpadded import (
+    blocked_row_attention,
+    fused_row_attention,
+    unpadded_inference,
+    unpadded_training,
+)
 from heedful.layers.attention import Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Dropout
 from heedful.layers.linear import Linear, ScaledLinear

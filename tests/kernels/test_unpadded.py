@@ -29,7 +29,7 @@ from heedful.errors import HeedfulError
 from heedful.inspection import intervene
 from heedful.kernels import optimize
 from heedful.kernels.plan import apply_plan
-from heedful.kernels.unpadded import unpadded_inference, watched
+from heedful.kernels.unpadded import is_observed, unpadded_inference
 from heedful.models import build
 from heedful.stack import Stack
 
@@ -211,13 +211,13 @@ def test_what_is_changed_is_changed() -> None:
 def test_anyones_hook_sees_rows_and_columns() -> None:
     stack = without_padding(Stack(StackConfig(dim=16, depth=1, heads=4)).eval())
     x, shapes = torch.randn(*REAL.shape, 16), []
-    assert not watched(stack)
+    assert not is_observed(stack)
     handle = stack.block[0].feed_forward.down.register_forward_hook(lambda *given: shapes.append(given[2].shape))
-    assert watched(stack)
+    assert is_observed(stack)
     stack(x, REAL)
     handle.remove()
     assert shapes == [(7, 7, 16)]
-    assert not watched(stack)
+    assert not is_observed(stack)
 
 
 @torch.no_grad()

@@ -23,12 +23,11 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.kernels import plan as plans
-from heedful.kernels import unpadded_training as packed
-from heedful.kernels.allocator import alike
-from heedful.kernels.onednn_linear import onednn_training_linear
+from heedful.kernels import unpadded
+from heedful.kernels.allocator import rounded_rows
+from heedful.kernels.onednn_linear import onednn_linear, onednn_training_linear
 from heedful.kernels.plan import apply_training_plan, decoding
-from heedful.kernels.prepacked_linear import onednn_linear
-from heedful.kernels.unpadded_training import Row
+from heedful.kernels.unpadded import TokenRow
 from heedful.layers.linear import Linear
 from heedful.training.optimisation import adamw
 
@@ -74,8 +73,8 @@ def scored(model: nn.Module) -> Tensor:
 @pytest.fixture(params=[False, True], ids=["", "filled"])
 def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether rows are filled up to a number whose kernels come again: here, of three."""
-    monkeypatch.setattr(packed, "made_for_rows", lambda: request.param)
-    monkeypatch.setattr(packed, "alike", lambda rows: -(-rows // 3) * 3)
+    monkeypatch.setattr(unpadded, "kernels_depend_on_rows", lambda: request.param)
+    monkeypatch.setattr(unpadded, "rounded_rows", lambda rows: -(-rows // 3) * 3)
     return bool(request.param)
 
 
@@ -102,7 +101,7 @@ def test_rows_are_filled_with_what_is_not_learned_from(filled: bool, monkeypatch
     model = encoder()
     apply_training_plan(model)
     model.encoder.block[0].feed_forward.up.register_forward_pre_hook(lambda part, given: seen.append(given[0].size(1)))
-    monkeypatch.setattr(packed, "watched", lambda stack: False)
+    monkeypatch.setattr(unpadded, "is_observed", lambda stack: False)
     scored(model.train())
     assert seen == [12 if filled else 10]
     model.encoder.config = replace(model.encoder.config, norm="batch")  # its statistics would be of the copies too
@@ -111,7 +110,7 @@ def test_rows_are_filled_with_what_is_not_learned_from(filled: bool, monkeypatch
 
 
 def test_between_two_powers_of_two_there_are_few_numbers_of_rows() -> None:
-    numbers = [alike(rows) for rows in range(1, 5000)]
+    numbers = [rounded_rows(rows) for rows in range(1, 5000)]
     assert all(rows <= number <= rows * 33 / 32 for rows, number in enumerate(numbers, 1))
     assert len({number for number in numbers if 2048 < number <= 4096}) == 32
 
@@ -141,13 +140,13 @@ def test_dropout_still_drops_the_real_tokens() -> None:
 def test_rows_are_made_only_where_something_learns_and_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     model, made = encoder(), []
     apply_training_plan(model)
-    begin = Row.__init__
+    begin = TokenRow.__init__
 
-    def counted(self: Row, real: Tensor, filled: bool) -> None:
+    def counted(self: TokenRow, real: Tensor, fill: bool) -> None:
         made.append(real)
-        begin(self, real, filled)
+        begin(self, real, fill)
 
-    monkeypatch.setattr(Row, "__init__", counted)
+    monkeypatch.setattr(TokenRow, "__init__", counted)
     model.train().hidden(IDS, REAL)
     assert len(made) == 1
     model.hidden(IDS)
@@ -164,7 +163,7 @@ def test_rows_are_made_only_where_something_learns_and_is_padded(monkeypatch: py
 @pytest.fixture
 def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor on which MKL is not at its best."""
-    monkeypatch.setattr("heedful.kernels.prepacked_linear.intel", lambda: False)
+    monkeypatch.setattr("heedful.kernels.onednn_linear.is_intel_with_mkl", lambda: False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
 
 
@@ -196,7 +195,7 @@ def test_products_by_onednn_are_the_same_to_rounding() -> None:
 def test_small_maps_stay_as_they_are_and_all_where_mkl_is_at_its_best(
     intel: bool, widest: str, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heedful.kernels.prepacked_linear.intel", lambda: intel)
+    monkeypatch.setattr("heedful.kernels.onednn_linear.is_intel_with_mkl", lambda: intel)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: widest)
     model = nn.Sequential(Linear(512, 512), Linear(512, 64))

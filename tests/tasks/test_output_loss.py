@@ -15,7 +15,7 @@ import heedful
 from heedful import presets
 from heedful.config import LanguageHead, MaskedHead
 from heedful.heads import head_of
-from heedful.kernels.allocator import alike
+from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.plan import apply_plan
 from heedful.tasks import output_loss as module
 from heedful.tasks.model_setup import IGNORED
@@ -106,7 +106,7 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
 @pytest.mark.parametrize("direct", [False, True], ids=["as it is", "by oneDNN"])
 def test_float32_stays_float32(direct: bool, chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.kernels.plan.LARGE", 0)
-    monkeypatch.setattr("heedful.kernels.prepacked_linear.intel", lambda: not direct)
+    monkeypatch.setattr("heedful.kernels.onednn_linear.is_intel_with_mkl", lambda: not direct)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=True)
     hidden.requires_grad_()
@@ -251,9 +251,9 @@ def test_rows_whose_kernels_come_again_change_nothing(rows: int, monkeypatch: py
     hidden = torch.randn(rows + 3, WIDTH, generator=generator, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(WORDS, (rows + 3,), generator=generator).masked_fill(torch.arange(rows + 3) == 1, IGNORED)
     expected = learned(plain(head, hidden, labels, 0.1), hidden, head)
-    monkeypatch.setattr(module, "made_for_rows", lambda: True)
+    monkeypatch.setattr(module, "kernels_depend_on_rows", lambda: True)
     found = learned(output_loss(head, hidden, labels, 0.1), hidden, head)
-    assert seen == [alike(rows + 2)]
+    assert seen == [rounded_rows(rows + 2)]
     assert (seen[0] > rows + 2) == (rows == 2048)
     for name, one in expected.items():
         torch.testing.assert_close(found[name], one, atol=1e-12, rtol=1e-10, msg=name)

@@ -189,7 +189,7 @@ def test_what_cannot_be_measured_is_not_told(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("has", [True, False])
 def test_bf16_has_no_ceiling_where_it_has_no_instructions(monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has)
-    monkeypatch.setattr("heedful.training.ceiling.pointwise", lambda a, b, bias: a @ b)
+    monkeypatch.setattr("heedful.training.ceiling.onednn_product", lambda a, b, bias: a @ b)
     found = most_flops(torch.device("cpu"), torch.bfloat16, seconds=0.05)
     assert (found is not None) == has
 

@@ -1,9 +1,14 @@
 """Kernels: how the core's operations are computed on this machine, in training and in inference.
 
-``plan`` applies and removes kernels of a model: what ``onednn_linear``, ``blocked_attention``, ``cpu_dropout``,
-``unpadded_training`` (training on a CPU), ``unpadded`` and ``prepacked_linear`` (inference) hold.
-``optimize`` changes a model's storage for inference, for good: ``prepacked_linear``, ``fused_projections``,
-``last_block``. ``allocator`` keeps freed memory in the process.
+    plan                the table of plans, and the one function that applies them to a model
+    blocked_attention   attention of a training step on a CPU        cpu_dropout  dropout on a CPU
+    onednn_linear       linear maps through oneDNN                   unpadded     layouts without padding
+    allocator           keeps freed memory in the process
+    optimize            changes how a model stores its weights, for inference and for good:
+    prepacked_linear    ... prepacked and quantised linear maps      fused_projections  ... one product for q, k and v
+
+A plan writes one attribute of each part (``Attention.attend``, ``Linear.linear``, ...) and can be removed. A new kernel
+is a function in a file here, its entry in ``KERNELS`` and the plans that use it (``plan``).
 """
 
 from heedful.kernels.optimize import KINDS, optimize

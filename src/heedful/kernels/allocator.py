@@ -43,13 +43,13 @@ def keep_few_kernels(most: int = KERNELS) -> None:
         os.environ.setdefault(name, str(most))
 
 
-def alike(rows: int) -> int:
+def rounded_rows(rows: int) -> int:
     """``rows`` or up to 3 % more: so many that a product's kernel, which is made for their number, comes again.
 
     Making one takes oneDNN as long as a step's product, a millisecond and more in bfloat16. Between two powers of two
     there are 32 such numbers.
 
-    >>> [alike(rows) for rows in (5, 60, 1999, 2048)]
+    >>> [rounded_rows(rows) for rows in (5, 60, 1999, 2048)]
     [5, 60, 2016, 2048]
     """
     unit = 1 << max(0, rows.bit_length() - 6)

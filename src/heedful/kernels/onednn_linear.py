@@ -1,12 +1,17 @@
-"""Float32 products of training by oneDNN, which on a CPU not of Intel's is faster than what is behind ``F.linear``.
+"""Linear maps of float32 on a CPU through oneDNN, with the weights as they lie: in inference mode, and in training.
 
-Of the three products of a linear map's step, y = x Wᵀ + b forward, dx = dy W and dW = dyᵀ x backward, the first two go
-to oneDNN with the weights where they lie; the third stays where it was, for oneDNN is no faster there. Arithmetic is
-float32 throughout, only sums are in another order.
+``torch.nn.functional.linear`` multiplies by a general routine of MKL. On processors that are not Intel's, oneDNN, which
+is part of PyTorch, is faster at most sizes. One row alone is fastest as a batch of matrix-vector products; on Intel's
+own processors MKL is the fastest for up to three rows.
+
+Shapes: x (..., in), W (out, in), b (out,), y (..., out).
 """
 
 from __future__ import annotations
 
+import platform
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,34 +19,26 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heedful.kernels.prepacked_linear import FEW, onednn_linear, pointwise
+FEW = 4  # oneDNN is slower with one or two rows than with this many
 
 
-class Product(torch.autograd.Function):
-    """x Wᵀ + b, for x (..., into), W (out, into) and b (out,) or None: (..., out)."""
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b of float32 on a CPU through oneDNN in inference mode; PyTorch's own product elsewhere.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """y."""
-        ctx.save_for_backward(x, weight)
-        return pointwise(x, weight, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """dx, dW and db of those that learn."""
-        x, weight = ctx.saved_tensors
-        into_x, into_weight, into_bias = ctx.needs_input_grad
-        rows = dy.reshape(-1, dy.size(-1))
-        return (
-            pointwise(dy.contiguous(), weight.mT, None) if into_x else None,
-            rows.mT @ x.reshape(-1, x.size(-1)) if into_weight else None,
-            rows.sum(0) if into_bias else None,
-        )
+    >>> x, linear = torch.randn(2, 8), torch.nn.Linear(8, 16)
+    >>> with torch.inference_mode():
+    ...     torch.allclose(onednn_linear(x, linear.weight, linear.bias), linear(x), atol=1e-6)
+    True
+    """
+    if not torch.is_inference_mode_enabled() or x.dtype is not torch.float32 or not x.is_cpu:
+        return F.linear(x, weight, bias)
+    if mkl_is_faster(x.numel() // weight.size(1)):
+        return mkl_product(x.reshape(-1, weight.size(1)), weight, bias).view(*x.shape[:-1], -1)
+    return onednn_product(x, weight, bias)
 
 
 def onednn_training_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x Wᵀ + b of float32 through ``Product`` where gradients are wanted; without them as ``onednn_linear``.
+    """x Wᵀ + b of float32 with a gradient through ``OnednnProduct``; without one as ``onednn_linear``.
 
     >>> linear, x = torch.nn.Linear(512, 512), torch.randn(5, 512)
     >>> plain = torch.autograd.grad(linear(x).square().sum(), linear.weight)[0]
@@ -53,5 +50,106 @@ def onednn_training_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Te
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled() or x.numel() < FEW * weight.size(1):
         return onednn_linear(x, weight, bias)
-    product: Tensor = Product.apply(x, weight, bias)
-    return product
+    y: Tensor = OnednnProduct.apply(x, weight, bias)
+    return y
+
+
+class OnednnProduct(torch.autograd.Function):
+    """y = x Wᵀ + b and dx = dy W by oneDNN; dW = dyᵀ x by PyTorch's routine, since oneDNN's is no faster.
+
+    Arithmetic is float32 throughout; only the order of the sums differs from PyTorch's.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """``x`` (..., in) → (..., out)."""
+        ctx.save_for_backward(x, weight)
+        return onednn_product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """dx, dW and db; None for those that need no gradient."""
+        x, weight = ctx.saved_tensors
+        x_needs, weight_needs, bias_needs = ctx.needs_input_grad
+        dy_rows = dy.reshape(-1, dy.size(-1))
+        return (
+            onednn_product(dy.contiguous(), weight.mT, None) if x_needs else None,
+            dy_rows.mT @ x.reshape(-1, x.size(-1)) if weight_needs else None,
+            dy_rows.sum(0) if bias_needs else None,
+        )
+
+
+def onednn_product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "none", formula: str = ""
+) -> Tensor:
+    """act(x Wᵀ + b) by oneDNN, W plain or prepacked; ``activation`` and ``formula`` are oneDNN's names."""
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], formula)
+    return y
+
+
+def mkl_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b of a few rows of float32 by MKL: of one row as a batch of at least two matrix-vector products.
+
+    On processors that are not Intel's MKL reads W at the memory's speed for such a batch, at a third of it for a single
+    product; on Intel's at that speed for a single product, at half of it for a batch.
+    """
+    if is_intel_with_mkl():
+        return F.linear(rows, weight, bias)
+    parts = max(2, torch.get_num_threads())
+    even = len(weight) // parts * parts
+    y = torch.bmm(weight[:even].view(parts, -1, weight.size(1)), rows.expand(parts, 1, -1).mT).view(1, even)
+    if even < len(weight):
+        y = torch.cat((y, F.linear(rows, weight[even:])), 1)
+    return y if bias is None else y.add_(bias)
+
+
+# ---------------------------------------------------------------------------------------------------- the processor
+
+
+@cache
+def is_intel_with_mkl() -> bool:
+    """Returns True if this is an Intel processor with MKL, which keeps its best kernels for them."""
+    try:
+        processor = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        processor = platform.processor()
+    return "GenuineIntel" in processor and torch.backends.mkl.is_available()
+
+
+def mkl_is_faster(rows: int) -> bool:
+    """Returns True if MKL multiplies this number of rows of float32 faster than oneDNN does."""
+    if is_intel_with_mkl():
+        return rows < FEW
+    return rows == 1 and torch.backends.mkl.is_available()
+
+
+def onednn_is_faster() -> bool:
+    """Returns True if oneDNN multiplies many rows of float32 faster than MKL: on processors that are not Intel's.
+
+    Those with AVX2 alone are an exception: MKL is fast there.
+    """
+    narrow = torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    return has_onednn(torch.float32) and not is_intel_with_mkl() and not narrow
+
+
+def kernels_depend_on_rows() -> bool:
+    """Returns True if a product of training on a CPU compiles a kernel for each number of rows, as oneDNN does."""
+    return onednn_is_faster() or (torch.is_autocast_enabled("cpu") and has_onednn(torch.get_autocast_dtype("cpu")))
+
+
+def has_onednn(dtype: torch.dtype) -> bool:
+    """Returns True if oneDNN multiplies numbers of this type on this CPU."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    if dtype is torch.bfloat16:
+        supported: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+        return bool(supported())
+    return dtype is torch.float32
+
+
+def emulates_bfloat16(device: torch.device) -> bool:
+    """Returns True if a device lacks instructions for products of bfloat16 and computes them in another way."""
+    if device.type == "cuda":
+        return not torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and not has_onednn(torch.bfloat16)

@@ -14,7 +14,7 @@ from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.fused_projections import FusedAttention, linear
-from heedful.kernels.last_block import read_only
+from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.prepacked_linear import (
     Activation,
@@ -23,7 +23,6 @@ from heedful.kernels.prepacked_linear import (
     Int8Linear,
     PackedLinear,
     WholeLinear,
-    onednn,
 )
 from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
@@ -52,7 +51,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
     On a CPU the weights of its linear maps are prepacked (``heedful.kernels.prepacked_linear``) and are parameters no
     more; anywhere the projections of self-attention become one product. The plan "cpu-inference" or "gpu" is applied
     (``heedful.kernels.plan``): on a CPU no work is done on padding, whose rows of the stream are zeros, nor in the last
-    block on tokens that the head does not read (``last_block``). An adapter is merged first. Such a model generates,
+    block on tokens that the head does not read. An adapter is merged first. Such a model generates,
     predicts and is recorded as before; while it is recorded, padding and all tokens are computed, and outputs are equal
     to rounding. It can no longer be trained, saved or taken apart: load it anew for that. The process keeps freed
     memory for what comes next (``heedful.kernels.allocator``).
@@ -83,7 +82,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
         if name in LOW:
             raise HeedfulError(f"{name} weights are for a CPU, the model is on {model.device}; take bfloat16")
         kind, rest = None, getattr(torch, name)
-    if kind is WholeLinear and not onednn(rest):
+    if kind is WholeLinear and not has_onednn(rest):
         kind = None  # plain maps, then
     if kind is not None and kind is not WholeLinear:
         _check(model, name, kind)
@@ -92,7 +91,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
     model.to(rest).requires_grad_(False)
     count = model.count()
 
-    whole: type[PackedLinear] | None = WholeLinear if kind is not None and onednn(rest) else None
+    whole: type[PackedLinear] | None = WholeLinear if kind is not None and has_onednn(rest) else None
     for block in [part for part in model.modules() if isinstance(part, Block)]:
         _fuse(block, kind)
     words = isinstance(model.config.head, LanguageHead | MaskedHead)
@@ -102,7 +101,6 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
         setattr(model.get_submodule(parent), last, _packed(kind if many else whole, part.weight, part.bias))
     if model.device.type == "cpu":  # elsewhere a call for each length may cost more than padding does
         apply_plan(model, "cpu-inference")
-        read_only(model)
         keep_memory()
     else:
         apply_plan(model, "gpu")

@@ -26,10 +26,13 @@ from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.cpu_dropout import cpu_dropout
 from heedful.kernels.fused_projections import FusedAttention
-from heedful.kernels.onednn_linear import onednn_training_linear
-from heedful.kernels.prepacked_linear import best_by_onednn, onednn, onednn_linear
-from heedful.kernels.unpadded import fused_row_attention, unpadded_inference
-from heedful.kernels.unpadded_training import blocked_row_attention, unpadded_training
+from heedful.kernels.onednn_linear import has_onednn, onednn_is_faster, onednn_linear, onednn_training_linear
+from heedful.kernels.unpadded import (
+    blocked_row_attention,
+    fused_row_attention,
+    unpadded_inference,
+    unpadded_training,
+)
 from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Drop, Dropout
 from heedful.layers.linear import Linear, Multiply, ScaledLinear
@@ -92,7 +95,7 @@ def _plain(part: Linear) -> Multiply:
 
 def _by_onednn(part: Linear) -> Multiply:
     """Float32 maps on a CPU: through oneDNN in inference mode."""
-    fits = part.weight.dtype is torch.float32 and part.weight.device.type == "cpu" and onednn(torch.float32)
+    fits = part.weight.dtype is torch.float32 and part.weight.device.type == "cpu" and has_onednn(torch.float32)
     return onednn_linear if fits else F.linear
 
 
@@ -100,7 +103,7 @@ def _learning(part: Linear) -> Multiply:
     """Large float32 maps on a CPU that is not Intel's: through oneDNN in training too."""
     multiply = _by_onednn(part)
     large = multiply is onednn_linear and part.weight.numel() >= LARGE
-    return onednn_training_linear if large and best_by_onednn() else multiply
+    return onednn_training_linear if large and onednn_is_faster() else multiply
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,7 @@ Shapes: x (..., into), W (out, into), b (out,), y (..., out).
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
+from heedful.kernels.onednn_linear import FEW, mkl_is_faster, mkl_product, onednn_product
 from heedful.layers.feedforward import ACTIVATIONS
 
 Activation = Callable[[Tensor], Tensor]
-FEW = 4  # oneDNN is slower with one row, or two, than with so many
 # what oneDNN can do to y on its way out: its names and its formula's
 FUSED = {
     "relu": ("relu", ""),
@@ -107,11 +104,11 @@ class WholeLinear(PackedLinear):
     def product(self, rows: Tensor) -> Tensor:
         """Fewer than ``FEW`` rows that oneDNN is given are repeated until they are as many."""
         count = len(rows)
-        if self.plain is not None and best_by_mkl(count):
-            return self.activated(_by_mkl(rows, self.plain, self.bias))
+        if self.plain is not None and mkl_is_faster(count):
+            return self.activated(mkl_product(rows, self.plain, self.bias))
         if count < FEW:
             rows = torch.cat([rows] * -(-FEW // max(1, count)))
-        return pointwise(rows, self.packed, self.bias, self.attribute, self.formula)[:count]
+        return onednn_product(rows, self.packed, self.bias, self.attribute, self.formula)[:count]
 
 
 class HalfLinear(PackedLinear):
@@ -250,87 +247,6 @@ def _said(activation: Any) -> tuple[Any, Any]:
     return getattr(activation, "func", activation), getattr(activation, "keywords", None)
 
 
-def pointwise(rows: Tensor, weight: Tensor, bias: Tensor | None, attribute: str = "none", formula: str = "") -> Tensor:
-    """act(x Wᵀ + b) by oneDNN, W plain or packed; ``attribute`` and ``formula`` are its words for the activation."""
-    made: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, attribute, [], formula)
-    return made
-
-
-@cache
-def intel() -> bool:
-    """Returns True if this is an Intel processor with MKL, which keeps its best kernels for them."""
-    try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        told = platform.processor()
-    return "GenuineIntel" in told and torch.backends.mkl.is_available()
-
-
-def best_by_mkl(rows: int) -> bool:
-    """Returns True if MKL multiplies so many rows of float32 by unpacked weights faster than oneDNN by packed ones."""
-    return rows < FEW if intel() else rows == 1 and torch.backends.mkl.is_available()
-
-
-def best_by_onednn() -> bool:
-    """Returns True if oneDNN multiplies many rows of float32 by unpacked weights faster than MKL: on others' processors
-    than
-    Intel's with AVX-512, of which MKL makes no use there.
-    """
-    narrow = torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2"
-    return onednn(torch.float32) and not intel() and not narrow
-
-
-def made_for_rows() -> bool:
-    """True if training products on a CPU use kernels made for the number of rows: oneDNN's are, MKL's are not."""
-    return best_by_onednn() or (torch.is_autocast_enabled("cpu") and onednn(torch.get_autocast_dtype("cpu")))
-
-
-def _by_mkl(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x Wᵀ + b of a few rows of float32; of one row, W in as many parts as there are threads, and two at least.
-
-    On others' processors MKL reads W at the memory's speed for a batch of matrix-vector products, at a third of it for
-    a single one; on Intel's at that speed for a single one, at half of it for a batch.
-    """
-    if intel():
-        return F.linear(rows, weight, bias)
-    parts = max(2, torch.get_num_threads())
-    even = len(weight) // parts * parts
-    y = torch.bmm(weight[:even].view(parts, -1, weight.size(1)), rows.expand(parts, 1, -1).mT).view(1, even)
-    if even < len(weight):
-        y = torch.cat((y, F.linear(rows, weight[even:])), 1)
-    return y if bias is None else y.add_(bias)
-
-
 def _scale(rows: Tensor, levels: int) -> Tensor:
     """max |row| / levels of each row, (N, 1); a row of zeros has a tiny one."""
     return rows.abs().amax(1, keepdim=True).div_(levels).clamp_(min=torch.finfo(rows.dtype).tiny)
-
-
-def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x Wᵀ + b of float32 on a CPU through oneDNN in inference mode, weights as they lie; else PyTorch's own product.
-
-    >>> x, linear = torch.randn(2, 8), nn.Linear(8, 16)
-    >>> with torch.inference_mode():
-    ...     torch.allclose(onednn_linear(x, linear.weight, linear.bias), linear(x), atol=1e-6)
-    True
-    """
-    if not torch.is_inference_mode_enabled() or x.dtype is not torch.float32 or not x.is_cpu:
-        return F.linear(x, weight, bias)
-    if best_by_mkl(x.numel() // weight.size(1)):
-        return _by_mkl(x.reshape(-1, weight.size(1)), weight, bias).view(*x.shape[:-1], -1)
-    return pointwise(x, weight, bias)
-
-
-def onednn(dtype: torch.dtype) -> bool:
-    """Returns True if oneDNN multiplies numbers of this type on this CPU."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return False
-    supported: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    return dtype is torch.float32 or (dtype is torch.bfloat16 and bool(supported()))
-
-
-def emulated(device: torch.device) -> bool:
-    """Returns True if a device computes products of bfloat16 in some other way, for want of instructions."""
-    if device.type == "cuda":
-        return not torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and not onednn(torch.bfloat16)

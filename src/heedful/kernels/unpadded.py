@@ -1,8 +1,8 @@
-"""No work on padding: the real tokens of a batch stand in one long row, and attention goes from length to length.
+"""Layouts that leave padding out: a stack reads the real tokens of a batch as one row.
 
-Everything in a stack but attention treats each token alone, so that it may as well read one row of the N real tokens.
-Attention takes the sequences of one length together, without a mask: sequences stand in the row by length, and those
-of one length are a view of it.
+Norms, linear maps and the feed-forward treat each token alone, so that they may as well read one row of N tokens. For
+attention the rows are put back together, which is little work beside the products: in training into their batch, whose
+mask says what is padding; in inference by length, so that sequences of one length need no mask.
 
 Shapes: B sequences, T tokens of the longest with its padding, N real tokens in all, D model width, H heads, E head
 size.
@@ -17,127 +17,29 @@ import torch
 from torch import Tensor, nn
 
 from heedful.cache import Seen, counted
+from heedful.kernels.allocator import rounded_rows
+from heedful.kernels.blocked_attention import blocked_attention
+from heedful.kernels.onednn_linear import kernels_depend_on_rows
 from heedful.layers.attention import Attend, Attention, fused_attention
-from heedful.layers.mask import Mask
+from heedful.layers.dropout import DropPath
+from heedful.layers.mask import Mask, padding_mask
 from heedful.layers.position import Place
-from heedful.stack import Block, Stack, StackInput, padded
-
-ALL = slice(None)
+from heedful.stack import ALL_TOKENS, NO_CACHE, Block, Stack, StackInput, padded
 
 
-class Group(NamedTuple):
-    """``rows`` sequences of ``length`` tokens, one after another from ``start``."""
-
-    start: int
-    rows: int
-    length: int
-
-    def of(self, x: Tensor) -> Tensor:
-        """(N, ...) → (rows, length, ...), a view."""
-        return x[self.start : self.start + self.rows * self.length].unflatten(0, (self.rows, self.length))
-
-
-class Row:
-    """The real tokens of a batch in one row, by length of their sequence, the shortest first.
-
-    Args:
-        real: (B, T) which tokens are real; None where all of ``shape`` are.
-        shape: (B, T).
-
-    >>> row = Row(torch.tensor([[True, True, True], [False, False, False], [False, True, True]]), (3, 3))
-    >>> row.places.tolist(), row.positions.tolist()
-    ([7, 8, 0, 1, 2], [[0, 1, 0, 1, 2]])
-    >>> row.groups
-    [Group(start=0, rows=1, length=2), Group(start=2, rows=1, length=3)]
-    """
-
-    def __init__(self, real: Tensor | None, shape: tuple[int, int], device: torch.device | None = None) -> None:
-        real = torch.ones(shape, dtype=torch.bool, device=device) if real is None else real.bool()
-        lengths = real.sum(1)
-        order = lengths.argsort(stable=True)
-        kept = real[order]
-        grid = torch.arange(real.numel(), device=real.device).view(shape)
-        self.shape = shape
-        self.places = grid[order][kept]  # (N,) in the batch, counted along its rows
-        self.positions = counted(kept)[kept][None]  # (1, N)
-        self.order = order[int((lengths == 0).sum()) :]  # the sequences that have a token, as they stand in the row
-        self.groups, start = [], 0
-        for length, rows in sorted(Counter(lengths.tolist()).items()):
-            if length:
-                self.groups.append(Group(start, rows, length))
-                start += rows * length
-
-    def gather(self, x: Tensor) -> Tensor:
-        """(B, T, D) → (1, N, D)."""
-        return x.flatten(0, 1)[self.places][None]
-
-    def scatter(self, y: Tensor) -> Tensor:
-        """(1, N, D) → (B, T, D); padding is zeros."""
-        made = y.new_zeros(self.shape[0] * self.shape[1], y.size(-1))
-        made[self.places] = y[0]
-        return made.view(*self.shape, -1)
-
-    def ends(self, kept: slice) -> Tensor:
-        """Where in the row the tokens ``kept`` of each sequence stand, all of one sequence together."""
-        tokens = torch.arange(len(self.places), device=self.places.device)
-        return torch.cat([group.of(tokens)[:, kept].flatten() for group in self.groups])
-
-    def by_sequence(self, y: Tensor) -> Tensor:
-        """(1, sequences · k, D), k tokens of each sequence in the row → (B, k, D), zeros for those without a token."""
-        each = y[0].unflatten(0, (len(self.order), -1))
-        made = y.new_zeros(self.shape[0], *each.shape[1:])
-        made[self.order] = each
-        return made
-
-
-class Ragged(NamedTuple):
-    """A mask for a row: each sequence attends to itself.
-
-    Attributes:
-        groups: the sequences.
-        within: what the longest of them may attend to; shorter ones begin as it does.
-        kept: which queries of a sequence are asked.
-    """
-
-    groups: list[Group]
-    within: Mask
-    kept: slice = ALL
-
-    def attend(self, attend: Attend, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
-        """q, k, v (1, H, N, E) → (1, H, M, E), M of the N queries kept."""
-        made = []
-        for group in self.groups:
-            own_q, own_k, own_v = (group.of(x[0].transpose(0, 1)).transpose(1, 2) for x in (q, k, v))
-            mixed = attend(own_q[:, :, self.kept], own_k, own_v, self._allowed(group.length), scale, dropout)
-            made.append(mixed.transpose(1, 2).flatten(0, 1))  # (rows, H, tokens, E) → (rows · tokens, H, E)
-        return torch.cat(made)[None].transpose(1, 2)
-
-    def _allowed(self, length: int) -> Mask:
-        if not isinstance(self.within, Tensor):
-            return self.within
-        return self.within[..., :length, :length][..., self.kept, :]
-
-
-def fused_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
-    """``fused_attention``, under the masks of rows too (``Ragged``)."""
-    if isinstance(mask, Ragged):
-        return mask.attend(fused_attention, q, k, v, scale, dropout)
-    return fused_attention(q, k, v, mask, scale, dropout)
-
-
-def watched(part: nn.Module) -> bool:
-    """Returns whether anyone observes or changes what a module, or one inside it, computes: by a hook or a probe.
+def is_observed(part: nn.Module) -> bool:
+    """Returns True if a hook or a probe observes or changes what a module, or one inside it, computes.
 
     Observers are promised (B, T) tokens. The hooks by which PyTorch shards weights over processes do not count.
     """
-    state = vars(part)  # asking each module for what it has not would take longer than all the rest
+    state = vars(part)  # torch's own look-up of attributes takes longer than all else here
     hooks = (*state["_forward_hooks"].values(), *state["_forward_pre_hooks"].values())
-    here = any(not str(getattr(hook, "__module__", "")).startswith("torch.distributed") for hook in hooks)
-    return here or state.get("probe") is not None or any(watched(child) for child in part.children())
+    hooked = any(not str(getattr(hook, "__module__", "")).startswith("torch.distributed") for hook in hooks)
+    return hooked or state.get("probe") is not None or any(is_observed(child) for child in part.children())
 
 
-def attends_by(stack: Stack, attend: Attend) -> bool:
-    """Returns whether a stack has our blocks alone, with ``attend``, which knows the masks of rows, in each."""
+def attends_with(stack: Stack, attend: Attend) -> bool:
+    """Returns True if each block of a stack is a ``Block`` whose attentions hold the kernel ``attend``."""
     for block in stack.block:
         if not isinstance(block, Block) or block.attention.attend is not attend:
             return False
@@ -146,12 +48,206 @@ def attends_by(stack: Stack, attend: Attend) -> bool:
     return True
 
 
-def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
-    """Leaves padding out: what ``padded`` computes at the real tokens, and zeros at padding.
+# ------------------------------------------------------------------------------------------------------------ training
 
-    Where nothing is padded, where several texts share a row, where a cache or a memory is given, where the parts of the
-    stack are watched (``heedful.record``, an intervention, any hook) and where an attention has a callable of its own,
-    it runs as ``padded``.
+
+class TokenRow:
+    """The real tokens of a batch in one row, one sequence after another.
+
+    Args:
+        real: (B, T), True for real tokens.
+        fill: adds copies of the first token, up to ``rounded_rows``, from which nothing is learned.
+
+    >>> row = TokenRow(torch.tensor([[True, True, True], [False, True, True]]))
+    >>> row.indices.tolist(), row.positions.tolist()
+    ([0, 1, 2, 4, 5], [[0, 1, 2, 0, 1]])
+    """
+
+    def __init__(self, real: Tensor, fill: bool = False) -> None:
+        self.shape = real.shape
+        self.indices = real.flatten().nonzero()[:, 0]  # (N,) of tokens in the batch, counted along its rows
+        copies = rounded_rows(len(self.indices)) - len(self.indices) if fill else 0
+        self.gathered = torch.cat((self.indices, self.indices[:1].expand(copies)))
+        self.positions = counted(real).flatten()[self.gathered][None]  # (1, N)
+
+    def gather(self, x: Tensor) -> Tensor:
+        """(B, T, D) → (1, N, D)."""
+        return x.flatten(0, 1)[self.gathered][None]
+
+    def scatter(self, y: Tensor) -> Tensor:
+        """(1, N, ...) → (B, T, ...), with zeros at padding."""
+        zeros = y.new_zeros(self.shape.numel(), *y.shape[2:])
+        return zeros.index_copy(0, self.indices, y[0, : len(self.indices)]).unflatten(0, self.shape)
+
+    def scatter_heads(self, q: Tensor) -> Tensor:
+        """(1, H, N, E) → (B, H, T, E)."""
+        return self.scatter(q.transpose(1, 2)).transpose(1, 2)
+
+
+class RowMask(NamedTuple):
+    """Mask between two rows: ``mask`` is that of their batches."""
+
+    queries: TokenRow
+    keys: TokenRow
+    mask: Mask
+
+
+def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
+    """``blocked_attention`` that also takes a ``RowMask``: then q is (1, H, N, E), k and v are (1, H, M, E)."""
+    if not isinstance(mask, RowMask):
+        return blocked_attention(q, k, v, mask, scale, dropout)
+    q, k, v = mask.queries.scatter_heads(q), mask.keys.scatter_heads(k), mask.keys.scatter_heads(v)
+    y = blocked_attention(q, k, v, mask.mask, scale, dropout)  # (B, H, T, E)
+    return mask.queries.gather(y.transpose(1, 2)).transpose(1, 2)  # (1, H, N, E)
+
+
+def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
+    """Leaves padding out in training: the output of ``padded`` at real tokens, zeros at padding.
+
+    Runs as ``padded`` outside training, without padding, with a cache, with a mask of segment numbers, under stochastic
+    depth (drawn once a sequence), while a part is observed, and where an attention has a kernel of its own.
+
+    >>> from heedful.config import StackConfig
+    >>> from heedful.kernels.plan import apply_plan
+    >>> stack, x = Stack(StackConfig(dim=16, depth=2, heads=4)), torch.randn(2, 3, 16)
+    >>> real = torch.tensor([[True, True, True], [True, False, False]])
+    >>> output = stack(x, real)[real]
+    >>> torch.allclose(apply_plan(stack, "cpu-training")(x, real)[real], output, atol=1e-5)
+    True
+    """
+    if not learns_with_padding(stack, batch):
+        return padded(stack, batch)
+    x, memory = batch.x, batch.memory
+    seen = NO_CACHE.see(x, batch.mask)
+    mask = stack.position.prepare(seen.queries, seen.keys).join(stack.visible(seen, stack.config))
+    fill = kernels_depend_on_rows() and stack.config.norm != "batch"  # copies would change a batch's statistics
+    row = TokenRow(real_tokens(x, batch.mask), fill)
+    position = stack.position.prepare(row.positions, row.positions[:, :0])  # rotates; a bias is part of ``mask``
+    x = stack.position.embed(row.gather(x), row.positions, seen.end)
+    x = stack.dropout(stack.embedding_norm(x))
+    memory_mask: RowMask | None = None
+    if memory is not None:
+        memory_row = TokenRow(real_tokens(memory, batch.memory_mask), fill)
+        allowed = None if batch.memory_mask is None else padding_mask(batch.memory_mask)
+        memory_mask = RowMask(row, memory_row, allowed)
+        memory = memory_row.gather(memory)
+    for block in stack.block:
+        x = block(x, mask=RowMask(row, row, mask), position=position, memory=memory, memory_mask=memory_mask)
+    return row.scatter(stack.norm(x))
+
+
+def learns_with_padding(stack: Stack, batch: StackInput) -> bool:
+    """Returns True if ``unpadded_training`` has padding to leave out, and may."""
+    if not (stack.training and torch.is_grad_enabled()) or batch.cache is not None:
+        return False
+    masks = [mask for mask in (batch.mask, batch.memory_mask) if mask is not None]
+    if any(mask.dtype is not torch.bool for mask in masks) or all(bool(mask.all()) for mask in masks):
+        return False
+    drops_paths = any(isinstance(part, DropPath) and part.rate > 0 for part in stack.block[-1].modules())
+    return not drops_paths and not is_observed(stack) and attends_with(stack, blocked_row_attention)
+
+
+def real_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The mask (B, T) of ``x`` (B, T, D): all True where there is none."""
+    return x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
+
+
+# ----------------------------------------------------------------------------------------------------------- inference
+
+
+class SequenceGroup(NamedTuple):
+    """``sequences`` of ``length`` tokens, one after another from ``start`` of a row."""
+
+    start: int
+    sequences: int
+    length: int
+
+    def view(self, x: Tensor) -> Tensor:
+        """(N, ...) → (sequences, length, ...), without a copy."""
+        return x[self.start : self.start + self.sequences * self.length].unflatten(0, (self.sequences, self.length))
+
+
+class SortedTokenRow:
+    """The real tokens of a batch in one row, the shortest sequence first, so that those of one length are a view.
+
+    Args:
+        real: (B, T), True for real tokens.
+
+    >>> row = SortedTokenRow(torch.tensor([[True, True, True], [False, False, False], [False, True, True]]))
+    >>> row.indices.tolist(), row.positions.tolist()
+    ([7, 8, 0, 1, 2], [[0, 1, 0, 1, 2]])
+    >>> row.groups
+    [SequenceGroup(start=0, sequences=1, length=2), SequenceGroup(start=2, sequences=1, length=3)]
+    """
+
+    def __init__(self, real: Tensor) -> None:
+        lengths = real.sum(1)
+        order = lengths.argsort(stable=True)
+        real_sorted = real[order]
+        grid = torch.arange(real.numel(), device=real.device).view(real.shape)
+        self.shape = real.shape
+        self.indices = grid[order][real_sorted]  # (N,) of tokens in the batch, counted along its rows
+        self.positions = counted(real_sorted)[real_sorted][None]  # (1, N)
+        self.groups, start = [], 0
+        for length, count in sorted(Counter(lengths.tolist()).items()):
+            if length:
+                self.groups.append(SequenceGroup(start, count, length))
+                start += count * length
+
+    def gather(self, x: Tensor) -> Tensor:
+        """(B, T, D) → (1, N, D)."""
+        return x.flatten(0, 1)[self.indices][None]
+
+    def scatter(self, y: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """(1, N, D), or (1, M, D) at ``tokens`` (M,) of the row → (B, T, D), with zeros elsewhere."""
+        output = y.new_zeros(self.shape.numel(), y.size(-1))
+        output[self.indices if tokens is None else self.indices[tokens]] = y[0]
+        return output.view(*self.shape, -1)
+
+    def select(self, tokens: slice) -> Tensor:
+        """Indices (M,) in the row of these tokens of each sequence, sequence by sequence."""
+        indices = torch.arange(len(self.indices), device=self.indices.device)
+        return torch.cat([group.view(indices)[:, tokens].flatten() for group in self.groups])
+
+
+class GroupMask(NamedTuple):
+    """Mask within the sequences of a row: ``mask`` is that of the longest; ``queries`` are the tokens that attend."""
+
+    groups: list[SequenceGroup]
+    mask: Mask
+    queries: slice = ALL_TOKENS
+
+    def attend(self, attend: Attend, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
+        """q, k, v (1, H, N, E) → (1, H, M, E), for the M of N tokens that are ``queries``."""
+        outputs = []
+        for group in self.groups:
+            group_q, group_k, group_v = (group.view(x[0].transpose(0, 1)).transpose(1, 2) for x in (q, k, v))
+            y = attend(group_q[:, :, self.queries], group_k, group_v, self.crop(group.length), scale, dropout)
+            outputs.append(y.transpose(1, 2).flatten(0, 1))  # (sequences, H, tokens, E) → (sequences · tokens, H, E)
+        return torch.cat(outputs)[None].transpose(1, 2)
+
+    def crop(self, length: int) -> Mask:
+        """The mask of sequences of ``length`` tokens."""
+        if not isinstance(self.mask, Tensor):
+            return self.mask
+        return self.mask[..., :length, :length][..., self.queries, :]
+
+
+def fused_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
+    """``fused_attention`` that also takes a ``GroupMask``."""
+    if isinstance(mask, GroupMask):
+        return mask.attend(fused_attention, q, k, v, scale, dropout)
+    return fused_attention(q, k, v, mask, scale, dropout)
+
+
+def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
+    """Leaves padding out, and the last block of tokens that nobody reads: the output of ``padded``, else zeros.
+
+    Where the caller reads one token of a sequence (the class token of BERT and ViT, the last token of GPT-2), nothing
+    after the last block's keys and values needs the others: of its 12 D² multiplications a token, 9 are left out.
+
+    Runs as ``padded`` where there is nothing to leave out, with a cache or a memory, with several texts in a row, while
+    a part is observed (``heedful.record``, an intervention, any hook), and where an attention has a kernel of its own.
 
     >>> import heedful
     >>> from heedful.kernels.plan import apply_plan
@@ -161,29 +257,48 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
     >>> torch.allclose(unpadded[0], output[0], atol=1e-5), unpadded[1, 1:].count_nonzero().item()
     (True, 0)
     """
-    x, mask, memory, _, cache = batch
-    joined = memory is not None or cache is not None
-    if mask is None or joined or bool((mask == 1).all() | (mask > 1).any()) or not unpaddable(stack):
+    x, mask = batch.x, batch.mask
+    tokens = tokens_needed(stack, batch)
+    has_padding = mask is not None and not bool((mask == 1).all())
+    if not has_padding and tokens == ALL_TOKENS:
         return padded(stack, batch)
-    row = Row(mask, (x.size(0), x.size(1)))
+    if batch.memory is not None or batch.cache is not None or (mask is not None and bool((mask > 1).any())):
+        return padded(stack, batch)
+    if is_observed(stack) or not attends_with(stack, fused_row_attention):
+        return padded(stack, batch)
+    row = SortedTokenRow(real_tokens(x, mask).bool())
     if not row.groups:
         return torch.zeros_like(x)
-    x, within, place = enter(stack, row.gather(x), row)
-    for block in stack.block:
-        x = block(x, mask=Ragged(row.groups, within), position=place)
-    return row.scatter(stack.norm(x))
-
-
-def unpaddable(stack: Stack) -> bool:
-    """Returns whether a stack may leave padding out in inference: nobody watches it, and its attentions know rows."""
-    return attends_by(stack, fused_row_attention) and not watched(stack)
-
-
-def enter(stack: Stack, x: Tensor, row: Row) -> tuple[Tensor, Mask, Place]:
-    """Returns what the first block reads (1, N, D), what the longest sequence may attend to, and the positions."""
     longest = row.groups[-1].length
-    one = torch.arange(longest, device=x.device)[None]
-    within = stack.position.prepare(one, one).join(stack.visible(Seen(one, one, None, longest), stack.config))
-    place = stack.position.prepare(row.positions, row.positions[:, :0])  # turns; its bias is in ``within``
-    x = stack.position.embed(x, row.positions, longest)
-    return stack.dropout(stack.embedding_norm(x)), within, place
+    positions = torch.arange(longest, device=x.device)[None]
+    bias = stack.position.prepare(positions, positions)
+    longest_mask = bias.join(stack.visible(Seen(positions, positions, None, longest), stack.config))
+    position = stack.position.prepare(row.positions, row.positions[:, :0])  # rotates; the bias is in the mask
+    x = stack.position.embed(row.gather(x), row.positions, longest)
+    x = stack.dropout(stack.embedding_norm(x))
+    *blocks, last = stack.block
+    for block in blocks:
+        x = block(x, mask=GroupMask(row.groups, longest_mask), position=position)
+    if tokens == ALL_TOKENS:
+        return row.scatter(stack.norm(last(x, mask=GroupMask(row.groups, longest_mask), position=position)))
+    selected = row.select(tokens)
+    x = last_block(last, x, selected, GroupMask(row.groups, longest_mask, tokens), position)
+    return row.scatter(stack.norm(x), selected)
+
+
+def tokens_needed(stack: Stack, batch: StackInput) -> slice:
+    """The tokens whose output must be computed: those that are read, or all of them in training."""
+    aligned = batch.tokens_read.stop is None or not stack.config.causal  # "causal" lets the only query see every key
+    return batch.tokens_read if aligned and not stack.training else ALL_TOKENS
+
+
+def last_block(block: nn.Module, x: Tensor, selected: Tensor, mask: GroupMask, position: Place) -> Tensor:
+    """Output (1, M, D) of a block at the ``selected`` (M,) tokens of ``x`` (1, N, D), which attend to all of them."""
+    assert isinstance(block, Block)  # ``attends_with``
+    residual = block.attention_residual
+
+    def attention(_: Tensor, **context: Any) -> Tensor:
+        return block.attention(residual.before(x, None), **context)  # keys and values of every token
+
+    y = residual(x[:, selected], None, attention, mask=mask, position=position)
+    return block.feed_forward_residual(y, None, block.feed_forward)

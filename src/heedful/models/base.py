@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from heedful.config import Adapter, ModelConfig, StackConfig
 from heedful.errors import HeedfulError
-from heedful.stack import initialise
+from heedful.stack import ALL_TOKENS, initialise
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
@@ -67,6 +67,11 @@ class Model(nn.Module):
     def dtype(self) -> torch.dtype:
         """The type of the weights."""
         return next(self.parameters()).dtype
+
+    @property
+    def tokens_read(self) -> slice:
+        """The real tokens of a sequence that the head reads: all, where it does not say."""
+        return getattr(self.head, "tokens_read", ALL_TOKENS)
 
     def count(self) -> int:
         """The number of parameters: ties once, no buffers."""

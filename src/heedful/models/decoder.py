@@ -9,7 +9,7 @@ from heedful.config import DecoderConfig
 from heedful.heads import head_of
 from heedful.layers.embedding import TokenEmbedding
 from heedful.models.base import Model
-from heedful.stack import Stack
+from heedful.stack import ALL_TOKENS, Stack
 
 
 class Decoder(Model):
@@ -32,10 +32,19 @@ class Decoder(Model):
         self.head = head_of(config.head, config.decoder.dim, self.embedding.token)
         self.begin()
 
-    def hidden(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
-        """The final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real, after ``cache``."""
-        return self.decoder(self.embedding(ids), mask, cache=cache)
+    def hidden(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        *,
+        cache: NoCache | None = None,
+        tokens_read: slice = ALL_TOKENS,
+    ) -> Tensor:
+        """The final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real, after ``cache``; others than
+        ``tokens_read`` of each sequence may be zeros.
+        """
+        return self.decoder(self.embedding(ids), mask, cache=cache, tokens_read=tokens_read)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
         """Output of the head: logits (B, T, V) for a language model."""
-        return self.head(self.hidden(ids, mask, cache=cache), mask)
+        return self.head(self.hidden(ids, mask, cache=cache, tokens_read=self.tokens_read), mask)

@@ -8,7 +8,7 @@ from heedful.config import EncoderConfig
 from heedful.heads import head_of
 from heedful.layers.embedding import TokenEmbedding
 from heedful.models.base import Model
-from heedful.stack import Stack
+from heedful.stack import ALL_TOKENS, Stack
 
 
 class Encoder(Model):
@@ -31,10 +31,19 @@ class Encoder(Model):
         self.head = head_of(config.head, config.encoder.dim, self.embedding.token)
         self.begin()
 
-    def hidden(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """The final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real."""
-        return self.encoder(self.embedding(ids, segments), mask)
+    def hidden(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        *,
+        tokens_read: slice = ALL_TOKENS,
+    ) -> Tensor:
+        """The final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real; others than ``tokens_read``
+        of each sequence may be zeros.
+        """
+        return self.encoder(self.embedding(ids, segments), mask, tokens_read=tokens_read)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Output of the head."""
-        return self.head(self.hidden(ids, mask, segments), mask)
+        return self.head(self.hidden(ids, mask, segments, tokens_read=self.tokens_read), mask)

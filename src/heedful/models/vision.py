@@ -8,7 +8,7 @@ from heedful.config import VisionConfig
 from heedful.heads import head_of
 from heedful.layers.embedding import PatchEmbedding
 from heedful.models.base import Model
-from heedful.stack import Stack
+from heedful.stack import ALL_TOKENS, Stack
 
 
 class VisionTransformer(Model):
@@ -29,10 +29,12 @@ class VisionTransformer(Model):
         self.head = head_of(config.head, config.encoder.dim, prefix_tokens=config.patches.prefix_tokens)
         self.begin()
 
-    def hidden(self, pixels: Tensor) -> Tensor:
-        """The final stream (B, tokens, D) of ``pixels`` (B, channels, height, width), prefix tokens first."""
-        return self.encoder(self.embedding(pixels))
+    def hidden(self, pixels: Tensor, *, tokens_read: slice = ALL_TOKENS) -> Tensor:
+        """The final stream (B, tokens, D) of ``pixels`` (B, channels, height, width), prefix tokens first; others than
+        ``tokens_read`` may be zeros.
+        """
+        return self.encoder(self.embedding(pixels), tokens_read=tokens_read)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Output of the head: class logits (B, labels)."""
-        return self.head(self.hidden(pixels))
+        return self.head(self.hidden(pixels, tokens_read=self.tokens_read))

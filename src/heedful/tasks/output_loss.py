@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heedful.heads import LanguageModel, MaskedLanguageModel
-from heedful.kernels.allocator import alike
+from heedful.kernels.allocator import rounded_rows
+from heedful.kernels.onednn_linear import kernels_depend_on_rows, onednn_is_faster, onednn_product
 from heedful.kernels.plan import slot_of
-from heedful.kernels.prepacked_linear import best_by_onednn, made_for_rows, pointwise
-from heedful.kernels.unpadded import watched
+from heedful.kernels.unpadded import is_observed
 from heedful.layers.linear import Linear
 from heedful.tasks.model_setup import IGNORED
 from heedful.tasks.r_drop import divergence
@@ -92,8 +92,8 @@ class InChunks(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         with torch.autocast(device, enabled=False):
             w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
-            direct = device == "cpu" and dtype is torch.float32 and best_by_onednn()
-            product = pointwise if direct else F.linear
+            direct = device == "cpu" and dtype is torch.float32 and onednn_is_faster()
+            product = onednn_product if direct else F.linear
             loss = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
             dx = torch.empty_like(x) if into_x else None
             dw: Tensor | None = None
@@ -162,8 +162,8 @@ def output_loss(
             pairs = torch.cat((logits[real][::2], logits[real][1::2]))
             loss = loss + agreement * divergence(pairs, pairs.softmax(1)).sum()
         return loss
-    if cpu and made_for_rows():
-        more = alike(len(labels)) - len(labels)
+    if cpu and kernels_depend_on_rows():
+        more = rounded_rows(len(labels)) - len(labels)
         hidden, labels = F.pad(hidden, (0, 0, 0, more)), F.pad(labels, (0, more), value=IGNORED)
     made: Tensor = InChunks.apply(
         head.transform(hidden), head.output.weight, head.output.bias, labels, label_smoothing, agreement
@@ -173,6 +173,6 @@ def output_loss(
 
 def _plain(head: Any) -> bool:
     """Returns True if it is a head over a vocabulary as it was made."""
-    if type(head) not in (LanguageModel, MaskedLanguageModel) or type(head.output) is not Linear or watched(head):
+    if type(head) not in (LanguageModel, MaskedLanguageModel) or type(head.output) is not Linear or is_observed(head):
         return False
     return slot_of(head.output) is not None

@@ -23,7 +23,7 @@ from heedful.config import (
     TokenHead,
     VisionConfig,
 )
-from heedful.kernels.prepacked_linear import emulated, onednn, pointwise
+from heedful.kernels.onednn_linear import emulates_bfloat16, has_onednn, onednn_product
 from heedful.tasks.model_setup import IGNORED
 
 Batch = Mapping[str, Tensor]
@@ -80,11 +80,11 @@ def most_flops(device: torch.device, dtype: torch.dtype, seconds: float = TIME) 
     The matrices grow until a product takes 20 ms, or has 4,096 rows. On a CPU the general routine and oneDNN take
     turns, for the faster one differs from machine to machine, and a run may use both.
     """
-    if dtype is torch.bfloat16 and emulated(device):
+    if dtype is torch.bfloat16 and emulates_bfloat16(device):
         return None
     ways: list[Product] = [torch.mm]
-    if device.type == "cpu" and onednn(dtype):
-        ways.append(lambda a, b: pointwise(a, b, None))
+    if device.type == "cpu" and has_onednn(dtype):
+        ways.append(lambda a, b: onednn_product(a, b, None))
     generator = torch.Generator(device).manual_seed(0)
     ends, size, best, long = time.monotonic() + seconds, 512, 0.0, False
     try:

@@ -11,7 +11,7 @@ import torch
 from heedful import recipes
 from heedful.data import Rows
 from heedful.errors import HeedfulError
-from heedful.kernels.prepacked_linear import emulated
+from heedful.kernels.onednn_linear import emulates_bfloat16
 from heedful.pretrained.folder import find
 from heedful.pretrained.peft import is_adapter
 from heedful.settings import ResolvedSettings, RunSettings, Settings, TrainingSettings, key, resolve
@@ -165,7 +165,7 @@ def settled(
     Raises:
         HeedfulError: an option that the schedule does not have, several averages, or an option without a value.
     """
-    has_bf16 = device.type == "cuda" and not emulated(device)
+    has_bf16 = device.type == "cuda" and not emulates_bfloat16(device)
     machine = TrainingSettings(
         precision="bf16" if has_bf16 else "fp32", optimiser="adamw", threads=torch.get_num_threads()
     )
@@ -173,7 +173,7 @@ def settled(
     training = settings.training
     _check_one_average(settings)
     schedule(training.schedule, training.warmup, training.floor, training.decay)  # raises for options it does not have
-    if training.precision == "bf16" and emulated(device):
+    if training.precision == "bf16" and emulates_bfloat16(device):
         say("! --training.precision bf16: this machine has no instructions for it, many times slower; take fp32")
     return settings
 

@@ -25,8 +25,8 @@ from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
 from heedful.data import Rows
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError
+from heedful.kernels.onednn_linear import emulates_bfloat16
 from heedful.kernels.plan import apply_training_plan
-from heedful.kernels.prepacked_linear import emulated
 from heedful.layers.norm import BatchNorm
 from heedful.metrics.intervals import standard_error
 from heedful.models import Model
@@ -566,7 +566,7 @@ def _loop(run: _Begun, validation: _Validation, ranks: Ranks, quiet: bool) -> Lo
     objective = engine.learner(model, lambda model, batch: task.objective(model, batch, training.label_smoothing))
     averaging = settings.averaging
     average = average_of(model, share=averaging.share, decay=averaging.ema, last=averaging.last)
-    product = torch.float32 if emulated(model.device) else dtype
+    product = torch.float32 if emulates_bfloat16(model.device) else dtype
     optimisers: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": partial(muon, dtype=product)}
     optimiser = optimisers[training.optimiser](
         model,
