@@ -25,7 +25,7 @@ from torch import nn
 
 import heedful
 import heedful.config
-from heedful.views.svg import Picture
+from heedful.views.svg import SvgFigure
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -67,8 +67,8 @@ def test_a_page_runs_and_opens_with_a_picture(page: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         shown = [value for value in values(page) if value is not None]
-    pictures = [value for value in shown if isinstance(value, Picture)]
-    assert isinstance(shown[0], Picture)
+    pictures = [value for value in shown if isinstance(value, SvgFigure)]
+    assert isinstance(shown[0], SvgFigure)
     for picture in pictures:
         ElementTree.fromstring(picture)
     assert len(pictures) == len(set(pictures))
@@ -97,7 +97,7 @@ def test_the_worked_examples_are_asserted() -> None:
 
 
 def test_a_picture_shows_itself_in_a_notebook() -> None:
-    picture = Picture("<svg><title>a &amp; b</title></svg>")
+    picture = SvgFigure("<svg><title>a &amp; b</title></svg>")
     shown = ElementTree.fromstring(picture._repr_html_().replace(">", "/>"))
     assert shown.get("alt") == "a & b"
     assert shown.get("src", "").startswith("data:image/svg+xml;base64,")

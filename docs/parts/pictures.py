@@ -15,13 +15,13 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from heedful.views.svg import Picture
+from heedful.views.svg import SvgFigure
 
 
 def scrape(block: Any, variables: dict[str, Any], conf: dict[str, Any]) -> str:
     """Returns the figure that the block ends with as reStructuredText, or an empty string."""
     picture = variables["example_globals"].get("___")
-    if not isinstance(picture, Picture) or picture is variables.get("picture"):
+    if not isinstance(picture, SvgFigure) or picture is variables.get("picture"):
         return ""
     variables["picture"] = picture  # the name of the last value stays when the next block has none
     path = Path(next(variables["image_path_iterator"])).with_suffix(".svg")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from heedful.layers import Attention, attention_weights, explicit_attention, fused_attention
-from heedful.views.attention_maps import Maps
+from heedful.views.attention_maps import AttentionMaps
 from heedful.views.figures import Arrow, Box, flow, matrix
 
 queries = torch.tensor([[1.0, 0, 1], [0, 1, 1]])
@@ -23,7 +23,9 @@ values = torch.tensor([[0.5, 0.8], [0.2, 0.3]])
 q, k, v = (part[None, None] for part in (queries, keys, values))  # (B, H, T, E): one text, one head
 
 weights = attention_weights(q, k, None, scale=1 / math.sqrt(3))
-maps = Maps.of("cross-attention", ["query 1", "query 2"], ["key 1", "key 2"], weights.numpy())
+maps = AttentionMaps.of(
+    "cross-attention", ["query 1", "query 2"], ["key 1", "key 2"], weights.numpy()
+)
 matrix(maps, 0, 0, "Two queries attend to two keys")
 
 # %%

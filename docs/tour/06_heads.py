@@ -16,7 +16,7 @@ import heedful
 from heedful.inspection import intervene
 from heedful.inspection.head_scores import previous_token
 from heedful.layers import Attention, LayerNorm
-from heedful.views.attention_maps import Maps
+from heedful.views.attention_maps import AttentionMaps
 from heedful.views.figures import heads, model
 
 text = ["the", "cat", "sat", "on", "the", "mat"]
@@ -40,7 +40,7 @@ with torch.no_grad():  # head 3 asks for nothing: all scores 0
 with heedful.record(attention, "pattern") as seen:
     attention(x)
 weights = seen["pattern"]  # (B, H, T, S) = (1, 4, 6, 6)
-maps = Maps.of("self-attention", text, text, weights)
+maps = AttentionMaps.of("self-attention", text, text, weights)
 model(maps, "Four heads made by hand")
 
 # %%

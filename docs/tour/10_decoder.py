@@ -24,7 +24,7 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.presets import get
-from heedful.views.attention_maps import Maps
+from heedful.views.attention_maps import AttentionMaps
 from heedful.views.figures import bars, functions, saliency
 from heedful.views.figures import model as overview
 
@@ -91,7 +91,7 @@ patterns = torch.stack([pattern[0] for pattern in seen.values()])  # (L, H, T, T
 assert patterns.triu(1).eq(0).all()
 assert torch.allclose(patterns.sum(-1), torch.ones(2, 4, 12), atol=1e-5)
 overview(
-    Maps.of("self-attention", list(rhyme[:12]), list(rhyme[:12]), patterns),
+    AttentionMaps.of("self-attention", list(rhyme[:12]), list(rhyme[:12]), patterns),
     "A decoder's heads look back",
 )
 

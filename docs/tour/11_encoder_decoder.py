@@ -25,7 +25,7 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.presets import transformer
-from heedful.views.attention_maps import Maps
+from heedful.views.attention_maps import AttentionMaps
 from heedful.views.figures import Arrow, Box, flow, heads, matrix
 
 START, END = 0, 1
@@ -60,7 +60,7 @@ with torch.no_grad(), heedful.record(model, "cross_attention.pattern") as seen:
 pattern = seen["decoder.block.0.cross_attention.pattern"]  # (B, H, T, S) = (1, 2, 9, 8)
 wrote = "".join(letters[i - 2] if i > 1 else "?" for i in answer.tolist())
 print(word, "→", wrote, f"(loss {loss.item():.3f})")
-maps = Maps.of("cross-attention", [*wrote, "(end)"], list(word), pattern)
+maps = AttentionMaps.of("cross-attention", [*wrote, "(end)"], list(word), pattern)
 matrix(maps, 0, None, "Writing backwards: each letter attends to the one it copies")
 
 # %%

@@ -19,9 +19,9 @@ from heedful.inspection import intervene, paths
 from heedful.inspection.ablation import ablate
 from heedful.inspection.head_scores import previous_token
 from heedful.inspection.logit_lens import logit_lens
-from heedful.views.attention_maps import Maps
+from heedful.views.attention_maps import AttentionMaps
 from heedful.views.figures import grid, heads, lens
-from heedful.views.lens_html import Lens
+from heedful.views.lens_html import LogitLens
 
 stack = StackConfig(dim=32, depth=2, heads=4, causal=True, position=RotaryPosition())
 embedding = EmbeddingConfig(vocab_size=26)
@@ -49,7 +49,7 @@ said = [
     [[(chr(97 + i), p) for i, p in zip(*place, strict=True)] for place in zip(*layer, strict=True)]
     for layer in zip(found.ids[:, 0].tolist(), found.probabilities[:, 0].tolist(), strict=True)
 ]
-seen_by = Lens(pieces=word, layers=found.layers, top=said, target=["", *word[:-1]])
+seen_by = LogitLens(pieces=word, layers=found.layers, top=said, target=["", *word[:-1]])
 lens(seen_by, "What the model would say after each block")
 
 # %%
@@ -97,7 +97,7 @@ grid(scores.numpy(), "Mean weight on the letter before")
 with torch.no_grad(), heedful.record(model, "pattern") as seen:
     model(ids)
 patterns = torch.stack([pattern[0] for pattern in seen.values()])  # (L, H, T, T)
-maps = Maps.of("self-attention", word, word, patterns)
+maps = AttentionMaps.of("self-attention", word, word, patterns)
 heads(maps, layer, head, f"Layer {layer}, head {head}")
 
 # %%

@@ -65,7 +65,14 @@ MODULES = {  # old: new
     "views.steps_html": "views.generation_html",
     "views.watch": "views.watch_html",
 }
-ATTRIBUTES = {"inference.prepare": "kernels.optimize:optimize"}  # old: module and name
+ATTRIBUTES = {  # old: module and name
+    "inference.prepare": "kernels.optimize:optimize",
+    "verify.Finding": "verify.check_report:CheckResult",
+    "verify.Trial": "verify.resume:ResumeReport",
+    "views.Lens": "views.lens_html:LogitLens",
+    "views.Maps": "views.attention_maps:AttentionMaps",
+    "views.Steps": "views.generation_html:GenerationSteps",
+}
 
 
 def new_name(module: str) -> str | None:

@@ -31,7 +31,7 @@ from heedful.pretrained import load, model_types, read_card, save
 from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 from heedful.text import Tokenizer
 from heedful.verify import Report, reference, transformers_checks, verified_folder, verify
-from heedful.verify.check_report import CheckResult, Finding
+from heedful.verify.check_report import CheckResult, Outcome
 
 Published = Callable[..., Path]
 TEXT = ["the cat sat on the mat", "a dog ran to the big red house", "she sells sea shells by the sea shore"]
@@ -42,7 +42,7 @@ def verdicts(report: Report, verdict: str) -> set[str]:
     return {check.name for check in report.checks if check.verdict == verdict}
 
 
-def finding(report: Report, name: str) -> Finding:
+def finding(report: Report, name: str) -> CheckResult:
     return next(check for check in report.checks if check.name == name)
 
 
@@ -268,8 +268,8 @@ def test_a_folder_that_does_not_open_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 2e-5])
 def test_what_is_no_number_or_too_far_is_not_ok(number: float) -> None:
-    assert not CheckResult(difference=number, allowed=1e-5).ok
-    assert CheckResult(difference=1e-5, allowed=1e-5).ok
+    assert not Outcome(difference=number, allowed=1e-5).ok
+    assert Outcome(difference=1e-5, allowed=1e-5).ok
 
 
 def test_the_command(published: Published, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from heedful.errors import HeedfulError
 from heedful.views import confusion_svg, figure_files, figures, loss_curve, patch_grid_svg
-from heedful.views.attention_maps import Maps
+from heedful.views.attention_maps import AttentionMaps
 
 typst = pytest.importorskip("typst", reason="typst is not installed: pip install 'heedful[figures]'")
 pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")
@@ -23,7 +23,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def picture(pieces=("one", " two", " three")):
     weights = np.random.default_rng(0).dirichlet(np.ones(len(pieces)), size=(1, 1, len(pieces)))
-    return figures.matrix(Maps.of("self-attention", pieces, pieces, weights), 0, 0, "A title: 25 %")
+    return figures.matrix(AttentionMaps.of("self-attention", pieces, pieces, weights), 0, 0, "A title: 25 %")
 
 
 def pictures():

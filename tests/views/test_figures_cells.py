@@ -8,8 +8,8 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views import figures
-from heedful.views.attention_maps import Maps, block_means
-from heedful.views.lens_html import Lens
+from heedful.views.attention_maps import AttentionMaps, block_means
+from heedful.views.lens_html import LogitLens
 
 SVG = "{http://www.w3.org/2000/svg}"
 BOX = re.compile(r"M(-?[\d.]+) (-?[\d.]+)h(-?[\d.]+)v(-?[\d.]+)h-?[\d.]+z")
@@ -43,7 +43,7 @@ def shades(found, xs, ys):
 
 def random_maps(layers=2, heads=3, rows=5, columns=5, name="self-attention"):
     weights = np.random.default_rng(0).dirichlet(np.full(columns, 0.3), size=(layers, heads, rows))
-    return Maps.of(name, [f" q{i}" for i in range(rows)], [f" k{i}" for i in range(columns)], weights)
+    return AttentionMaps.of(name, [f" q{i}" for i in range(rows)], [f" k{i}" for i in range(columns)], weights)
 
 
 def middles(root, kind="piece"):
@@ -99,7 +99,7 @@ def test_a_long_text_is_drawn_as_block_means_and_says_so():
 
 def test_a_window_is_framed_within_its_overview():
     whole = np.full((1, 1, 200, 100), 0.01)
-    maps = Maps(
+    maps = AttentionMaps(
         name="cross-attention",
         queries=[f"q{i}" for i in range(200)],
         keys=[f"k{i}" for i in range(100)],
@@ -232,7 +232,7 @@ def small_lens(positions=3):
     ]
     top = [[row[t % 3] for t in range(positions)] for row in top]
     pieces = [f" p{t}" for t in range(positions)]
-    return Lens(
+    return LogitLens(
         pieces=pieces, layers=["embedding", "1", "2"], top=top, target=["b", *[""] * (positions - 1)], note="N."
     )
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from heedful.errors import HeedfulError
 from heedful.views import figures
-from heedful.views.attention_maps import Maps
+from heedful.views.attention_maps import AttentionMaps
 from heedful.views.figures import Arrow, Box
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -244,7 +244,7 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(draw, message):
 
 def nasty_figures():
     n = len(NASTY)
-    maps = Maps.of("x<y", NASTY, NASTY, np.full((1, 1, n, n), 1 / n))
+    maps = AttentionMaps.of("x<y", NASTY, NASTY, np.full((1, 1, n, n), 1 / n))
     pixels = np.zeros((4, 4, 3), np.uint8)
     eye = np.eye(n)
     return {

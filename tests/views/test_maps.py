@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import Maps, block_means, edges
+from heedful.views.attention_maps import AttentionMaps, block_means, edges
 
 
 def rows(*shape, seed=0):
@@ -25,12 +25,12 @@ def window(**changes):
         "rows": (1, 3),
         "columns": (0, 3),
     }
-    return Maps(**{**facts, **changes})
+    return AttentionMaps(**{**facts, **changes})
 
 
 def test_the_whole_text_is_the_window_and_numbers_count_from_nought():
     weights = rows(2, 3, 4, 5)
-    maps = Maps.of("cross-attention", list("abcd"), list("vwxyz"), weights)
+    maps = AttentionMaps.of("cross-attention", list("abcd"), list("vwxyz"), weights)
     assert (maps.layers, maps.heads) == ((0, 1), (0, 1, 2))
     assert (maps.rows, maps.columns) == ((0, 4), (0, 5))
     assert maps.whole
@@ -41,13 +41,13 @@ def test_the_whole_text_is_the_window_and_numbers_count_from_nought():
 
 
 def test_lists_and_tuples_of_the_same_pieces_are_one_text():
-    assert Maps.of("self-attention", ["a", "b"], ("a", "b"), rows(1, 1, 2, 2)).same
-    assert not Maps.of("self-attention", ["a", "b"], ("a", "c"), rows(1, 1, 2, 2)).same
+    assert AttentionMaps.of("self-attention", ["a", "b"], ("a", "b"), rows(1, 1, 2, 2)).same
+    assert not AttentionMaps.of("self-attention", ["a", "b"], ("a", "c"), rows(1, 1, 2, 2)).same
 
 
 def test_one_map_is_found_by_the_numbers_of_the_model():
     weights = rows(2, 3, 2, 2)
-    maps = Maps.of("self-attention", ["a", "b"], ["a", "b"], weights, layers=[4, 1], heads=[0, 9, 3])
+    maps = AttentionMaps.of("self-attention", ["a", "b"], ["a", "b"], weights, layers=[4, 1], heads=[0, 9, 3])
     np.testing.assert_array_equal(maps.map(1, 9), weights[1, 1])
     np.testing.assert_allclose(maps.map(4), (weights[0, 0] + weights[0, 1] + weights[0, 2]) / 3)
     with pytest.raises(HeedfulError, match="no layer 0 in this self-attention; there are 4, 1"):
@@ -59,13 +59,13 @@ def test_one_map_is_found_by_the_numbers_of_the_model():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_tensors_of_any_precision_are_taken(dtype):
     weights = torch.full((1, 2, 1, 4), 0.25, dtype=dtype, requires_grad=True)
-    maps = Maps.of("self-attention", ["a"], list("wxyz"), weights)
+    maps = AttentionMaps.of("self-attention", ["a"], list("wxyz"), weights)
     assert maps.weights.dtype == (np.float64 if dtype == torch.float64 else np.float32)
     assert (maps.weights == 0.25).all()
 
 
 def test_rows_that_look_at_nothing_and_sums_a_little_above_one_are_taken():
-    maps = Maps.of("self-attention", ["a", "b"], ["a", "b"], [[[[0, 0], [1.004, 0]]]])
+    maps = AttentionMaps.of("self-attention", ["a", "b"], ["a", "b"], [[[[0, 0], [1.004, 0]]]])
     np.testing.assert_array_equal(maps.weights, [[[[0, 0], [1, 0]]]])
 
 
@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_named_in_one_line(changes, said):
 
 def test_weights_that_are_no_stack_of_maps_are_refused():
     with pytest.raises(HeedfulError, match=r"shape \(2, 2\); give \(layers, heads, queries, keys\)"):
-        Maps.of("self-attention", ["a", "b"], ["a", "b"], [[1, 0], [0, 1]])
+        AttentionMaps.of("self-attention", ["a", "b"], ["a", "b"], [[1, 0], [0, 1]])
 
 
 def test_blocks_cover_the_whole_and_their_means_are_those_of_a_plain_loop():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from heedful.views import attention_page
-from heedful.views.attention_maps import Maps, block_means
+from heedful.views.attention_maps import AttentionMaps, block_means
 
 SOURCE = ["Fri", "day", ",", " Sept", " 19", "</s>"]
 TARGET = [" ven", "dredi", " 19", "</s>"]
@@ -20,8 +20,8 @@ def weights(*shape, seed=0):
     return np.random.default_rng(seed).dirichlet(np.ones(shape[-1]) * 0.4, shape[:-1])
 
 
-CROSS = Maps.of("cross-attention", TARGET, SOURCE, weights(3, 4, 4, 6), layers=[0, 2, 5])
-SELF = Maps.of("encoder self-attention", SOURCE, SOURCE, weights(2, 4, 6, 6, seed=1))
+CROSS = AttentionMaps.of("cross-attention", TARGET, SOURCE, weights(3, 4, 4, 6), layers=[0, 2, 5])
+SELF = AttentionMaps.of("encoder self-attention", SOURCE, SOURCE, weights(2, 4, 6, 6, seed=1))
 
 
 def long(count=120, first=1000, whole=4000):
@@ -32,7 +32,7 @@ def long(count=120, first=1000, whole=4000):
     table[..., np.arange(1, count), np.arange(count - 1)] = 0.25
     shares = np.full((2, 2, 40, 40), 1 / whole)
     shares[:, 1, 3, 7] = 0.8 / 100  # of head 1, what queries 300:400 give to keys 700:800
-    return Maps(
+    return AttentionMaps(
         name="self-attention",
         queries=pieces,
         keys=pieces,
@@ -120,7 +120,7 @@ def test_the_page_opens_at_the_mean_over_heads(shown):
 def test_lines_are_as_thick_as_weights(shown):
     table = np.zeros((1, 1, 2, 2))
     table[0, 0] = [[0.9, 0.1], [0.0, 0.0]]
-    page = shown(Maps.of("self-attention", ["a", "b"], ["a", "b"], table))
+    page = shown(AttentionMaps.of("self-attention", ["a", "b"], ["a", "b"], table))
     ink = """canvas => {
         const pen = canvas.getContext("2d"), row = pen.getImageData(0, canvas.height / 2, canvas.width, 1).data;
         let runs = [], run = 0;
@@ -240,7 +240,7 @@ def test_pieces_of_a_word_stand_together(shown):
 
 def test_right_to_left_texts_run_from_the_right(shown):
     pieces = [" בראשית", " ברא", " אלהים"]
-    page = shown(Maps.of("self-attention", pieces, pieces, weights(1, 2, 3, 3)))
+    page = shown(AttentionMaps.of("self-attention", pieces, pieces, weights(1, 2, 3, 3)))
     assert word(page, "query", 0).bounding_box()["x"] > word(page, "query", 2).bounding_box()["x"]
     word(page, "query", 0).focus()
     page.keyboard.press("ArrowLeft")
@@ -284,7 +284,7 @@ def test_another_view_may_lead(shown):
 
 
 def test_a_single_map_has_no_sheet(shown):
-    page = shown(Maps.of("self-attention", SOURCE, SOURCE, weights(1, 1, 6, 6), layers=[7], heads=[3]))
+    page = shown(AttentionMaps.of("self-attention", SOURCE, SOURCE, weights(1, 1, 6, 6), layers=[7], heads=[3]))
     assert page.locator(".sheet").is_hidden()
     word(page, "query", 0).hover()
     assert told(page).startswith("Layer 7, head 3: “Fri” looks at")
@@ -376,7 +376,7 @@ def test_a_short_column_stays_beside_a_long_one(shown):
     keys = [f" w{i}" for i in range(200)]
     table = np.full((1, 1, 3, 200), 0.1 / 198)
     table[..., 0], table[..., 190] = 0.4, 0.5
-    page = shown(Maps.of("cross-attention", [" a", " b", " c"], keys, table))
+    page = shown(AttentionMaps.of("cross-attention", [" a", " b", " c"], keys, table))
     word(page, "key", 190).scroll_into_view_if_needed()
     frame, query = page.locator(".pair").bounding_box(), word(page, "query", 1).bounding_box()
     assert frame["y"] < query["y"] < frame["y"] + frame["height"]
@@ -404,7 +404,7 @@ def test_a_block_of_the_overview_says_its_share_and_the_options_that_show_it(sho
 def test_a_text_cut_by_the_page_has_an_overview_of_the_whole(shown, open_page):
     pieces = [f" w{i}" for i in range(200)]
     table = weights(2, 3, 200, 200)
-    maps = Maps.of("self-attention", pieces, pieces, table)
+    maps = AttentionMaps.of("self-attention", pieces, pieces, table)
     page = open_page(attention_page(maps, title="t", limit=200_000), "#layer=1&head=2&token=0")
     page.wait_for_selector("[aria-busy=false]")
     wide = page.locator("[data-side=key] .word").count()

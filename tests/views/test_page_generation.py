@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import Maps
-from heedful.views.generation_html import Cut, Steps, cut, grouped, kept_rows, steps_page
+from heedful.views.attention_maps import AttentionMaps
+from heedful.views.generation_html import Cut, GenerationSteps, cut, grouped, kept_rows, steps_page
 
 PROMPT = ["<s>", " The", " cat"]
 MADE = [" s", "at", " down", ".", "\n", "It"]
@@ -24,7 +24,7 @@ def causal(layers, heads, prompt, made, seed=0):
 def steps(prompt=PROMPT, made=MADE, layers=2, heads=3, **changes):
     if "maps" not in changes:
         weights = causal(layers, heads, len(prompt), len(made))
-        changes["maps"] = [Maps.of("self-attention", made, [*prompt, *made], weights)]
+        changes["maps"] = [AttentionMaps.of("self-attention", made, [*prompt, *made], weights)]
     facts = {
         "prompt": prompt,
         "made": made,
@@ -34,7 +34,7 @@ def steps(prompt=PROMPT, made=MADE, layers=2, heads=3, **changes):
             for i, piece in enumerate(made)
         ],
     }
-    return Steps(**(facts | changes))
+    return GenerationSteps(**(facts | changes))
 
 
 def facts(text):
@@ -63,7 +63,7 @@ def opened(pack, rows, keys):
         ({"nearly": [[]]}, "nearly has 1 steps, but 6 tokens were generated"),
         ({"chosen": [1.5] * 6}, "the probability 1.5 is not in 0..1"),
         ({"nearly": [[("a", float("nan"))]] * 6}, "the probability nan is not in 0..1"),
-        ({"maps": [Maps.of("x", ["a"], ["b"], [[[[1.0]]]])]}, "the maps of x have 1 queries, but 6 tokens"),
+        ({"maps": [AttentionMaps.of("x", ["a"], ["b"], [[[[1.0]]]])]}, "the maps of x have 1 queries, but 6 tokens"),
     ],
 )
 def test_what_does_not_fit_is_told(changes, told):
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_told(changes, told):
 
 def test_the_page_holds_every_weight_and_the_mean_of_heads():
     given = steps()
-    pack = facts(steps_page(given, title="Steps"))["maps"][0]
+    pack = facts(steps_page(given, title="GenerationSteps"))["maps"][0]
     weights = given.maps[0].weights
     true = np.concatenate([weights, weights.mean(1, keepdims=True)], 1)
     error = abs(opened(pack, true.shape[:-1], 9) - true) / true.max(-1, keepdims=True)
@@ -118,7 +118,7 @@ def test_groups_of_keys_are_summed():
 def test_a_long_prompt_is_drawn_by_its_ends_and_the_middle_keeps_its_weight():
     prompt = [f" w{i}" for i in range(8192)]
     weights = np.full((1, 2, 6, 8198), 1 / 8198, np.float32)
-    maps = [Maps.of("self-attention", MADE, [*prompt, *MADE], weights)]
+    maps = [AttentionMaps.of("self-attention", MADE, [*prompt, *MADE], weights)]
     text = steps_page(steps(prompt=prompt, maps=maps), title="A long prompt")
     assert len(text.encode()) < 1_000_000
     assert "… 6,193 tokens …" in text
@@ -135,7 +135,7 @@ def test_any_length_stays_under_five_megabytes_and_says_what_is_left_out():
     weights = np.zeros((12, 1, 200, 300), np.float32)
     weights[..., 7] = 1
     maps = [
-        Maps(
+        AttentionMaps(
             name="self-attention", queries=made, keys=made, layers=range(12), heads=[3], weights=weights,
             rows=(100, 300), columns=(50, 350),
         )
@@ -149,7 +149,7 @@ def test_any_length_stays_under_five_megabytes_and_says_what_is_left_out():
 
 def test_weights_beyond_what_is_shown_are_left_out_and_said_to_be():
     made = [f" w{i}" for i in range(5000)]
-    maps = Maps(
+    maps = AttentionMaps(
         name="self-attention", queries=made, keys=made, layers=[0], heads=[0], weights=np.full((1, 1, 5, 5), 0.2),
         rows=(4990, 4995), columns=(10, 15),
     )  # fmt: skip
@@ -191,7 +191,7 @@ def now(page):
 
 def test_a_token_tells_what_it_looked_at_and_what_nearly_stood_there(open_page):
     given = steps()
-    page = open_page(steps_page(given, title="Steps"), "#layer=1&head=2")
+    page = open_page(steps_page(given, title="GenerationSteps"), "#layer=1&head=2")
     assert now(page) == ["It"]
     page.locator(".made").nth(2).click()
     assert address(page).endswith("#step=2&layer=1&head=2")
@@ -211,7 +211,7 @@ def test_a_token_tells_what_it_looked_at_and_what_nearly_stood_there(open_page):
 
 
 def test_keys_and_buttons_step_through(open_page):
-    page = open_page(steps_page(steps(), title="Steps"), "#step=1")
+    page = open_page(steps_page(steps(), title="GenerationSteps"), "#step=1")
     assert now(page) == ["at"]
     page.keyboard.press("ArrowRight")
     assert now(page) == ["down"]
@@ -232,7 +232,7 @@ def test_keys_and_buttons_step_through(open_page):
 
 
 def test_play_goes_from_token_to_token_and_stops_at_the_end(open_page):
-    page = open_page(steps_page(steps(), title="Steps"), "#step=3")
+    page = open_page(steps_page(steps(), title="GenerationSteps"), "#step=3")
     page.get_by_role("button", name="play").click()
     assert page.locator(".play").inner_text().endswith("pause")
     page.locator(".made.now", has_text="It").wait_for()
@@ -245,7 +245,7 @@ def test_play_goes_from_token_to_token_and_stops_at_the_end(open_page):
 
 def test_every_head_says_what_it_looked_at_most(open_page):
     given = steps()
-    page = open_page(steps_page(given, title="Steps"), "#step=4", dark=True)
+    page = open_page(steps_page(given, title="GenerationSteps"), "#step=4", dark=True)
     texts = [piece.strip() for piece in [*PROMPT, *MADE]]
     weights = given.maps[0].weights[:, :, 4]
     expected = [texts[i] for layer in weights for i in [layer.mean(0).argmax(), *layer.argmax(-1)]]
@@ -257,10 +257,10 @@ def test_a_source_and_the_tokens_themselves_are_two_maps(open_page):
     cross = np.array([[[[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]]]])
     own = np.array([[[[1.0, 0.0, 0.0], [0.25, 0.75, 0.0]]]])
     maps = [
-        Maps.of("cross-attention", out, source, cross),
-        Maps.of("decoder self-attention", out, ["<s>", *out], own),
+        AttentionMaps.of("cross-attention", out, source, cross),
+        AttentionMaps.of("decoder self-attention", out, ["<s>", *out], own),
     ]
-    given = Steps(prompt=source, made=out, chosen=[0.5, 0.5], nearly=[[], []], maps=maps)
+    given = GenerationSteps(prompt=source, made=out, chosen=[0.5, 0.5], nearly=[[], []], maps=maps)
     page = open_page(steps_page(given, title="Two"))
     assert page.locator(".seen .name").all_inner_texts() == ["chat", "le"]
     assert page.locator(".aside").is_hidden()
@@ -272,7 +272,7 @@ def test_a_source_and_the_tokens_themselves_are_two_maps(open_page):
 
 def test_weights_that_were_left_out_are_not_drawn_as_zero(open_page):
     weights = np.full((1, 1, 2, 2), 0.3)
-    window = Maps(
+    window = AttentionMaps(
         name="self-attention", queries=MADE, keys=[*PROMPT, *MADE], layers=[4], heads=[1], weights=weights,
         rows=(2, 4), columns=(1, 3), note="A window.",
     )  # fmt: skip

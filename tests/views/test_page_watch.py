@@ -13,15 +13,15 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.training.series import Seen, Series
-from heedful.views.attention_maps import Maps
+from heedful.views.attention_maps import AttentionMaps
 from heedful.views.watch_html import MEAN, Snapshot, WatchHistory, draw_watch, read_watch, watch_page
 
 SOURCE, TARGET = [" the", " cat", " sat", "</s>"], [" le", " chat", "</s>"]
 
 
-def maps(name: str, queries: list[str], keys: list[str], seed: int, **more: Any) -> Maps:
+def maps(name: str, queries: list[str], keys: list[str], seed: int, **more: Any) -> AttentionMaps:
     raw = np.random.default_rng(seed).random((2, 3, len(queries), len(keys))) ** 4
-    return Maps.of(name, queries, keys, raw / raw.sum(-1, keepdims=True), **more)
+    return AttentionMaps.of(name, queries, keys, raw / raw.sum(-1, keepdims=True), **more)
 
 
 def watched(steps: int = 5) -> WatchHistory:
@@ -51,7 +51,9 @@ def pictured() -> WatchHistory:
     for step in (0, 10):
         weights = np.full((2, 2, 1, 17), 0.25 / 16)
         weights[..., 1 + (5 if step else 10)] += 0.75
-        looks.append(Snapshot(step=step, value=None, maps=[[Maps.of("self-attention", ["[class]"], keys, weights)]]))
+        looks.append(
+            Snapshot(step=step, value=None, maps=[[AttentionMaps.of("self-attention", ["[class]"], keys, weights)]])
+        )
     return WatchHistory(inputs=["/far/away/cat.png"], images=[(pixels, (4, 4))], metric="accuracy", looks=looks)
 
 

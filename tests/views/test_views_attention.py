@@ -14,7 +14,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views import attention_page, attention_svg
-from heedful.views.attention_maps import Maps
+from heedful.views.attention_maps import AttentionMaps
 
 SVG = "{http://www.w3.org/2000/svg}"
 SOURCE = ["T", "ues", "day", ",", " March", " 4", "</s>"]
@@ -65,7 +65,7 @@ def weights(*shape, seed=0):
 
 
 def maps(queries=TARGET, keys=SOURCE, layers=3, heads=4, name="cross-attention"):
-    return Maps.of(name, queries, keys, weights(layers, heads, len(queries), len(keys)))
+    return AttentionMaps.of(name, queries, keys, weights(layers, heads, len(queries), len(keys)))
 
 
 def page(*groups, **options):
@@ -130,7 +130,7 @@ def test_the_policy_allows_the_page_its_own_script_and_style_alone():
 
 
 def test_text_cannot_leave_its_place_in_the_page():
-    group = Maps.of(NASTY[0], NASTY, NASTY, weights(1, 2, len(NASTY), len(NASTY)))
+    group = AttentionMaps.of(NASTY[0], NASTY, NASTY, weights(1, 2, len(NASTY), len(NASTY)))
     group = replace(group, note=NASTY[6] + NASTY[0])
     text = attention_page(group, title="</title>" + NASTY[0])
     text.encode("utf-8")
@@ -153,7 +153,7 @@ def test_text_cannot_leave_its_place_in_the_page():
 
 def test_text_cannot_leave_its_place_in_the_picture():
     count = len(NASTY)
-    group = Maps.of("cross-attention", NASTY, NASTY, weights(1, 1, count, count))
+    group = AttentionMaps.of("cross-attention", NASTY, NASTY, weights(1, 1, count, count))
     text = attention_svg(group, title=NASTY[0], note=NASTY[1])
     root = ET.fromstring(text.encode("utf-8"))
     assert root.find(f"{SVG}title").text == NASTY[0]
@@ -163,7 +163,7 @@ def test_text_cannot_leave_its_place_in_the_picture():
 
 def test_the_picture_draws_each_strong_weight_once_as_line_and_number():
     w = [[[[0.9, 0.06, 0.04], [0.0, 0.3, 0.7]]]]
-    root = ET.fromstring(attention_svg(Maps.of("cross-attention", ["x", "y"], list("abc"), w), title="t"))
+    root = ET.fromstring(attention_svg(AttentionMaps.of("cross-attention", ["x", "y"], list("abc"), w), title="t"))
     kinds = [element.get("class") for element in root]
     assert kinds.count("line") == 4
     assert kinds.count("chip") == 6
@@ -175,7 +175,9 @@ def test_the_picture_draws_each_strong_weight_once_as_line_and_number():
 
 
 def test_the_picture_is_of_the_layer_and_head_asked_for_and_says_so():
-    group = Maps.of("self-attention", ["a", "b"], ["a", "b"], weights(2, 3, 2, 2), layers=[5, 8], heads=[0, 1, 4])
+    group = AttentionMaps.of(
+        "self-attention", ["a", "b"], ["a", "b"], weights(2, 3, 2, 2), layers=[5, 8], heads=[0, 1, 4]
+    )
 
     def drawn(**options):
         root = ET.fromstring(attention_svg(group, title="t", **options))
@@ -192,7 +194,7 @@ def test_the_picture_is_of_the_layer_and_head_asked_for_and_says_so():
 
 def test_the_picture_of_a_window_shows_its_pieces_and_what_is_left_out():
     whole = weights(1, 1, 2, 3)
-    window = Maps(
+    window = AttentionMaps(
         name="self-attention",
         queries=list("abcdef"),
         keys=list("abcdef"),
@@ -230,8 +232,8 @@ def test_a_page_is_bounded_whatever_the_length():
     assert empty < 60_000
     noise = np.random.default_rng(0).uniform(size=(2, 3, 300, 300)) / 300  # deflating gains little here
     pieces = [f" word {i}" for i in range(300)]
-    group = Maps.of("self-attention", pieces, pieces, noise)
-    small = Maps.of("decoder self-attention", pieces[:9], pieces[:9], noise[:, :, :9, :9])
+    group = AttentionMaps.of("self-attention", pieces, pieces, noise)
+    small = AttentionMaps.of("decoder self-attention", pieces[:9], pieces[:9], noise[:, :, :9, :9])
     for limit in (150_000, 400_000):
         text = attention_page([group, small], title="long", limit=limit)
         assert 0.8 * limit < len(text.encode()) <= limit

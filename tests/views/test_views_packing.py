@@ -9,7 +9,7 @@ import pytest
 from heedful.errors import HeedfulError
 from heedful.views import attention_html as packing
 from heedful.views.attention_html import fitted, overviewed, packed
-from heedful.views.attention_maps import Maps, block_means, edges
+from heedful.views.attention_maps import AttentionMaps, block_means, edges
 
 
 def rows(*shape, seed=0):
@@ -45,7 +45,7 @@ def test_many_weights_are_kept_in_eight_bits_small_ones_closer(monkeypatch):
 
 
 def test_what_fits_stays_as_it_is():
-    maps = Maps.of("self-attention", texts(5), texts(5), rows(2, 3, 5, 5))
+    maps = AttentionMaps.of("self-attention", texts(5), texts(5), rows(2, 3, 5, 5))
     fit, bits, text = fitted(maps, 10_000)
     assert fit is maps
     np.testing.assert_allclose(opened(bits, text, (2, 3, 5, 5)), maps.weights, atol=1e-5)
@@ -54,7 +54,7 @@ def test_what_fits_stays_as_it_is():
 @pytest.mark.parametrize(("queries", "keys"), [(300, 300), (1500, 3), (3, 1500), (40, 400)])
 def test_what_does_not_fit_becomes_a_window_under_an_overview_of_the_whole(queries, keys):
     weights = rows(2, 2, queries, keys)
-    maps = Maps.of("cross-attention", texts(queries), texts(keys), weights)
+    maps = AttentionMaps.of("cross-attention", texts(queries), texts(keys), weights)
     full = len(packed(weights)[1])
     fit, bits, text = fitted(maps, full // 2)
     tall, wide = fit.weights.shape[2:]
@@ -72,7 +72,7 @@ def test_what_does_not_fit_becomes_a_window_under_an_overview_of_the_whole(queri
 def test_the_part_of_a_window_keeps_the_given_overview_its_places_and_its_note():
     weights, overview = rows(1, 1, 200, 200) / 2, rows(1, 1, 10, 10) / 40
     facts = {"layers": [0], "heads": [0], "weights": weights, "rows": (100, 300), "columns": (50, 250)}
-    maps = Maps(
+    maps = AttentionMaps(
         name="self-attention", queries=texts(400), keys=texts(400), **facts, overview=overview, note="A window."
     )
     fit, _, _ = fitted(maps, 20_000)
@@ -86,21 +86,21 @@ def test_the_part_of_a_window_keeps_the_given_overview_its_places_and_its_note()
 
 def test_a_side_is_never_longer_than_a_page_can_lay_out(monkeypatch):
     monkeypatch.setattr(packing, "SIDE", 100)
-    maps = Maps.of("self-attention", texts(150), texts(150), np.zeros((1, 1, 150, 150)))
+    maps = AttentionMaps.of("self-attention", texts(150), texts(150), np.zeros((1, 1, 150, 150)))
     fit, _, text = fitted(maps, 1_000_000)
     assert fit.weights.shape == (1, 1, 100, 100)
     assert len(text) < 1000
 
 
 def test_too_many_heads_for_any_window_are_refused():
-    maps = Maps.of("self-attention", texts(2), texts(2), rows(40, 40, 2, 2))
+    maps = AttentionMaps.of("self-attention", texts(2), texts(2), rows(40, 40, 2, 2))
     with pytest.raises(HeedfulError, match="40 layers of 40 heads do not fit a page; choose fewer layers or heads"):
         fitted(maps, 1500)
 
 
 def test_an_overview_holds_what_each_blocks_queries_give_to_its_keys_together():
     weights = rows(2, 2, 50, 70)
-    maps = Maps(
+    maps = AttentionMaps(
         name="cross-attention",
         queries=texts(50),
         keys=texts(70),
@@ -125,7 +125,7 @@ def test_an_overview_holds_what_each_blocks_queries_give_to_its_keys_together():
 def test_an_overview_of_very_many_heads_has_fewer_blocks(monkeypatch):
     monkeypatch.setattr(packing, "OVERVIEWS", 4 * 5 * 5)
     weights = rows(2, 2, 33, 47)
-    maps = Maps(
+    maps = AttentionMaps(
         name="cross-attention",
         queries=texts(33),
         keys=texts(47),

@@ -22,7 +22,7 @@ from heedful.tasks.translation import Translation
 from heedful.util.files import write
 from heedful.views.attention_figure import attention_svg
 from heedful.views.attention_html import attention_page
-from heedful.views.attention_maps import Maps, merge_words
+from heedful.views.attention_maps import AttentionMaps, merge_words
 
 # formats of the examples that are shown, where the language has them
 DATE_FORMATS = ("datetime-full", "date-full", "datetime-short", "date-long", "yQQQQ")
@@ -98,7 +98,7 @@ def _draw_attention(pipe: Pipeline, row: Row, folder: Path) -> dict[str, Path]:
     pieces = task.source.pieces(source), task.target.pieces(target)
     words, said, merged = merge_words(*pieces, weights)
     title = f"What the model looked at: {row.values['source']}"
-    maps = Maps.of("cross-attention", said, words, merged)
+    maps = AttentionMaps.of("cross-attention", said, words, merged)
     return {
         "page": write(folder / "attention.html", attention_page(maps, title=title)),
         "picture": write(folder / "attention.svg", attention_svg(maps, title=title)),

@@ -21,23 +21,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from heedful.renamed import old_attribute
+
 if TYPE_CHECKING:
-    from heedful.verify.check_report import Finding, Report
+    from heedful.verify.check_report import CheckResult, Report
     from heedful.verify.checks import verify
-    from heedful.verify.resume import Trial, verify_resume
+    from heedful.verify.resume import ResumeReport, verify_resume
 
 _HOMES = {
-    "Finding": "check_report",
+    "CheckResult": "check_report",
     "Report": "check_report",
-    "Trial": "resume",
+    "ResumeReport": "resume",
     "verify": "checks",
     "verify_resume": "resume",
 }
 
-__all__ = ["Finding", "Report", "Trial", "verify", "verify_resume"]
+__all__ = ["CheckResult", "Report", "ResumeReport", "verify", "verify_resume"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"heedful.verify.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'heedful.verify' has no attribute {name!r}")
+    return old_attribute(__name__, name)

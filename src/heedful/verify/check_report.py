@@ -28,7 +28,7 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckResult:
+class Outcome:
     """Result of a check: the largest difference, the tolerance, and a reason for people."""
 
     difference: float
@@ -42,7 +42,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class CheckResult:
     """One check.
 
     Attributes:
@@ -77,7 +77,7 @@ class Report:
     """All findings of one folder, in the order of the table of checks."""
 
     model: str
-    checks: tuple[Finding, ...]
+    checks: tuple[CheckResult, ...]
     seconds: float
 
     @property

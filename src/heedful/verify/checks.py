@@ -16,7 +16,7 @@ from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
 from heedful.pretrained.folder import find
 from heedful.verify import consistency_checks, transformers_checks
-from heedful.verify.check_report import CheckResult, Finding, Report, Skipped
+from heedful.verify.check_report import CheckResult, Outcome, Report, Skipped
 from heedful.verify.verified_folder import VerifiedFolder
 
 
@@ -25,7 +25,7 @@ class Check(NamedTuple):
 
     name: str
     what: str
-    make: Callable[[VerifiedFolder], CheckResult]
+    make: Callable[[VerifiedFolder], Outcome]
 
 
 CHECKS = (
@@ -67,8 +67,7 @@ def verify(
         say: is told the name of each check before it is made.
 
     Returns:
-        The report: ``ok``, ``checks`` (``Finding``: name, what, largest difference, what is allowed, verdict, reason,
-        seconds), ``seconds``.
+        The report: ``ok``, ``seconds`` and ``checks``, each a ``CheckResult``.
 
     Raises:
         HeedfulError: for a folder that does not open at all, a task that is unknown or not the model's, and texts for a
@@ -97,10 +96,10 @@ def verify(
     return Report(model=str(folder), checks=tuple(findings), seconds=time.perf_counter() - started)
 
 
-def _made(check: Check, verified: VerifiedFolder) -> Finding:
+def _made(check: Check, verified: VerifiedFolder) -> CheckResult:
     """One check, with its verdict: a check that breaks off has found something, and is off."""
     started = time.perf_counter()
-    outcome: CheckResult | None = None
+    outcome: Outcome | None = None
     try:
         outcome = check.make(verified)
         verdict, reason = ("ok" if outcome.ok else "off"), outcome.reason
@@ -108,7 +107,7 @@ def _made(check: Check, verified: VerifiedFolder) -> Finding:
         verdict, reason = "skipped", str(why)
     except Exception as error:  # whatever breaks in the model, in its files, or in transformers
         verdict, reason = "off", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return Finding(
+    return CheckResult(
         name=check.name,
         what=check.what,
         verdict=verdict,  # type: ignore[arg-type]  # one of the three words

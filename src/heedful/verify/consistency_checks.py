@@ -27,7 +27,7 @@ from heedful.pretrained.flat_config import flat
 from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.rules import Drop, Tensors
 from heedful.pretrained.weights import read_tensors
-from heedful.verify.check_report import CheckResult, Skipped
+from heedful.verify.check_report import Outcome, Skipped
 from heedful.verify.inputs import (
     ModelCall,
     Side,
@@ -46,11 +46,11 @@ from heedful.verify.verified_folder import TEXTS, VerifiedFolder
 SHOWN = 3  # names in a reason
 
 
-def reopened(verified: VerifiedFolder) -> CheckResult:
+def reopened(verified: VerifiedFolder) -> Outcome:
     """Counts tensors, configuration fields and other attributes that differ after saving."""
     again = load(verified.saved, dtype=verified.stored.dtype, device="cpu")
     wrong = _differences(verified.stored, again)
-    return CheckResult(difference=float(len(wrong)), allowed=0.0, reason=_listed("differ: ", wrong))
+    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=_listed("differ: ", wrong))
 
 
 def _differences(before: Model, after: Model) -> list[str]:
@@ -78,7 +78,7 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     return one is not None and other is not None and one.dtype == other.dtype and torch.equal(one, other)
 
 
-def stored_again(verified: VerifiedFolder) -> CheckResult:
+def stored_again(verified: VerifiedFolder) -> Outcome:
     """Returns the number of tensors, by the names of the files, are not what they were once the folder was saved.
 
     What may differ is told: older names, copies of a tied tensor, buffers that are computed, another type.
@@ -88,7 +88,7 @@ def stored_again(verified: VerifiedFolder) -> CheckResult:
     (described, _), (again, _) = read_configs(verified.path), read_configs(verified.saved)
     if described["model_type"] != again["model_type"]:
         reason = f"the layout is {again['model_type']}, no longer {described['model_type']}"
-        return CheckResult(difference=1.0, allowed=0.0, reason=reason)
+        return Outcome(difference=1.0, allowed=0.0, reason=reason)
     model_type = model_type_of(described)
     architecture = model_type.architecture_of(described)
     files, copies = read_tensors(verified.path), read_tensors(verified.saved)
@@ -106,7 +106,7 @@ def stored_again(verified: VerifiedFolder) -> CheckResult:
     notes = [f"{older} names of today for older ones"] if older else []
     notes += [f"now {', '.join(sorted(types))}"] if types else []
     notes += [f"{len(computed)} computed or empty left out"] if computed else []
-    return CheckResult(difference=float(len(wrong)), allowed=0.0, reason=_listed("differ: ", wrong) or ", ".join(notes))
+    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=_listed("differ: ", wrong) or ", ".join(notes))
 
 
 def _copy(tensor: Tensor, among: Tensors) -> bool:
@@ -124,7 +124,7 @@ def _listed(what: str, names: list[str]) -> str:
 BATCH_LENGTHS = (1.0, 0.5, 0.8, 0.2)  # lengths of rows, of the longest
 
 
-def padded(verified: VerifiedFolder, side: Side) -> CheckResult:
+def padded(verified: VerifiedFolder, side: Side) -> Outcome:
     """Compares the outputs of rows padded together with those of each row alone."""
     config = verified.config
     images = isinstance(config, VisionConfig)
@@ -135,10 +135,10 @@ def padded(verified: VerifiedFolder, side: Side) -> CheckResult:
     call = pack(rows, "none" if images else side, pad)
     together = real_rows(output(model, call), call, config)
     alone = [output(model, pack([row], "none", pad))[0] for row in rows]
-    return CheckResult(difference=distance(together, alone), allowed=ALLOWED)
+    return Outcome(difference=distance(together, alone), allowed=ALLOWED)
 
 
-def generated(verified: VerifiedFolder) -> CheckResult:
+def generated(verified: VerifiedFolder) -> Outcome:
     """Returns the number of rows get other greedy tokens in a batch, padded on either side, than alone."""
     need_language_head(verified)
     model, count = verified.model(torch.float64), new_tokens(verified)
@@ -155,7 +155,7 @@ def generated(verified: VerifiedFolder) -> CheckResult:
         made = greedy_ids(model, ids, mask, count)
         wrong |= {n for n, ids in enumerate(alone) if made[n, : len(ids)].tolist() != ids}
     reason = f"rows {', '.join(map(str, sorted(wrong)))}" if wrong else ""
-    return CheckResult(difference=float(len(wrong)), allowed=0.0, reason=reason)
+    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=reason)
 
 
 ALLOWED = 1e-10  # of the largest value, in float64
@@ -163,7 +163,7 @@ CACHE_LENGTHS = (1.0, 0.5, 0.8)
 
 
 @torch.no_grad()
-def cached(verified: VerifiedFolder) -> CheckResult:
+def cached(verified: VerifiedFolder) -> Outcome:
     """Compares decoding token by token with one pass, for each kind of cache."""
     config = verified.config
     if not isinstance(config, DecoderConfig | EncoderDecoderConfig):
@@ -179,7 +179,7 @@ def cached(verified: VerifiedFolder) -> CheckResult:
     kinds += [Cache(stack.depth, capacity=None if stack.window else tokens.size(1), window=stack.window)]
     whole = _stepwise_output(model, call, None)[real]
     worst = max(distance([_stepwise_output(model, call, cache)[real]], [whole]) for cache in kinds)
-    return CheckResult(difference=worst, allowed=ALLOWED)
+    return Outcome(difference=worst, allowed=ALLOWED)
 
 
 def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | None) -> Tensor:
@@ -205,7 +205,7 @@ def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | Non
 SCORE_ALLOWED = 1e-4  # of scores, which are probabilities
 
 
-def together(verified: VerifiedFolder) -> CheckResult:
+def together(verified: VerifiedFolder) -> Outcome:
     """Returns the largest difference of a score; infinite where an output itself is another."""
     told = verified.task or read_card(verified.path).get("task")
     try:
@@ -224,9 +224,9 @@ def together(verified: VerifiedFolder) -> CheckResult:
     for one, other in zip(alone, batch, strict=True):
         output = difference(one["output"], other["output"])
         if output > SCORE_ALLOWED:
-            return CheckResult(difference=output, allowed=SCORE_ALLOWED, reason=f"{one['input']!r} gets another answer")
+            return Outcome(difference=output, allowed=SCORE_ALLOWED, reason=f"{one['input']!r} gets another answer")
         apart = max(apart, output, difference(one["score"], other["score"]))
-    return CheckResult(difference=apart, allowed=SCORE_ALLOWED)
+    return Outcome(difference=apart, allowed=SCORE_ALLOWED)
 
 
 def difference(one: Any, other: Any) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
-from heedful.verify.check_report import Finding, Report
+from heedful.verify.check_report import CheckResult, Report
 from heedful.verify.kills import AIMS, Session, aimed, unfinished
 from heedful.verify.resume_options import check_repeatable
 
@@ -54,13 +54,13 @@ class Kill:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class ResumeReport:
     """Result of ``verify resume``: a finding per compared item, over all runs."""
 
     task: str
     kills: tuple[Kill, ...]
     runs: int
-    checks: tuple[Finding, ...]
+    checks: tuple[CheckResult, ...]
     seconds: float
 
     @property
@@ -103,7 +103,7 @@ def verify_resume(
     out: str | Path | None = None,
     say: Callable[[str], object] = print,
     status: Callable[[str], object] | None = None,
-) -> Trial:
+) -> ResumeReport:
     """Proves that a run goes on with the same bits, wherever it is killed.
 
     It is made once undisturbed. Then it is begun again in another folder and killed (SIGKILL to the groups of all its
@@ -132,7 +132,7 @@ def verify_resume(
     with TemporaryDirectory() as place:
         trial = _KilledRuns(arguments, Path(out or place), kills, processes, random.Random(settings.seed or 0))
         findings = _joined(list(trial.made(say, status or (lambda line: None), keep=out is not None)))
-    return Trial(
+    return ResumeReport(
         task=settings.task,
         kills=tuple(trial.kills),
         runs=trial.runs,
@@ -155,7 +155,7 @@ class _KilledRuns:
 
     def made(
         self, say: Callable[[str], object], status: Callable[[str], object], *, keep: bool
-    ) -> Iterator[list[Finding]]:
+    ) -> Iterator[list[CheckResult]]:
         """Makes all runs; of each that was killed, what it ended with."""
         from heedful.verify.run_comparison import compared
 
@@ -190,7 +190,7 @@ class _KilledRuns:
                 shutil.rmtree(stopped.parent)
             yield found
 
-    def _ended(self) -> list[Finding]:
+    def _ended(self) -> list[CheckResult]:
         """Returns findings on how the processes of a run ended, and those that a kill left running."""
         found = [_finding("going on", "every run was taken up after every kill, to its end", self.error)]
         if self.processes > 1:
@@ -237,8 +237,8 @@ def _step(out: Path) -> int | None:
     return None
 
 
-def _finding(name: str, what: str, wrong: str | None) -> Finding:
-    return Finding(
+def _finding(name: str, what: str, wrong: str | None) -> CheckResult:
+    return CheckResult(
         name=name,
         what=what,
         verdict="ok" if wrong is None else "off",
@@ -248,9 +248,9 @@ def _finding(name: str, what: str, wrong: str | None) -> Finding:
     )
 
 
-def _joined(runs: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
+def _joined(runs: Sequence[Sequence[CheckResult]]) -> tuple[CheckResult, ...]:
     """Returns a finding of each name: the worst of all runs."""
-    worst: dict[str, Finding] = {}
+    worst: dict[str, CheckResult] = {}
     for one in (finding for found in runs for finding in found):
         if one.name not in worst or (one.verdict, worst[one.name].verdict) == ("off", "ok"):
             worst[one.name] = one

@@ -13,7 +13,7 @@ import torch
 from heedful.pretrained.folder import CARD
 from heedful.training.checkpoint import KEPT, Checkpoints
 from heedful.training.run_folder import MODELS, SHARDS
-from heedful.verify.check_report import Finding
+from heedful.verify.check_report import CheckResult
 from heedful.verify.kills import unfinished
 
 # of a run's own folder, what is no part of the model in it: compared otherwise, or a picture of what is compared
@@ -25,7 +25,7 @@ SHOWN = 3  # names of what differs
 Facts = Mapping[str, str]  # what something holds: a digest, or a number, by name
 
 
-def compared(whole: Path, stopped: Path) -> list[Finding]:
+def compared(whole: Path, stopped: Path) -> list[CheckResult]:
     """Returns whether the folder of a run that was stopped and resumed holds what that of a run never stopped does.
 
     The two folders are to have the same name, which the model card tells. ``difference`` is a count of what differs:
@@ -44,10 +44,10 @@ def compared(whole: Path, stopped: Path) -> list[Finding]:
     return [_same(name, what, ours, theirs) for name, what, ours, theirs in found if ours or theirs]
 
 
-def _same(name: str, what: str, whole: Facts, stopped: Facts) -> Finding:
+def _same(name: str, what: str, whole: Facts, stopped: Facts) -> CheckResult:
     differing = sorted(key for key in whole.keys() | stopped.keys() if whole.get(key) != stopped.get(key))
     more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-    return Finding(
+    return CheckResult(
         name=name,
         what=what,
         verdict="off" if differing else "ok",

@@ -9,7 +9,7 @@ from heedful.config import EncoderDecoderConfig
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.verify import reference
-from heedful.verify.check_report import CheckResult, Skipped
+from heedful.verify.check_report import Outcome, Skipped
 from heedful.verify.inputs import (
     ModelCall,
     distance,
@@ -28,7 +28,7 @@ LOGITS_ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest v
 EVEN, RAGGED = (1.0, 1.0, 1.0), (1.0, 0.6, 0.3, 0.1)  # lengths of rows, of the longest
 
 
-def logits(verified: VerifiedFolder, dtype: torch.dtype) -> CheckResult:
+def logits(verified: VerifiedFolder, dtype: torch.dtype) -> Outcome:
     """Returns the largest difference in a type, over all the paddings that both can take."""
     reference.need_their_layout(verified)
     config = verified.config
@@ -41,10 +41,10 @@ def logits(verified: VerifiedFolder, dtype: torch.dtype) -> CheckResult:
             call = pack(draw(config, EVEN if side == "none" else RAGGED), side, pad)
             found, wanted = output(ours, call), reference.output(other, call, config)
             worst = max(worst, distance(real_rows(found, call, config), real_rows(wanted, call, config)))
-    return CheckResult(difference=worst, allowed=LOGITS_ALLOWED[dtype], reason=left_out)
+    return Outcome(difference=worst, allowed=LOGITS_ALLOWED[dtype], reason=left_out)
 
 
-def logits_of_saved(verified: VerifiedFolder) -> CheckResult:
+def logits_of_saved(verified: VerifiedFolder) -> Outcome:
     """Compares the outputs of ``transformers`` for the folder and for the folder saved again."""
     reference.need_their_layout(verified)
     config = verified.config
@@ -53,10 +53,10 @@ def logits_of_saved(verified: VerifiedFolder) -> CheckResult:
         other = reference.reference_model(transformers, verified, torch.float32)
         again = reference.opened(transformers, verified.saved, torch.float32)
         wanted, found = (reference.output(model, call, config) for model in (other, again))
-    return CheckResult(difference=distance(list(found), list(wanted)), allowed=0.0)
+    return Outcome(difference=distance(list(found), list(wanted)), allowed=0.0)
 
 
-def greedy_text(verified: VerifiedFolder) -> CheckResult:
+def greedy_text(verified: VerifiedFolder) -> Outcome:
     """Counts generated tokens that differ, over a few prompts, each alone."""
     need_language_head(verified)
     reference.need_their_layout(verified)
@@ -79,7 +79,7 @@ def greedy_text(verified: VerifiedFolder) -> CheckResult:
             first = next(number for number, pair in enumerate(pairs) if _apart(*pair))
             reason = _parting(verified, rows[first], *pairs[first], str(dtype).removeprefix("torch."))
     told = reason and (reason if apart else f"{reason}: a tie, equal in float64")
-    return CheckResult(difference=float(apart), allowed=0.0, reason=told)
+    return Outcome(difference=float(apart), allowed=0.0, reason=told)
 
 
 def _apart(ours: list[int], other: list[int]) -> int:
@@ -120,7 +120,7 @@ ODD = (
 )
 
 
-def token_ids(verified: VerifiedFolder) -> CheckResult:
+def token_ids(verified: VerifiedFolder) -> Outcome:
     """Counts texts with other ids: plain, one with its special tokens, and a pair with them."""
     if not Tokenizer.lies_in(verified.path):
         raise Skipped("the folder has no tokenizer")
@@ -141,4 +141,4 @@ def token_ids(verified: VerifiedFolder) -> CheckResult:
             if made != other(*pair)["input_ids"]:
                 wrong.append(" + ".join(pair))
     reason = f"{wrong[0]!r} gets other ids" if wrong else ""
-    return CheckResult(difference=float(len(wrong)), allowed=0.0, reason=reason)
+    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=reason)

@@ -24,23 +24,25 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from heedful.renamed import old_attribute
+
 if TYPE_CHECKING:
     from heedful.views.attention_figure import attention_svg
     from heedful.views.attention_html import attention_page
-    from heedful.views.attention_maps import Maps, merge_words
+    from heedful.views.attention_maps import AttentionMaps, merge_words
     from heedful.views.confusion import confusion_svg
     from heedful.views.curve import loss_curve
-    from heedful.views.generation_html import Steps, steps_page
+    from heedful.views.generation_html import GenerationSteps, steps_page
     from heedful.views.image_html import ImageMaps, image_page
-    from heedful.views.lens_html import Lens, lens_page
+    from heedful.views.lens_html import LogitLens, lens_page
     from heedful.views.mistakes import mistakes_html, mistakes_svg
     from heedful.views.patches import feature_maps_svg, patch_grid_svg, strip_svg
 
 __all__ = [
+    "AttentionMaps",
+    "GenerationSteps",
     "ImageMaps",
-    "Lens",
-    "Maps",
-    "Steps",
+    "LogitLens",
     "attention_page",
     "attention_svg",
     "confusion_svg",
@@ -58,9 +60,9 @@ __all__ = [
 
 _HOME = {
     "ImageMaps": "image_html",
-    "Lens": "lens_html",
-    "Maps": "attention_maps",
-    "Steps": "generation_html",
+    "LogitLens": "lens_html",
+    "AttentionMaps": "attention_maps",
+    "GenerationSteps": "generation_html",
     "attention_page": "attention_html",
     "attention_svg": "attention_figure",
     "confusion_svg": "confusion",
@@ -79,5 +81,5 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return old_attribute(__name__, name)
     return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

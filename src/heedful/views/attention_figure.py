@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import Maps, Weights, clearest
+from heedful.views.attention_maps import AttentionMaps, Weights, clearest
 from heedful.views.svg import LINE, document, ink, label, thread
 from heedful.views.text import cut, visible, width
 
@@ -81,7 +81,12 @@ def _cell(x: float, y: float, wide: float, w: float) -> list[str]:
 
 
 def attention_svg(
-    maps: Maps, *, title: str, layer: int | None = None, head: int | Literal["mean"] = "mean", note: str | None = None
+    maps: AttentionMaps,
+    *,
+    title: str,
+    layer: int | None = None,
+    head: int | Literal["mean"] = "mean",
+    note: str | None = None,
 ) -> str:
     """A picture of one attention pattern for a README or a paper: lines between two columns of pieces, and a heat map.
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from heedful.errors import HeedfulError, lookup
-from heedful.views.attention_maps import Array, Maps, block_means, clearest, edges, starts
+from heedful.views.attention_maps import Array, AttentionMaps, block_means, clearest, edges, starts
 from heedful.views.page import asset, data, page, piece, size
 from heedful.views.text import direction, visible
 
@@ -47,7 +47,9 @@ aria-label="Overview of the whole in blocks: the arrow keys go from block to blo
 SECTIONS = {"heads": HEADS, "model": MODEL, "matrix": MATRIX}
 
 
-def attention_page(maps: Maps | Sequence[Maps], *, title: str, view: View = "heads", limit: int = LIMIT) -> str:
+def attention_page(
+    maps: AttentionMaps | Sequence[AttentionMaps], *, title: str, view: View = "heads", limit: int = LIMIT
+) -> str:
     """Returns a self-contained HTML page of attention weights, to be opened from disk.
 
     It has three sections, of which ``view`` comes first: *heads*, the pieces with a line from each to what it looks at,
@@ -67,7 +69,7 @@ def attention_page(maps: Maps | Sequence[Maps], *, title: str, view: View = "hea
     Raises:
         HeedfulError: no maps, an unknown view, or a limit that not even one weight of each head fits.
     """
-    groups = [maps] if isinstance(maps, Maps) else list(maps)
+    groups = [maps] if isinstance(maps, AttentionMaps) else list(maps)
     if not groups:
         raise HeedfulError("nothing to draw: no attention maps; give at least one")
     lookup(SECTIONS, view, "view")
@@ -110,7 +112,7 @@ the view.</p>
     return whole(facts)
 
 
-def _facts(maps: Maps) -> dict[str, Any]:
+def _facts(maps: AttentionMaps) -> dict[str, Any]:
     """Returns all that the page holds of one group but its weights."""
     (first, end), (left, right) = maps.rows, maps.columns
     end, right = min(end, first + SIDE), min(right, left + SIDE)
@@ -150,7 +152,7 @@ def _deflated(codes: Array) -> str:
     return base64.b64encode(zlib.compress(codes.tobytes(), 6)).decode("ascii")
 
 
-def fitted(maps: Maps, room: int) -> tuple[Maps, int, str]:
+def fitted(maps: AttentionMaps, room: int) -> tuple[AttentionMaps, int, str]:
     """``maps``, with a smaller window where its weights would take more than ``room`` bytes, its bits and the weights.
 
     Where a window of the whole is cut, an overview of the whole is made; ``note`` says what is left out.
@@ -185,7 +187,7 @@ def _smaller(rows: int, columns: int, area: int) -> tuple[int, int]:
     return (rows, max(1, area // rows)) if rows < columns else (max(1, area // columns), columns)
 
 
-def _under_overview(maps: Maps) -> Maps:
+def _under_overview(maps: AttentionMaps) -> AttentionMaps:
     """``maps`` with an overview, where it has none and one can be made: where all weights are there."""
     if maps.overview is not None or not maps.whole:
         return maps
@@ -193,7 +195,7 @@ def _under_overview(maps: Maps) -> Maps:
     return replace(maps, overview=block_means(maps.weights, *blocks))
 
 
-def _windowed(maps: Maps, rows: int, columns: int) -> Maps:
+def _windowed(maps: AttentionMaps, rows: int, columns: int) -> AttentionMaps:
     """Returns the first ``rows`` × ``columns`` weights of the window, and a note of it."""
     top, left = maps.rows[0], maps.columns[0]
     note = (
@@ -209,7 +211,7 @@ def _windowed(maps: Maps, rows: int, columns: int) -> Maps:
     )
 
 
-def overviewed(maps: Maps) -> dict[str, Any] | None:
+def overviewed(maps: AttentionMaps) -> dict[str, Any] | None:
     """Returns the page's overview: blocks' limits and first pieces, and their shares in 8 bits as in ``packed``.
 
     A block's *share* is what its queries give, in the mean, to all of its keys together: mean weight × number of keys.

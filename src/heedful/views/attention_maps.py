@@ -115,7 +115,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Maps:
+class AttentionMaps:
     """Attention weights after the softmax, with the pieces that they lie between.
 
     ``weights[l, h, i, j]`` is what query ``rows[0] + i`` gives to key ``columns[0] + j`` in layer ``layers[l]``, head
@@ -160,10 +160,10 @@ class Maps:
         weights: Any,
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
-    ) -> Maps:
+    ) -> AttentionMaps:
         """Returns the whole text as window; layers and heads are numbered from 0 unless given.
 
-        >>> maps = Maps.of("self-attention", ["a", " b"], ["a", " b"], [[[[1, 0], [0.25, 0.75]]]])
+        >>> maps = AttentionMaps.of("self-attention", ["a", " b"], ["a", " b"], [[[[1, 0], [0.25, 0.75]]]])
         >>> maps.weights.shape, maps.rows, maps.whole, maps.same
         ((1, 1, 2, 2), (0, 2), True, True)
         """

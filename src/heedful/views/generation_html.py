@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import Maps, clearest, starts
+from heedful.views.attention_maps import AttentionMaps, clearest, starts
 from heedful.views.page import MOST, asset, data, page, piece, scaled, size, stored
 from heedful.views.text import direction, escaped, visible
 
@@ -26,7 +26,7 @@ QUICK = 4_000_000  # weights, up to which the clearest layer is looked for
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class GenerationSteps:
     """A generated text of M tokens, with what the model weighed at each step.
 
     Args:
@@ -47,7 +47,7 @@ class Steps:
     made: Sequence[str]
     chosen: Sequence[float]
     nearly: Sequence[Sequence[tuple[str, float]]]
-    maps: Sequence[Maps] = ()
+    maps: Sequence[AttentionMaps] = ()
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Steps:
                 )
 
 
-def steps_page(steps: Steps, *, title: str, most: int = MOST) -> str:
+def steps_page(steps: GenerationSteps, *, title: str, most: int = MOST) -> str:
     """Returns a self-contained HTML page that steps through a generated text, to be opened from disk.
 
     A generated token that is clicked, or come to with the arrow keys or the play button, shows what it looked at when
@@ -84,9 +84,9 @@ def steps_page(steps: Steps, *, title: str, most: int = MOST) -> str:
         most: bytes of data the page may hold. Above it only the largest weights of each row are kept, then only the
             mean of heads, then the first steps; the page says so, and what else it leaves out of long texts.
 
-    >>> maps = Maps.of("self-attention", [" mat"], [" the", " mat"], [[[[1.0, 0.0]]]])
+    >>> maps = AttentionMaps.of("self-attention", [" mat"], [" the", " mat"], [[[[1.0, 0.0]]]])
     >>> nearly = [[(" mat", 0.6), (" cat", 0.3)]]
-    >>> steps = Steps(prompt=[" the"], made=[" mat"], chosen=[0.6], nearly=nearly, maps=[maps])
+    >>> steps = GenerationSteps(prompt=[" the"], made=[" mat"], chosen=[0.6], nearly=nearly, maps=[maps])
     >>> "what it nearly said" in steps_page(steps, title="A step")
     True
     """
@@ -143,7 +143,7 @@ keeps the view.</p>
     return page(title, body, style, script)
 
 
-def _likely(steps: Steps, most: int) -> dict[str, Any]:
+def _likely(steps: GenerationSteps, most: int) -> dict[str, Any]:
     """The at most ``most`` candidates of each step: places in a pool of pieces, and probabilities in 16 bits."""
     nearly = [step[:most] for step in steps.nearly[:STEPS]]
     pool: dict[str, int] = {}
@@ -163,7 +163,7 @@ def _likely(steps: Steps, most: int) -> dict[str, Any]:
     }
 
 
-def _look(maps: Maps, text: Text, room: int) -> tuple[dict[str, Any] | None, str]:
+def _look(maps: AttentionMaps, text: Text, room: int) -> tuple[dict[str, Any] | None, str]:
     """Returns the page's data of one map (None if its window lies beyond the texts), and a note on what is left out."""
     (top, bottom), (left, right) = maps.rows, maps.columns
     bottom, right = min(bottom, STEPS), min(right, text.count)
@@ -209,7 +209,7 @@ class Text:
         return [*self.firsts[1:], self.count]
 
 
-def texts(prompt: Sequence[str], made: Sequence[str], maps: Sequence[Maps]) -> tuple[list[str], list[Text]]:
+def texts(prompt: Sequence[str], made: Sequence[str], maps: Sequence[AttentionMaps]) -> tuple[list[str], list[Text]]:
     """Returns the texts as HTML, and of each map the text that its keys are.
 
     That is the main one (prompt and generated tokens) where the keys begin as it does, else one of their own.
@@ -228,7 +228,7 @@ def texts(prompt: Sequence[str], made: Sequence[str], maps: Sequence[Maps]) -> t
     return html, found
 
 
-def apart(prompt: Sequence[str], maps: Sequence[Maps]) -> bool:
+def apart(prompt: Sequence[str], maps: Sequence[AttentionMaps]) -> bool:
     """Returns whether the prompt is a source text, not the beginning of the generated text."""
     return any(len(one.keys) == len(prompt) for one in maps)
 

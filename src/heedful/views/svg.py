@@ -22,7 +22,7 @@ LINE = """
 """
 
 
-class Picture(str):
+class SvgFigure(str):
     """The text of a whole SVG file, which a notebook shows as an image of its own: its styles act on nothing else."""
 
     __slots__ = ()
@@ -32,10 +32,10 @@ class Picture(str):
         return f'<img alt="{name}" src="data:image/svg+xml;base64,{base64.b64encode(self.encode()).decode()}">'
 
 
-def document(size: tuple[float, float], title: str, description: str, style: str, parts: Iterable[str]) -> Picture:
+def document(size: tuple[float, float], title: str, description: str, style: str, parts: Iterable[str]) -> SvgFigure:
     """A whole SVG file of ``size`` (width, height), on its own ground: it can be read on a page of any colour."""
     wide, high = (f"{side:.0f}" for side in size)
-    return Picture(
+    return SvgFigure(
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide}" height="{high}"'
         f' viewBox="0 0 {wide} {high}">\n'
         f"<title>{escaped(title)}</title>\n<desc>{escaped(description)}</desc>\n<style>{BASE}{style}</style>\n"

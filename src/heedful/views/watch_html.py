@@ -15,7 +15,7 @@ from heedful.errors import HeedfulError
 from heedful.metrics.registry import label_of
 from heedful.util.files import parse_json, write
 from heedful.views import raster
-from heedful.views.attention_maps import Array, Maps
+from heedful.views.attention_maps import Array, AttentionMaps
 from heedful.views.page import asset, data, page, piece, stored
 from heedful.views.text import escaped, visible
 
@@ -36,7 +36,7 @@ class Snapshot:
 
     step: int
     value: float | None
-    maps: Sequence[Sequence[Maps]]
+    maps: Sequence[Sequence[AttentionMaps]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,7 +76,7 @@ def watch_page(watched: WatchHistory, *, title: str) -> str:
 
     Weights are kept in 8 bits, within 0.2 percentage points.
 
-    >>> maps = Maps.of("self-attention", ["a", " b"], ["a", " b"], [[[[1, 0], [0.25, 0.75]]]])
+    >>> maps = AttentionMaps.of("self-attention", ["a", " b"], ["a", " b"], [[[[1, 0], [0.25, 0.75]]]])
     >>> looks = [Snapshot(step=step, value=None, maps=[[maps]]) for step in (0, 10)]
     >>> "step 10" in watch_page(WatchHistory(inputs=["a b"], images=[None], metric="loss", looks=looks), title="A run")
     True
@@ -134,7 +134,7 @@ def _named(text: str, image: bool) -> str:
     return piece(str(Path(*Path(text).parts[-2:])) if image else text.replace("\t", " → "))
 
 
-def _facts(maps: Maps) -> dict[str, Any]:
+def _facts(maps: AttentionMaps) -> dict[str, Any]:
     return {
         "name": visible(maps.name),
         "queries": [piece(one) for one in maps.queries],
@@ -184,10 +184,10 @@ def read_watch(path: Path) -> WatchHistory:
         raise HeedfulError(f"{path} holds no looks of a run ({error}); train with --training.watch") from None
 
 
-def _maps(one: Mapping[str, Any]) -> Maps:
+def _maps(one: Mapping[str, Any]) -> AttentionMaps:
     shape = tuple(len(one[side]) for side in ("layers", "heads", "queries", "keys"))
     codes = np.frombuffer(base64.b64decode(one["weights"]), np.uint8)
-    maps = Maps.of(
+    maps = AttentionMaps.of(
         one["name"], one["queries"], one["keys"], codes.reshape(shape) / np.float32(255), one["layers"], one["heads"]
     )
     return replace(maps, note=one["note"])

@@ -13,13 +13,13 @@ import heedful
 from heedful.presets import get
 from heedful.views.inspect.catalogue import VIEWS
 from heedful.views.inspect.request import Request, check_request, within
-from heedful.views.inspect.result import Look
+from heedful.views.inspect.result import InspectionResult
 
 Make = Callable[[str], Path]
 TEXT = "a small dog sees"
 
 
-def weights(look: Look) -> np.ndarray:
+def weights(look: InspectionResult) -> np.ndarray:
     return look.data["maps"][0]["weights"]
 
 
@@ -66,7 +66,7 @@ def test_a_notebook_shows_the_page(made: Make) -> None:
     frame = look._repr_html_()
     assert re.fullmatch(r'<iframe srcdoc="[^"]+" title="decoder: &lt;script[^"]+" style="[^"]+"></iframe>', frame, re.S)
     assert "<script>alert" not in look.html()
-    assert repr(look) == "Look('decoder: <script>alert(1)</script>', view='heads')"
+    assert repr(look) == "InspectionResult('decoder: <script>alert(1)</script>', view='heads')"
 
 
 def test_words_of_decoding(made: Make) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import Maps, block_means
+from heedful.views.attention_maps import AttentionMaps, block_means
 from heedful.views.figures.cells import figure, shaded
 from heedful.views.figures.one_head import span
 from heedful.views.svg import label, titled
@@ -19,7 +19,7 @@ STEPS = 32  # shades in the sheet
 MAPS = 1024  # in the sheet
 
 
-def model(maps: Maps, title: str = "") -> str:
+def model(maps: AttentionMaps, title: str = "") -> str:
     """Every layer and head at a glance: a row a layer, a column a head, each map small, queries down, keys across.
 
     Where a map has more cells than are drawn (32 a side, fewer where there are many maps) its block means are, shaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import Maps, block_means
+from heedful.views.attention_maps import AttentionMaps, block_means
 from heedful.views.figures.cells import Values, along, down, figure, number, overhang, rise, scale, shaded, widest
 from heedful.views.svg import LINE, label, thread
 from heedful.views.text import cut, visible, width
@@ -17,7 +17,7 @@ FAINT = 0.05  # weights below draw no line
 ROW = 25  # from one piece to the next below, beside lines
 
 
-def matrix(maps: Maps, layer: int, head: int | None = None, title: str = "") -> str:
+def matrix(maps: AttentionMaps, layer: int, head: int | None = None, title: str = "") -> str:
     """One head's weights as a heat map: a row a query, a column a key, the weight as shade and, where it fits, in %.
 
     Of more than 100 pieces a side the means over blocks are drawn, against positions. Where ``maps`` is a window of a
@@ -49,7 +49,7 @@ def matrix(maps: Maps, layer: int, head: int | None = None, title: str = "") -> 
     return figure(title or visible(maps.name), notes, size, parts, _most(maps, weights))
 
 
-def _named_cells(maps: Maps, weights: Values) -> tuple[list[str], tuple[float, float], str]:
+def _named_cells(maps: AttentionMaps, weights: Values) -> tuple[list[str], tuple[float, float], str]:
     queries, keys = _pieces(maps)
     rows, columns = weights.shape
     most = max(rows, columns)
@@ -107,7 +107,7 @@ def _positions(
     return parts
 
 
-def _beside(maps: Maps, whole: Values, x: float) -> tuple[list[str], tuple[float, float]]:
+def _beside(maps: AttentionMaps, whole: Values, x: float) -> tuple[list[str], tuple[float, float]]:
     """Returns the overview at ``x``, with the window framed."""
     total, across = len(maps.queries), len(maps.keys)
     means, peak = _lifted(whole)
@@ -134,7 +134,7 @@ def _beside(maps: Maps, whole: Values, x: float) -> tuple[list[str], tuple[float
     )
 
 
-def heads(maps: Maps, layer: int, head: int | None = None, title: str = "") -> str:
+def heads(maps: AttentionMaps, layer: int, head: int | None = None, title: str = "") -> str:
     """One head's weights as lines from the queries on the left to the keys on the right, as thick as the weight.
 
     Weights below 5 % draw no line; where a query has no line, none of its weights reaches that. Arguments as of
@@ -179,19 +179,19 @@ def _lifted(means: Values) -> tuple[Values, float]:
     return means / max(peak, 1e-12), peak
 
 
-def _pieces(maps: Maps) -> tuple[list[str], list[str]]:
+def _pieces(maps: AttentionMaps) -> tuple[list[str], list[str]]:
     """Returns the window's queries and keys as they are shown."""
     return [visible(p) for p in maps.queries[slice(*maps.rows)]], [visible(p) for p in maps.keys[slice(*maps.columns)]]
 
 
-def _where(maps: Maps, layer: int, head: int | None) -> str:
+def _where(maps: AttentionMaps, layer: int, head: int | None) -> str:
     who = (
         f"head {head}" if head is not None else f"mean of {len(maps.heads)} heads" if len(maps.heads) > 1 else "1 head"
     )
     return f"{visible(maps.name)}, layer {layer}, {who}"
 
 
-def span(maps: Maps) -> str:
+def span(maps: AttentionMaps) -> str:
     """Names the window that is drawn, if it is not the whole."""
     if maps.whole:
         return ""
@@ -199,7 +199,7 @@ def span(maps: Maps) -> str:
     return f"queries {top}–{bottom - 1} of {len(maps.queries):,}, keys {left}–{right - 1} of {len(maps.keys):,}; "
 
 
-def _most(maps: Maps, weights: Values) -> str:
+def _most(maps: AttentionMaps, weights: Values) -> str:
     """Describes the strongest key of each of the first forty queries."""
     queries, keys = _pieces(maps)
     told = [

@@ -9,6 +9,6 @@
     vector_views    embeddings, similarity, positions, filters
     gradient_views  gradient, importance
 
-To add a view, write a function ``(OpenedModel, Request) -> Look`` and a line in the table of ``catalogue``. Numbers
-come from ``heedful.inspection``, drawings from ``heedful.views``.
+To add a view, write a function ``(OpenedModel, Request) -> InspectionResult`` and add a line to the table of
+``catalogue``. Numbers come from ``heedful.inspection``, figures and pages from ``heedful.views``.
 """

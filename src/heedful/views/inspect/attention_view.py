@@ -20,12 +20,12 @@ from heedful.errors import HeedfulError
 from heedful.inspection import observe
 from heedful.views import figures
 from heedful.views.attention_html import View, attention_page
-from heedful.views.attention_maps import Maps, clearest, edges
+from heedful.views.attention_maps import AttentionMaps, clearest, edges
 from heedful.views.inspect.catalogue import stacks_of, translates
 from heedful.views.inspect.model_input import ModelInput, read
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, Span, within
-from heedful.views.inspect.result import Look
+from heedful.views.inspect.result import InspectionResult
 
 WHOLE = 3_000_000  # weights that a page shows without being asked to: under 5 MB of it
 MOST = 16_000_000  # weights that may be asked for with layers, heads, queries and keys: 64 MB
@@ -46,13 +46,13 @@ class AttentionGroup:
     keys: Sequence[str]
 
 
-def look(opened: OpenedModel, request: Request) -> Look:
+def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the maps of one input, drawn as ``request.view`` says."""
     reading = read(opened, request.inputs[0], request)
     shown = maps_of(opened, reading, request)
     title = f"{opened.name}: {reading.name}"
     data = {"input": reading.name, "note": reading.note, "maps": [numbers(maps) for maps in shown]}
-    return Look(
+    return InspectionResult(
         title=title,
         view=request.view,
         data=data,
@@ -94,7 +94,7 @@ def groups(opened: OpenedModel, reading: ModelInput, request: Request) -> list[A
     return found
 
 
-def maps_of(opened: OpenedModel, reading: ModelInput, request: Request) -> list[Maps]:
+def maps_of(opened: OpenedModel, reading: ModelInput, request: Request) -> list[AttentionMaps]:
     """Returns the maps of one input, cross-attention first.
 
     Raises ``HeedfulError`` where more is asked for than can be held, or a place that no text of the input has.
@@ -185,8 +185,8 @@ class AttentionWindow:
             above, across = self.above[:, first:end].to(weights.device), self.across.to(weights.device)
             self.overview[place] += (above @ (weights @ across.mT)).cpu()
 
-    def maps(self) -> Maps:
-        """Returns the collected weights as ``Maps``."""
+    def maps(self) -> AttentionMaps:
+        """Returns the collected weights as ``AttentionMaps``."""
         group, note = self.group, ""
         if self.overview is not None:
             shown = [
@@ -197,7 +197,7 @@ class AttentionWindow:
                 )
             ]
             note = f"Shown one by one are {' and '.join(shown)}; --queries and --keys choose others."
-        return Maps(
+        return AttentionMaps(
             name=group.name,
             queries=group.queries,
             keys=group.keys,
@@ -222,7 +222,7 @@ def _shares(length: int, parts: int) -> Tensor:
 # -------------------------------------------------------------------------------------------------------------- drawing
 
 
-def numbers(maps: Maps) -> dict[str, Any]:
+def numbers(maps: AttentionMaps) -> dict[str, Any]:
     """Returns the numbers of maps, as they are; not rounded."""
     return {
         "name": maps.name,
@@ -238,11 +238,11 @@ def numbers(maps: Maps) -> dict[str, Any]:
     }
 
 
-def _page(maps: Sequence[Maps], title: str, request: Request) -> str:
+def _page(maps: Sequence[AttentionMaps], title: str, request: Request) -> str:
     return attention_page(maps, title=title, view=cast(View, request.view))
 
 
-def _svg(maps: Sequence[Maps], title: str, request: Request) -> str:
+def _svg(maps: Sequence[AttentionMaps], title: str, request: Request) -> str:
     """Of the first kind of attention: all heads for the view of the model; for the others the first layer and head that
     were asked for, or else the clearest layer and the mean of its heads, where the page opens too.
     """

@@ -73,7 +73,7 @@ class View:
     """A view: where it lives, which models have it, and what it takes.
 
     Attributes:
-        home: "module:function" of its function ``(OpenedModel, Request) -> Look``.
+        home: "module:function" of its function ``(OpenedModel, Request) -> InspectionResult``.
         shows: what is to be seen, in a few words.
         has: whether a model of a configuration has it.
         whose: those models, in words.

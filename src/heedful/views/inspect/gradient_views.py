@@ -26,7 +26,7 @@ from heedful.views.inspect.catalogue import classifies, sees, translates
 from heedful.views.inspect.model_input import Array, ModelInput, pieces_of, read
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
-from heedful.views.inspect.result import Look
+from heedful.views.inspect.result import InspectionResult
 
 MOST = 48  # target tokens that are explained: each is a forward and a backward of its own
 DRAWN = 500  # pieces of one picture, and of its table
@@ -46,7 +46,7 @@ class Explained:
     pixels: Array | None = None
 
 
-def look_at_gradient(opened: OpenedModel, request: Request) -> Look:
+def look_at_gradient(opened: OpenedModel, request: Request) -> InspectionResult:
     """One input and the answer in question."""
     reading = read(opened, request.inputs[0], request)
     found = shown = explained(opened, reading, request)
@@ -63,7 +63,7 @@ def look_at_gradient(opened: OpenedModel, request: Request) -> Look:
         "note": found.note,
     }
     caption = "gradient × input" + (f" → {found.answer[0].strip()}" if len(found.answer) == 1 else "")
-    return Look.drawn(
+    return InspectionResult.drawn(
         title, request.view, data, caption=caption, draw=partial(_gradient_svg, shown), table=_gradient_table(shown)
     )
 
@@ -180,7 +180,7 @@ IMPORTANCE_NOTE = (
 )
 
 
-def look_at_importance(opened: OpenedModel, request: Request) -> Look:
+def look_at_importance(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns all inputs together: each has the loss of its own text, target or label."""
     readings = [read(opened, one, request) for one in request.inputs]
     losses = [loss_of(opened, reading, request) for reading in readings]
@@ -194,7 +194,7 @@ def look_at_importance(opened: OpenedModel, request: Request) -> Look:
         "note": note,
     }
     draw, caption = partial(_importance_svg, kinds), "importance of heads"
-    return Look.drawn(title, request.view, data, caption=caption, draw=draw, table=_importance_table(kinds))
+    return InspectionResult.drawn(title, request.view, data, caption=caption, draw=draw, table=_importance_table(kinds))
 
 
 def loss_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Any:

@@ -19,13 +19,13 @@ from heedful.views.image_html import ImageMaps, image_page
 from heedful.views.inspect.model_input import read
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
-from heedful.views.inspect.result import Look
+from heedful.views.inspect.result import InspectionResult
 
 CLASSES = 5  # likeliest, told
 MOST = 64_000_000  # weights held at once: 256 MB
 
 
-def look(opened: OpenedModel, request: Request) -> Look:
+def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """One image."""
     reading = read(opened, request.inputs[0], request)
     assert reading.pixels is not None
@@ -43,7 +43,7 @@ def look(opened: OpenedModel, request: Request) -> Look:
         "weights": image.weights,
         "note": image.note,
     }
-    return Look(
+    return InspectionResult(
         title=title,
         view=request.view,
         data=data,

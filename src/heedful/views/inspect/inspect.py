@@ -12,7 +12,7 @@ from heedful.inspection.eval_mode import evaluating
 from heedful.views.inspect.catalogue import OPTIONS
 from heedful.views.inspect.opened_model import Named, open_model
 from heedful.views.inspect.request import Request, check_view
-from heedful.views.inspect.result import Look
+from heedful.views.inspect.result import InspectionResult
 
 
 def inspect(
@@ -27,7 +27,7 @@ def inspect(
     keys: str | Sequence[int] | None = None,
     device: str | None = None,
     **decoding: Any,
-) -> Look:
+) -> InspectionResult:
     """Looks inside a model while it reads, or writes.
 
     Args:
@@ -49,8 +49,8 @@ def inspect(
             ``generate``.
 
     Returns:
-        A ``Look``: ``save("x.html")`` (or .svg, .png, .pdf), ``html()``, ``svg()``, ``data`` with the numbers;
-        notebooks show it as it is.
+        An ``InspectionResult``: ``save("x.html")`` (or .svg, .png, .pdf), ``html()``, ``svg()``, and ``data`` with the
+        numbers. Notebooks show it as it is.
 
     Raises:
         HeedfulError: a view that there is not, or that the model cannot have; a layer, head or place that is not there;
@@ -69,10 +69,10 @@ def inspect(
     return run_request(model, request, device)
 
 
-def run_request(model: Named, request: Request, device: str | None = None) -> Look:
+def run_request(model: Named, request: Request, device: str | None = None) -> InspectionResult:
     """Returns the same for what is asked as one object."""
     opened, request = open_model(model, request, device)
     with evaluating(opened.model):
         module, _, function = check_view(request.view).home.partition(":")
-        look: Look = getattr(import_module(module), function)(opened, request)
+        look: InspectionResult = getattr(import_module(module), function)(opened, request)
     return look

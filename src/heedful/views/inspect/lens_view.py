@@ -10,14 +10,14 @@ from heedful.views import figures
 from heedful.views.inspect.model_input import ModelInput, pieces_of, read
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, within
-from heedful.views.inspect.result import Look
-from heedful.views.lens_html import Lens, lens_page
+from heedful.views.inspect.result import InspectionResult
+from heedful.views.lens_html import LogitLens, lens_page
 
 MOST = 256  # positions of which it is asked where nobody says: each costs the head's work at every layer
 TOP = 5
 
 
-def look(opened: OpenedModel, request: Request) -> Look:
+def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """One text: of an encoder-decoder what its decoder would say at each layer."""
     reading = read(opened, request.inputs[0], request)
     lens = lens_of(opened, reading, request)
@@ -30,7 +30,7 @@ def look(opened: OpenedModel, request: Request) -> Look:
         "target": list(lens.target),
         "note": lens.note,
     }
-    return Look(
+    return InspectionResult(
         title=title,
         view=request.view,
         data=data,
@@ -39,7 +39,7 @@ def look(opened: OpenedModel, request: Request) -> Look:
     )
 
 
-def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Lens:
+def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> LogitLens:
     """Returns the lens over the positions that were asked for; of long texts the first."""
     target = opened.target
     side = "decoder" if "decoder" in reading.read else "encoder"
@@ -52,7 +52,7 @@ def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Lens:
         notes.append(f"Shown are positions {first}:{end} of {len(read):,}; --queries START:END chooses others.")
     if masked:
         notes.append("The model says what stands at each place itself, not what comes next.")
-    return Lens(
+    return LogitLens(
         pieces=read[first:end],
         layers=[found.layers[row] for row in rows],
         top=[

@@ -31,7 +31,7 @@ summary { cursor: pointer; }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class InspectionResult:
     """Result of ``heedful.inspect``: ``save`` it, show it in a notebook, or read its ``data``.
 
     Attributes:
@@ -102,7 +102,7 @@ class Look:
         )
 
     def __repr__(self) -> str:
-        return f"Look({self.title!r}, view={self.view!r})"
+        return f"InspectionResult({self.title!r}, view={self.view!r})"
 
 
 def _around(title: str, picture: str, said: str, table: Sequence[Sequence[str | float]]) -> str:

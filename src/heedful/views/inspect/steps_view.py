@@ -18,21 +18,21 @@ from heedful.generation import decode
 from heedful.inspection import record
 from heedful.tasks.task import short
 from heedful.views import figures
-from heedful.views.attention_maps import Maps
-from heedful.views.generation_html import Steps, steps_page
+from heedful.views.attention_maps import AttentionMaps
+from heedful.views.generation_html import GenerationSteps, steps_page
 from heedful.views.inspect.attention_view import numbers
 from heedful.views.inspect.catalogue import stacks_of
 from heedful.views.inspect.model_input import fits, one_answer, pieces_of, read_source, row_of
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
-from heedful.views.inspect.result import Look
+from heedful.views.inspect.result import InspectionResult
 
 USUAL = 40  # new tokens of a decoder, where nobody says
 TOP = 8  # alternatives of a step
 SAID = "Probabilities are the model's own, before temperature, penalties and cuts."
 
 
-def look(opened: OpenedModel, request: Request) -> Look:
+def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """One text that the model goes on with, or one that it translates."""
     text = request.inputs[0]
     steps = steps_of(opened, text, request)
@@ -46,7 +46,7 @@ def look(opened: OpenedModel, request: Request) -> Look:
         "note": steps.note,
         "maps": [numbers(maps) for maps in steps.maps],
     }
-    return Look(
+    return InspectionResult(
         title=title,
         view=request.view,
         data=data,
@@ -55,7 +55,7 @@ def look(opened: OpenedModel, request: Request) -> Look:
     )
 
 
-def steps_of(opened: OpenedModel, text: str, request: Request) -> Steps:
+def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationSteps:
     """Returns the steps by which the model goes on with ``text``, or translates it."""
     model, tokenizer, target = opened.model, opened.source, opened.target
     two = isinstance(model.config, EncoderDecoderConfig)
@@ -83,7 +83,7 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> Steps:
     said = _said(opened, ids, row, begin, two)
     source, read, wrote = pieces_of(tokenizer, ids), pieces_of(target, row), pieces_of(target, made)
     maps = [
-        Maps.of(
+        AttentionMaps.of(
             f"decoder {name}" if two and name == "self-attention" else name,
             wrote,
             source if name == "cross-attention" else read,
@@ -94,7 +94,7 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> Steps:
         for name, own in paths.items()
     ]
     best = said.topk(min(TOP, said.size(-1)))
-    return Steps(
+    return GenerationSteps(
         prompt=source,
         made=wrote,
         chosen=said[torch.arange(len(made)), torch.tensor(made)].tolist(),
@@ -131,7 +131,7 @@ def _said(opened: OpenedModel, ids: list[int], row: list[int], begin: int, two: 
     return logits.float().softmax(-1).cpu()
 
 
-def _svg(steps: Steps, title: str) -> str:
+def _svg(steps: GenerationSteps, title: str) -> str:
     """Returns a picture of the probability of each generated token."""
     return figures.saliency(
         list(steps.made), list(steps.chosen), f"{title} · how probable each token was", note=steps.note

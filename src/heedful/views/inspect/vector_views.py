@@ -30,13 +30,13 @@ from heedful.views.inspect.catalogue import stacks_of
 from heedful.views.inspect.model_input import Array, pieces_of, read, read_source, row_of
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
-from heedful.views.inspect.result import Look
+from heedful.views.inspect.result import InspectionResult
 from heedful.views.text import visible
 
 NEAR = 8  # neighbours of each token
 
 
-def look_at_embeddings(opened: OpenedModel, request: Request) -> Look:
+def look_at_embeddings(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns each token of one text once, in the order in which it comes; of an encoder-decoder its source."""
     name, ids = read_source(opened, request.inputs[0])
     ids = list(dict.fromkeys(ids))
@@ -71,7 +71,7 @@ def look_at_embeddings(opened: OpenedModel, request: Request) -> Look:
     axes = f"{first} of the variance", f"{second} of the variance"
     caption = "the tokens' embeddings in two dimensions"
     draw = partial(figures.scatter, points, pieces, axes=axes)
-    return Look.drawn(title, request.view, data, caption=caption, draw=draw, table=lines)
+    return InspectionResult.drawn(title, request.view, data, caption=caption, draw=draw, table=lines)
 
 
 ROWS = {
@@ -82,7 +82,7 @@ ROWS = {
 }
 
 
-def look_at_similarity(opened: OpenedModel, request: Request) -> Look:
+def look_at_similarity(opened: OpenedModel, request: Request) -> InspectionResult:
     """Two inputs or more."""
     pooling, what = _pooling(opened)
     names, vectors = zip(*(_vector(opened, one, pooling, request) for one in request.inputs), strict=True)
@@ -93,7 +93,7 @@ def look_at_similarity(opened: OpenedModel, request: Request) -> Look:
     table: list[list[str | float]] = [["cosine", *names]]
     table += [[name, *row] for name, row in zip(names, cosines.tolist(), strict=True)]
     draw = partial(figures.heat, cosines, names, names)
-    return Look.drawn(title, request.view, data, caption="cosines", draw=draw, table=table)
+    return InspectionResult.drawn(title, request.view, data, caption="cosines", draw=draw, table=table)
 
 
 def _pooling(opened: OpenedModel) -> tuple[str, str]:
@@ -134,7 +134,7 @@ TURNED = (
 ADDED = "What the positions add to the scores before the softmax, the mean over heads; rows are the queries."
 
 
-def look_at_positions(opened: OpenedModel, request: Request) -> Look:
+def look_at_positions(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns every stack that has positions, the encoder first; the picture is of the first."""
     shown: dict[str, Array] = {}
     notes = {}
@@ -161,13 +161,13 @@ def look_at_positions(opened: OpenedModel, request: Request) -> Look:
     table += [[name, *row] for name, row in zip(names, drawn.tolist(), strict=True)]
     draw = partial(figures.heat, drawn, names, names, row_label="position", column_label="position")
     caption = f"positions of the {first}" if len(shown) > 1 else "each position against each other"
-    return Look.drawn(title, request.view, data, caption=caption, draw=draw, table=table)
+    return InspectionResult.drawn(title, request.view, data, caption=caption, draw=draw, table=table)
 
 
 COMPONENTS = 28  # components, as in Dosovitskiy et al. 2021, figure 7
 
 
-def look_at_filters(opened: OpenedModel, request: Request) -> Look:
+def look_at_filters(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the principal components of the patch filters, those of most variance first."""
     weights = filters(opened.model)
     count = min(COMPONENTS, len(weights), weights[0].numel())
@@ -182,4 +182,4 @@ def look_at_filters(opened: OpenedModel, request: Request) -> Look:
     table: list[list[str | float]] = [["component", "share of variance"]]
     table += [[str(number), share] for number, share in enumerate(shares)]
     draw = partial(figures.filters, images)
-    return Look.drawn(title, request.view, data, caption="principal components", draw=draw, table=table)
+    return InspectionResult.drawn(title, request.view, data, caption="principal components", draw=draw, table=table)
