@@ -1,4 +1,4 @@
-"""Runs one command line: errors as one line, exit status."""
+"""The table of commands, and ``main``, which runs one command line: errors as one line, exit status."""
 
 from __future__ import annotations
 
@@ -14,12 +14,49 @@ from io import TextIOWrapper
 from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
 from heedful.cli.arguments import by_flags, join_dashes, likely
-from heedful.cli.commands import app
+from heedful.cli.evaluation import compare, evaluate
+from heedful.cli.information import doctor, list_presets, list_recipes, list_tasks
+from heedful.cli.model_folders import export, inspect, proofs, summary
+from heedful.cli.parser import app
+from heedful.cli.prediction import nearest, predict
 from heedful.cli.processes import check_shared, rank, several, wait_passively
+from heedful.cli.train import audit, demo, train, watch
 from heedful.errors import HeedfulError, shorten
 
 UNREAD = 141  # exit status of a program whose output nobody reads any more, as shells report SIGPIPE
 MOMENT = 2.0  # seconds: torchrun ends all where one has, and the first is to have said why
+
+# The commands, in the order of ``heedful --help``: a function's signature is the options, its docstring the help.
+app.command(train, help_epilogue="Example:  heedful train translation --train train.en train.fr --out runs/en-fr")
+app.command(audit, help_epilogue="Example:  heedful audit text-classification --train labels.csv --valid held.csv")
+app.command(watch, help_epilogue="Example:  heedful watch runs")
+app.command(
+    predict,
+    help_epilogue='Example:  heedful predict runs/en-fr "How are you?"\n'
+    "A text that begins with a hyphen goes after --.",
+)
+app.command(evaluate, help_epilogue="Example:  heedful evaluate runs/en-fr --data test.en test.fr --num-beams 5")
+app.command(compare, help_epilogue="Example:  heedful compare runs/small runs/large --data test.en test.fr")
+app.command(nearest, help_epilogue='Example:  heedful nearest runs/near "how do I open a file?" --among notes')
+app.command(proofs)
+app.command(
+    export, help_epilogue="Example:  heedful export runs/en-fr --to ctranslate2 --quantization int8 --out en-fr.ct2"
+)
+app.command(summary, help_epilogue="Example:  heedful summary bert-base --length 512 --batch 8")
+app.command(
+    inspect,
+    help_epilogue='Example:  heedful inspect runs/en-fr "How are you?" --out look.html\n'
+    "Decoding options are those of predict. A text that begins with a hyphen goes after --.",
+)
+app.command(list_presets, name="presets", help_epilogue="Example:  heedful summary vit-b/16")
+app.command(
+    list_recipes,
+    name="recipes",
+    help_epilogue="Example:  heedful train text-generation --recipe nanogpt-shakespeare-cpu ...",
+)
+app.command(list_tasks, name="tasks", help_epilogue="Example:  heedful train translation --help")
+app.command(doctor, help_epilogue="Example:  heedful doctor --json")
+app.command(demo, help_epilogue="Example:  heedful demo --to de\n          heedful demo --all")
 
 
 def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:

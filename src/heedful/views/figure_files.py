@@ -13,8 +13,7 @@ from typing import Any
 
 from heedful.errors import HeedfulError
 from heedful.util import files
-from heedful.views import fonts
-from heedful.views.text import width
+from heedful.views.text import fonts_to_install, width
 
 SUFFIXES = (".svg", ".png", ".pdf")
 SCALE = 3.0  # pixels of a PNG for one of the figure: 288 to the inch
@@ -86,7 +85,7 @@ def _with_font_note(root: ET.Element) -> ET.Element:
     figure_width, height = (float(root.get(side, "0")) for side in ("width", "height"))
     codes = ", ".join(f"U+{ord(character):04X}" for character in missing[:8])
     codes += f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-    families = [f"{family} ({script})" for script, family in fonts.to_install(missing).items()]
+    families = [f"{family} ({script})" for script, family in fonts_to_install(missing).items()]
     remedy = f"; install {', '.join(families)}" if families else ""
     note = f"No font of this machine has {codes}: an empty box stands for each{remedy}."
     root.set("width", f"{max(figure_width, width(note, 11) + 48):.0f}")

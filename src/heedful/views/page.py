@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.views.fonts import SCRIPT_FAMILIES
-from heedful.views.text import escaped, visible
+from heedful.views.text import SCRIPT_FAMILIES, escaped, visible
 
 
 def page(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 
-from heedful.views.fonts import SCRIPT_FAMILIES
-from heedful.views.text import escaped
+from heedful.views.text import SCRIPT_FAMILIES, escaped
 
 BASE = """
 text{font-family:system-ui,'Segoe UI','Noto Sans','DejaVu Sans','Liberation Sans',Arial,Helvetica,sans-serif,@SCRIPTS@}

@@ -1,15 +1,16 @@
-"""Untrusted text made fit to be shown: control characters seen, markup escaped, widths estimated."""
+"""Text in pages and figures: markup and control characters escaped, widths estimated, directions, font families."""
 
 from __future__ import annotations
 
 import html
 import unicodedata
+from collections.abc import Iterable
 
 from heedful.util.escaping import visible
 
 
 def escaped(text: str) -> str:
-    """``visible(text)`` with ``& < > " '`` as entities: safe in an element and in a quoted attribute."""
+    """Returns ``visible(text)`` with ``& < > " '`` as entities: safe in an element and in a quoted attribute."""
     return html.escape(visible(text), quote=True)
 
 
@@ -23,7 +24,7 @@ def width(text: str, size: float, bold: bool = False) -> float:
 
 
 def cut(text: str, most: float, size: float, bold: bool = False) -> str:
-    """``text``, or where it is wider than ``most`` pixels as much of its beginning as fits, with ``…`` after it."""
+    """Returns ``text``; if it is wider than ``most`` pixels, its beginning and ``…``."""
     if width(text, size, bold) <= most:
         return text
     while text and width(text + "…", size, bold) > most:
@@ -46,7 +47,47 @@ def _ems(character: str) -> float:
 
 
 def direction(texts: list[str]) -> str:
-    """``"rtl"`` where the first letter with a direction runs from right to left (Hebrew, Arabic), else ``"ltr"``."""
+    """Returns ``"rtl"`` if the first letter with a direction is Hebrew or Arabic, else ``"ltr"``."""
     kinds = (unicodedata.bidirectional(character) for text in texts for character in text)
     first = next((kind for kind in kinds if kind in ("L", "R", "AL")), "L")
     return "ltr" if first == "L" else "rtl"
+
+
+# Scripts that a sans-serif font often lacks: first words of their characters' Unicode names, and font families (the one
+# to install, then those of Windows and macOS).
+SCRIPTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "Arabic": (("ARABIC",), ("Noto Sans Arabic", "Segoe UI", "Geeza Pro")),
+    "Hebrew": (("HEBREW",), ("Noto Sans Hebrew", "Segoe UI", "Arial Hebrew")),
+    "Chinese, Japanese or Korean": (
+        ("CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH"),
+        ("Noto Sans CJK SC", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "PingFang SC", "Hiragino Sans"),
+    ),
+    "Devanagari": (("DEVANAGARI",), ("Noto Sans Devanagari", "Nirmala UI", "Kohinoor Devanagari")),
+    "Bengali": (("BENGALI",), ("Noto Sans Bengali", "Nirmala UI", "Kohinoor Bangla")),
+    "Tamil": (("TAMIL",), ("Noto Sans Tamil", "Nirmala UI", "Tamil Sangam MN")),
+    "Thai": (("THAI",), ("Noto Sans Thai", "Leelawadee UI", "Thonburi")),
+}
+EMOJI = ("Noto Color Emoji", "Segoe UI Emoji", "Apple Color Emoji")
+
+
+# A style lists them after ``sans-serif``: they are used only where that lacks a character.
+SCRIPT_FAMILIES = ",".join(
+    f"'{name}'" for name in dict.fromkeys([*(name for _, families in SCRIPTS.values() for name in families), *EMOJI])
+)
+
+
+def fonts_to_install(characters: Iterable[str]) -> dict[str, str]:
+    """Returns the font family to install for each script among the characters; unknown scripts are left out.
+
+    >>> fonts_to_install("نعم語😀q")
+    {'Arabic': 'Noto Sans Arabic', 'Chinese, Japanese or Korean': 'Noto Sans CJK SC', 'emoji': 'Noto Color Emoji'}
+    """
+    families: dict[str, str] = {}
+    for character in characters:
+        first_word = unicodedata.name(character, "").partition(" ")[0]
+        script = next((name for name, (first_words, _) in SCRIPTS.items() if first_word in first_words), None)
+        if script is not None:
+            families[script] = SCRIPTS[script][1][0]
+        elif ord(character) >= 0x1F000:
+            families["emoji"] = EMOJI[0]
+    return families

@@ -1,0 +1,207 @@
+"""``heedful summary``, ``inspect``, ``verify`` and ``export``: commands on one model folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from heedful.cli.arguments import check_model
+from heedful.cli.parser import Device, Json, app
+from heedful.errors import HeedfulError, nearest
+from heedful.settings import DecodingSettings, RunSettings
+from heedful.util.terminal import say_to, to_json
+
+
+def summary(
+    name: Annotated[str, Parameter(help="model folder, preset, or a config.json")],
+    /,
+    *,
+    length: Annotated[int | None, Parameter(help="tokens of the input; 128 by default")] = None,
+    batch: Annotated[int | None, Parameter(help="rows of the input; 1 by default")] = None,
+    image_size: Annotated[int | None, Parameter(help="pixels of an image's side; the model's by default")] = None,
+    json: Json = False,
+) -> None:
+    """Show a model's layers, parameters, operations and memory."""
+    from heedful import presets
+
+    if name not in presets.names() and not Path(name).exists() and "/" not in name:
+        raise HeedfulError(f"{name} is no folder or file here, and no preset; {nearest(name, presets.names())}")
+    import heedful
+
+    info = heedful.summary(name, length=length, batch=batch, image_size=image_size)
+    print(to_json(info.as_dict()) if json else info)
+
+
+def inspect(
+    model: Annotated[str, Parameter(help="model folder, ours or Hugging Face's, or a Hub id")],
+    /,
+    *inputs: Annotated[str, Parameter(help="a text, a pair with a tab between, or an image file; - is standard input")],
+    target: Annotated[
+        str | None,
+        Parameter(help="what an encoder-decoder is to write, or the label or token in question"),
+    ] = None,
+    view: Annotated[
+        str | None,
+        Parameter(
+            help="heads, model, matrix, steps, lens, image, gradient, embeddings, similarity, positions, filters or "
+            "importance; what suits the model by default"
+        ),
+    ] = None,
+    layers: Annotated[tuple[int, ...] | None, Parameter(help="only these, numbered from 0")] = None,
+    heads: Annotated[tuple[int, ...] | None, Parameter(help="only these, numbered from 0")] = None,
+    queries: Annotated[str | None, Parameter(help="START:END, the tokens that look; of long texts the first")] = None,
+    keys: Annotated[str | None, Parameter(help="START:END, the tokens that are looked at")] = None,
+    out: Annotated[str | None, Parameter(help=".html, .svg, .png or .pdf; by default MODEL.VIEW.html here")] = None,
+    show: Annotated[bool, Parameter(name="--open", help="open what was written")] = False,
+    device: Device = None,
+    decoding: Annotated[DecodingSettings, Parameter(name="*", show=False)] = DecodingSettings(),  # noqa: B008 (frozen)
+    json: Json = False,
+) -> None:
+    """Look inside a model: attention, generated text step by step, what each layer would say, and more."""
+    check_model(model)
+    from heedful.views.inspect.request import Request, called, check_format
+
+    if out is not None:
+        check_format(out)
+    if show and json and out is None:
+        raise HeedfulError("--json writes no page to --open; name one with --out")
+    texts = [sys.stdin.read().removesuffix("\n")] if inputs == ("-",) else list(inputs)
+    given = decoding.given()
+    request = Request.of(
+        texts, view, target=target, layers=layers, heads=heads, queries=queries, keys=keys, decoding=given
+    )
+    if Path(model).is_dir():
+        request = request.checked(model)
+
+    from heedful.views.inspect.inspect import run_request
+
+    look = run_request(model, request, device)
+    if json:
+        print(to_json({"model": model, "view": look.view, "title": look.title, **look.data}))
+    if json and out is None:
+        return
+    path = look.save(out or f"{called(model)}.{look.view}.html")
+    print(path, file=sys.stderr if json else sys.stdout)
+    if show:
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())
+
+
+proofs = App(
+    name="verify",
+    help="Prove that a model's folder is right, or that a run goes on with the same bits wherever it is killed.",
+    help_epilogue="Example:  heedful verify runs/en-fr\nA folder that is called resume is ./resume.\n"
+    "Exit status: 0 everything holds, 1 something is off.",
+)
+
+
+@proofs.default
+def verify(
+    model: Annotated[str, Parameter(help="model folder, ours or Hugging Face's, or a Hub id")],
+    /,
+    *,
+    task: Annotated[str | None, Parameter(help="what to ask of it; by default what the folder says")] = None,
+    text: Annotated[tuple[str, ...], Parameter(help="texts of your own, for tokens, greedy text and the task")] = (),
+    save: Annotated[bool, Parameter(help="keep the figures in the folder's heedful.json")] = False,
+    json: Json = False,
+) -> int:
+    """Prove that a model's folder is right: there and back, against transformers, padded, batched, cached."""
+    check_model(model)
+    if task is not None:
+        from heedful import tasks
+
+        tasks.check(task)
+    if save and not Path(model).is_dir():
+        raise HeedfulError(f"--save keeps the figures in a folder, and {model} is none here; leave it out")
+
+    from rich.console import Console
+
+    from heedful.verify import verify as run
+    from heedful.verify.check_report import keep
+
+    with Console(stderr=True).status("opening the model") as status:
+        report = run(model, task=task, texts=text, say=status.update)
+    if save:
+        keep(report, model)
+    if json:
+        print(to_json(report.as_dict()))
+    else:
+        print(report.headline)
+        Console().print(report.table())
+    return 0 if report.ok else 1
+
+
+@proofs.command(
+    name="resume",
+    help_epilogue="Example:  heedful verify resume translation --train train.en train.fr --max-steps 100 --kills 20\n"
+    "Exit status: 0 the same bits, 1 something differs.",
+)
+def verify_resume(
+    *arguments: Annotated[
+        str, Parameter(name="TASK", allow_leading_hyphen=True, help="with --train FILE, and any option of train")
+    ],
+    kills: Annotated[int, Parameter(help="how many; 20 by default")] = 20,
+    processes: Annotated[
+        int, Parameter(help="that learn together; kills take all of them and one of them in turn; 1 by default")
+    ] = 1,
+    out: Annotated[str | None, Parameter(help="folder to keep the runs in")] = None,
+    json: Json = False,
+) -> int:
+    """Kill a training run again and again, and compare its end, bit by bit, with that of one never stopped."""
+    if not arguments:
+        raise HeedfulError("verify resume trains a task; name one, as: heedful verify resume translation --train FILE")
+    line = ["train", *arguments, f"--out={out or '-'}"]
+    _, bound, _ = app.parse_args(line, exit_on_error=False, print_error=False)
+    settings: RunSettings = bound.arguments["settings"]
+    from heedful.verify.resume_options import check_repeatable
+
+    check_repeatable(settings, kills, processes)
+
+    from rich.console import Console
+
+    from heedful.verify.resume import verify_resume as run
+
+    with Console(stderr=True).status("") as status:
+        trial = run(
+            settings, arguments, kills=kills, processes=processes, out=out, say=say_to(json), status=status.update
+        )
+    if json:
+        print(to_json(trial.as_dict()))
+    else:
+        print(trial.headline)
+        Console().print(trial.table())
+    return 0 if trial.ok else 1
+
+
+def export(
+    model: Annotated[str, Parameter(help="model folder, ours or Hugging Face's, or a Hub id")],
+    /,
+    *,
+    to: Annotated[
+        str,
+        Parameter(help="hf: Hugging Face's layout, adapters merged; ctranslate2; onnx: one graph without a cache"),
+    ],
+    out: Annotated[str, Parameter(help="folder to write; for onnx a name in .onnx is one file, the graph alone")],
+    dtype: Annotated[str | None, Parameter(help="hf: float32, float16, bfloat16; as stored by default")] = None,
+    quantization: Annotated[
+        str | None, Parameter(help="ctranslate2: int8, int8_float16, float16, ...; as stored by default")
+    ] = None,
+    overwrite: Annotated[bool, Parameter(help="replace a folder that holds a model, or a file")] = False,
+    json: Json = False,
+) -> None:
+    """Hand a model on: for transformers, CTranslate2 or ONNX."""
+    check_model(model)
+    from heedful.export import formats
+
+    formats.check(to, out, overwrite, {"dtype": dtype, "quantization": quantization})
+    result = formats.export(model, to, out, dtype=dtype, quantization=quantization, overwrite=overwrite)
+    if json:
+        print(to_json(result))
+        return
+    place = Path(out).parent if formats.single(to, out) else Path(out)
+    for name, size in result["files"].items():
+        print(f"{place / name}  {size:,} bytes")
