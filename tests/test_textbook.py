@@ -45,7 +45,7 @@ from heedful.layers import (
     padding_mask,
 )
 from heedful.models import build
-from heedful.stack import Stack, full_mask, initialise
+from heedful.stack import Stack, bidirectional, initialise
 
 SCHEMES = [
     NoPosition(),
@@ -215,7 +215,7 @@ def _held_out_loss(broken: bool) -> float:
     torch.manual_seed(1)
     model = build(replace(pairs(LearnedPosition(length=10), dim=32, vocab=18), head=LanguageHead(tied=False)))
     if broken:
-        model.decoder.visible = full_mask  # what joining masks of opposite meaning does: no row is lower-triangular
+        model.decoder.attention_mask = bidirectional  # as after joining masks of opposite meaning
     optimiser = torch.optim.Adam(model.parameters(), lr=6e-3)
 
     def loss(rows: int) -> Tensor:

@@ -25,7 +25,7 @@ from heedful.layers import (
     padding_mask,
 )
 from heedful.presets import transformer
-from heedful.stack import full_mask
+from heedful.stack import bidirectional
 from heedful.views.figures import functions, masks
 
 target = torch.tensor([[1, 2, 3, 4, 0]])  # 0 is padding
@@ -136,7 +136,7 @@ def trained(broken: bool) -> list[float]:
     learner = replace(config, decoder=replace(config.decoder, position=LearnedPosition(length=10)))
     model = heedful.create(learner, seed=1)
     if broken:
-        model.decoder.visible = full_mask  # what the wrong join comes to
+        model.decoder.attention_mask = bidirectional  # what the wrong join comes to
     optimiser = torch.optim.Adam(model.parameters(), lr=6e-3)
     losses = []
     for _ in range(151):

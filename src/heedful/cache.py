@@ -1,8 +1,8 @@
 """Key-value caches for decoding. The caller makes a cache and passes it in; the model is stateless.
 
-Each attention gets one small object, a ``Remembered``: ``update(project)`` calls ``project`` only when it must, and
-returns the keys and values (B, heads, S, head size) to attend to. ``Cache`` holds them for a whole stack, with the mask
-of the tokens seen.
+Each attention gets one small object, an ``AttentionCache``: its method ``update(project)`` returns the keys and values
+(B, heads, S, head size) to attend to, and calls ``project`` only when it must. A ``Cache`` holds two for each block of
+a stack, and the mask of all tokens so far.
 """
 
 from __future__ import annotations
@@ -15,79 +15,84 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.layers.attention import NOTHING, Pair, Project, Remembered
+from heedful.layers.attention import NO_ATTENTION_CACHE, AttentionCache, KeysValues, Project
 from heedful.layers.mask import padding_mask
 
-Pieces = tuple[Tensor, ...]  # keys and values, or nothing yet
+Stored = tuple[Tensor, ...]  # keys and values, or empty
+
+UNLIMITED = sys.maxsize
 
 
-def _selected(pieces: Pieces, rows: Tensor) -> Pieces:
-    return tuple(piece.index_select(0, rows) for piece in pieces)
+def _selected(tensors: Stored, rows: Tensor) -> Stored:
+    return tuple(tensor.index_select(0, rows) for tensor in tensors)
 
 
-class Growing(Remembered):
-    """All keys and values so far, in rooms with a quarter to spare: most steps write their own and copy nothing."""
+class Growing(AttentionCache):
+    """All keys and values so far, in buffers with a quarter to spare: most steps write their own and copy nothing."""
 
-    window = sys.maxsize  # so many are kept from call to call
+    window = UNLIMITED  # number of tokens that stay stored from call to call
 
     def __init__(self) -> None:
-        self.rooms: Pieces = ()
-        self.room, self.first, self.length = 0, 0, 0  # the rooms' size, and what is kept in them
-        self.inference = False  # whether they were made in inference mode
+        self.buffers: Stored = ()
+        self.allocated, self.first, self.length = 0, 0, 0  # tokens for which there is room; stored: first to length
+        self.made_in_inference = False
 
     @property
-    def pair(self) -> Pieces:
-        """Cached keys and values, as views."""
-        return tuple(room.narrow(2, self.first, self.length - self.first) for room in self.rooms)
+    def pair(self) -> Stored:
+        """Stored keys and values, as views."""
+        return tuple(buffer.narrow(2, self.first, self.length - self.first) for buffer in self.buffers)
 
     @property
-    def closed(self) -> bool:
-        """True if the tensors must not be written: autograd needs them, or inference mode has ended."""
-        return torch.is_grad_enabled() | (self.inference > torch.is_inference_mode_enabled())
+    def read_only(self) -> bool:
+        """True if the buffers must not be written: autograd needs them, or inference mode has ended."""
+        return torch.is_grad_enabled() or (self.made_in_inference and not torch.is_inference_mode_enabled())
 
-    def update(self, project: Project) -> Pair:
-        """The old ones and the new."""
+    def update(self, project: Project) -> KeysValues:
+        """The stored keys and values, followed by those of this call."""
         new = project()
-        if (self.length + new[0].size(2) > self.room) | self.closed:
+        count = new[0].size(2)
+        if self.length + count > self.allocated or self.read_only:
             self._move(new)
-        past, first, count = self.length, self.first, new[0].size(2)
+        past, first = self.length, self.first
         self.length = past + count
         self.first = max(first, self.length - self.window)
-        for room, part in zip(self.rooms, new, strict=True):
-            room.narrow(2, past, count).copy_(part)
-        key, value = (room.narrow(2, first, self.length - first) for room in self.rooms)
+        for buffer, tensor in zip(self.buffers, new, strict=True):
+            buffer.narrow(2, past, count).copy_(tensor)
+        key, value = (buffer.narrow(2, first, self.length - first) for buffer in self.buffers)
         return key, value
 
     def select(self, rows: Tensor) -> None:
-        """Keep ``rows``, in that order."""
-        self.rooms, self.inference = _selected(self.pair, rows), torch.is_inference_mode_enabled()
+        """Keeps ``rows`` of the batch, in that order."""
+        self.buffers, self.made_in_inference = _selected(self.pair, rows), torch.is_inference_mode_enabled()
         self.first, self.length = 0, self.length - self.first
-        self.room = self.length
+        self.allocated = self.length
 
-    def reorder(self, rows: Tensor, moved: Tensor, come: Tensor) -> None:
-        """The same for as many rows, of which only ``moved`` change: they are ``come`` of those before."""
-        if self.closed:
+    def reorder(self, rows: Tensor, changed: Tensor, sources: Tensor) -> None:
+        """``select`` for as many rows as before, of which only ``changed`` differ: they become rows ``sources``."""
+        if self.read_only:
             self.select(rows)
-        else:
-            for part in self.pair:
-                part.index_copy_(0, moved, part.index_select(0, come))
+            return
+        for tensor in self.pair:
+            tensor.index_copy_(0, changed, tensor.index_select(0, sources))
 
     def crop(self, length: int) -> None:
-        """Keep the first ``length`` tokens: what stands behind them is written again."""
+        """Keeps the first ``length`` tokens; the next call overwrites the others."""
         self.length = min(self.length, length)
 
-    def size(self, tokens: int) -> int:
-        """Of rooms for ``tokens``; a long first input that will not be kept has none to spare."""
-        return tokens + (tokens // 4 + 16) * (tokens <= 2 * self.window)
+    def buffer_size(self, tokens: int) -> int:
+        """Size of a new buffer for ``tokens``; a long first input that a window will cut has no room to spare."""
+        if tokens > 2 * self.window:
+            return tokens
+        return tokens + tokens // 4 + 16
 
-    def _move(self, new: Pair) -> None:
-        """Into rooms that hold what is kept and ``new``."""
-        old, kept = self.pair, self.length - self.first
-        self.room = self.size(kept + new[0].size(2))
-        self.rooms = tuple(part.new_empty(*part.shape[:2], self.room, part.size(3)) for part in new)
-        self.first, self.length, self.inference = 0, kept, torch.is_inference_mode_enabled()
-        for room, part in zip(self.rooms, old, strict=False):
-            room[:, :, :kept] = part
+    def _move(self, new: KeysValues) -> None:
+        """Moves the stored tensors to new buffers with room for ``new``."""
+        old, count = self.pair, self.length - self.first
+        self.allocated = self.buffer_size(count + new[0].size(2))
+        self.buffers = tuple(tensor.new_empty(*tensor.shape[:2], self.allocated, tensor.size(3)) for tensor in new)
+        self.first, self.length, self.made_in_inference = 0, count, torch.is_inference_mode_enabled()
+        for buffer, tensor in zip(self.buffers, old, strict=False):  # nothing is stored before the first call
+            buffer[:, :, :count] = tensor
 
 
 class Sliding(Growing):
@@ -98,46 +103,48 @@ class Sliding(Growing):
         self.window = window
 
     def crop(self, length: int) -> None:
-        """Not to be had: what stood before the window is gone."""
-        raise HeedfulError("a sliding cache cannot go back, since it keeps no earlier tokens; use one without window")
+        """Raises: the tokens before the window are lost."""
+        raise HeedfulError("a sliding cache stores no earlier tokens and cannot be cropped; use one without window")
 
 
 class Preallocated(Growing):
-    """Room for ``capacity`` tokens, made at the first call."""
+    """Keys and values in buffers for ``capacity`` tokens, which the first call allocates."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
         self.capacity = capacity
 
-    def size(self, tokens: int) -> int:
-        """All of it at once."""
+    def buffer_size(self, tokens: int) -> int:
+        """The capacity."""
         if tokens > self.capacity:
             raise HeedfulError(f"{tokens} tokens for a cache with room for {self.capacity}; make it larger")
         return self.capacity
 
 
-class Cross(Remembered):
+class Cross(AttentionCache):
     """The keys and values of the encoder's output: projected once."""
 
     def __init__(self) -> None:
-        self.pair: Pieces = ()
+        self.pair: Stored = ()
 
-    def update(self, project: Project) -> Pair:
-        """The same at every step."""
-        key, value = self.pair = self.pair or project()
+    def update(self, project: Project) -> KeysValues:
+        """The same keys and values at every step."""
+        if not self.pair:
+            self.pair = project()
+        key, value = self.pair
         return key, value
 
     def select(self, rows: Tensor) -> None:
-        """Keep ``rows``, in that order."""
+        """Keeps ``rows`` of the batch, in that order."""
         self.pair = _selected(self.pair, rows)
 
 
-class Seen(NamedTuple):
-    """Positions of a call's tokens among all cached ones; B is 1 where all rows are alike."""
+class TokenPositions(NamedTuple):
+    """Positions of the tokens of a call and of all that they may attend to; B is 1 where all rows are alike."""
 
     queries: Tensor  # (B, T) positions of this call's tokens, counted over real tokens
-    keys: Tensor  # (B, S) positions of the tokens that attention may look at, this call's last
-    real: Tensor | None  # (B, S) which of those are real; None: all
+    keys: Tensor  # (B, S) positions of the tokens to attend to, this call's last
+    real: Tensor | None  # (B, S) True for real keys; None: all are
     end: int  # all positions are below it
 
     def mask(self, real: Tensor) -> Tensor:
@@ -145,11 +152,11 @@ class Seen(NamedTuple):
         return padding_mask(real)
 
 
-class Packed(Seen):
-    """Several texts in a row: ``real`` numbers them, and positions count in each.
+class PackedPositions(TokenPositions):
+    """Positions in a packed batch: ``real`` numbers the texts of each row, and positions count within each text.
 
     >>> numbers, positions = torch.tensor([[1, 1, 2, 0]]), torch.tensor([[0, 1, 0, 0]])
-    >>> Packed(positions, positions, numbers, 4).mask(numbers)[0, 0]
+    >>> PackedPositions(positions, positions, numbers, 4).mask(numbers)[0, 0]
     tensor([[ True,  True, False, False],
             [ True,  True, False, False],
             [False, False,  True, False],
@@ -157,53 +164,58 @@ class Packed(Seen):
     """
 
     def mask(self, real: Tensor) -> Tensor:
-        """Mask of the keys of the query's own text, (B, 1, T, S); padding, which nobody reads, attends to all. Without
-        text
+        """Mask (B, 1, T, S) of the keys of the query's own text; padding, whose output nobody reads, attends to all.
+
+        A boolean ``real`` numbers no texts: every query attends to all real keys.
         """
-        own = self.real[:, None, :, None]  # type: ignore[index]  # it is there
-        return padding_mask(real) & ((own == real[:, None, None, :]) | (own == 0) | (real.dtype == torch.bool))
+        assert self.real is not None
+        if real.dtype == torch.bool:
+            return padding_mask(real)
+        text = self.real[:, None, :, None]  # (B, 1, T, 1)
+        return padding_mask(real) & ((text == real[:, None, None, :]) | (text == 0))
 
 
-def anything(new: Tensor | None, real: Tensor) -> None:
-    """Padding may stand on either side; several texts in a row are refused."""
+def _check_single_texts(new: Tensor | None, real: Tensor) -> None:
+    """Raises where the mask of the new tokens numbers several texts in a row; padding may be on either side."""
     if new is not None and bool((new > 1).any()):
-        raise HeedfulError("a cache remembers one text a row, and the mask numbers several; give each its own row")
+        raise HeedfulError("a cache takes one text a row, and the mask numbers several; give each text its own row")
 
 
-def left_padded(new: Tensor | None, real: Tensor) -> None:
-    """Padding must stand before the real tokens: what follows them would push them out of a sliding cache."""
+def _check_left_padded(new: Tensor | None, real: Tensor) -> None:
+    """Raises where padding follows real tokens: it would push them out of a sliding cache."""
     if new is not None and bool((real[:, 1:] < real[:, :-1]).any() | (new > 1).any()):
         raise HeedfulError("a sliding cache takes one text a row, padded on the left; or use a cache without window")
 
 
-def counted(real: Tensor) -> Tensor:
-    """0, 1, 2, ... over the real tokens of each row, (B, S); padding before them stands at 0."""
+def token_positions(real: Tensor) -> Tensor:
+    """Positions 0, 1, 2, ... over the real tokens of each row, (B, S); padding before them is at 0."""
     return (real.bool().cumsum(-1) - 1).clamp(min=0)
 
 
-def counted_in_texts(texts: Tensor) -> Tensor:
-    """The same over the real tokens of each text of a row, by the texts' numbers (B, S).
+def text_positions(texts: Tensor) -> Tensor:
+    """Positions over the real tokens of each text of a packed row, from the numbers of the texts (B, S).
 
-    >>> counted_in_texts(torch.tensor([[0, 1, 1, 2, 2, 2]]))
+    >>> text_positions(torch.tensor([[0, 1, 1, 2, 2, 2]]))
     tensor([[0, 0, 1, 0, 1, 2]])
     """
-    count, last = counted(texts), texts.cummax(-1).values
-    return count - torch.where(last != last.roll(1, -1), count, 0).cummax(-1).values  # less where its text began
+    in_row, last = token_positions(texts), texts.cummax(-1).values
+    return in_row - torch.where(last != last.roll(1, -1), in_row, 0).cummax(-1).values  # less the text's first position
 
 
 class NoCache:
-    """A stack that remembers nothing: what it sees is all there is."""
+    """Null cache of a stack: the tokens of a call are all that it attends to."""
 
-    def see(self, x: Tensor, real: Tensor | None) -> Seen:
-        """The tokens of ``x`` (B, T, D), of which ``real`` (B, T) are real, or which it numbers by their texts."""
+    def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
+        """Positions of the tokens of ``x`` (B, T, D), of which ``real`` (B, T) are real, or whose texts it numbers."""
         if real is not None and real.dtype != torch.bool:
-            return Packed(at := counted_in_texts(real), at, real, x.size(1))
-        positions = torch.arange(x.size(1), device=x.device)[None] if real is None else counted(real)
-        return Seen(positions, positions, real, x.size(1))
+            positions = text_positions(real)
+            return PackedPositions(positions, positions, real, x.size(1))
+        positions = torch.arange(x.size(1), device=x.device)[None] if real is None else token_positions(real)
+        return TokenPositions(positions, positions, real, x.size(1))
 
-    def layers(self, depth: int) -> Sequence[tuple[Remembered, Remembered]]:
-        """A pair (own, cross) for each of ``depth`` blocks."""
-        return [(NOTHING, NOTHING)] * depth
+    def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
+        """A pair (self-attention, cross-attention) for each of ``depth`` blocks."""
+        return [(NO_ATTENTION_CACHE, NO_ATTENTION_CACHE)] * depth
 
 
 class Cache(NoCache):
@@ -211,8 +223,8 @@ class Cache(NoCache):
 
     Args:
         depth: number of blocks.
-        capacity: room for so many tokens from the start; None grows.
-        window: keep only the last so many (a stack with a sliding window).
+        capacity: allocates room for this number of tokens at once; None grows as needed.
+        window: stores only the last tokens, this number of them (for a stack with a sliding window).
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0).eval()
@@ -226,31 +238,33 @@ class Cache(NoCache):
         if capacity is not None and window is not None:
             raise HeedfulError(f"a cache has a capacity ({capacity}) or a window ({window}), not both; leave one out")
         self.length, self.rows = 0, 0
-        self.check = anything if window is None else left_padded
-        self.most = sys.maxsize if window is None else window  # so many are kept from call to call
-        self.real: Tensor | None = None  # (B, length); None: all
-        self.pairs = [(_own(capacity, window), Cross()) for _ in range(depth)]
+        self.check = _check_single_texts if window is None else _check_left_padded
+        self.window = UNLIMITED if window is None else window
+        self.real: Tensor | None = None  # (B, length), True for real tokens; None: all are
+        self.pairs = [(_self_attention_cache(capacity, window), Cross()) for _ in range(depth)]
 
-    def layers(self, depth: int) -> Sequence[tuple[Remembered, Remembered]]:
-        """A pair (own, cross) for each block; another ``depth`` than the cache was made for is an error."""
+    def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
+        """A pair (self-attention, cross-attention) for each block; raises where the stack has another depth."""
         if depth != len(self.pairs):
-            raise HeedfulError(f"a cache for {len(self.pairs)} blocks was given to a stack of {depth}")
+            raise HeedfulError(
+                f"a cache for {len(self.pairs)} blocks was given to a stack of {depth}; make one with Cache({depth})"
+            )
         return self.pairs
 
-    def see(self, x: Tensor, real: Tensor | None) -> Seen:
-        """The tokens of ``x`` (B, T, D) after all earlier ones."""
+    def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
+        """Counts the tokens of ``x`` (B, T, D) in, after all earlier ones, and returns their positions."""
         past, self.length, self.rows = self.length, self.length + x.size(1), len(x)
-        first = max(0, past - self.most)
+        first = max(0, past - self.window)
         if self.real is None and real is None:  # all rows are alike
             positions = torch.arange(first, self.length, device=x.device)[None]
-            return Seen(positions[:, past - first :], positions, None, self.length)
-        self.real = torch.cat((_real(self.real, x, past), _real(real, x, x.size(1))), 1)
+            return TokenPositions(positions[:, past - first :], positions, None, self.length)
+        self.real = torch.cat((_boolean(self.real, x, past), _boolean(real, x, x.size(1))), 1)
         self.check(real, self.real)
-        positions = counted(self.real)
-        return Seen(positions[:, past:], positions[:, first:], self.real[:, first:], self.length)
+        positions = token_positions(self.real)
+        return TokenPositions(positions[:, past:], positions[:, first:], self.real[:, first:], self.length)
 
     def crop(self, length: int) -> None:
-        """Forget all but the first ``length`` columns of tokens, in every row; cross-attention stays."""
+        """Keeps the first ``length`` columns of tokens, in every row; cross-attention stays."""
         if not 0 <= length <= self.length:
             raise HeedfulError(
                 f"a cache of {self.length} tokens cannot be cropped to {length}; give 0 to {self.length}"
@@ -260,23 +274,24 @@ class Cache(NoCache):
         self.real, self.length = None if self.real is None else self.real[:, :length], length
 
     def reorder(self, rows: Tensor) -> None:
-        """Take ``rows`` of the batch where cross-attention stays: as many for each source, beside each other.
+        """Reorders the rows of self-attention: beams that change places within a source, whose cross-attention stays.
 
-        Where there are as many as before, only those move that are others than before.
+        Where there are as many rows as before, only those that change are copied.
         """
         self.real = None if self.real is None else self.real[rows]
-        if len(rows) == self.rows:
-            moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-            come = rows[moved]
-            for own, _ in self.pairs if len(moved) else ():
-                own.reorder(rows, moved, come)
-        else:
+        if len(rows) != self.rows:
             self._take(rows)
+            return
+        changed = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+        if len(changed):
+            sources = rows[changed]
+            for own, _ in self.pairs:
+                own.reorder(rows, changed, sources)
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
-        """Keep ``rows`` (B',) of the batch, in that order: a beam's new order, or the rows still alive.
+        """Keeps ``rows`` (B',) of the batch, in that order: the new order of beams, or the rows not yet finished.
 
-        ``sources`` are what cross-attention keeps, each for B' / len(sources) rows beside each other; None: ``rows``.
+        ``sources`` are the rows that cross-attention keeps, each for B' / len(sources) adjacent rows; None: ``rows``.
         """
         self.real = None if self.real is None else self.real[rows]
         self._take(rows)
@@ -289,11 +304,11 @@ class Cache(NoCache):
             own.select(rows)
 
 
-def _real(real: Tensor | None, x: Tensor, tokens: int) -> Tensor:
+def _boolean(real: Tensor | None, x: Tensor, tokens: int) -> Tensor:
     return x.new_ones(len(x), tokens, dtype=torch.bool) if real is None else real.bool()
 
 
-def _own(capacity: int | None, window: int | None) -> Growing | Preallocated:
+def _self_attention_cache(capacity: int | None, window: int | None) -> Growing:
     if window is not None:
         return Sliding(window)
     return Growing() if capacity is None else Preallocated(capacity)

@@ -1,4 +1,4 @@
-"""Residual, block and stack, shared by all families, and weight initialisation.
+"""Residual, block and stack, shared by all families, and the first weights of a model.
 
 Shapes: B sequences, T tokens of this call, S tokens so far, D model width.
 """
@@ -12,23 +12,22 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from heedful.cache import NoCache, Seen
+from heedful.cache import NoCache, TokenPositions
 from heedful.config import StackConfig
-from heedful.layers import mask as masks
-from heedful.layers.attention import NOTHING, Attention, Remembered
+from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FeedForward
-from heedful.layers.mask import Mask
+from heedful.layers.mask import Mask, causal_mask, window_mask
 from heedful.layers.norm import NORMS, Identity
-from heedful.layers.position import Place, position_of
+from heedful.layers.position import PositionEncoding, position_of
 
 NO_CACHE = NoCache()
 ALL_TOKENS = slice(None)
 
 
 def norm_of(config: StackConfig) -> nn.Module:
-    """The stack's kind of norm."""
+    """A norm of the stack's kind."""
     return NORMS[config.norm](config.dim, eps=config.norm_eps)
 
 
@@ -51,41 +50,40 @@ class Residual(nn.Module):
 
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
-        slots = {"pre": ("before",), "post": ("after",), "sandwich": ("before", "out")}[config.placement]
-        self.before, self.out, self.after = (
-            norm_of(config) if slot in slots else Identity() for slot in ("before", "out", "after")
-        )
+        self.before = norm_of(config) if config.placement in ("pre", "sandwich") else Identity()
+        self.out = norm_of(config) if config.placement == "sandwich" else Identity()
+        self.after = norm_of(config) if config.placement == "post" else Identity()
         self.dropout = Dropout(config.dropout.residual)
         self.drop_path = DropPath()
-        self.add: Add = every_slot  # or what a plan chooses: heedful.kernels.plan
+        self.add: Add = every_slot  # or the kernel of a plan: heedful.kernels.plan
 
     def forward(self, x: Tensor, real: Tensor | None, f: Sublayer, **context: Any) -> Tensor:
-        """``x`` (B, T, D) with what ``f`` adds to it; ``real`` (B, T) is for batch norm."""
+        """``x`` (B, T, D) plus the output of ``f``, called with ``context``; batch norm uses ``real`` (B, T)."""
         return self.add(self, x, real, f, context)
 
     def extra_repr(self) -> str:
-        """Implementation of the sum, where another than the default is set."""
+        """The implementation, where it is not the default."""
         return "" if self.add is every_slot else f"add={getattr(self.add, '__name__', self.add)}"
 
 
 class Skip(nn.Module):
-    """The residual of a part that is not there."""
+    """Residual of an absent sublayer: the identity."""
 
     def forward(self, x: Tensor, real: Tensor | None, f: Sublayer, **context: Any) -> Tensor:
-        """``x`` as it came."""
+        """``x`` unchanged."""
         return x
 
 
-Run = Callable[..., Tensor]  # a block's sublayers and their arguments → what they return
+Run = Callable[..., Tensor]  # the sublayers of a block and their arguments → their output
 
 
 def called(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
-    """Runs the sublayers of a block and keeps their activations for the backward pass."""
+    """Runs the sublayers of a block; autograd keeps their activations for the backward pass."""
     return sublayers(*context)
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention where the config says ``cross``, feed-forward, each in its residual.
+    """Transformer block: self-attention, cross-attention where ``config.cross``, feed-forward, each in its residual.
 
     >>> import torch
     >>> from heedful.config import StackConfig
@@ -108,7 +106,7 @@ class Block(nn.Module):
             dropout=config.dropout.hidden,
         )
         self.feed_forward_residual = Residual(config)
-        self.run: Run = called  # or what a plan chooses: heedful.kernels.plan
+        self.run: Run = called  # or the kernel of a plan: heedful.kernels.plan
 
     def forward(
         self,
@@ -116,10 +114,10 @@ class Block(nn.Module):
         real: Tensor | None = None,
         *,
         mask: Mask = None,
-        position: Place | None = None,
+        position: PositionEncoding | None = None,
         memory: Tensor | None = None,
         memory_mask: Mask = None,
-        cache: tuple[Remembered, Remembered] = (NOTHING, NOTHING),
+        cache: tuple[AttentionCache, AttentionCache] = (NO_ATTENTION_CACHE, NO_ATTENTION_CACHE),
     ) -> Tensor:
         """``x`` (B, T, D) → (B, T, D), under attention's ``mask``, with ``memory`` (B, S, D) for cross-attention."""
         return self.run(self.sublayers, x, real, mask, position, memory, memory_mask, cache)
@@ -129,43 +127,46 @@ class Block(nn.Module):
         x: Tensor,
         real: Tensor | None,
         mask: Mask,
-        position: Place | None,
+        position: PositionEncoding | None,
         memory: Tensor | None,
         memory_mask: Mask,
-        cache: tuple[Remembered, Remembered],
+        cache: tuple[AttentionCache, AttentionCache],
     ) -> Tensor:
-        """Each part in its residual, one after the other."""
-        own, cross = cache
-        x = self.attention_residual(x, real, self.attention, mask=mask, position=position, cache=own)
-        x = self.cross_residual(x, real, self.cross_attention, source=memory, mask=memory_mask, cache=cross)
+        """Self-attention, cross-attention and feed-forward in turn."""
+        self_cache, cross_cache = cache
+        x = self.attention_residual(x, real, self.attention, mask=mask, position=position, cache=self_cache)
+        x = self.cross_residual(x, real, self.cross_attention, source=memory, mask=memory_mask, cache=cross_cache)
         return self.feed_forward_residual(x, real, self.feed_forward)
 
     def extra_repr(self) -> str:
-        """Implementation of the sublayers, where another than the default is set."""
+        """The implementation, where it is not the default."""
         return "" if self.run is called else f"run={getattr(self.run, '__name__', self.run)}"
 
 
-def full_mask(seen: Seen, config: StackConfig) -> Mask:
-    """All real tokens."""
-    return None if seen.real is None else seen.mask(seen.real)
+def bidirectional(tokens: TokenPositions, config: StackConfig) -> Mask:
+    """Mask of an encoder: every token attends to all real tokens."""
+    return None if tokens.real is None else tokens.mask(tokens.real)
 
 
-def causal_mask(seen: Seen, config: StackConfig) -> Mask:
-    """Real tokens up to the query's own."""
-    if seen.real is None:
-        return "causal" if seen.queries.size(1) > 1 else None  # the last token sees every other
-    return masks.causal_mask(seen.queries.size(1), seen.keys.size(1), seen.real.device) & seen.mask(seen.real)
+def causal(tokens: TokenPositions, config: StackConfig) -> Mask:
+    """Mask of a decoder: every token attends to the real tokens up to itself."""
+    queries, keys = tokens.queries.size(1), tokens.keys.size(1)
+    if tokens.real is None:
+        return "causal" if queries > 1 else None  # a single query is the last token, which attends to all
+    return causal_mask(queries, keys, tokens.real.device) & tokens.mask(tokens.real)
 
 
-def window_mask(seen: Seen, config: StackConfig) -> Mask:
-    """Real tokens up to the query's own, no more than ``window`` of them."""
-    near = masks.window_mask(seen.queries, seen.keys, config.window or 0)
-    near = near & masks.causal_mask(seen.queries.size(1), seen.keys.size(1), near.device)
-    return near if seen.real is None else near & seen.mask(seen.real)
+def sliding_window(tokens: TokenPositions, config: StackConfig) -> Mask:
+    """Mask of a decoder with a window: every token attends to the last ``config.window`` real tokens up to itself."""
+    assert config.window is not None
+    queries, keys = tokens.queries.size(1), tokens.keys.size(1)
+    mask = window_mask(tokens.queries, tokens.keys, config.window)
+    mask = mask & causal_mask(queries, keys, mask.device)
+    return mask if tokens.real is None else mask & tokens.mask(tokens.real)
 
 
 class StackInput(NamedTuple):
-    """Arguments of a call of a stack, as ``Stack.forward`` describes them."""
+    """Arguments of ``Stack.forward``."""
 
     x: Tensor
     mask: Tensor | None = None
@@ -176,37 +177,39 @@ class StackInput(NamedTuple):
 
 
 class Layout(Protocol):
-    """Runs a stack over a batch: padded as it came, or with the padding left out (``heedful.kernels``)."""
+    """Runs a stack over a batch: with its padding, or without (``heedful.kernels.unpadded``)."""
 
     def __call__(self, stack: Stack, batch: StackInput) -> Tensor:
-        """The hidden stream (B, T, D)."""
+        """The final stream (B, T, D)."""
 
 
 def padded(stack: Stack, batch: StackInput) -> Tensor:
-    """Computes every token of the batch, padding too: the reference layout."""
-    x, mask, memory, memory_mask, cache, _ = batch
+    """Reference layout: computes every token of the batch, padding too."""
+    x, real, memory, real_memory, cache, _ = batch
     cache = cache or NO_CACHE
-    seen = cache.see(x, mask)
-    x = stack.position.embed(x, seen.queries, seen.end)
-    x = stack.dropout(stack.embedding_norm(x, mask))
-    place = stack.position.prepare(seen.queries, seen.keys)
-    visible = place.join(stack.visible(seen, stack.config))
-    memory_visible = None if memory_mask is None else seen.mask(memory_mask)
-    for block, remembered in zip(stack.block, cache.layers(len(stack.block)), strict=True):
+    tokens = cache.extend(x, real)
+    x = stack.position.embed(x, tokens.queries, tokens.end)  # (B, T, D)
+    x = stack.dropout(stack.embedding_norm(x, real))
+    position = stack.position.prepare(tokens.queries, tokens.keys)
+    mask = position.join(stack.attention_mask(tokens, stack.config))
+    memory_mask = None if real_memory is None else tokens.mask(real_memory)
+    for block, block_cache in zip(stack.block, cache.layers(len(stack.block)), strict=True):
         x = block(
             x,
-            mask,
-            mask=visible,
-            position=place,
+            real,
+            mask=mask,
+            position=position,
             memory=memory,
-            memory_mask=memory_visible,
-            cache=remembered,
+            memory_mask=memory_mask,
+            cache=block_cache,
         )
-    return stack.norm(x, mask)
+    return stack.norm(x, real)
 
 
 class Stack(nn.Module):
-    """Positions, embedding norm and dropout, ``depth`` blocks, and a final norm exactly where blocks begin with one.
+    """Stack of ``depth`` blocks, after positions, embedding norm and dropout, and before a final norm.
+
+    The final norm exists where blocks normalise their input, that is, without post-norm.
 
     >>> import torch
     >>> from heedful.config import StackConfig
@@ -223,10 +226,11 @@ class Stack(nn.Module):
         self.dropout = Dropout(config.dropout.embedding)
         self.block = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.norm = Identity() if config.placement == "post" else norm_of(config)
-        self.visible = {(False, False): full_mask, (True, False): causal_mask, (True, True): window_mask}[
-            config.causal, config.window is not None
-        ]
-        self.layout: Layout = padded  # or what a plan chooses: heedful.kernels.plan
+        if config.window is not None:  # the configuration is causal, then
+            self.attention_mask = sliding_window
+        else:
+            self.attention_mask = causal if config.causal else bidirectional
+        self.layout: Layout = padded  # or the kernel of a plan: heedful.kernels.plan
 
     def forward(
         self,
@@ -238,18 +242,21 @@ class Stack(nn.Module):
         cache: NoCache | None = None,
         tokens_read: slice = ALL_TOKENS,
     ) -> Tensor:
-        """Embeddings ``x`` (B, T, D) → hidden stream (B, T, D).
+        """Embeddings ``x`` (B, T, D) → final stream (B, T, D).
 
-        ``mask`` (B, T) and ``memory_mask`` (B, S) are True for real tokens, None when all are; either side may be
-        padded. Or they number the texts packed in a row, 1, 2, ..., and 0 is padding: a token attends to its own text,
-        and positions count from its beginning. ``memory`` (B, S, D) is what cross-attention looks at; ``cache``
-        remembers earlier calls. ``tokens_read`` says which real tokens of each sequence the caller reads: a layout may
-        give zeros at all others.
+        Args:
+            x: embeddings of the tokens, without positions.
+            mask: (B, T), True for real tokens, padding on either side; None: all are real. Or segment numbers of a
+                packed batch, 1, 2, ..., 0 for padding: a token attends to its own text, whose positions begin at 0.
+            memory: (B, S, D), the stream that cross-attention attends to.
+            memory_mask: (B, S), as ``mask``.
+            cache: keys and values of earlier calls.
+            tokens_read: the real tokens of each sequence that the caller reads; a layout may give zeros elsewhere.
         """
         return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read))
 
     def extra_repr(self) -> str:
-        """The layout, where it is not the padded one."""
+        """The layout, where it is not the default."""
         return "" if self.layout is padded else f"layout={getattr(self.layout, '__name__', self.layout)}"
 
 
@@ -290,24 +297,25 @@ def _xavier(weight: Tensor, std: float) -> None:
 
 DRAWS: dict[str, Callable[[Tensor, float], None]] = {
     "normal": _normal,  # N(0, σ²): BERT
-    "scaled": _normal,  # the same, and σ/√(2L) where a sublayer writes to the stream: GPT-2
+    "scaled": _normal,  # the same, but σ/√(2L) for maps that write to the stream: GPT-2
     "truncated": _truncated,  # N(0, σ²) within ±2σ: ViT, DeiT
     "xavier": _xavier,  # uniform in ±√(6 / (in + out)): the paper's implementation
 }
 
 
 def initialise(model: nn.Module, config: StackConfig) -> None:
-    """Fresh weights for a whole model: each stack by the table of its own ``init``, the rest by ``config``'s.
+    """Draws the first weights of a model: each stack by its own ``init``, the rest by that of ``config``.
 
-    Linear maps are drawn from the table, biases are 0, norms are (1, 0). Embeddings are N(0, σ²), and N(0, 1/D) where
-    they are multiplied by √D, which would otherwise drown the positions.
+    Linear maps are drawn as ``DRAWS`` says, biases are 0, norms are (1, 0). Embeddings are N(0, σ²), or N(0, 1/D) where
+    they are multiplied by √D, so that they do not outweigh the positions.
     """
-    own = {id(part): stack.config for stack in model.modules() if isinstance(stack, Stack) for part in stack.modules()}
+    stacks = [part for part in model.modules() if isinstance(part, Stack)]
+    configs = {id(part): stack.config for stack in stacks for part in stack.modules()}
 
-    def fresh(part: nn.Module) -> None:
-        table = own.get(id(part), config)
-        draw, std = DRAWS[table.init], table.init_std
-        out_std = std / math.sqrt(2 * table.depth) if table.init == "scaled" else std
+    def draw_part(part: nn.Module) -> None:
+        stack = configs.get(id(part), config)
+        draw, std = DRAWS[stack.init], stack.init_std
+        out_std = std / math.sqrt(2 * stack.depth) if stack.init == "scaled" else std
         if isinstance(part, nn.Linear | nn.Conv2d):
             draw(part.weight, std)
             if part.bias is not None:
@@ -322,7 +330,7 @@ def initialise(model: nn.Module, config: StackConfig) -> None:
             draw(part.down.weight, out_std)
 
     with torch.no_grad():
-        model.apply(fresh)  # parts first, so that a whole may draw one of its parts anew
-        for part in model.modules():  # last, since a tied head drew the same weights as if they were its own
+        model.apply(draw_part)  # parts come before their owners, which may draw one of them anew
+        for part in model.modules():  # last, since a tied head has drawn the same weights
             if isinstance(part, TokenEmbedding):
                 nn.init.normal_(part.token.weight, std=config.init_std if part.factor == 1.0 else 1 / part.factor)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
 from heedful.layers import Alibi, Attention, Relative, Rotary, attention_weights, explicit_attention, fused_attention
-from heedful.layers.attention import Remembered
+from heedful.layers.attention import AttentionCache
 
 BODIES = [fused_attention, explicit_attention]
 
@@ -227,7 +227,7 @@ def test_a_cache_of_nothing_always_projects() -> None:
     calls = []
     pair = (torch.zeros(1), torch.ones(1))
     for _ in range(2):
-        Remembered().update(lambda: calls.append(1) or pair)
+        AttentionCache().update(lambda: calls.append(1) or pair)
     assert len(calls) == 2
 
 

@@ -1,4 +1,4 @@
-"""Self-attention for answering: queries, keys and values come out of one product."""
+"""Self-attention for inference, with queries, keys and values from one product."""
 
 from __future__ import annotations
 
@@ -8,36 +8,38 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
-from heedful.layers.attention import NOTHING, Attention, Remembered
+from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask
-from heedful.layers.position import NOWHERE, Place
+from heedful.layers.position import NO_ENCODING, PositionEncoding
 
-Pack = Callable[[Tensor, Tensor | None], nn.Module]
+MakeLinear = Callable[[Tensor, Tensor | None], nn.Module]  # weight (out, in), bias (out,) → a linear map
 
 
 class FusedAttention(Attention):
-    """Self-attention ``own`` with its three projections in one product: (q, k, v) = [W] x.
+    """Self-attention with its three projections in one product, (q, k, v) = W x: one reading of ``x``, one call.
 
-    ``pack`` makes a linear map of a weight and a bias. One reading of ``x``, one product instead of three.
+    Args:
+        attention: the attention to replace, whose norms and ``attend`` are used on.
+        make_linear: makes a linear map from a weight and a bias.
 
-    >>> own = Attention(16, heads=4, kv_heads=2).eval()
-    >>> fused, x = FusedAttention(own, linear), torch.randn(2, 5, 16)
-    >>> torch.allclose(fused(x, mask="causal"), own(x, mask="causal"), atol=1e-6)
+    >>> attention = Attention(16, heads=4, kv_heads=2).eval()
+    >>> fused, x = FusedAttention(attention, plain_linear), torch.randn(2, 5, 16)
+    >>> torch.allclose(fused(x, mask="causal"), attention(x, mask="causal"), atol=1e-6)
     True
     """
 
-    def __init__(self, own: Attention, pack: Pack) -> None:
+    def __init__(self, attention: Attention, make_linear: MakeLinear) -> None:
         nn.Module.__init__(self)
-        three = (own.query, own.key, own.value)
-        self.heads, self.kv_heads, self.head_dim = own.heads, own.kv_heads, own.head_dim
-        self.scale, self.dropout, self.attend = own.scale, own.dropout, own.attend
-        self.widths = [part.out_features for part in three]
-        weights: list[Tensor] = [part.weight for part in three]
-        biases: list[Tensor] = [part.bias for part in three if part.bias is not None]
-        self.projections = pack(torch.cat(weights), torch.cat(biases) if biases else None)
-        self.query_norm, self.key_norm = own.query_norm, own.key_norm
-        self.out = pack(own.out.weight, own.out.bias)  # type: ignore[assignment]  # a map all the same
+        projections = (attention.query, attention.key, attention.value)
+        self.heads, self.kv_heads, self.head_dim = attention.heads, attention.kv_heads, attention.head_dim
+        self.scale, self.dropout, self.attend = attention.scale, attention.dropout, attention.attend
+        self.widths = [part.out_features for part in projections]
+        weights: list[Tensor] = [part.weight for part in projections]
+        biases: list[Tensor] = [part.bias for part in projections if part.bias is not None]
+        self.projections = make_linear(torch.cat(weights), torch.cat(biases) if biases else None)
+        self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
+        self.out = make_linear(attention.out.weight, attention.out.bias)  # type: ignore[assignment]  # any linear map
 
     def forward(
         self,
@@ -45,25 +47,24 @@ class FusedAttention(Attention):
         source: Tensor | None = None,
         *,
         mask: Mask = None,
-        position: Place | None = None,
-        cache: Remembered | None = None,
+        position: PositionEncoding | None = None,
+        cache: AttentionCache | None = None,
     ) -> Tensor:
-        """As ``Attention``'s, for self-attention alone: another ``source`` is refused."""
+        """As ``Attention.forward``, for self-attention alone; raises for another ``source``."""
         if source is not None:
-            raise HeedfulError("a fused attention looks at its own input; cross-attention keeps its projections apart")
-        place, memory = position or NOWHERE, cache or NOTHING
-        q, k, v = (self.split(part) for part in self.projections(x).split(self.widths, -1))
-        k, v = memory.update(lambda: (place.rotate(self.key_norm(k)), v))
-        y = (self.probe or self.attend)(
-            place.rotate(self.query_norm(q)), k, v, mask, self.scale, self.dropout * self.training
-        )
+            raise HeedfulError("fused projections attend to their own input; cross-attention needs an Attention")
+        position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE
+        q, k, v = (self.split(part) for part in self.projections(x).split(self.widths, -1))  # (B, heads, T, E)
+        k, v = cache.update(lambda: (position.rotate(self.key_norm(k)), v))
+        q, dropout = position.rotate(self.query_norm(q)), self.dropout if self.training else 0.0
+        y = (self.probe or self.attend)(q, k, v, mask, self.scale, dropout)  # (B, H, T, E)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
-def linear(weight: Tensor, bias: Tensor | None) -> Linear:
-    """A plain linear map with these weights."""
-    made = Linear(weight.size(1), weight.size(0), bias is not None, device="meta")
-    made.weight = nn.Parameter(weight.detach(), requires_grad=False)
+def plain_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+    """Returns a ``Linear`` with these weights, which need no gradient."""
+    linear = Linear(weight.size(1), weight.size(0), bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:
-        made.bias = nn.Parameter(bias.detach(), requires_grad=False)
-    return made
+        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return linear

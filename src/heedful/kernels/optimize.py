@@ -13,7 +13,7 @@ from heedful.adapters import merge
 from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
-from heedful.kernels.fused_projections import FusedAttention, linear
+from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.prepacked_linear import (
@@ -128,7 +128,7 @@ def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
 def _packed(
     kind: type[PackedLinear] | None, weight: Tensor, bias: Tensor | None, activation: Activation | None = None
 ) -> nn.Module:
-    return linear(weight, bias) if kind is None else kind(weight, bias, activation)
+    return plain_linear(weight, bias) if kind is None else kind(weight, bias, activation)
 
 
 def _fuse(block: nn.Module, kind: type[PackedLinear] | None) -> None:

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from heedful.cache import Seen, counted
+from heedful.cache import TokenPositions, token_positions
 from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.blocked_attention import blocked_attention
 from heedful.kernels.onednn_linear import kernels_depend_on_rows
 from heedful.layers.attention import Attend, Attention, fused_attention
 from heedful.layers.dropout import DropPath
 from heedful.layers.mask import Mask, padding_mask
-from heedful.layers.position import Place
+from heedful.layers.position import PositionEncoding
 from heedful.stack import ALL_TOKENS, NO_CACHE, Block, Stack, StackInput, padded
 
 
@@ -68,7 +68,7 @@ class TokenRow:
         self.indices = real.flatten().nonzero()[:, 0]  # (N,) of tokens in the batch, counted along its rows
         copies = rounded_rows(len(self.indices)) - len(self.indices) if fill else 0
         self.gathered = torch.cat((self.indices, self.indices[:1].expand(copies)))
-        self.positions = counted(real).flatten()[self.gathered][None]  # (1, N)
+        self.positions = token_positions(real).flatten()[self.gathered][None]  # (1, N)
 
     def gather(self, x: Tensor) -> Tensor:
         """(B, T, D) → (1, N, D)."""
@@ -118,12 +118,12 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     if not learns_with_padding(stack, batch):
         return padded(stack, batch)
     x, memory = batch.x, batch.memory
-    seen = NO_CACHE.see(x, batch.mask)
-    mask = stack.position.prepare(seen.queries, seen.keys).join(stack.visible(seen, stack.config))
+    tokens = NO_CACHE.extend(x, batch.mask)
+    mask = stack.position.prepare(tokens.queries, tokens.keys).join(stack.attention_mask(tokens, stack.config))
     fill = kernels_depend_on_rows() and stack.config.norm != "batch"  # copies would change a batch's statistics
     row = TokenRow(real_tokens(x, batch.mask), fill)
     position = stack.position.prepare(row.positions, row.positions[:, :0])  # rotates; a bias is part of ``mask``
-    x = stack.position.embed(row.gather(x), row.positions, seen.end)
+    x = stack.position.embed(row.gather(x), row.positions, tokens.end)
     x = stack.dropout(stack.embedding_norm(x))
     memory_mask: RowMask | None = None
     if memory is not None:
@@ -187,7 +187,7 @@ class SortedTokenRow:
         grid = torch.arange(real.numel(), device=real.device).view(real.shape)
         self.shape = real.shape
         self.indices = grid[order][real_sorted]  # (N,) of tokens in the batch, counted along its rows
-        self.positions = counted(real_sorted)[real_sorted][None]  # (1, N)
+        self.positions = token_positions(real_sorted)[real_sorted][None]  # (1, N)
         self.groups, start = [], 0
         for length, count in sorted(Counter(lengths.tolist()).items()):
             if length:
@@ -272,7 +272,7 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
     longest = row.groups[-1].length
     positions = torch.arange(longest, device=x.device)[None]
     bias = stack.position.prepare(positions, positions)
-    longest_mask = bias.join(stack.visible(Seen(positions, positions, None, longest), stack.config))
+    longest_mask = bias.join(stack.attention_mask(TokenPositions(positions, positions, None, longest), stack.config))
     position = stack.position.prepare(row.positions, row.positions[:, :0])  # rotates; the bias is in the mask
     x = stack.position.embed(row.gather(x), row.positions, longest)
     x = stack.dropout(stack.embedding_norm(x))
@@ -292,7 +292,7 @@ def tokens_needed(stack: Stack, batch: StackInput) -> slice:
     return batch.tokens_read if aligned and not stack.training else ALL_TOKENS
 
 
-def last_block(block: nn.Module, x: Tensor, selected: Tensor, mask: GroupMask, position: Place) -> Tensor:
+def last_block(block: nn.Module, x: Tensor, selected: Tensor, mask: GroupMask, position: PositionEncoding) -> Tensor:
     """Output (1, M, D) of a block at the ``selected`` (M,) tokens of ``x`` (1, N, D), which attend to all of them."""
     assert isinstance(block, Block)  # ``attends_with``
     residual = block.attention_residual

@@ -17,42 +17,42 @@ from heedful.errors import HeedfulError, lookup
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask, tensor_mask
 from heedful.layers.norm import Identity, RMSNorm
-from heedful.layers.position import NOWHERE, Place
+from heedful.layers.position import NO_ENCODING, PositionEncoding
 
-Pair = tuple[Tensor, Tensor]
-Project = Callable[[], Pair]
+KeysValues = tuple[Tensor, Tensor]
+Project = Callable[[], KeysValues]
 
 
-class Remembered:
-    """Null cache of one attention: every call projects anew. Caches with contents: ``heedful.cache``."""
+class AttentionCache:
+    """Null cache of one attention: every call projects anew. Caches that store tensors: ``heedful.cache``."""
 
-    def update(self, project: Project) -> Pair:
-        """The keys and values (B, K, S, E) to attend to; ``project`` makes this call's."""
+    def update(self, project: Project) -> KeysValues:
+        """The keys and values (B, K, S, E) to attend to; ``project`` computes those of this call."""
         return project()
 
     def select(self, rows: Tensor) -> None:
-        """Keep ``rows`` of the batch (a beam's new order, or those still alive), in that order."""
+        """Keeps ``rows`` of the batch, in that order: the new order of beams, or the sequences not yet finished."""
 
 
-NOTHING = Remembered()
+NO_ATTENTION_CACHE = AttentionCache()
 
 
 class Attend(Protocol):
-    """The one callable that attends: q (B, H, T, E), k and v (B, K, S, E) → (B, H, T, E).
+    """Implementation of attention: q (B, H, T, E), k and v (B, K, S, E) → (B, H, T, E).
 
-    Rows of q may share keys and values: k and v then have B / n rows, each for n rows of q that stand beside each other
-    (the beams of a sentence look at one source), and the mask is that of the keys alone, (B / n, 1, 1, S).
+    Adjacent rows of q may share keys and values, as the beams of a sentence share its source: k and v then have B / n
+    rows, each for n rows of q, and the mask is that of the keys alone, (B / n, 1, 1, S).
     """
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
-        """softmax(scale · q kᵀ, where the mask allows) v."""
+        """softmax(scale · q kᵀ + mask) v."""
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """softmax(scale · q kᵀ) v by PyTorch's fused kernel. A row that may attend to nothing gives zeros.
+    """softmax(scale · q kᵀ + mask) v by PyTorch's fused kernel. A query that may attend to nothing gives zeros.
 
     ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias. Rows of q
-    that share keys are queries of one row: the keys are read once for all of them.
+    that share keys become queries of one row, so that the keys are read once for all of them.
 
     >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
     >>> fused_attention(q, k, v, "causal", scale=8**-0.5).shape
@@ -63,18 +63,19 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
         shape = (len(k), -1, *q.shape[1:])  # (B / n, n, H, T, E)
         y = fused_attention(q.view(shape).transpose(1, 2).flatten(2, 3), k, v, mask, scale, dropout)
         return y.unflatten(2, (-1, q.size(2))).transpose(1, 2).flatten(0, 1)
-    square, shared = q.size(-2) == k.size(-2), q.size(1) != k.size(1)
-    causal = isinstance(mask, str) & square  # the kernel's own flag is aligned top-left
-    tensor = tensor_mask((mask, None)[causal], q.size(-2), k.size(-2), q.device)
-    if getattr(tensor, "dtype", torch.bool).is_floating_point:
-        tensor = tensor.to(q.dtype)  # type: ignore[union-attr]  # a bias of another type is misread by the CPU kernel
-    return F.scaled_dot_product_attention(q, k, v, tensor, dropout, causal, scale=scale, enable_gqa=shared)
+    grouped = q.size(1) != k.size(1)
+    if isinstance(mask, str) and q.size(-2) == k.size(-2):  # the kernel's own causal mask is aligned top-left
+        return F.scaled_dot_product_attention(q, k, v, None, dropout, True, scale=scale, enable_gqa=grouped)
+    tensor = tensor_mask(mask, q.size(-2), k.size(-2), q.device)
+    if tensor is not None and tensor.is_floating_point():
+        tensor = tensor.to(q.dtype)  # the kernel on a CPU misreads a bias of another type
+    return F.scaled_dot_product_attention(q, k, v, tensor, dropout, scale=scale, enable_gqa=grouped)
 
 
 def attention_weights(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
-    """The weights themselves: softmax(scale · q kᵀ) over the keys that the mask allows, (B, H, T, S).
+    """Attention weights (B, H, T, S): softmax(scale · q kᵀ + mask) over the keys.
 
-    A row that may attend to nothing gets zeros, where a plain softmax would give NaN.
+    A query that may attend to nothing gets zeros, where a plain softmax would give NaN.
 
     >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
     >>> attention_weights(q, k, None, scale=1.0)
@@ -84,19 +85,19 @@ def attention_weights(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
 
 
 def attention_scores(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
-    """scale · q kᵀ where the mask allows, with a bias added, −∞ where not: (B, H, T, S)."""
+    """Attention scores (B, H, T, S): scale · q kᵀ + mask, −∞ where attention is not allowed."""
     scores = scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
     return scores + float_mask(mask, scores)
 
 
 def weights_of(scores: Tensor) -> Tensor:
-    """softmax(scores) over the keys; zeros for a row of nothing but −∞."""
-    nothing = (scores == float("-inf")).all(-1, keepdim=True)  # lifted first: the gradient would be NaN too
-    return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+    """softmax(scores) over the keys; zeros for a query whose scores are all −∞."""
+    empty = (scores == float("-inf")).all(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)  # first 0: the gradient would be NaN too
 
 
 def explicit_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """The same as ``fused_attention``, written out: for reading and for checking.
+    """Reference implementation of attention: softmax(scale · q kᵀ + mask) v, written out.
 
     >>> q, k, v = torch.randn(3, 1, 2, 5, 8)
     >>> torch.allclose(explicit_attention(q, k, v, None, 1.0), fused_attention(q, k, v, None, 1.0), atol=1e-6)
@@ -107,18 +108,20 @@ def explicit_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float
 
 
 def float_mask(mask: Mask, scores: Tensor) -> Tensor:
-    """The mask as what is added to ``scores`` (B, H, T, S): 0 where it allows, −∞ where not; a bias stays itself."""
+    """The mask as a term added to ``scores`` (B, H, T, S): 0 where attention is allowed, −∞ elsewhere; or a bias."""
     tensor = tensor_mask(mask, scores.size(-2), scores.size(-1), scores.device)
     if tensor is None:
         return scores.new_zeros(1, 1)
-    return torch.where(tensor, 0.0, float("-inf")).to(scores) if tensor.dtype == torch.bool else tensor
+    if tensor.dtype == torch.bool:
+        return torch.where(tensor, 0.0, float("-inf")).to(scores)
+    return tensor
 
 
 BIASES = {"all": (True, True), "qkv": (True, False), "out": (False, True), "none": (False, False)}
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention over several heads: out(concat_h softmax(q_h k_hᵀ / √E) v_h).
+    """Multi-head attention: out(concat_h softmax(q_h k_hᵀ / √E) v_h).
 
     Vaswani et al. 2017, section 3.2; fewer key-value heads: Shazeer 2019, Ainslie et al. 2023.
 
@@ -128,10 +131,14 @@ class Attention(nn.Module):
         kv_heads: key-value heads, each shared by heads / kv_heads query heads; default ``heads``.
         head_dim: size of a head; default dim / heads. The scale is 1/√head_dim, of the head's size, not the model's.
         bias: which projections have one: "all", "qkv", "out", "none".
-        scale: "sqrt", or "none" for T5's unscaled scores.
-        qk_norm: "head" puts an RMS norm on each head's queries and keys (Qwen3).
-        norm_eps: that norm's epsilon.
-        dropout: probability on the attention weights in training; on CPU this has no fused kernel.
+        scale: "sqrt", or "none" for unscaled scores (T5).
+        qk_norm: "head" puts an RMS norm on the queries and keys of each head (Qwen3).
+        norm_eps: epsilon of that norm.
+        dropout: probability on the attention weights in training; on a CPU PyTorch has no fused kernel for it.
+
+    Attributes:
+        attend: implementation of softmax(q kᵀ) v, which a plan chooses (``PLANS`` in ``heedful.kernels.plan``).
+        probe: callable used in place of ``attend`` while tensors are recorded or changed (``heedful.layers.probe``).
 
     >>> import torch
     >>> attention = Attention(16, heads=4, kv_heads=2)
@@ -141,7 +148,7 @@ class Attention(nn.Module):
     torch.Size([2, 5, 16])
     """
 
-    probe: Attend | None = None  # stands before ``attend`` while someone records or intervenes: heedful.layers.probe
+    probe: Attend | None = None
 
     def __init__(
         self,
@@ -163,21 +170,21 @@ class Attention(nn.Module):
             raise HeedfulError(f"dim {dim} is not a multiple of {heads} heads; change one, or give head_dim")
         if heads % self.kv_heads:
             raise HeedfulError(f"{heads} heads cannot share {self.kv_heads} key-value heads evenly")
-        into, out = lookup(BIASES, bias, "attention bias")
-        self.query = Linear(dim, self.heads * self.head_dim, bias=into)
-        self.key = Linear(dim, self.kv_heads * self.head_dim, bias=into)
-        self.value = Linear(dim, self.kv_heads * self.head_dim, bias=into)
-        self.out = Linear(self.heads * self.head_dim, dim, bias=out)
+        qkv_bias, out_bias = lookup(BIASES, bias, "attention bias")
+        self.query = Linear(dim, self.heads * self.head_dim, bias=qkv_bias)
+        self.key = Linear(dim, self.kv_heads * self.head_dim, bias=qkv_bias)
+        self.value = Linear(dim, self.kv_heads * self.head_dim, bias=qkv_bias)
+        self.out = Linear(self.heads * self.head_dim, dim, bias=out_bias)
         self.query_norm, self.key_norm = (
             RMSNorm(self.head_dim, norm_eps) if qk_norm == "head" else Identity() for _ in range(2)
         )
         self.scale = lookup({"sqrt": self.head_dim**-0.5, "none": 1.0}, scale, "attention scale")
         self.dropout = dropout
-        self.attend: Attend = fused_attention  # or what a plan chooses: heedful.kernels.plan
+        self.attend: Attend = fused_attention
 
     @classmethod
     def of(cls, config: StackConfig) -> Attention:
-        """The attention of a stack's blocks."""
+        """The attention of a stack's blocks, built from its configuration."""
         return cls(
             config.dim,
             config.heads,
@@ -196,28 +203,30 @@ class Attention(nn.Module):
         source: Tensor | None = None,
         *,
         mask: Mask = None,
-        position: Place | None = None,
-        cache: Remembered | None = None,
+        position: PositionEncoding | None = None,
+        cache: AttentionCache | None = None,
     ) -> Tensor:
-        """Attend from ``x`` (B, T, D) to ``source`` (B, S, D), or to ``x`` itself: (B, T, D).
+        """Attention from ``x`` (B, T, D) to ``source`` (B, S, D), by default ``x`` itself: (B, T, D).
 
-        ``mask`` is None, "causal", a tensor that broadcasts to (B, H, T, S), boolean (True: may attend) or a float
-        bias; ``position`` is what a scheme's ``prepare`` returned; ``cache`` remembers keys and values.
+        ``mask`` is None, "causal", or a tensor that broadcasts to (B, H, T, S), boolean (True: may attend) or a float
+        bias. ``position`` is the encoding that a scheme's ``prepare`` returned; ``cache`` stores keys and values.
         """
         source = x if source is None else source
-        place, memory = position or NOWHERE, cache or NOTHING
-        q = place.rotate(self.query_norm(self.split(self.query(x))))  # (B, H, T, E)
-        k, v = memory.update(lambda: self.project(source, place))  # (B, K, S, E)
-        y = (self.probe or self.attend)(q, k, v, mask, self.scale, self.dropout * self.training)
+        position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE
+        q = position.rotate(self.query_norm(self.split(self.query(x))))  # (B, H, T, E)
+        k, v = cache.update(lambda: self.project(source, position))  # (B, K, S, E)
+        dropout = self.dropout if self.training else 0.0
+        y = (self.probe or self.attend)(q, k, v, mask, self.scale, dropout)  # (B, H, T, E)
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, H E) → (B, T, D)
 
     def extra_repr(self) -> str:
-        """The callable that attends, where it is not the fused kernel."""
+        """The implementation, where it is not the fused kernel."""
         return "" if self.attend is fused_attention else f"attend={getattr(self.attend, '__name__', self.attend)}"
 
-    def project(self, source: Tensor, place: Place) -> tuple[Tensor, Tensor]:
-        """Keys and values of ``source`` (B, S, D): twice (B, K, S, E)."""
-        return place.rotate(self.key_norm(self.split(self.key(source)))), self.split(self.value(source))
+    def project(self, source: Tensor, position: PositionEncoding) -> KeysValues:
+        """Keys and values (B, K, S, E) of ``source`` (B, S, D)."""
+        k = position.rotate(self.key_norm(self.split(self.key(source))))
+        return k, self.split(self.value(source))
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, heads · E) → (B, heads, T, E)."""

@@ -1,4 +1,4 @@
-"""Dropout of single numbers, whose mask another kernel can draw, and of whole sublayers (stochastic depth)."""
+"""Dropout of elements, and of whole sublayers (stochastic depth)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Drop = Callable[[Tensor, float, bool], Tensor]  # x, rate, whether it is in training → a tensor of the shape of x
+Drop = Callable[[Tensor, float, bool], Tensor]  # x, rate, is in training → a tensor of the shape of x
 
 
 class Dropout(nn.Dropout):
-    """y = x · b / (1 − p), b = 0 with probability p and else 1, computed by ``self.dropout``. Srivastava et al. 2014.
+    """Dropout: y = x · b / (1 − p), b = 0 with probability p and else 1. Srivastava et al. 2014.
 
     Attributes:
-        dropout: ``torch.nn.functional.dropout``, or the kernel that a plan chooses (``heedful.kernels.plan``).
+        dropout: the implementation. ``torch.nn.functional.dropout``, unless the plan of the model names another in
+            ``PLANS`` (``heedful.kernels.plan``): in training on a CPU ``heedful.kernels.cpu_dropout.cpu_dropout``.
 
     >>> import torch
     >>> Dropout(0.5).eval()(torch.ones(3))
@@ -27,11 +28,11 @@ class Dropout(nn.Dropout):
         self.dropout: Drop = F.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x``, with elements dropped in training."""
+        """``x`` with elements dropped in training."""
         return self.dropout(x, self.p, self.training)
 
     def extra_repr(self) -> str:
-        """As torch shows dropout, with the kernel where a plan chose one."""
+        """The rate, and the implementation where it is not PyTorch's."""
         kernel = "" if self.dropout is F.dropout else f", dropout={getattr(self.dropout, '__name__', self.dropout)}"
         return super().extra_repr() + kernel
 
@@ -57,8 +58,8 @@ class DropPath(nn.Module):
         """``y`` (B, T, D), with whole examples of it made 0 in training."""
         if not self.training or not self.rate:
             return y
-        kept = torch.rand(len(y), *[1] * (y.ndim - 1), device=y.device) >= self.rate
-        return y * (kept / (1 - self.rate)).to(y.dtype)
+        keeps = torch.rand(len(y), *[1] * (y.ndim - 1), device=y.device) >= self.rate  # (B, 1, 1)
+        return y * (keeps / (1 - self.rate)).to(y.dtype)
 
     def extra_repr(self) -> str:
         """The rate."""

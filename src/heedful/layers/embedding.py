@@ -13,7 +13,7 @@ from heedful.errors import HeedfulError, lookup
 
 
 class TokenEmbedding(nn.Module):
-    """A row for each id, multiplied by √dim where ``scale="sqrt"`` (Vaswani et al. 2017, section 3.4).
+    """Token embedding: a row for each id, multiplied by √dim with ``scale="sqrt"`` (Vaswani et al. 2017, section 3.4).
 
     Args:
         vocab_size, dim: rows and columns of the table.
@@ -43,7 +43,8 @@ class TokenEmbedding(nn.Module):
         except IndexError:
             rows, least, most = self.token.num_embeddings, int(ids.min()), int(ids.max())
             raise HeedfulError(
-                f"token ids from {least} to {most}, but the model has {rows} tokens, 0 to {rows - 1}"
+                f"token ids from {least} to {most}, but the model has {rows} tokens, 0 to {rows - 1}; use the model's "
+                "own tokenizer"
             ) from None
         if self.segment is not None:
             return x + self.segment(torch.zeros_like(ids) if segments is None else segments)
@@ -53,10 +54,10 @@ class TokenEmbedding(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """An image as a row of tokens: each P × P patch projected to D, the prefix tokens before them.
+    """Patch embedding: each P × P patch of an image projected to D, after the prefix tokens.
 
     The projection is a convolution with stride P, equal to a linear map of each flattened patch. Dosovitskiy et al.
-    2021, equation 1; the distillation token: Touvron et al. 2021. A prefix token is one row, expanded over the batch.
+    2021, equation 1; the distillation token: Touvron et al. 2021. A prefix token is one row, the same for all images.
 
     >>> import torch
     >>> PatchEmbedding(8, image_size=(28, 28), patch_size=7, channels=1)(torch.randn(2, 1, 28, 28)).shape
@@ -92,8 +93,10 @@ class PatchEmbedding(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """``pixels`` (B, channels, height, width) → (B, prefix + patches, D); another image size is an error."""
         if pixels.shape[1:] != self.shape:
-            raise HeedfulError(f"images of shape {tuple(pixels.shape[1:])}, but the model takes {self.shape}")
+            raise HeedfulError(
+                f"images of shape {tuple(pixels.shape[1:])}, but the model takes {self.shape}; resize them"
+            )
         patches = self.projection(pixels).flatten(2).mT  # (B, D, H/P, W/P) → (B, N, D)
         if self.prefix is None:
-            return patches.contiguous()  # or every block would go on in this order, and read across it
+            return patches.contiguous()  # or every block would inherit the transposed order, and read memory across it
         return torch.cat((self.prefix.expand(pixels.size(0), -1, -1), patches), dim=1)

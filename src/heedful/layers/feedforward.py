@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """Feed-forward: down(act(up(x))), or gated: down(act(gate(x)) ⊙ up(x)).
+    """Position-wise feed-forward network: down(act(up(x))), or gated: down(act(gate(x)) ⊙ up(x)).
 
     Plain: Vaswani et al. 2017, equation 2. Gated: Shazeer 2020 (SwiGLU is ``activation="silu", gated=True``).
 
@@ -62,5 +62,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` (..., dim) → (..., dim), each position alone."""
-        inner = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
+        if self.gate is None:
+            inner = self.activation(self.up(x))  # (..., ff_dim)
+        else:
+            inner = self.activation(self.gate(x)) * self.up(x)
         return self.down(self.dropout(inner))

@@ -1,4 +1,4 @@
-"""Linear map whose product can be computed by another kernel."""
+"""Linear maps, whose product a plan can compute by another kernel."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x (..., in), W (
 
 
 class Linear(nn.Linear):
-    """y = x Wᵀ + b, computed by ``self.linear``.
+    """Linear map: y = x Wᵀ + b.
 
     Attributes:
-        linear: ``torch.nn.functional.linear``, or the kernel that a plan chooses (``heedful.kernels.plan``).
+        linear: the implementation. ``torch.nn.functional.linear``, unless the plan of the model names another in
+            ``PLANS`` (``heedful.kernels.plan``), for example ``heedful.kernels.onednn_linear.onednn_linear``.
 
     >>> import torch
     >>> Linear(8, 3)(torch.randn(2, 5, 8)).shape
@@ -30,13 +31,13 @@ class Linear(nn.Linear):
         return self.linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        """As torch shows a linear map, with the kernel where a plan chose one."""
+        """The sizes, and the implementation where it is not PyTorch's."""
         kernel = "" if self.linear is F.linear else f", linear={getattr(self.linear, '__name__', self.linear)}"
         return super().extra_repr() + kernel
 
 
 class ScaledLinear(Linear):
-    """y = factor · (x Wᵀ + b): its parameters are in units of ``factor``, a power of two, so that no bit is lost.
+    """Scaled linear map: y = factor · (x Wᵀ + b), with a power of two as factor, so that scaling loses no bit.
 
     >>> import torch
     >>> linear = ScaledLinear(2, 1, bias=False)

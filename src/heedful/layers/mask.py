@@ -1,8 +1,8 @@
 """Masks are values: ``None``, ``"causal"``, or a boolean tensor in which *True means may attend*.
 
-Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). A model's own masks are (B, T), True for a
-real token; or whole numbers, 0 for padding and 1, 2, ... for the texts that stand one after the other in a row, each of
-which is read as if it were alone. ``padding_mask`` makes the first attention's, ``heedful.cache.Packed`` the second.
+Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). The masks given to a model are (B, T): True
+for real tokens, or segment numbers of a packed batch, 0 for padding and 1, 2, ... for the texts of a row, each of which
+is read as if it were alone. ``padding_mask`` and ``heedful.cache.PackedPositions`` turn them into masks of attention.
 """
 
 from __future__ import annotations
@@ -16,21 +16,18 @@ Mask = Tensor | Literal["causal"] | None
 
 
 def causal_mask(queries: int, keys: int | None = None, device: torch.device | str | None = None) -> Tensor:
-    """Query i may attend to keys j ≤ S − T + i: (T, S), aligned bottom-right, so the last query sees every key.
+    """Causal mask (T, S), aligned bottom-right: query i may attend to keys j ≤ S − T + i, the last query to all.
 
     >>> causal_mask(2, 3)
     tensor([[ True,  True, False],
             [ True,  True,  True]])
     """
-    return _lower(queries, queries if keys is None else keys, device)
-
-
-def _lower(queries: int, keys: int, device: torch.device | str | None) -> Tensor:
+    keys = queries if keys is None else keys
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
 def padding_mask(real: Tensor) -> Tensor:
-    """Only real tokens may be attended to: (B, S) → (B, 1, 1, S).
+    """Padding mask: every query may attend to the real keys, (B, S) → (B, 1, 1, S).
 
     >>> padding_mask(torch.tensor([[True, True, False]])).shape
     torch.Size([1, 1, 1, 3])
@@ -39,7 +36,7 @@ def padding_mask(real: Tensor) -> Tensor:
 
 
 def window_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:
-    """A query at position p may attend to keys at positions > p − window: positions (B, T), (B, S) → (B, 1, T, S).
+    """Window mask (B, 1, T, S) of positions (B, T) and (B, S): position p may attend to positions > p − window.
 
     >>> window_mask(torch.tensor([[3]]), torch.tensor([[0, 1, 2, 3]]), window=2)[0, 0]
     tensor([[False, False,  True,  True]])
@@ -48,9 +45,9 @@ def window_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:
 
 
 def combine(*masks: Mask) -> Mask:
-    """Intersection of the masks. ``None`` allows everything.
+    """Intersection of masks, of which ``None`` allows everything.
 
-    ``"causal"`` beside tensors takes (T, S) from them; a tensor with one row for all queries is taken as T = S.
+    ``"causal"`` takes T and S from the tensors; where these have one row for all queries, T = S.
 
     >>> combine("causal", padding_mask(torch.tensor([[True, True, False]])))[0, 0]
     tensor([[ True, False, False],
@@ -65,18 +62,18 @@ def combine(*masks: Mask) -> Mask:
         keys = max(mask.size(-1) for mask in tensors)
         rows = max(mask.size(-2) for mask in tensors)
         tensors.append(causal_mask(keys if rows == 1 else rows, keys, tensors[0].device))
-    joined = tensors[0]
+    intersection = tensors[0]
     for mask in tensors[1:]:
-        joined = joined & mask
-    return joined
+        intersection = intersection & mask
+    return intersection
 
 
 def tensor_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> Tensor | None:
-    """The mask with "causal" written out, (T, S); a tensor and None stay themselves."""
-    return _lower(queries, keys, device) if isinstance(mask, str) else mask
+    """The mask as a tensor, or None: "causal" becomes (T, S)."""
+    return causal_mask(queries, keys, device) if isinstance(mask, str) else mask
 
 
 def add_bias(mask: Mask, bias: Tensor) -> Tensor:
-    """Bias (B, H, T, S) where the mask allows, −∞ elsewhere."""
+    """The bias (B, H, T, S) where the mask allows attention, −∞ elsewhere."""
     tensor = tensor_mask(mask, bias.size(-2), bias.size(-1), bias.device)
     return bias if tensor is None else torch.where(tensor, bias, float("-inf"))

@@ -1,4 +1,4 @@
-"""Norms. All are called ``norm(x, real)``; only batch norm looks at ``real``, the (B, T) mask of real tokens."""
+"""Norms. All are called ``norm(x, real)``; only batch norm uses ``real``, the (B, T) mask of real tokens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from heedful.config import Norm
 
 
 class Identity(nn.Identity):
-    """No norm: the slot of an absent part."""
+    """Absent norm: the identity."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """``x`` as it came."""
+        """``x`` unchanged."""
         return x
 
 
@@ -26,7 +26,7 @@ class LayerNorm(nn.LayerNorm):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """``x`` (..., dim) normalised; ``real`` is not needed."""
+        """``x`` (..., dim) normalised; ``real`` is not used."""
         return super().forward(x)
 
 
@@ -39,15 +39,15 @@ class RMSNorm(nn.RMSNorm):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """``x`` (..., dim) normalised; ``real`` is not needed."""
+        """``x`` (..., dim) normalised; ``real`` is not used."""
         return super().forward(x)
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm over all real tokens of the batch, for each feature. Ioffe and Szegedy 2015, algorithm 1.
+    """Batch norm of each feature over all real tokens of the batch. Ioffe and Szegedy 2015, algorithm 1.
 
-    Training uses the batch's biased variance and moves the running statistics (detached; the running variance is the
-    unbiased one); evaluation uses the running statistics. Padding takes no part and comes out as zeros.
+    Training uses the biased variance of the batch and updates the running statistics (detached; the running variance is
+    the unbiased one); evaluation uses the running statistics. Padding is left out and becomes zeros.
 
     >>> import torch
     >>> norm = BatchNorm(2)

@@ -1,5 +1,7 @@
-"""Positions. A scheme does two things: ``embed`` adds to the embedding (absolute schemes), ``prepare`` makes, once a
-forward, the ``Place`` that every block's attention uses (rotation of queries and keys, or a bias joined to the mask).
+"""Position schemes: sinusoidal, learned, rotary, ALiBi and relative.
+
+A scheme has two methods: ``embed`` adds to the embedding (absolute schemes), ``prepare`` computes once a forward the
+``PositionEncoding`` that the attention of every block uses (a rotation of queries and keys, or a bias on the scores).
 
 Shapes: B sequences, T queries, S keys, H heads, E head size. Positions are integers (B or 1, T), counted over real
 tokens.
@@ -27,23 +29,23 @@ from heedful.errors import HeedfulError
 from heedful.layers.mask import Mask, add_bias
 
 
-class Place:
-    """Position information for attention: here, none."""
+class PositionEncoding:
+    """Position information for attention: here none, the base class of a rotation and of a bias."""
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Queries or keys (B, H, T, E), turned by their positions."""
+        """Queries or keys (B, H, T, E), rotated by their positions."""
         return x
 
     def join(self, mask: Mask) -> Mask:
-        """The mask, with the positions' bias where there is one."""
+        """The mask, with the bias of the positions where there is one."""
         return mask
 
 
-NOWHERE = Place()
+NO_ENCODING = PositionEncoding()
 
 
-class Turned(Place):
-    """Rotation by the tables ``cos`` and ``sin`` (B or 1, 1, T, E / 2), the two halves of a head turned together."""
+class Rotation(PositionEncoding):
+    """Rotation by the tables ``cos`` and ``sin`` (B or 1, 1, T, E / 2), the two halves of a head together."""
 
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         self.cos, self.sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
@@ -54,7 +56,7 @@ class Turned(Place):
         return torch.addcmul(x * self.cos.to(x.dtype), swapped, self.sin.to(x.dtype))
 
 
-class Biased(Place):
+class PositionBias(PositionEncoding):
     """A bias (B or 1, H, T, S) on the attention scores."""
 
     def __init__(self, bias: Tensor) -> None:
@@ -65,16 +67,16 @@ class Biased(Place):
         return add_bias(mask, self.bias)
 
 
-class Unplaced(nn.Module):
-    """No positions, and the base of all schemes."""
+class PositionScheme(nn.Module):
+    """No positions; the base class of all schemes."""
 
     def embed(self, x: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
-        """``x`` (B, T, D) with what the scheme adds at ``positions`` (B or 1, T), all known to be below ``end``."""
+        """``x`` (B, T, D) plus the scheme's embedding of ``positions`` (B or 1, T), which are all below ``end``."""
         return x
 
-    def prepare(self, queries: Tensor, keys: Tensor) -> Place:
-        """The place for queries at positions (B or 1, T) and keys at positions (B or 1, S)."""
-        return NOWHERE
+    def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
+        """The encoding for attention of queries at positions (B or 1, T) to keys at positions (B or 1, S)."""
+        return NO_ENCODING
 
 
 def sinusoid(length: int, dim: int, base: float = 10000.0, order: str = "interleaved") -> Tensor:
@@ -90,7 +92,7 @@ def sinusoid(length: int, dim: int, base: float = 10000.0, order: str = "interle
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :dim].float()
 
 
-class Sinusoidal(Unplaced):
+class Sinusoidal(PositionScheme):
     """Adds the fixed sinusoid of each position; any length. See ``sinusoid``.
 
     >>> import torch
@@ -112,15 +114,15 @@ class Sinusoidal(Unplaced):
             self.table = sinusoid(length + self.offset, self.dim, self.base, self.order).to(self.table)
 
     def embed(self, x: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
-        """``x`` (B, T, D) + the rows of ``positions`` (B or 1, T); ``end``, where known, saves looking for the last."""
+        """``x`` (B, T, D) + the rows of ``positions`` (B or 1, T); ``end``, where given, is above all of them."""
         length = int(positions.max()) + 1 if end is None else end
         if length + self.offset > self.table.size(0):
             self.extend(2 * length)
         return x + F.embedding(positions + self.offset, self.table).to(x.dtype)
 
 
-class Learned(Unplaced):
-    """Adds a learned row for each position below ``length``; ``offset`` rows stand before that of position 0.
+class Learned(PositionScheme):
+    """Adds a learned row for each position below ``length``; the table has ``offset`` rows before that of position 0.
 
     >>> import torch
     >>> Learned(4, length=10).embed(torch.zeros(1, 3, 4), torch.arange(3)[None]).shape
@@ -143,16 +145,16 @@ class Learned(Unplaced):
             ) from None
 
 
-class Rotary(Unplaced):
-    """Rotary positions: the pair (x_i, x_{i+E/2}) of every head turned by the angle p · base^(−2i/E).
+class Rotary(PositionScheme):
+    """Rotary positions: the pair (x_i, x_{i+E/2}) of every head is rotated by the angle p · base^(−2i/E).
 
     Su et al. 2021, equation 34, in the half-split layout of the Hub's Llama checkpoints. ``scaling`` stretches the
     angles: linear (Chen et al. 2023), llama3 (Llama 3.1's smooth cut between low and high frequencies), yarn (Peng et
     al. 2023, with its attention factor). Angles are float32, as in the published models.
 
     >>> import torch
-    >>> place = Rotary(8).prepare(torch.arange(5)[None], torch.arange(5)[None])
-    >>> place.rotate(torch.randn(2, 4, 5, 8)).shape
+    >>> encoding = Rotary(8).prepare(torch.arange(5)[None], torch.arange(5)[None])
+    >>> encoding.rotate(torch.randn(2, 4, 5, 8)).shape
     torch.Size([2, 4, 5, 8])
     """
 
@@ -161,22 +163,22 @@ class Rotary(Unplaced):
     def __init__(self, head_dim: int, config: RotaryPosition | None = None) -> None:
         super().__init__()
         if head_dim % 2:
-            raise HeedfulError(f"rotary positions turn pairs: head size {head_dim} is odd")
+            raise HeedfulError(f"rotary positions rotate pairs, and head size {head_dim} is odd; give an even one")
         config = config or RotaryPosition()
         frequencies, self.magnitude = SCALINGS[config.scaling](head_dim, config)
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
-        """Moved, but never rounded: in bfloat16 position 1,000 would be turned by another angle."""
+        """Moves the frequencies, but never rounds them: bfloat16 would rotate position 1,000 by another angle."""
         exact = self.frequencies
         super()._apply(fn, recurse)
         self.frequencies = exact.to(self.frequencies.device)
         return self
 
-    def prepare(self, queries: Tensor, keys: Tensor) -> Place:
-        """Tables for ``queries`` (B or 1, T); new keys stand where the queries do, earlier ones were turned before."""
+    def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
+        """Tables for ``queries`` (B or 1, T): new keys have the same positions, cached keys were rotated before."""
         angle = queries[:, None, :, None].float() * self.frequencies.float()  # (B, 1, T, E / 2)
-        return Turned(angle.cos() * self.magnitude, angle.sin() * self.magnitude)
+        return Rotation(angle.cos() * self.magnitude, angle.sin() * self.magnitude)
 
 
 def _frequencies(head_dim: int, base: float) -> Tensor:
@@ -192,7 +194,7 @@ def _linear(head_dim: int, config: RotaryPosition) -> tuple[Tensor, float]:
 
 
 def _llama3(head_dim: int, config: RotaryPosition) -> tuple[Tensor, float]:
-    """Long waves are stretched, short ones kept, those between mixed smoothly."""
+    """Stretches long waves, leaves short ones as they are, and interpolates smoothly between."""
     plain = _frequencies(head_dim, config.base)
     turns = config.original_length * plain / (2 * math.pi)  # full turns within the original length
     low, high = config.low_frequency_factor, config.high_frequency_factor
@@ -201,7 +203,7 @@ def _llama3(head_dim: int, config: RotaryPosition) -> tuple[Tensor, float]:
 
 
 def _yarn(head_dim: int, config: RotaryPosition) -> tuple[Tensor, float]:
-    """Pairs that turn more than beta_fast times are kept, fewer than beta_slow stretched, between mixed linearly."""
+    """Stretches pairs of fewer than beta_slow turns, leaves those of more than beta_fast, interpolates between."""
 
     def dimension(turns: float) -> float:
         return head_dim * math.log(config.original_length / (turns * 2 * math.pi)) / (2 * math.log(config.base))
@@ -220,7 +222,7 @@ def _yarn(head_dim: int, config: RotaryPosition) -> tuple[Tensor, float]:
 SCALINGS = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
 
 
-class Alibi(Unplaced):
+class Alibi(PositionScheme):
     """Attention with linear biases: −m_h |p_query − p_key|, slopes m_h geometric from 2^(−8/H). Press et al. 2021.
 
     >>> import torch
@@ -233,21 +235,21 @@ class Alibi(Unplaced):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        whole = 2 ** math.floor(math.log2(heads))  # a head count that is no power of two takes every other finer slope
-        self.slopes = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]  # no buffer: bfloat16 would round them
-        self.slopes += [2 ** (-4 * (2 * h + 1) / whole) for h in range(heads - whole)]
+        power = 2 ** math.floor(math.log2(heads))  # other head counts take every other of the next finer slopes
+        self.slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]  # no buffer: bfloat16 would round them
+        self.slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]
 
-    def prepare(self, queries: Tensor, keys: Tensor) -> Place:
+    def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
         """The bias (B or 1, H, T, S)."""
         distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
-        return Biased(-torch.tensor(self.slopes, device=queries.device)[:, None, None] * distance)
+        return PositionBias(-torch.tensor(self.slopes, device=queries.device)[:, None, None] * distance)
 
 
-class Relative(Unplaced):
+class Relative(PositionScheme):
     """T5's relative positions: a learned bias a head for each bucket of distances. Raffel et al. 2020, section 2.1.
 
-    Half of the buckets hold one distance each, the other half grow logarithmically up to ``max_distance``; where a
-    query may look both ways, each direction takes half of the buckets.
+    Half of the buckets hold one distance each, the other half grow logarithmically up to ``max_distance``. With
+    ``both_ways``, keys before and after the query have half of the buckets each.
 
     >>> import torch
     >>> p = torch.arange(5)[None]
@@ -262,29 +264,32 @@ class Relative(Unplaced):
 
     def bucket(self, distance: Tensor) -> Tensor:
         """The bucket of key position − query position."""
-        ways = 1 + self.both_ways
-        buckets = self.table.num_embeddings // ways
-        ahead = (distance > 0).long() * buckets * self.both_ways
-        back = distance.abs() * self.both_ways + (-distance).clamp(min=0) * (not self.both_ways)
+        first: Tensor | int = 0
+        if self.both_ways:  # the upper half of the buckets is for keys after the query
+            buckets = self.table.num_embeddings // 2
+            first, length = (distance > 0).long() * buckets, distance.abs()
+        else:
+            buckets = self.table.num_embeddings
+            length = (-distance).clamp(min=0)
         exact = buckets // 2
-        ratio = torch.log(back.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
-        far = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
-        return ahead + torch.where(back < exact, back, far)
+        ratio = torch.log(length.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+        logarithmic = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+        return first + torch.where(length < exact, length, logarithmic)
 
-    def prepare(self, queries: Tensor, keys: Tensor) -> Place:
+    def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
         """The bias (B or 1, H, T, S)."""
         distance = keys[:, None, :] - queries[:, :, None]
-        return Biased(self.table(self.bucket(distance)).permute(0, 3, 1, 2))
+        return PositionBias(self.table(self.bucket(distance)).permute(0, 3, 1, 2))
 
 
-def position_of(config: StackConfig) -> Unplaced:
+def position_of(config: StackConfig) -> PositionScheme:
     """The module for a stack's position scheme."""
     head_dim = config.head_dim or config.dim // config.heads
     return _BUILDERS[type(config.position)](config, config.position, head_dim)
 
 
 _BUILDERS = {
-    NoPosition: lambda stack, p, head_dim: Unplaced(),
+    NoPosition: lambda stack, p, head_dim: PositionScheme(),
     SinusoidalPosition: lambda stack, p, _: Sinusoidal(stack.dim, order=p.order, base=p.base, offset=p.offset),
     LearnedPosition: lambda stack, p, _: Learned(stack.dim, length=p.length, offset=p.offset),
     RotaryPosition: lambda stack, p, head_dim: Rotary(head_dim, p),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.cache import counted
+from heedful.cache import token_positions
 from heedful.config import AlibiPosition, ModelConfig, NoPosition, PooledHead, RelativePosition, VisionConfig
 from heedful.pretrained.folder import CONFIG, read_json
 from heedful.tasks.model_setup import stacks_of
@@ -114,7 +114,7 @@ def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
     if call.mask is not None:
         given["attention_mask"] = call.mask.long()
         if "position_ids" in names:
-            given["position_ids"] = counted(call.mask) + getattr(stacks_of(config)[0].position, "offset", 0)
+            given["position_ids"] = token_positions(call.mask) + getattr(stacks_of(config)[0].position, "offset", 0)
     if call.segments is not None and "token_type_ids" in names:
         given["token_type_ids"] = call.segments
     if call.target is not None:
