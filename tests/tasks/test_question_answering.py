@@ -495,7 +495,7 @@ def test_it_learns_when_to_say_nothing(tmp_path: Path) -> None:
     folder = saved(task, model, tmp_path / "model")
     assert read_card(folder)["null_threshold"] == 0.0
     assert QuestionAnswering.load(folder).null_threshold == 0.0
-    assert taught("all")[0].facts() == {"null_threshold": None, "align_to_words": True}
+    assert taught("all")[0].card_entries() == {"null_threshold": None, "align_to_words": True}
 
 
 def test_what_is_measured_is_what_is_answered() -> None:
