@@ -537,13 +537,9 @@ def test_folders_that_cannot_fill(tmp_path: Path, book: Path) -> None:
         heedful.pipeline("fill-mask", tmp_path / "none")
     task, _ = trained()
     sequence = heedful.create("bert-tiny", head="sequence", seed=0)
-    with pytest.raises(
-        HeedfulError, match="fill-mask needs an encoder with a masked-language-model head; this model is"
-    ):
+    with pytest.raises(HeedfulError, match="fill-mask needs a masked-language-model head; this model"):
         task.check_model(sequence)
-    with pytest.raises(
-        HeedfulError, match="needs an encoder with a masked-language-model head; this model is of kind 'd"
-    ):
+    with pytest.raises(HeedfulError, match="needs an encoder; this model is of kind 'd"):
         task.check_model(heedful.create("gpt-micro", seed=0))
     with pytest.raises(HeedfulError, match="they do not belong together"):
         task.check_model(made("wordpiece")[1])

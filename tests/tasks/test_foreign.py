@@ -280,7 +280,7 @@ def test_the_head_says_what_a_published_model_is_for(tmp_path: Path) -> None:
     assert task_of(tmp_path / "image") == "image-classification"
     assert task_of(tmp_path / "masked") == "fill-mask"
     transformers.BertModel(bert).save_pretrained(tmp_path / "bare")
-    with pytest.raises(HeedfulError, match="names no task, and none here answers"):
+    with pytest.raises(HeedfulError, match="names no task, and no task uses"):
         task_of(tmp_path / "bare")
 
 

@@ -23,7 +23,7 @@ from heedful.pretrained.folder import read_card
 from heedful.pretrained.model_card import describe
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.answer_spans import best_spans
-from heedful.tasks.passages import NOWHERE, Passage, passages_of, windows_of
+from heedful.tasks.passages import NOWHERE, Passage, passages_of, question_windows
 from heedful.tasks.question_answering import QuestionAnswering
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
@@ -152,7 +152,7 @@ def test_what_is_cut_or_lost_is_said() -> None:
     tokenizer = Tokenizer.train(["a b c d e f g h i j k l m n o p ? ."] * 3, 60, "character", template="both")
     long = ("a" * 30 + "?", "b c d", (Span("c", 2),))
     wide = ("a?", "b" * 40, (Span("b" * 30, 5),))
-    found = windows_of(tokenizer, [long[:2], wide[:2]], [long[2], wide[2]], 23, 4)
+    found = question_windows(tokenizer, [long[:2], wide[:2]], [long[2], wide[2]], 23, 4)
     assert found.note == (
         "1 question on texts read in windows of 23 tokens that share 4; 1 question cut to 10 tokens; "
         "1 answer in no window whole, so learned as none"
@@ -164,9 +164,9 @@ def test_what_is_cut_or_lost_is_said() -> None:
     told = task.encode(data, 40)
     assert (told.lost, told.unread) == (1, [data[2]])
     with pytest.raises(HeedfulError, match=r"max-length 6 has no room for a question and a text; give 7$"):
-        windows_of(tokenizer, [], [], 6)
+        question_windows(tokenizer, [], [], 6)
     with pytest.raises(HeedfulError, match=r"windows of 23 tokens cannot share 12 \(stride\); give 11 or less$"):
-        windows_of(tokenizer, [], [], 23, 12)
+        question_windows(tokenizer, [], [], 23, 12)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "character", "unigram"])
@@ -708,8 +708,8 @@ def test_questions_of_which_none_has_an_answer_teach_nothing() -> None:
 def test_models_that_cannot_point(tmp_path: Path) -> None:
     task, _ = made(SETS["all"])
     for other, message in [
-        (heedful.create("gpt-micro"), "needs an encoder with a span head; this model is of kind 'decoder'"),
-        (heedful.create(task.config(settings()), head="none"), "its head of kind 'no-head': teach an encoder"),
+        (heedful.create("gpt-micro"), "needs an encoder; this model is of kind 'decoder'"),
+        (heedful.create(task.config(settings()), head="none"), "head is of kind 'no-head'; teach an encoder"),
         (heedful.create("vit-micro"), "this model is of kind 'vision'"),
     ]:
         with pytest.raises(HeedfulError, match=message):
@@ -717,7 +717,7 @@ def test_models_that_cannot_point(tmp_path: Path) -> None:
     bare = Tokenizer.train(["a b"], 30, "character", template="none")
     model = heedful.create("bert-tiny", head="span")
     with pytest.raises(HeedfulError, match="the tokenizer puts no class token before a pair"):
-        QuestionAnswering(bare).check(model)
+        QuestionAnswering(bare).check_model(model)
 
 
 def test_a_whole_run_from_files(tmp_path: Path) -> None:

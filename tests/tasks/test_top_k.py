@@ -47,7 +47,7 @@ def test_several_labels_each_on_their_own() -> None:
     task, model = made("text-classification")
     task.multi_label = True  # type: ignore[attr-defined]
     pipe = Pipeline(task, model)
-    logits = task._logits(model, next(task.map_batches(model, task.encode(ROWS := rows()).examples, dict))[1])  # type: ignore[attr-defined]
+    logits = task.logits(model, next(task.map_batches(model, task.encode(ROWS := rows()).examples, dict))[1])  # type: ignore[attr-defined]
     (told,) = pipe([ROWS[0].values["text"]], top_k=3)
     assert sorted(each["score"] for each in told["output"]) == pytest.approx(
         sorted(torch.sigmoid(logits[0]).tolist()), abs=1e-6

@@ -1,75 +1,187 @@
-"""Shared parts of the encoder tasks: suggested settings, model creation and fine-tuning, input lengths."""
+"""Base of the tasks of encoders: tokenizer, model, lengths and checks, written once."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
-from heedful.config import DecoderConfig, EncoderConfig, LearnedPosition, ModelConfig, SpecialTokens
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.config import (
+    Config,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    Head,
+    LearnedPosition,
+    ModelConfig,
+    SpecialTokens,
+    StackConfig,
+    VisionConfig,
+)
+from heedful.data import Row
 from heedful.errors import HeedfulError
+from heedful.models import Model
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
-from heedful.tasks.model_setup import changed, positions_of, preset_of, reads, special_id
+from heedful.tasks import defaults
+from heedful.tasks.model_setup import changed, check_vocabulary, positions_of, preset_of, special_id
+from heedful.tasks.task import Batch, Task
 from heedful.text import Tokenizer
+from heedful.text.tokenizer import Kind as TokenizerKind
 
-UNTOLD = 512  # tokens that a model takes where neither it nor its tokenizer has a limit
+NO_LIMIT = 512  # maximum number of tokens if neither the model nor its tokenizer has a limit
+HIDDEN_SHARE = 0.1  # of a fresh model's tokens that classifiers hide in training, so that it relies on no single one
+VOCABULARY = 8_000  # tokens of a new tokenizer, unless the settings say otherwise
 
 
-def encoder_config(
-    settings: RunSettings, tokenizer: Tokenizer, longest: int, task: str, default: str = "bert-tiny"
-) -> EncoderConfig:
-    """The preset with the settings' changes, this vocabulary, and no more positions than the ``longest`` example
-    needs; the caller gives it its head.
+class EncoderTask(Task):
+    """Base of tasks with one tokenizer and a model of text: an encoder, in some tasks also another family.
+
+    Adds the tokenizer, the model's configuration, lengths and checks to ``Task``; a task adds its head (``make_head``,
+    ``check_head``), its examples, loss, metrics and predictions. Examples without ``ids`` need their own ``lengths``.
     """
-    config = preset_of(settings.preset or default, EncoderConfig, task)
-    # BERT's own N(0, 0.02²) is for wide models: narrow ones may long see one class only
-    stack = replace(changed(config.encoder, settings.model, None), init="xavier")
-    if isinstance(stack.position, LearnedPosition):
-        stack = replace(stack, position=replace(stack.position, length=longest))
-    start, end = special_id(tokenizer.start), special_id(tokenizer.end)
-    return replace(
-        config,
-        embedding=replace(config.embedding, vocab_size=tokenizer.vocab_size),
-        encoder=stack,
-        special=SpecialTokens(pad=tokenizer.pad, start=start, end=(end,)),
-    )
 
+    families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig,)
+    needs: ClassVar[str] = "an encoder"  # the families, for messages
+    tokenizer: Tokenizer
+    hidden_share = 0.0  # of the tokens, in training
 
-def encoder_in(task: str, folder: str | Path, decoders: bool = False) -> Path:
-    """The folder, whose model must be an encoder of texts, or with ``decoders`` one of these: asked before it is opened
-    with another head.
-    """
-    found = reads(task, find(folder))
-    config = config_of(found)
-    if not isinstance(config, EncoderConfig) and not (decoders and isinstance(config, DecoderConfig)):
-        wanted = "an encoder or a decoder" if decoders else "an encoder"
-        raise HeedfulError(f"{task} needs {wanted}; the model in {folder} is of kind {config.kind!r}")
-    return found
+    # ------------------------------------------------------------------------------------------------------- making it
+
+    @classmethod
+    def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
+        """Returns settings by the number of rows; for a pretrained model, those of published fine-tuning."""
+        if given.start_from:
+            return defaults.encoder_finetuning(len(rows), given, given.start_from)
+        return defaults.encoder(len(rows), given)
+
+    @classmethod
+    def train_tokenizer(
+        cls,
+        texts: Iterable[str],
+        settings: RunSettings,
+        kind: TokenizerKind = "wordpiece",
+        max_length: int = defaults.MAX_LENGTH,
+        mask: bool = False,
+    ) -> Tokenizer:
+        """Trains the tokenizer on the training texts; ``kind`` and ``max_length`` are for unset options."""
+        given = settings.tokenizer
+        tokenizer = Tokenizer.train(
+            texts, given.size or VOCABULARY, given.kind or kind, bool(given.lowercase), template="both", mask=mask
+        )
+        tokenizer.config["model_max_length"] = settings.data.max_length or max_length
+        return tokenizer
+
+    @classmethod
+    def model_folder(cls, folder: str | Path) -> Path:
+        """Returns a model folder; raises ``HeedfulError`` if its model is of another family than the task's."""
+        found = find(folder)
+        config = config_of(found)
+        if not isinstance(config, cls.families):
+            raise HeedfulError(f"{cls.name} needs {cls.needs}; the model in {folder} is of kind {config.kind!r}")
+        return found
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the tokenizer; label names are the model's."""
+        self.tokenizer.save(folder)
+
+    def config(self, settings: RunSettings) -> ModelConfig:
+        """Returns the preset with the settings' changes, this vocabulary, the task's head, and no more positions than
+        the longest example needs.
+        """
+        config = preset_of(settings.preset or "bert-tiny", EncoderConfig, self.name)
+        # BERT's own N(0, 0.02²) is for wide models: narrow ones may long predict one class only
+        stack = replace(changed(config.encoder, settings.model, None), init="xavier")
+        if isinstance(stack.position, LearnedPosition):
+            stack = replace(stack, position=replace(stack.position, length=self.longest))
+        start, end = special_id(self.tokenizer.start), special_id(self.tokenizer.end)
+        return replace(
+            config,
+            embedding=replace(config.embedding, vocab_size=self.tokenizer.vocab_size),
+            encoder=stack,
+            special=SpecialTokens(pad=self.tokenizer.pad, start=start, end=(end,)),
+            head=self.make_head(stack, settings),
+        )
+
+    @abstractmethod
+    def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
+        """Returns the head of a new model with this stack."""
+
+    def check_model(self, model: Model) -> None:
+        """Raises ``HeedfulError`` for a model of another family or head, or with fewer embeddings than the tokenizer
+        has tokens. From then on no example is longer than the model's positions reach.
+        """
+        config = model.config
+        if isinstance(config, VisionConfig) or not isinstance(config, self.families):
+            raise HeedfulError(f"{self.name} needs {self.needs}; this model is of kind {config.kind!r}")
+        self.check_head(model)
+        source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
+        check_vocabulary(self.tokenizer, source)
+        limit_length(self.tokenizer, config)
+
+    @abstractmethod
+    def check_head(self, model: Model) -> None:
+        """Raises ``HeedfulError`` for a model whose head does not serve the task."""
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    @property
+    def longest(self) -> int:
+        """The maximum number of tokens of an example, special tokens included."""
+        return longest_of(self.tokenizer)
+
+    def lengths(self, examples: Sequence[Any]) -> np.ndarray:
+        """Returns the lengths (N, 1) in tokens, special tokens included."""
+        return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
+
+    def hide_tokens(self, ids: Tensor, mask: Tensor, random: np.random.Generator | None) -> None:
+        """Replaces, in training, the ``hidden_share`` of the tokens by the unknown token, but no special tokens."""
+        if random is None or not self.hidden_share or self.tokenizer.unknown is None:
+            return
+        hidden = torch.from_numpy(random.random(ids.shape) < self.hidden_share) & mask
+        around = self.tokenizer.around()
+        for special in {*around.before, *around.after}:
+            hidden &= ids != special
+        ids[hidden] = self.tokenizer.unknown
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def logits(self, model: Model, batch: Batch) -> Tensor:
+        """Returns the head's output in 32 bits; segments are passed to models that embed them."""
+        config = model.config
+        if isinstance(config, EncoderConfig) and config.embedding.segments > 1:
+            return model(batch["ids"], batch["mask"], batch["segments"]).float()
+        return model(batch["ids"], batch["mask"]).float()
 
 
 def longest_of(tokenizer: Tokenizer) -> int:
-    """The most tokens of an example, special ones counted, as the tokenizer's folder says."""
-    return int(tokenizer.config.get("model_max_length", UNTOLD))
+    """Returns the maximum number of tokens of an example, special tokens included, from the tokenizer's folder."""
+    return int(tokenizer.config.get("model_max_length", NO_LIMIT))
 
 
-def limit(tokenizer: Tokenizer, config: ModelConfig) -> None:
-    """Let no example be longer than the model's positions reach: what ``longest_of`` gives from then on."""
-    told = (tokenizer.config.get("model_max_length"), positions_of(config))
-    tokenizer.config["model_max_length"] = min((number for number in told if number), default=UNTOLD)
+def limit_length(tokenizer: Tokenizer, config: ModelConfig) -> None:
+    """Limits ``longest_of`` to the positions of the model."""
+    limits = (tokenizer.config.get("model_max_length"), positions_of(config))
+    tokenizer.config["model_max_length"] = min((number for number in limits if number), default=NO_LIMIT)
 
 
-def ranges(length: int, most: int, stride: int) -> list[range]:
-    """Windows of at most ``most`` of ``length`` places, each but the first beginning with the last ``stride`` of the
-    one before; the last ends at the end, and none is needless.
+def overlapping_windows(length: int, size: int, stride: int) -> list[range]:
+    """Returns windows of at most ``size`` of ``length`` positions, each but the first beginning with the last
+    ``stride`` of the one before; the last ends at the end, and none is contained in another.
 
-    >>> ranges(10, 5, 2)
+    >>> overlapping_windows(10, 5, 2)
     [range(0, 5), range(3, 8), range(6, 10)]
-    >>> ranges(3, 5, 2)
+    >>> overlapping_windows(3, 5, 2)
     [range(0, 3)]
     """
-    step = most - stride
+    step = size - stride
     if step < 1:
-        raise ValueError(f"windows of {most} cannot share {stride}")
-    firsts = range(0, max(1, length - stride), step)
-    return [range(first, min(first + most, length)) for first in firsts]
+        raise ValueError(f"windows of {size} cannot share {stride}")
+    starts = range(0, max(1, length - stride), step)
+    return [range(start, min(start + size, length)) for start in starts]

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.config import DecoderConfig, EncoderConfig, ModelConfig, PooledHead
+from heedful.config import Config, DecoderConfig, EncoderConfig, Head, PooledHead, StackConfig
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.batching import ordered
 from heedful.data.split import Same, content
@@ -30,8 +30,8 @@ from heedful.settings import PoolingSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.baselines import word_vectors
 from heedful.tasks.contrastive_loss import contrastive, cosent, embedded, wrong
-from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
-from heedful.tasks.model_setup import check_texts, check_vocabulary, masked, reads, tokenizer_of
+from heedful.tasks.encoder_task import EncoderTask
+from heedful.tasks.model_setup import check_texts, masked, tokenizer_of
 from heedful.tasks.retrieval_pairs import SIDES, check_rows, groups_of, search, texts_of
 from heedful.tasks.task import (
     EVALUATED,
@@ -42,7 +42,6 @@ from heedful.tasks.task import (
     Encoded,
     Measured,
     Prediction,
-    Task,
     short,
     shown,
 )
@@ -65,7 +64,7 @@ class Example(NamedTuple):
     score: float | None
 
 
-class FeatureExtraction(Task):
+class FeatureExtraction(EncoderTask):
     """A model of text, above all an encoder, whose head makes one vector of a text's tokens.
 
     Learns from pairs of texts that belong together, told from all other pairs of the batch and from a ``negative`` of
@@ -98,13 +97,15 @@ class FeatureExtraction(Task):
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"pooling"}
     head: ClassVar[str | None] = PooledHead.kind
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
+    families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig, DecoderConfig)
+    needs: ClassVar[str] = "an encoder or a decoder"
 
     def __init__(self, tokenizer: Tokenizer, reading: TextPreparation = PLAIN) -> None:
         self.tokenizer, self.reading = tokenizer, reading
         if reading.longest is not None:
             told = tokenizer.config.get("model_max_length")
             tokenizer.config["model_max_length"] = min(reading.longest, told or reading.longest)
-        self._hear(PoolingSettings())
+        self._set_loss(PoolingSettings())
 
     # ------------------------------------------------------------------------------------------------------- making it
 
@@ -126,96 +127,76 @@ class FeatureExtraction(Task):
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
-    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """By the number of examples; what starts from a model learns as published models are tuned."""
-        words = sum(len(text.split()) for row in rows[:1000] for text in texts_of(row)) / min(len(rows), 1000)
-        batch = asked.training.batch_size or defaults.PAIR_BATCH
-        if asked.start_from:
-            sized = replace(asked, training=replace(asked.training, batch_size=batch))
-            made = defaults.encoder_finetuning(len(rows), sized, asked.start_from)
-            pooling = PoolingSettings(temperature=TEMPERATURE, symmetric=True)
+    def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
+        """Returns settings by the number of examples; for a pretrained model, those of published fine-tuning."""
+        batch = given.training.batch_size or defaults.PAIR_BATCH
+        pooling = PoolingSettings(temperature=TEMPERATURE, symmetric=True)
+        if given.start_from:
+            sized = replace(given, training=replace(given.training, batch_size=batch))
+            suggested = defaults.encoder_finetuning(len(rows), sized, given.start_from)
         else:
-            made = defaults.encoder(len(rows), asked, round(words))
-            pooling = PoolingSettings(
-                kind=POOLED.pooling, normalise=POOLED.normalise, temperature=TEMPERATURE, symmetric=True
-            )
-        learning = replace(made.training, label_smoothing=0.0)
-        if not asked.training.batch_tokens:
-            learning = replace(learning, batch_size=batch, batch_tokens=None)
-        return replace(made, pooling=pooling, training=learning)
+            words = sum(len(text.split()) for row in rows[:1000] for text in texts_of(row)) / min(len(rows), 1000)
+            suggested = defaults.encoder(len(rows), given, round(words))
+            pooling = replace(pooling, kind=POOLED.pooling, normalise=POOLED.normalise)
+        training = replace(suggested.training, label_smoothing=0.0)
+        if not given.training.batch_tokens:
+            training = replace(training, batch_size=batch, batch_tokens=None)
+        return replace(suggested, pooling=pooling, training=training)
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Train the tokenizer on the training texts."""
+        """Trains the tokenizer on the training texts."""
         check_rows(rows, settings)
-        asked = settings.tokenizer
-        texts = [text for row in rows for text in texts_of(row)]
-        tokenizer = Tokenizer.train(
-            texts, asked.size or 8000, asked.kind or "wordpiece", bool(asked.lowercase), template="both"
-        )
-        tokenizer.config["model_max_length"] = settings.data.max_length or defaults.MAX_LENGTH
-        return cls(tokenizer)
+        return cls(cls.train_tokenizer([text for row in rows for text in texts_of(row)], settings))
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """The folder's model, pooling as it says, or else by the mean, to length 1; or as the settings say."""
+        """Loads the folder's model with its pooling, or else the mean to length 1; or the pooling of the settings."""
         check_rows(rows, settings)
-        folder = encoder_in(cls.name, folder, decoders=True)
-        says = pooled_head(folder) is not None or isinstance(config_of(folder).head, PooledHead)
+        folder = cls.model_folder(folder)
+        has_pooling = pooled_head(folder) is not None or isinstance(config_of(folder).head, PooledHead)
         task, model = cls.load(folder), load(folder, head=cls.head, dtype="float32")
         if isinstance(model.config.head, PooledHead):
-            repool(model, _head(settings.pooling, model.config.head if says else POOLED))
+            repool(model, _head(settings.pooling, model.config.head if has_pooling else POOLED))
         task.check_model(model)
         return task, model
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizer of a model folder, ours or sentence-transformers', and how that reads a text."""
-        folder = Path(folder)
-        task = cls(tokenizer_of(reads(cls.name, folder)), read_reading(folder))
-        task._hear(PoolingSettings(**read_card(folder).get("settings", {}).get("pooling", {})))
+        """Loads the tokenizer, and how a text is read, from a folder of ours or of sentence-transformers."""
+        folder = cls.model_folder(folder)
+        task = cls(tokenizer_of(folder), read_reading(folder))
+        task._set_loss(PoolingSettings(**read_card(folder).get("settings", {}).get("pooling", {})))
         return task
 
     def save(self, folder: str | Path) -> None:
-        """Write the tokenizer, and how a text is read in the files of sentence-transformers."""
-        self.tokenizer.save(folder)
+        """Writes the tokenizer, and how a text is read in the files of sentence-transformers."""
+        super().save(folder)
         write_reading(Path(folder), self.reading._replace(longest=self.longest))
 
-    def config(self, settings: RunSettings) -> ModelConfig:
-        """The preset with this vocabulary, its pooling and no more positions than the longest example needs."""
-        config = encoder_config(settings, self.tokenizer, self.longest, self.name)
-        return replace(config, head=_head(settings.pooling, POOLED))
+    def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
+        """Returns a pooled head."""
+        return _head(settings.pooling, POOLED)
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Take what only training needs."""
-        self._hear(settings.pooling)
+        """Takes the settings of the loss."""
+        self._set_loss(settings.pooling)
 
-    def _hear(self, asked: PoolingSettings) -> None:
-        self.temperature = asked.temperature or TEMPERATURE
-        self.symmetric = asked.symmetric is not False
-        self.chunk: int | None = asked.chunk
+    def _set_loss(self, pooling: PoolingSettings) -> None:
+        self.temperature = pooling.temperature or TEMPERATURE
+        self.symmetric = pooling.symmetric is not False
+        self.chunk: int | None = pooling.chunk
 
-    def check_model(self, model: Model) -> None:
-        """An encoder or a decoder that pools, with a row for every token. From then on no example is longer than the
-        model's positions reach.
-        """
-        config = model.config
-        if not isinstance(config, EncoderConfig | DecoderConfig):
-            raise HeedfulError(f"{self.name} needs an encoder or a decoder; this model is of kind {config.kind!r}")
-        if not isinstance(config.head, PooledHead):
+    def check_head(self, model: Model) -> None:
+        """Raises ``HeedfulError`` unless the model has a pooled head."""
+        head = model.config.head
+        if not isinstance(head, PooledHead):
             raise HeedfulError(
-                f"{self.name} needs a model that pools, and this one's head is of kind {config.head.kind!r}; open it "
-                'with heedful.from_pretrained(..., head="pooled")'
+                f"{self.name} needs a model that pools, and this one's head is of kind {head.kind!r}; open it with "
+                'heedful.from_pretrained(..., head="pooled")'
             )
-        check_vocabulary(self.tokenizer, config.embedding)
-        limit(self.tokenizer, config)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
-
-    @property
-    def longest(self) -> int:
-        """The most tokens of a text, special ones counted."""
-        return longest_of(self.tokenizer)
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """The ids of each row's texts; what is longer than ``max_length`` tokens, or than the model takes, is cut.

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.config import EncoderConfig, MaskedHead, ModelConfig
+from heedful.config import Head, MaskedHead, StackConfig
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import ordered
 from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_of
@@ -24,14 +24,12 @@ from heedful.errors import HeedfulError
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.language_model import masked_metrics
 from heedful.models import Encoder, Model
-from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of
-from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.blanks import blanks
 from heedful.tasks.documents import divided, sampled
-from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
+from heedful.tasks.encoder_task import EncoderTask, limit_length
 from heedful.tasks.masked_windows import (
     SEED,
     contexts,
@@ -44,7 +42,7 @@ from heedful.tasks.masked_windows import (
     window_frequencies,
     window_of,
 )
-from heedful.tasks.model_setup import IGNORED, check_texts, check_vocabulary, masked, reads, tokenizer_of
+from heedful.tasks.model_setup import IGNORED, check_texts, load_with_head, masked, tokenizer_of
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.pseudo import pseudo_log_likelihoods
 from heedful.tasks.task import (
@@ -57,7 +55,6 @@ from heedful.tasks.task import (
     LoggedSample,
     Measured,
     Prediction,
-    Task,
     short,
 )
 from heedful.text import Tokenizer
@@ -75,7 +72,7 @@ class Guess(NamedTuple):
     scores: list[float]
 
 
-class FillMask(Task):
+class FillMask(EncoderTask):
     """An encoder with a masked-language-model head over a stream of documents; the tokens missing from a text.
 
     Documents are joined to one stream with the tokenizer's end token after each, and read in windows with around each
@@ -120,94 +117,68 @@ class FillMask(Task):
         return divided(rows, valid, seed, same)
 
     @classmethod
-    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """By the length of the text; what starts from a model goes on as published models are tuned."""
-        if asked.masking.length is not None and asked.masking.unit != "span":
+    def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
+        """Returns settings by the length of the text; for a pretrained model, those of published fine-tuning."""
+        if given.masking.length is not None and given.masking.unit != "span":
             raise HeedfulError("--masking.length has no effect without --masking.unit span; leave it out")
-        if asked.masking.length is not None and asked.masking.length >= SPANS.mean():
+        if given.masking.length is not None and given.masking.length >= SPANS.mean():
             raise HeedfulError(
-                f"--masking.length {asked.masking.length:g}: an encoder's spans have at most {SPANS[-1]} words, and so "
+                f"--masking.length {given.masking.length:g}: an encoder's spans have at most {SPANS[-1]} words, and so "
                 f"less than {SPANS.mean():g} on average; lower it"
             )
         characters = sum(len(row.values["text"]) for row in rows)
-        if asked.start_from:
-            longest = cls.load(encoder_in(cls.name, asked.start_from)).longest
-            longest = min(asked.data.max_length or defaults.MAX_LENGTH, longest)
-            made = defaults.encoder_finetuning(
-                characters // (defaults.CHARACTERS_PER_TOKEN * longest) + 1, asked, asked.start_from
-            )
-            return replace(made, data=DataSettings(max_length=longest))
-        return defaults.masked_model(characters, asked)
+        if given.start_from:
+            longest = cls.load(cls.model_folder(given.start_from)).longest
+            longest = min(given.data.max_length or defaults.MAX_LENGTH, longest)
+            windows = characters // (defaults.CHARACTERS_PER_TOKEN * longest) + 1
+            suggested = defaults.encoder_finetuning(windows, given, given.start_from)
+            return replace(suggested, data=DataSettings(max_length=longest))
+        return defaults.masked_model(characters, given)
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Train the tokenizer on the training documents."""
-        asked, longest = settings.tokenizer, settings.data.max_length or defaults.MAX_LENGTH
-        tokenizer = Tokenizer.train(
-            (row.values["text"] for row in sampled(rows)),
-            asked.size or 8000,
-            asked.kind or "bpe",
-            bool(asked.lowercase),
-            template="both",
-            mask=True,
-        )
-        tokenizer.config["model_max_length"] = longest
-        return cls(tokenizer, longest)
+        """Trains the tokenizer on the training documents."""
+        texts = (row.values["text"] for row in sampled(rows))
+        tokenizer = cls.train_tokenizer(texts, settings, kind="bpe", mask=True)
+        return cls(tokenizer, settings.data.max_length or defaults.MAX_LENGTH)
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """The folder's model, with a fresh masked-language-model head, tied to its embedding, where it has none."""
-        folder = encoder_in(cls.name, folder)
-        task, config = cls.load(folder), config_of(folder)
-        bare = isinstance(config, EncoderConfig) and not isinstance(config.head, MaskedHead)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed or 0)
-            model = load(folder, head=MaskedHead.kind if bare else None, dtype="float32")
+        """Loads the folder's model, with a new masked-language-model head, tied to its embedding, if it has none."""
+        folder = cls.model_folder(folder)
+        task, own = cls.load(folder), isinstance(config_of(folder).head, MaskedHead)
+        model = load_with_head(folder, None if own else MaskedHead.kind, settings.seed or 0)
         task.check_model(model)
         return task, model
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizer of a model folder; windows as long as in its training, else 128 tokens at most."""
-        folder = reads(cls.name, find(folder))
+        """Loads the tokenizer; windows are as long as in training, else of at most 128 tokens."""
+        folder = cls.model_folder(folder)
         tokenizer = tokenizer_of(folder)
-        limit(tokenizer, config_of(folder))
+        limit_length(tokenizer, config_of(folder))
         return cls(tokenizer, window_of(folder, cls.name))
 
-    def save(self, folder: str | Path) -> None:
-        """Write the tokenizer."""
-        self.tokenizer.save(folder)
-
-    def config(self, settings: RunSettings) -> ModelConfig:
-        """The preset with this vocabulary, and a head tied to the embedding."""
-        config = encoder_config(settings, self.tokenizer, self.longest, self.name)
-        return replace(config, head=MaskedHead(activation=config.encoder.activation, norm_eps=config.encoder.norm_eps))
-
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Hide what the settings say: by default 15 % of the tokens, one by one."""
-        asked = settings.masking
-        stop = STOP if asked.length is None else stop_of(asked.length)
-        self.masking = replace(self.masking, share=asked.share or SHARE, unit=asked.unit or "token", stop=stop)
+        """Sets which tokens are hidden: by default 15 %, one by one."""
+        masking = settings.masking
+        stop = STOP if masking.length is None else stop_of(masking.length)
+        self.masking = replace(self.masking, share=masking.share or SHARE, unit=masking.unit or "token", stop=stop)
 
-    def check_model(self, model: Model) -> None:
-        """An encoder with a masked-language-model head, with a row for every token. From then on no window is longer
-        than the model's positions reach.
-        """
-        config = model.config
-        if not isinstance(config, EncoderConfig) or not isinstance(config.head, MaskedHead):
+    def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
+        """Returns a masked-language-model head, tied to the embedding."""
+        return MaskedHead(activation=stack.activation, norm_eps=stack.norm_eps)
+
+    def check_head(self, model: Model) -> None:
+        """Raises ``HeedfulError`` unless the model has a masked-language-model head."""
+        head = model.config.head
+        if not isinstance(head, MaskedHead):
             raise HeedfulError(
-                f"{self.name} needs an encoder with a masked-language-model head; this model is of kind "
-                f"{config.kind!r}, its head of kind {config.head.kind!r}"
+                f"{self.name} needs a masked-language-model head; this model's head is of kind {head.kind!r}; take "
+                "another model"
             )
-        check_vocabulary(self.tokenizer, config.embedding)
-        limit(self.tokenizer, config)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
-
-    @property
-    def longest(self) -> int:
-        """The most tokens that the model reads, special ones counted."""
-        return longest_of(self.tokenizer)
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """All rows as one stream of tokens, in windows of ``max_length``, special ones counted."""

@@ -34,7 +34,6 @@ from heedful.stack import initialise
 from heedful.tasks import defaults
 from heedful.tasks.baselines import linear_images, svm
 from heedful.tasks.labels import (
-    check_classifier,
     checked_top,
     labels_of,
     likeliest,
@@ -44,7 +43,7 @@ from heedful.tasks.labels import (
     stored,
     teachable,
 )
-from heedful.tasks.model_setup import changed, preset_of, reads
+from heedful.tasks.model_setup import changed, check_classifier, preset_of, reads
 from heedful.tasks.task import LINE, Baseline, Batch, Encoded, LoggedSample, Measured, Prediction, Task, short, shown
 
 SMALLEST = "vit-micro"

@@ -1,16 +1,13 @@
-"""Labels of rows and of models, and what classifiers do alike with them."""
+"""Labels of rows and of models, and what all classifiers do with them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from heedful.config import ImageHead, SequenceHead, TokenHead
 from heedful.data import Row, Rows
 from heedful.data.cell_values import brief
 from heedful.data.column_inference import MOST, no_names
@@ -20,10 +17,7 @@ from heedful.data.text_files import extension
 from heedful.errors import HeedfulError, many, nearest
 from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import overall
-from heedful.models import Model
-from heedful.pretrained import load
 from heedful.pretrained.config_keys import label_names
-from heedful.stack import initialise
 from heedful.tasks.task import Baseline
 
 
@@ -76,36 +70,6 @@ def _texts_for_labels(labels: Sequence[str]) -> str | None:
 def stored(theirs: Mapping[str, Any]) -> list[str]:
     """The label names of a ``config.json``; where it tells none, those that transformers would give."""
     return label_names(theirs) or [f"LABEL_{number}" for number in range(theirs.get("num_labels", 2))]
-
-
-def check_classifier(
-    task: str, model: Model, labels: Sequence[str], head: type[SequenceHead] | type[TokenHead] | type[ImageHead]
-) -> None:
-    """Raise where the model has no classifier of this kind, or not one output for each label."""
-    its = model.config.head
-    if not isinstance(its, head):
-        raise HeedfulError(
-            f"{task} needs a classifier, but this {model.config.kind} model has none (its head is of kind "
-            f"{its.kind!r}); teach it one: heedful train {task} --from MODEL --train FILE"
-        )
-    if its.labels != len(labels):
-        raise HeedfulError(f"the model tells {its.labels} labels apart, its folder names {len(labels)}")
-
-
-def classifier_in(folder: Path, head: str, labels: int | None, seed: int) -> Model:
-    """The model of a folder with this kind of classifier, its own where it has one.
-
-    With ``labels`` it gets an output layer for so many, drawn anew by ``seed`` even where its own has as many: they
-    are others.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = load(folder, head=head, num_labels=labels, dtype="float32")
-        if labels is not None:
-            output = model.get_submodule("head.output")
-            initialise(output, model.main)
-            model.fresh = sorted({*model.fresh, *(f"head.output.{name}" for name in output.state_dict())})
-    return model
 
 
 def checked_top(k: Any) -> int | None:

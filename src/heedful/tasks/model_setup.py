@@ -20,17 +20,23 @@ from heedful.config import (
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
+    ImageHead,
     LearnedPosition,
     ModelConfig,
     RotaryPosition,
+    SequenceHead,
     StackConfig,
+    TokenHead,
     VisionConfig,
 )
 from heedful.errors import HeedfulError
 from heedful.generation.decode import Generated
 from heedful.generation.options import Options
+from heedful.models import Model
+from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of, home
 from heedful.settings import ModelSettings
+from heedful.stack import initialise
 from heedful.text import Tokenizer
 
 IGNORED = -100  # the label of padding
@@ -100,6 +106,35 @@ def check_vocabulary(tokenizer: Tokenizer, embedding: EmbeddingConfig, name: str
             f"the {name} has {tokenizer.vocab_size} tokens, the model's embedding {embedding.vocab_size} rows; they do "
             "not belong together"
         )
+
+
+def check_classifier(
+    task: str, model: Model, labels: Sequence[str], head: type[SequenceHead] | type[TokenHead] | type[ImageHead]
+) -> None:
+    """Raises ``HeedfulError`` if the model has no classifier of this kind, or not one output for each label."""
+    found = model.config.head
+    if not isinstance(found, head):
+        raise HeedfulError(
+            f"{task} needs a classifier, but this {model.config.kind} model has none (its head is of kind "
+            f"{found.kind!r}); teach it one: heedful train {task} --from MODEL --train FILE"
+        )
+    if found.labels != len(labels):
+        raise HeedfulError(f"the model tells {found.labels} labels apart, its folder names {len(labels)}")
+
+
+def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None = None) -> Model:
+    """Loads the model of a folder with a head of this kind: its own, or else a new one drawn by ``seed``.
+
+    With ``labels`` the head gets a new output layer for that many labels, even if its own has as many: they are others.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = load(folder, head=head, num_labels=labels, dtype="float32")
+        if labels is not None:
+            output = model.get_submodule("head.output")
+            initialise(output, model.main)
+            model.fresh = sorted({*model.fresh, *(f"head.output.{name}" for name in output.state_dict())})
+    return model
 
 
 def special_id(special: int | None) -> int:

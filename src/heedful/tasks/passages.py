@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from heedful.data.rows import Span
 from heedful.errors import HeedfulError, many
-from heedful.tasks.encoder_task import ranges
+from heedful.tasks.encoder_task import overlapping_windows
 from heedful.text import Tokenizer
 from heedful.text.word_boundaries import is_word_border
 
@@ -91,7 +91,7 @@ def passages_of(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage
     return found
 
 
-def windows_of(
+def question_windows(
     tokenizer: Tokenizer,
     asked: Sequence[tuple[str, str]],
     answers: Sequence[Sequence[Span]],
@@ -140,7 +140,7 @@ def _windows(
 ) -> Iterator[Window]:
     room -= len(question)
     start, end = passage.tokens(answers[0]) if answers else (NOWHERE, NOWHERE)
-    for window in ranges(len(passage.ids), room, min(shared, room // 2)):
+    for window in overlapping_windows(len(passage.ids), room, min(shared, room // 2)):
         within = window.start <= start <= end < window.stop
         own = (start, end) if within else (NOWHERE, NOWHERE)
         yield Window(question, passage, window.start, window.stop, *own, row)

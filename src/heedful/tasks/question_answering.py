@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.config import EncoderConfig, ModelConfig, SpanHead
+from heedful.config import Head, SpanHead, StackConfig
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.rows import Span
 from heedful.data.split import Same, content
@@ -23,15 +23,15 @@ from heedful.errors import HeedfulError, many, nearest
 from heedful.metrics.classification import Mistakes
 from heedful.metrics.squad import best_thresholds, by_kind, likest_sentences, score, squad_sums
 from heedful.models import Model
-from heedful.pretrained import load, read_card
+from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.answer_spans import NEVER, NO_ANSWER, Best, Found, best_spans
-from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
-from heedful.tasks.model_setup import check_vocabulary, masked, padded, reads, tokenizer_of
-from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, windows_of
-from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, Task, short
+from heedful.tasks.encoder_task import EncoderTask, limit_length, longest_of
+from heedful.tasks.model_setup import load_with_head, masked, padded, tokenizer_of
+from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, question_windows
+from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, short
 from heedful.text import Tokenizer
 from heedful.text.post_processor import Around
 from heedful.text.word_boundaries import is_word_border
@@ -46,7 +46,7 @@ TOGETHER = 512  # inputs whose windows are held at once
 WORDS = 200  # tokens of an example: a question and a paragraph
 
 
-class QuestionAnswering(Task):
+class QuestionAnswering(EncoderTask):
     """An encoder that points at the first and the last token of the answer.
 
     It reads ``[CLS] question [SEP] context [SEP]`` as its own tokenizer puts it. A context too long for that is read in
@@ -107,34 +107,30 @@ class QuestionAnswering(Task):
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
-    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """By the number of questions; windows of 384 tokens that share 128, or less where a model takes less; no
-        smoothing.
+    def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
+        """Returns settings by the number of questions: windows of 384 tokens that share 128, or less if a model takes
+        less; no smoothing.
         """
-        longest = asked.data.max_length or LONGEST
-        if asked.start_from:
-            folder = encoder_in(cls.name, asked.start_from)
+        longest = given.data.max_length or LONGEST
+        if given.start_from:
+            folder = cls.model_folder(given.start_from)
             tokenizer = tokenizer_of(folder)
-            limit(tokenizer, config_of(folder))
+            limit_length(tokenizer, config_of(folder))
             longest = min(longest, longest_of(tokenizer))
-            made = defaults.encoder_finetuning(len(rows), asked, asked.start_from)
+            suggested = defaults.encoder_finetuning(len(rows), given, given.start_from)
         else:
-            made = defaults.encoder(len(rows), asked, WORDS)
+            suggested = defaults.encoder(len(rows), given, WORDS)
         return replace(
-            made,
+            suggested,
             data=DataSettings(max_length=longest, stride=min(STRIDE, longest // 3)),
-            training=replace(made.training, label_smoothing=0.0),
+            training=replace(suggested.training, label_smoothing=0.0),
         )
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Train the tokenizer on the questions and the contexts of training."""
-        asked = settings.tokenizer
+        """Trains the tokenizer on the questions and the contexts of training."""
         texts = dict.fromkeys(row.values[column] for column in ("question", "context") for row in rows)
-        kind, size = asked.kind or "wordpiece", asked.size or 8000
-        tokenizer = Tokenizer.train(texts, size, kind, bool(asked.lowercase), template="both")
-        tokenizer.config["model_max_length"] = settings.data.max_length or LONGEST
-        return cls._learning(tokenizer, rows, settings)
+        return cls._learning(cls.train_tokenizer(texts, settings, max_length=LONGEST), rows, settings)
 
     @classmethod
     def _learning(cls, tokenizer: Tokenizer, rows: Sequence[Row], settings: RunSettings) -> Self:
@@ -155,25 +151,23 @@ class QuestionAnswering(Task):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """The folder's model, with the head that points where it has none."""
-        folder = encoder_in(cls.name, folder)
+        """Loads the folder's model, with a new span head if it has none."""
+        folder = cls.model_folder(folder)
         task = cls._learning(tokenizer_of(folder), rows, settings)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed or 0)
-            model = load(folder, head="span", dtype="float32")
+        model = load_with_head(folder, SpanHead.kind, settings.seed or 0)
         task.check_model(model)
         return task, model
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizer of a model folder; windows and whether there may be no answer as it was trained."""
-        folder = Path(folder)
+        """Loads the tokenizer; windows, and whether there may be no answer, are those of training."""
+        folder = cls.model_folder(folder)
         card = read_card(folder)
-        told = card.get("settings", {}).get("data", {})
+        data = card.get("settings", {}).get("data", {})
         return cls(
-            tokenizer_of(reads(cls.name, folder)),
-            window=told.get("max_length"),
-            stride=told.get("stride"),
+            tokenizer_of(folder),
+            window=data.get("max_length"),
+            stride=data.get("stride"),
             null_threshold=card.get("null_threshold"),
             align_to_words=card.get("align_to_words") is not False,
         )
@@ -184,33 +178,27 @@ class QuestionAnswering(Task):
         """
         return {"null_threshold": self.null_threshold, "align_to_words": self.align_to_words}
 
-    def save(self, folder: str | Path) -> None:
-        """Write the tokenizer."""
-        self.tokenizer.save(folder)
+    def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
+        """Returns a head for the first and the last token of an answer."""
+        return SpanHead()
 
-    def config(self, settings: RunSettings) -> ModelConfig:
-        """The preset with this vocabulary and no more positions than a window has."""
-        return replace(encoder_config(settings, self.tokenizer, self.longest, self.name), head=SpanHead())
-
-    def check_model(self, model: Model) -> None:
-        """An encoder that points, with a row for every token. From then on no window is longer than it reads."""
-        config = model.config
-        if not isinstance(config, EncoderConfig) or not isinstance(config.head, SpanHead):
+    def check_head(self, model: Model) -> None:
+        """Raises ``HeedfulError`` unless the model has a span head and the tokenizer a class token before pairs."""
+        head = model.config.head
+        if not isinstance(head, SpanHead):
             raise HeedfulError(
-                f"{self.name} needs an encoder with a span head; this model is of kind {config.kind!r}, its head of "
-                f"kind {config.head.kind!r}: teach an encoder: heedful train {self.name} --from MODEL"
+                f"{self.name} needs a span head; this model's head is of kind {head.kind!r}; teach an encoder: "
+                f"heedful train {self.name} --from MODEL"
             )
-        check_vocabulary(self.tokenizer, config.embedding)
         if not self._around.before:
             raise HeedfulError("the tokenizer puts no class token before a pair; give its template one: it means none")
-        limit(self.tokenizer, config)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     @property
     def longest(self) -> int:
-        """The most tokens of a window, special ones counted."""
-        return min(self.window, longest_of(self.tokenizer))
+        """The maximum number of tokens of a window, special tokens included."""
+        return min(self.window, super().longest)
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """The windows of each row; the note says how many contexts have several, and what was cut."""
@@ -221,7 +209,7 @@ class QuestionAnswering(Task):
         asked = [(row.values["question"], row.values["context"]) for row in rows]
         answers = [row.values["answers"] for row in rows]
         most = min(max_length or self.longest, self.longest)
-        return windows_of(self.tokenizer, asked, answers, most, self.stride if stride is None else stride)
+        return question_windows(self.tokenizer, asked, answers, most, self.stride if stride is None else stride)
 
     def lengths(self, examples: Sequence[Window]) -> np.ndarray:
         """(N, 1): tokens, special ones counted."""
@@ -264,13 +252,7 @@ class QuestionAnswering(Task):
         """Σ over windows of −(log p(start) + log p(end)) / 2, p a softmax over the window's tokens (Devlin et al. 2019,
         section 4.2); smoothed, y becomes (1 − ε) y + ε/T.
         """
-        return self._losses(self._logits(model, batch), batch, label_smoothing).sum()
-
-    def _logits(self, model: Model, batch: Batch) -> Tensor:
-        """(B, T, 2)."""
-        config = model.config
-        two = isinstance(config, EncoderConfig) and config.embedding.segments > 1
-        return model(batch["ids"], batch["mask"], *([batch["segments"]] if two else [])).float()
+        return self._losses(self.logits(model, batch), batch, label_smoothing).sum()
 
     def _losses(self, logits: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
         """(B,)."""
@@ -303,7 +285,7 @@ class QuestionAnswering(Task):
         among = MORE * k if aligned and k > 1 else k
 
         def read(batch: Batch) -> tuple[list[float], list[Best]]:
-            logits = self._logits(model, batch)
+            logits = self.logits(model, batch)
             told = best_spans(logits, batch["context"], batch["seen"], longest, among).rows()
             return self._losses(logits, batch).tolist(), list(told)
 
@@ -410,11 +392,11 @@ class QuestionAnswering(Task):
         there = [i for i, (question, context) in enumerate(asked) if question.strip() and context.strip()]
         threshold, k, cut = self._threshold(null_threshold, None), top_k or 1, 0
         own = self.stride if stride is None else stride
-        windows_of(self.tokenizer, [], [], self.longest, own)  # what cannot be shared is said before any input
+        question_windows(self.tokenizer, [], [], self.longest, own)  # what cannot be shared is said before any input
         for first in range(0, len(there), TOGETHER):
             places = there[first : first + TOGETHER]
             some, unknown = [asked[i] for i in places], [()] * len(places)
-            made = windows_of(self.tokenizer, some, unknown, self.longest, own)
+            made = question_windows(self.tokenizer, some, unknown, self.longest, own)
             cut += len(made.unread)
             found = self._read(
                 model,

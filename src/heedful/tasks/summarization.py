@@ -17,7 +17,7 @@ from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
-from heedful.tasks.encoder_task import ranges
+from heedful.tasks.encoder_task import overlapping_windows
 from heedful.tasks.sequence_to_sequence import SequenceToSequence, whole
 from heedful.tasks.task import Baseline, Measured, Prediction, short
 
@@ -170,7 +170,7 @@ class Summarization(SequenceToSequence):
             return [text]
         [(ids, places)] = self.source.offsets([text])
         for size in range(room, stride, -1):
-            windows = ranges(len(ids), size, stride)
+            windows = overlapping_windows(len(ids), size, stride)
             pieces = [text[places[each[0]][0] : places[each[-1]][1]].strip() for each in windows]
             # a piece that begins within a word may have a token more than it had there
             if all(len(made) <= self.longest for made in whole(self.source, [before + piece for piece in pieces])):

@@ -1,77 +1,225 @@
-"""Texts and pairs of texts: read off what a person asks with, and made examples with what the tokenizer puts around."""
+"""Texts and pairs of texts: how inputs give them, how they become examples, and the base task of what has a label."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
-from heedful.data import Kind
-from heedful.errors import HeedfulError
-from heedful.tasks.task import short
+import numpy as np
+from torch import Tensor
+
+from heedful.config import (
+    Config,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    Head,
+    SequenceHead,
+    StackConfig,
+)
+from heedful.data import Kind, Row, Rows
+from heedful.errors import HeedfulError, many
+from heedful.models import Model
+from heedful.settings import RunSettings
+from heedful.tasks.encoder_task import EncoderTask
+from heedful.tasks.model_setup import masked, padded, start_of
+from heedful.tasks.task import Batch, Encoded, Prediction, short
 from heedful.text import Tokenizer
+from heedful.util.input_warnings import CountWarning
+
+log = logging.getLogger("heedful")
 
 SIDES = ("text", "text_pair")
 
 
 class Example(NamedTuple):
-    """Token ids with the special ones, the segment of each, and the ids of the labels, or the number in their place."""
+    """A text or a pair of texts, encoded with special tokens."""
 
     ids: list[int]
     segments: list[int]
-    labels: tuple[float, ...]  # or the number that is learned
+    labels: tuple[float, ...]  # the ids of the labels, or the number that is learned
 
 
-def sides_of(one: Any, pair: Kind | None) -> tuple[str, ...]:
-    """The text of an input, or both texts of a pair; nothing where one is blank.
+class TextPairTask(EncoderTask):
+    """Base of the tasks that give a text, or a pair of texts, a label or a number, by a classifier over one token.
 
-    A pair is ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab between them. ``pair`` is
-    the kind of the column ``text_pair``: None where there is none, "text?" where it may be left out.
+    What stands around a text, or between two, is what the model's own tokenizer puts there: ``[CLS] text [SEP] pair
+    [SEP]`` in two segments for BERT, ``<s> text </s></s> pair </s>`` for RoBERTa and BART, nothing for GPT-2.
+    """
+
+    families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig, DecoderConfig, EncoderDecoderConfig)
+    needs: ClassVar[str] = "a model of text"
+    unit = "examples"
+    input_names: ClassVar[tuple[str, ...]] = SIDES
+    labels: list[str]
+
+    def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
+        """Returns a classifier with an output for each label."""
+        return SequenceHead(labels=len(self.labels), dropout=stack.dropout.residual)
+
+    # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """Encodes each row's texts and labels. Cuts what is longer than ``max_length`` tokens, or than the model takes:
+        of a pair the longer text first.
+        """
+        limit = min(max_length or self.longest, self.longest)
+        examples, cut = examples_of(self.tokenizer, map(self.texts_of, rows), map(self.targets_of, rows), limit)
+        reason = "--data.max-length" if limit == max_length else "the model takes no more"
+        note = f"{many(len(cut))} cut to {limit} tokens ({reason})" if cut else ""
+        return Encoded(examples, rows, note, len(cut), [rows[number] for number in cut])
+
+    def texts_of(self, row: Row) -> tuple[str, ...]:
+        """Returns the text of a row, or both."""
+        return tuple(row.values[name] for name in SIDES if name in self.columns and name in row.values)
+
+    @abstractmethod
+    def targets_of(self, row: Row) -> tuple[float, ...]:
+        """Returns the ids of a row's labels, or its number."""
+
+    def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+        """Returns ``ids``, ``mask`` and ``segments`` (B, T), and ``labels`` (B, labels), as ``target_tensor`` gives
+        them. In training, tokens of a new model are hidden (``hide_tokens``), others each time.
+        """
+        ids, mask = masked([example.ids for example in examples])
+        segments = padded([example.segments for example in examples], 0)
+        self.hide_tokens(ids, mask, random)
+        return {"ids": ids, "mask": mask, "segments": segments, "labels": self.target_tensor(examples)}
+
+    @abstractmethod
+    def target_tensor(self, examples: Sequence[Example]) -> Tensor:
+        """Returns the targets (B, labels) of examples."""
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def count(self, batch: Batch) -> int:
+        """Returns the number of examples."""
+        return len(batch["ids"])
+
+    def logits(self, model: Model, batch: Batch) -> Tensor:
+        """Returns the head's output (B, labels) in 32 bits. The decoder of an encoder-decoder reads the text again, one
+        position further right (Lewis et al. 2020, section 3.1).
+        """
+        config, ids, mask = model.config, batch["ids"], batch["mask"]
+        if not isinstance(config, EncoderDecoderConfig):
+            return super().logits(model, batch)
+        target = ids.roll(1, dims=1)
+        target[:, 0] = start_of(config)
+        return model(ids, target, mask, mask).float()
+
+    # ------------------------------------------------------------------------------------ measuring, answering, telling
+
+    def predictions(
+        self,
+        model: Model,
+        inputs: Sequence[Any],
+        empty: Any,
+        compute: Callable[[Batch], Sequence[tuple[Any, float | None]]],
+        batch_tokens: int | None,
+    ) -> list[Prediction]:
+        """Returns a prediction for each input: output and score from ``compute``, which takes batches, and ``empty``
+        for an input without text.
+
+        A pair is ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab between them. Inputs
+        longer than the model takes are cut, with a warning.
+        """
+        predictions = [Prediction(value, empty, None) for value in inputs]
+        pair = self.columns.get("text_pair")
+        texts = {place: sides for place, value in enumerate(inputs) if (sides := sides_of(value, pair))}
+        if not texts:
+            return predictions
+        examples, cut = examples_of(self.tokenizer, texts.values(), [()] * len(texts), self.longest)
+        if cut:
+            log.warning(
+                CountWarning(len(cut), len(inputs), f"cut to {self.longest:,} tokens (the model takes no more)")
+            )
+        places = list(texts)
+        for batch, outputs in self.map_batches(model, examples, compute, batch_tokens):
+            for number, (output, score) in zip(batch, outputs, strict=True):
+                place = places[number]
+                predictions[place] = Prediction(inputs[place], output, score)
+        return predictions
+
+    def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
+        """Returns the texts; for a model of pairs each with the text after it, unless it is a pair already (a tab
+        between both).
+        """
+        if self.columns.get("text_pair") != "text":
+            return list(texts)
+        others = [*texts[1:], *texts[:1]]
+        return [
+            text if "\t" in text else (text, other.split("\t")[0]) for text, other in zip(texts, others, strict=True)
+        ]
+
+    def line_of(self, row: Row, label: str) -> str:
+        """Returns ``text → label``, or ``text + pair → label``."""
+        return f"{' + '.join(map(short, self.texts_of(row)))} → {label}"
+
+
+def columns_of(rows: Sequence[Row], kind: Kind = "label") -> dict[str, Kind]:
+    """Returns the columns of training rows, ``text_pair`` among them if the rows have it."""
+    pair: dict[str, Kind] = {"text_pair": "text"} if "text_pair" in rows[0].values else {}
+    return {"text": "text", **pair, "label": kind}
+
+
+def sides_of(value: Any, pair: Kind | None) -> tuple[str, ...]:
+    """Returns the text of an input, or both texts of a pair; () if one is blank.
+
+    Args:
+        value: a text; or a pair: ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab.
+        pair: the kind of the column ``text_pair``: None if there is none, "text?" if it is optional.
     """
     sides: tuple[Any, ...]
-    if isinstance(one, str):
-        sides = tuple(one.split("\t", 1)) if pair else (one,)
-    elif isinstance(one, Mapping):
-        sides = tuple(one[name] for name in SIDES if name in one)
+    if isinstance(value, str):
+        sides = tuple(value.split("\t", 1)) if pair else (value,)
+    elif isinstance(value, Mapping):
+        sides = tuple(value[name] for name in SIDES if name in value)
     else:
-        sides = tuple(one) if isinstance(one, tuple | list) else (one,)
-    texts = all(isinstance(side, str) for side in sides)
-    if texts and sides and not all(side.strip() for side in sides):
+        sides = tuple(value) if isinstance(value, tuple | list) else (value,)
+    are_texts = all(isinstance(side, str) for side in sides)
+    if are_texts and sides and not all(side.strip() for side in sides):
         return ()
-    if not texts or len(sides) not in {None: (1,), "text": (2,), "text?": (1, 2)}[pair]:
+    if not are_texts or len(sides) not in {None: (1,), "text": (2,), "text?": (1, 2)}[pair]:
         wanted = {None: "a text", "text": "two texts", "text?": "a text, or two"}[pair]
-        how = ": (text, pair), or one string with a tab between them" if pair else ""
-        raise HeedfulError(f"this model is asked with {wanted}{how}; not with {short(repr(one))}")
+        form = ": (text, pair), or one string with a tab between them" if pair else ""
+        raise HeedfulError(f"this model is asked with {wanted}{form}; not with {short(repr(value))}")
     return sides
 
 
 def examples_of(
-    tokenizer: Tokenizer, texts: Iterable[tuple[str, ...]], labels: Iterable[tuple[float, ...]], most: int
+    tokenizer: Tokenizer, texts: Iterable[tuple[str, ...]], labels: Iterable[tuple[float, ...]], limit: int
 ) -> tuple[list[Example], list[int]]:
-    """The examples of texts and pairs, each of at most ``most`` tokens, and the numbers of those that were cut."""
+    """Returns the examples of texts and pairs, each of at most ``limit`` tokens, and the numbers of those that were
+    cut.
+    """
     texts = list(texts)
     encoded = iter(tokenizer.encode([side for sides in texts for side in sides]))
     around = {number: tokenizer.around(pair=number == 2) for number in set(map(len, texts))}
     examples, cut = [], []
-    for number, (sides, own) in enumerate(zip(texts, labels, strict=True)):
+    for number, (sides, targets) in enumerate(zip(texts, labels, strict=True)):
         parts = [next(encoded) for _ in sides]
-        kept = fitted(parts, most, around[len(sides)].added)
-        if kept != parts:
+        fitting = fitted(parts, limit, around[len(sides)].added)
+        if fitting != parts:
             cut.append(number)
-        examples.append(Example(*around[len(sides)].join(*kept), own))
+        examples.append(Example(*around[len(sides)].join(*fitting), targets))
     return examples, cut
 
 
-def fitted(parts: list[list[int]], most: int, added: int) -> list[list[int]]:
-    """One or two rows of ids, cut at their ends until they and ``added`` others are ``most``: the longer one first."""
-    room = most - added
+def fitted(parts: list[list[int]], limit: int, added: int) -> list[list[int]]:
+    """Cuts one or two rows of ids at their ends, the longer one first, until they and ``added`` special tokens are at
+    most ``limit``.
+    """
+    room = limit - added
     if room < len(parts):
-        raise HeedfulError(f"--data.max-length {most} has no room for text; give {added + len(parts)}")
+        raise HeedfulError(f"--data.max-length {limit} has no room for text; give {added + len(parts)}")
     if sum(map(len, parts)) <= room:
         return parts
     if len(parts) == 1:
         return [parts[0][:room]]
     first, second = parts
-    least = min(len(first), len(second), room // 2)
+    shorter = min(len(first), len(second), room // 2)
     if len(first) <= len(second):
-        return [first[:least], second[: room - least]]
-    return [first[: room - least], second[:least]]
+        return [first[:shorter], second[: room - shorter]]
+    return [first[: room - shorter], second[:shorter]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -14,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.config import EncoderConfig, ModelConfig, TokenHead
+from heedful.config import Head, StackConfig, TokenHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.split import Same, content
 from heedful.errors import HeedfulError, many
@@ -24,15 +23,14 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.settings import RunSettings
-from heedful.tasks import defaults, tagging
-from heedful.tasks.encoder_task import encoder_config, encoder_in, limit, longest_of
-from heedful.tasks.labels import check_classifier, classifier_in, stored
-from heedful.tasks.model_setup import IGNORED, check_vocabulary, masked, padded, reads, tokenizer_of
-from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, Task, short, shown
+from heedful.tasks import tagging
+from heedful.tasks.encoder_task import HIDDEN_SHARE, EncoderTask
+from heedful.tasks.labels import stored
+from heedful.tasks.model_setup import IGNORED, check_classifier, load_with_head, masked, padded, tokenizer_of
+from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, short, shown
 from heedful.tasks.word_tokens import Worded, of_texts, of_words, shared, spread, windows
 from heedful.text import Tokenizer
 
-UNSEEN = 0.1  # share of a fresh model's tokens that are hidden from it in training, so that it leans on no single one
 AT_ONCE = 1024  # inputs whose tokens are held at a time
 
 
@@ -55,7 +53,7 @@ class Said(NamedTuple):
     losses: np.ndarray  # (words,) −log of the true label's probability; 0 where there is none
 
 
-class TokenClassification(Task):
+class TokenClassification(EncoderTask):
     """An encoder with a classifier over every token; what it says of a word's first token is the word's label.
 
     Words that tell entities begin with B- or I- (IOB1, IOB2) or with E- and S- too (BIOES, BILOU); tags without these
@@ -88,7 +86,6 @@ class TokenClassification(Task):
         self.tokenizer, self.labels, self.stride = tokenizer, list(labels), stride
         self.scheme: Scheme = tagging.scheme_of(self.labels)
         self.main_metric = "accuracy" if self.scheme == "plain" else "f1"
-        self.unseen = 0.0
 
     # ------------------------------------------------------------------------------------------------------- making it
 
@@ -103,80 +100,51 @@ class TokenClassification(Task):
         return tagging.teachable(*super().split_rows(rows, valid, seed, same), same)
 
     @classmethod
-    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """By the number of sentences; what starts from a model learns as published models are tuned."""
-        if asked.start_from:
-            return defaults.encoder_finetuning(len(rows), asked, asked.start_from)
-        return defaults.encoder(len(rows), asked)
-
-    @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Train the tokenizer on the training sentences, and take the labels from them."""
+        """Trains the tokenizer on the training sentences; the labels are theirs."""
         labels = tagging.labels_of(rows)
-        asked = settings.tokenizer
-        texts = (" ".join(row.values["words"]) for row in rows)
-        tokenizer = Tokenizer.train(
-            texts, asked.size or 8000, asked.kind or "wordpiece", bool(asked.lowercase), template="both"
-        )
-        tokenizer.config["model_max_length"] = settings.data.max_length or defaults.MAX_LENGTH
+        tokenizer = cls.train_tokenizer((" ".join(row.values["words"]) for row in rows), settings)
         return cls(tokenizer, labels, settings.data.stride)
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """The folder's model, with a classifier of tokens where it has none; where the data has tags that it does not
-        know, with a new output layer for those.
+        """Loads the folder's model, with a new classifier of tokens if it has none, and with a new output layer if the
+        data has tags that the model does not know.
         """
-        folder = encoder_in(cls.name, folder)
+        folder = cls.model_folder(folder)
         names = tagging.labels_of(rows)
-        seen = {tag for row in rows for tag in row.values["tags"]}
+        tags = {tag for row in rows for tag in row.values["tags"]}
         own = stored(read_configs(folder)[0]) if isinstance(config_of(folder).head, TokenHead) else []
-        known = seen <= set(own)
+        known = tags <= set(own)
         task = cls(tokenizer_of(folder), own if known else names, settings.data.stride)
-        model = classifier_in(folder, "token", None if known else len(names), settings.seed or 0)
+        model = load_with_head(folder, TokenHead.kind, settings.seed or 0, None if known else len(names))
         task.check_model(model)
         return task, model
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizer of a model folder, and the labels of its ``config.json``."""
-        folder = reads(cls.name, Path(folder))
+        """Loads the tokenizer, and the labels of ``config.json``."""
+        folder = cls.model_folder(folder)
         return cls(tokenizer_of(folder), stored(read_configs(folder)[0]), read_card(folder).get("stride"))
 
-    def save(self, folder: str | Path) -> None:
-        """Write the tokenizer; the labels are the model's."""
-        self.tokenizer.save(folder)
-
     def card_entries(self) -> dict[str, Any]:
-        """The stride, where one was asked for."""
+        """Returns the stride, if it was set."""
         return {} if self.stride is None else {"stride": self.stride}
 
-    def config(self, settings: RunSettings) -> ModelConfig:
-        """The preset with this vocabulary, these labels and no more positions than the longest window needs."""
-        config = encoder_config(settings, self.tokenizer, self.longest, self.name)
-        return replace(config, head=TokenHead(labels=len(self.labels), dropout=config.encoder.dropout.residual))
-
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Name the model's classes; what starts anew has words hidden from it."""
+        """Names the model's classes; a new model has tokens hidden."""
         model.labels = list(self.labels)
-        self.unseen = 0.0 if settings.start_from else UNSEEN
+        self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
 
-    def check_model(self, model: Model) -> None:
-        """An encoder with a classifier of tokens, an output for every label and a row for every token. From then on no
-        window is longer than the model's positions reach.
-        """
-        config = model.config
-        if not isinstance(config, EncoderConfig):
-            raise HeedfulError(f"{self.name} needs an encoder; this model is of kind {config.kind!r}")
+    def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
+        """Returns a classifier of tokens with an output for each label."""
+        return TokenHead(labels=len(self.labels), dropout=stack.dropout.residual)
+
+    def check_head(self, model: Model) -> None:
+        """Raises ``HeedfulError`` unless the model has a classifier of tokens with an output for every label."""
         check_classifier(self.name, model, self.labels, TokenHead)
-        check_vocabulary(self.tokenizer, config.embedding)
-        limit(self.tokenizer, config)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
-
-    @property
-    def longest(self) -> int:
-        """The most tokens of a window, special ones counted."""
-        return longest_of(self.tokenizer)
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Each row as a window, or as several where it is longer than ``max_length`` tokens or than the model takes.
@@ -212,14 +180,9 @@ class TokenClassification(Task):
                 places = [text.first[word] + offset for word in words]
                 yield Example(ids, segments, [] if own is None else [own[word] for word in words], places, row, words)
 
-    def lengths(self, examples: Sequence[Example]) -> np.ndarray:
-        """(N, 1): tokens, special ones counted."""
-        return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
-
     def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """``ids``, ``mask``, ``segments`` and ``labels`` (B, T): the label where a word begins, −100 elsewhere.
-
-        With ``random`` a share of the tokens of a model that starts anew becomes ``<unk>``, other ones each time.
+        """Returns ``ids``, ``mask``, ``segments`` and ``labels`` (B, T): the label where a word begins, −100 elsewhere.
+        In training, tokens of a new model are hidden (``hide_tokens``), others each time.
         """
         ids, mask = masked([example.ids for example in examples])
         segments = padded([example.segments for example in examples], 0)
@@ -227,12 +190,7 @@ class TokenClassification(Task):
         for i, example in enumerate(examples):
             if example.labels:
                 labels[i, example.places] = torch.tensor(example.labels)
-        if random is not None and self.unseen and self.tokenizer.unknown is not None:
-            around = self.tokenizer.around()
-            hidden = torch.from_numpy(random.random(ids.shape) < self.unseen) & mask
-            for special in (*around.before, *around.after):
-                hidden &= ids != special
-            ids[hidden] = self.tokenizer.unknown
+        self.hide_tokens(ids, mask, random)
         return {"ids": ids, "mask": mask, "segments": segments, "labels": labels}
 
     # --------------------------------------------------------------------------------------------------------- learning
@@ -243,12 +201,7 @@ class TokenClassification(Task):
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Σ over words of −Σ_c y_c log p_c at their first tokens, y smoothed to (1 − ε) y + ε/C."""
-        return self._loss(self._logits(model, batch), batch["labels"], label_smoothing)
-
-    def _logits(self, model: Model, batch: Batch) -> Tensor:
-        config = model.config
-        two = isinstance(config, EncoderConfig) and config.embedding.segments > 1
-        return model(batch["ids"], batch["mask"], *([batch["segments"]] if two else [])).float()
+        return self._loss(self.logits(model, batch), batch["labels"], label_smoothing)
 
     def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         return F.cross_entropy(
@@ -263,7 +216,7 @@ class TokenClassification(Task):
         said = [Said(np.zeros(size, np.int32), *np.zeros((2, size), np.float32)) for size in sizes]
 
         def read(batch: Batch) -> tuple[np.ndarray, ...]:
-            logits = self._logits(model, batch)
+            logits = self.logits(model, batch)
             losses = F.cross_entropy(logits.transpose(1, 2), batch["labels"], ignore_index=IGNORED, reduction="none")
             p, best = logits.softmax(-1).max(-1)
             return best.cpu().numpy(), p.cpu().numpy(), losses.cpu().numpy()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from heedful.errors import HeedfulError
-from heedful.tasks.encoder_task import ranges
+from heedful.tasks.encoder_task import overlapping_windows
 from heedful.tasks.model_setup import special_id
 from heedful.text import Tokenizer
 
@@ -127,7 +127,7 @@ def windows(first: Sequence[int], length: int, most: int, stride: int) -> Iterat
     >>> [(list(tokens), list(words)) for tokens, words in windows([0, 1, 3, 5], 6, 4, 2)]
     [([0, 1, 2, 3], [0, 1]), ([2, 3, 4, 5], [2, 3])]
     """
-    parts = ranges(length, most, stride)
+    parts = overlapping_windows(length, most, stride)
     word = 0
     for number, part in enumerate(parts):
         begin = word
