@@ -12,7 +12,7 @@ from heedful import presets
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.generation import decode
-from heedful.generation.source import source_of
+from heedful.generation.decoder_state import source_of
 
 LENGTHS = [9, 2, 13, 1, 13]
 METHODS = {

@@ -11,7 +11,7 @@ import heedful
 from heedful.cache import NoCache
 from heedful.errors import HeedfulError
 from heedful.generation import decode, generate
-from heedful.generation.source import CrossSource, Source, align
+from heedful.generation.decoder_state import CrossSource, Source, align
 
 LENGTHS = [9, 2, 6, 1, 9, 4]
 METHODS = {
@@ -116,8 +116,8 @@ class UncachedCross(Uncached, CrossSource):
 def test_cached_equals_uncached(pairs, prompts, monkeypatch, name, method):
     model, (ids, mask) = model_of(name, pairs), prompts(LENGTHS)
     cached = decode(model, ids, mask, max_new_tokens=8, **method)
-    monkeypatch.setattr("heedful.generation.source.Source", Uncached)
-    monkeypatch.setattr("heedful.generation.source.CrossSource", UncachedCross)
+    monkeypatch.setattr("heedful.generation.decoder_state.Source", Uncached)
+    monkeypatch.setattr("heedful.generation.decoder_state.CrossSource", UncachedCross)
     uncached = decode(model, ids, mask, max_new_tokens=8, **method)
     assert torch.equal(cached.ids, uncached.ids)
     assert torch.allclose(cached.scores, uncached.scores, atol=1e-10)

@@ -13,8 +13,8 @@ from heedful import presets
 from heedful.config import SpecialTokens
 from heedful.generation import decode
 from heedful.generation.beam import beam_search, candidates
+from heedful.generation.decoder_state import source_of
 from heedful.generation.options import Options
-from heedful.generation.source import source_of
 
 V, END = 5, 4
 

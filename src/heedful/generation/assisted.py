@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
+from heedful.generation.decoder_state import NONE, CrossSource, Source, learned, source_of
 from heedful.generation.method import Method, Run, Steps, answering
 from heedful.generation.processors import process
 from heedful.generation.sampling import one_by_one, picked
-from heedful.generation.source import NONE, CrossSource, Source, learned, source_of
 from heedful.generation.token_choice import choose
 
 if TYPE_CHECKING:

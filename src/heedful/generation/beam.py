@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from heedful.generation.decoder_state import NONE, Source
 from heedful.generation.method import Made, Method, Run, as_steps
 from heedful.generation.processors import Processor, process
-from heedful.generation.source import NONE, Source
 from heedful.generation.stopping import StopStrings
 from heedful.generation.token_choice import log_sums, top
 

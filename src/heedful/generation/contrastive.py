@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 
 from heedful.errors import HeedfulError
+from heedful.generation.decoder_state import NONE
 from heedful.generation.method import Method, Run, Steps
 from heedful.generation.processors import process
-from heedful.generation.source import NONE
 from heedful.generation.token_choice import log_sums, top
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
+from heedful.generation.decoder_state import NONE, CrossSource, Source, align, learned, source_of
 from heedful.generation.method import Run, answering
 from heedful.generation.options import Options, resolve
 from heedful.generation.processors import processors_of
-from heedful.generation.source import NONE, CrossSource, Source, align, learned, source_of
 from heedful.generation.stopping import Decodes, StopStrings
 
 

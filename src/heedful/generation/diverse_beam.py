@@ -15,9 +15,9 @@ import torch
 
 from heedful.errors import HeedfulError
 from heedful.generation.beam import NEVER, Finished, candidates, pick
+from heedful.generation.decoder_state import NONE
 from heedful.generation.method import Made, Method, Run, as_steps
 from heedful.generation.processors import process
-from heedful.generation.source import NONE
 from heedful.generation.token_choice import log_sums
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from heedful.generation.decoder_state import Source
 from heedful.generation.processors import Processor
-from heedful.generation.source import Source
 from heedful.generation.stopping import StopStrings
 from heedful.kernels.plan import decoding
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.source import NONE, Source
+from heedful.generation.decoder_state import NONE, Source
 from heedful.generation.token_choice import log_sums, top
 
 if TYPE_CHECKING:

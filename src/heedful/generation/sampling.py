@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from heedful.generation.decoder_state import NONE
 from heedful.generation.method import Method, Run, Steps
 from heedful.generation.processors import process
-from heedful.generation.source import NONE
 from heedful.generation.token_choice import choose, draws, log_sums
 
 Pick = Callable[[Tensor, Tensor, Tensor | None], Tensor]

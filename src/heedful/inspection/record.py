@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
 from heedful.inspection.attention_weights import Watched
-from heedful.inspection.tape import Tape
+from heedful.inspection.record_generation import Tape
 from heedful.inspection.taps import eager, reading, watching
 from heedful.inspection.tensor_paths import Place, chosen_places
 from heedful.models.base import Model
