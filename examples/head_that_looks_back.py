@@ -47,7 +47,7 @@ def main(text: str, folder: str) -> None:
     best = found[0]
     print(
         f"looks back best: block {best.layer}, head {best.head}, weight on the letter before {best.score:.2f} "
-        f"(a head that looks everywhere: {best.even:.2f})"
+        f"(a head that looks everywhere: {best.uniform:.2f})"
     )
     for name in ("head.html", "head.svg"):
         look = heedful.inspect(folder, end.splitlines()[1][:24], view="heads", layers=[best.layer], heads=[best.head])

@@ -28,7 +28,7 @@ import heedful
 from heedful.data import Rows, read
 from heedful.demos import demo
 from heedful.inspection import find_heads, intervene
-from heedful.inspection.find_heads import Found
+from heedful.inspection.find_heads import HeadMatch
 from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer
@@ -82,7 +82,7 @@ def main(folder: str) -> None:
     best = found[0]
     print(
         f"reorders best: block {best.layer}, head {best.head}, weight on the right word {best.score:.2f} "
-        f"(a head that looks everywhere: {best.even:.2f})"
+        f"(a head that looks everywhere: {best.uniform:.2f})"
     )
 
     # shown: one date, that head
@@ -92,7 +92,7 @@ def main(folder: str) -> None:
         look.save(Path(folder) / name)
 
     # broken: heads that say nothing, in every step of the decoding
-    def without(heads: list[Found]) -> float:
+    def without(heads: list[HeadMatch]) -> float:
         with ExitStack() as stack:
             for one in heads:
                 silent = intervene(model, "cross_attention.mixed", 0.0, layers=[one.layer], heads=[one.head])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from heedful import cli
-from heedful.inspection.tensor_paths import POINTS
+from heedful.inspection.tensor_paths import TENSORS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "inside.md").read_text(encoding="utf-8")
@@ -18,12 +18,12 @@ PAGE = (ROOT / "docs" / "inside.md").read_text(encoding="utf-8")
 
 def test_the_table_of_tensors_is_the_codes_own() -> None:
     owners: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for kind, points in POINTS.items():
-        for point in points:
-            owners[point.name, point.axes, point.says].append(kind.__name__)
+    for module, kinds in TENSORS.items():
+        for kind in kinds:
+            owners[kind.name, kind.axes, kind.description].append(module.__name__)
     rows = [
-        f"| {', '.join(kinds)} | `{name}` | ({', '.join(axes)}) | {says} |"
-        for (name, axes, says), kinds in owners.items()
+        f"| {', '.join(modules)} | `{name}` | ({', '.join(axes)}) | {description} |"
+        for (name, axes, description), modules in owners.items()
     ]
     shown = re.findall(r"^\| [^|]* \| `\w+` \| \(.*$", PAGE, re.M)
     assert shown == rows

@@ -67,6 +67,11 @@ MODULES = {  # old: new
 }
 ATTRIBUTES = {  # old: module and name
     "inference.prepare": "kernels.optimize:optimize",
+    "inspection.find_heads.Found": "inspection.find_heads:HeadMatch",
+    "inspection.picture": "inspection.embedding_space:principal_components",
+    "inspection.similarity": "inspection.embedding_space:cosine_similarity",
+    "inspection.tables": "inspection.embedding_space:embedding_tables",
+    "inspection.weakest": "inspection.importance:least_important_heads",
     "verify.Finding": "verify.check_report:CheckResult",
     "verify.Trial": "verify.resume:ResumeReport",
     "views.Lens": "views.lens_html:LogitLens",

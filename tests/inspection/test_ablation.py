@@ -15,7 +15,7 @@ import heedful
 from heedful.config import DecoderConfig, Dropout, EmbeddingConfig, LearnedPosition, RotaryPosition, StackConfig
 from heedful.errors import HeedfulError
 from heedful.inspection.ablation import ablate
-from heedful.inspection.importance import head_importance, weakest
+from heedful.inspection.importance import head_importance, least_important_heads
 from heedful.inspection.pruning import prune
 from heedful.models import Model, build
 
@@ -244,12 +244,12 @@ def test_what_never_ran_is_worth_nothing() -> None:
 def test_the_weakest_heads_are_pruned() -> None:
     model = small()
     importance = head_importance(model, lambda: losses(model).sum())
-    going = weakest(importance, 2)
+    going = least_important_heads(importance, 2)
     for path, heads in going.items():
         rest = [h for h in range(4) if h not in heads]
         assert importance[path][heads].max() < importance[path][rest].min()
     assert prune(model, heads=going).config.decoder.heads == 2
-    going = weakest(importance, 2, together=2)
+    going = least_important_heads(importance, 2, together=2)
     for path, heads in going.items():
         left, right = importance[path][:2].sum(), importance[path][2:].sum()
         assert heads == ([0, 1] if left < right else [2, 3])
@@ -264,8 +264,8 @@ def test_the_weakest_heads_are_pruned() -> None:
         ({"what": "head"}, "did you mean 'heads'"),
         ({"by": "zeros"}, "did you mean 'zero'"),
         ({"groups": 4}, "groups are of units"),
-        ({"what": "units", "groups": 11}, "has 10 units; they cannot be 11 groups"),
-        ({"what": "units", "groups": [[0], [10]]}, "no unit 10; it has 10, numbered from 0"),
+        ({"what": "units", "groups": 11}, "has 10 units, which cannot form 11 groups"),
+        ({"what": "units", "groups": [[0], [10]]}, "no unit 10; number its 10 units from 0"),
         ({"what": "units", "groups": [[]]}, "an empty group"),
         ({"layers": [2]}, "no block 2"),
         ({"what": "layers", "layers": [2]}, "no block 2"),
@@ -288,5 +288,5 @@ def test_a_loss_is_one_number() -> None:
         with pytest.raises(HeedfulError, match="carries gradients"):
             head_importance(model, loss)
     for count, together in ((4, 1), (-1, 1), (1, 2), (3, 3)):
-        with pytest.raises(HeedfulError, match="cannot go"):
-            weakest({"a": torch.rand(4)}, count, together=together)
+        with pytest.raises(HeedfulError, match="cannot be removed"):
+            least_important_heads({"a": torch.rand(4)}, count, together=together)

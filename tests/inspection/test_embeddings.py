@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 from sklearn.decomposition import PCA
-from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.metrics.pairwise import cosine_similarity as sklearn_cosine
 from sklearn.neighbors import NearestNeighbors
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 import heedful
 from heedful.errors import HeedfulError
-from heedful.inspection.embedding_space import neighbours, picture, similarity, tables
+from heedful.inspection.embedding_space import cosine_similarity, embedding_tables, neighbours, principal_components
 
 
 @pytest.mark.parametrize(("by", "metric"), [("cosine", "cosine"), ("distance", "euclidean")])
@@ -53,7 +53,7 @@ def test_near_ones_in_half_precision_and_far_from_the_origin() -> None:
 @pytest.mark.parametrize(("rows", "columns"), [(40, 9), (5, 30), (9, 9)])
 def test_a_picture_is_sklearns(rows: int, columns: int) -> None:
     vectors = torch.randn(rows, columns, dtype=torch.float64) @ torch.randn(columns, columns, dtype=torch.float64) + 3
-    found = picture(vectors, 4)
+    found = principal_components(vectors, 4)
     theirs = PCA(4, svd_solver="full").fit(vectors.numpy())
     torch.testing.assert_close(found.explained, torch.from_numpy(theirs.explained_variance_ratio_))
     torch.testing.assert_close(found.points, torch.from_numpy(theirs.transform(vectors.numpy())))
@@ -63,27 +63,27 @@ def test_a_picture_is_sklearns(rows: int, columns: int) -> None:
 
 def test_a_picture_of_everything_turns_and_leaves_distances() -> None:
     vectors = torch.randn(12, 6)
-    found = picture(vectors, 6)
+    found = principal_components(vectors, 6)
     torch.testing.assert_close(
         torch.cdist(found.points, found.points), torch.cdist(vectors, vectors), atol=1e-4, rtol=0
     )
     assert found.explained.sum() == pytest.approx(1.0)
     assert found.points.dtype == torch.float32
-    nowhere = picture(torch.ones(3, 4))
+    nowhere = principal_components(torch.ones(3, 4))
     assert nowhere.points.eq(0).all()
     assert nowhere.explained.eq(0).all()
 
 
 def test_similarity_is_sklearns() -> None:
     a, b = torch.randn(5, 7, dtype=torch.float64), torch.randn(3, 7, dtype=torch.float64)
-    torch.testing.assert_close(similarity(a), torch.from_numpy(cosine_similarity(a.numpy())))
-    torch.testing.assert_close(similarity(a, b), torch.from_numpy(cosine_similarity(a.numpy(), b.numpy())))
-    assert similarity(torch.zeros(2, 3)).eq(0).all()
+    torch.testing.assert_close(cosine_similarity(a), torch.from_numpy(sklearn_cosine(a.numpy())))
+    torch.testing.assert_close(cosine_similarity(a, b), torch.from_numpy(sklearn_cosine(a.numpy(), b.numpy())))
+    assert cosine_similarity(torch.zeros(2, 3)).eq(0).all()
 
 
 def test_tables_are_those_of_the_model() -> None:
     model = heedful.create(heedful.presets.t5(16, 2, 4, 24), seed=0)
-    found = tables(model)
+    found = embedding_tables(model)
     assert {path: tuple(table.shape) for path, table in found.items()} == {
         "embedding.token": (32128, 16),
         "encoder.position.table": (32, 4),
@@ -101,15 +101,15 @@ def test_sentences_of_a_published_model(shared_data: Callable[[str], Path]) -> N
     texts = ["A cat sleeps.", "A kitten naps.", "Taxes will rise."]
     with torch.no_grad():
         vectors = torch.cat([model(torch.tensor([words.encode(text).ids])) for text in texts])
-    found = similarity(vectors)
+    found = cosine_similarity(vectors)
     assert found[0, 1] > 0.5 > max(found[0, 2], found[1, 2])
-    torch.testing.assert_close(found, torch.from_numpy(cosine_similarity(vectors.numpy())))
+    torch.testing.assert_close(found, torch.from_numpy(sklearn_cosine(vectors.numpy())))
 
 
 def test_words_of_a_published_model(shared_data: Callable[[str], Path]) -> None:
     folder = shared_data("weights/minilm-l6")
     words = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    table = tables(heedful.from_pretrained(folder))["embedding.token"]
+    table = embedding_tables(heedful.from_pretrained(folder))["embedding.token"]
     near = neighbours(table, [words.token_to_id(word) for word in ("monday", "blue")], k=6)[0]
     named = [{words.id_to_token(int(i)) for i in row} for row in near]
     assert len(named[0] & {"tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}) >= 5
@@ -124,11 +124,11 @@ def test_words_of_a_published_model(shared_data: Callable[[str], Path]) -> None:
         (lambda: neighbours(torch.randn(4, 2), [-1], k=1), "no row -1"),
         (lambda: neighbours(torch.randn(4, 2), [0], k=1, by="cosin"), "did you mean 'cosine'"),  # type: ignore[arg-type]
         (lambda: neighbours(torch.randn(4), [0], k=1), "a table of shape"),
-        (lambda: picture(torch.randn(1, 2)), "give at least two"),
-        (lambda: picture(torch.randn(5, 2), 3), "5 vectors of 2 numbers have no 3 axes"),
-        (lambda: picture(torch.tensor([[1.0], [torch.nan]]), 1), "not finite"),
-        (lambda: similarity(torch.randn(2)), "one row a vector"),
-        (lambda: similarity(torch.randn(2, 3), torch.randn(2, 4)), "vectors of 3 and of 4 numbers"),
+        (lambda: principal_components(torch.randn(1, 2)), "give at least two"),
+        (lambda: principal_components(torch.randn(5, 2), 3), "5 vectors of 2 numbers have no 3 axes"),
+        (lambda: principal_components(torch.tensor([[1.0], [torch.nan]]), 1), "not finite"),
+        (lambda: cosine_similarity(torch.randn(2)), "one row a vector"),
+        (lambda: cosine_similarity(torch.randn(2, 3), torch.randn(2, 4)), "vectors of 3 and of 4 numbers"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(call: Callable[[], Any], said: str) -> None:
@@ -139,5 +139,5 @@ def test_what_cannot_be_compared_is_one_line(call: Callable[[], Any], said: str)
 
 def test_no_gradient_is_kept() -> None:
     table = nn.Embedding(5, 3).weight
-    made: list[Tensor] = [neighbours(table, [0], 2)[1], similarity(table), picture(table).points]
+    made: list[Tensor] = [neighbours(table, [0], 2)[1], cosine_similarity(table), principal_components(table).points]
     assert not any(tensor.requires_grad for tensor in made)

@@ -10,7 +10,7 @@ import torch
 import heedful
 from heedful.config import DecoderConfig, EmbeddingConfig, LanguageHead, LearnedPosition, SpecialTokens, StackConfig
 from heedful.errors import HeedfulError
-from heedful.inspection.find_heads import Found, find_heads
+from heedful.inspection.find_heads import HeadMatch, find_heads
 from heedful.inspection.head_scores import (
     duplicate_token,
     expects_object,
@@ -80,21 +80,21 @@ def test_planted_heads_are_found_and_ablated() -> None:
     assert (first.path, first.layer, first.head) == ("decoder.block.0.attention.pattern", 0, 1)
     assert first.score > 0.99
     assert all(other.score < 0.2 for other in others)
-    assert first.even == pytest.approx(sum(1 / (t + 1) for t in range(1, PLACES)) / (PLACES - 1))
+    assert first.uniform == pytest.approx(sum(1 / (t + 1) for t in range(1, PLACES)) / (PLACES - 1))
 
     first, *others = find_heads(model, by="induction")
     assert (first.layer, first.head) == (1, 0)
     assert first.score > 0.9
     assert all(other.score < 0.1 for other in others)
-    assert first.even == pytest.approx(sum(1 / (t + 1) for t in range(12, PLACES)) / 12)
+    assert first.uniform == pytest.approx(sum(1 / (t + 1) for t in range(12, PLACES)) / 12)
 
     with intervene(model, "mixed", 0.0, layers=[0], heads=[1]):
         lost = {(one.layer, one.head): one for one in find_heads(model, by="induction")}
-    assert lost[1, 0].score == pytest.approx(first.even, rel=1e-4)  # nothing is left to tell keys apart
+    assert lost[1, 0].score == pytest.approx(first.uniform, rel=1e-4)  # nothing is left to tell keys apart
     assert [one.layer for one in find_heads(model, by="induction", layers=[0])] == [0, 0]
 
 
-def check(found: list[Found], expected: dict[str, torch.Tensor]) -> None:
+def check(found: list[HeadMatch], expected: dict[str, torch.Tensor]) -> None:
     made = {(one.path, one.head): one.score for one in found}
     assert len(made) == len(found) == sum(map(len, expected.values()))
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
@@ -138,7 +138,7 @@ def test_alignment_without_gold() -> None:
     expected = {path: mutual_information(pattern, LEFT) for path, pattern in seen.items()}
     found = find_heads(model, SOURCE, TARGET, by="alignment", source_mask=SOURCE > 0, target_mask=LEFT)
     check(found, expected)
-    assert {one.even for one in found} == {0.0}
+    assert {one.uniform for one in found} == {0.0}
 
 
 @pytest.mark.parametrize(("when", "back"), [("output", 1), ("input", 0)])
@@ -156,7 +156,7 @@ def test_alignment_with_gold(when: Any, back: int) -> None:
     )
     check(found, expected)
     # of 5 source tokens two are linked, of 5 one, of 3 real ones one, twice
-    assert found[0].even == pytest.approx((2 / 5 + 1 / 5 + 1 / 3 + 1 / 3) / 4)
+    assert found[0].uniform == pytest.approx((2 / 5 + 1 / 5 + 1 / 3 + 1 / 3) / 4)
 
 
 def test_images() -> None:
@@ -164,7 +164,7 @@ def test_images() -> None:
     with torch.no_grad(), heedful.record(model) as seen:
         model(pixels)
     check(find_heads(model, pixels), {path: previous_token(pattern) for path, pattern in seen.items()})
-    with pytest.raises(HeedfulError, match="no token ids"):
+    with pytest.raises(HeedfulError, match="token ids, which an image does not have"):
         find_heads(model, pixels, by="induction")
 
 
@@ -174,7 +174,7 @@ def test_a_stack_whose_tokens_do_not_tell() -> None:
     found = find_heads(model, source, TARGET[1:], by="induction")
     assert ["decoder" in one.path for one in found] == [True] * 12 + [False] * 12
     assert all(0 <= one.score <= 1 for one in found[:12])
-    assert all(one.score != one.score and one.even != one.even for one in found[12:])  # NaN
+    assert all(one.score != one.score and one.uniform != one.uniform for one in found[12:])  # NaN
     with pytest.raises(HeedfulError, match="no token of these inputs"):
         find_heads(model, source, source, by="induction")
 
@@ -191,10 +191,10 @@ def test_expected_keys_of_ones_own() -> None:
         expected[path] = torch.stack(each).sum(0) / 2
     found = find_heads(model, pixels, by=expects_object(objects))
     check(found, expected)
-    assert found[0].even == pytest.approx(float(objects.sum()) / 17 / 2)
-    with pytest.raises(HeedfulError, match=r"\(2, 16, 16\).*give \(2, 17, 17\)"):
+    assert found[0].uniform == pytest.approx(float(objects.sum()) / 17 / 2)
+    with pytest.raises(HeedfulError, match=r"\(2, 16, 16\); give .*\(2, 17, 17\)"):
         find_heads(model, pixels, by=expects_object(objects, prefix=0))
-    with pytest.raises(HeedfulError, match="2 stack"):
+    with pytest.raises(HeedfulError, match="2 stacks"):
         find_heads(heedful.create("transformer-tiny", seed=0), SOURCE, TARGET, by=torch.ones(2, 6, 6))
 
 
@@ -203,7 +203,7 @@ def test_what_nobody_may_see_scores_nothing() -> None:
     model, ids = heedful.create("gpt-micro", seed=0), torch.tensor([[5, 6, 7]])
     expected = torch.zeros(1, 3, 3)
     expected[0, 1, 0] = expected[0, 1, 2] = 1
-    assert find_heads(model, ids, by=expected)[0].even == pytest.approx(1 / 2)
+    assert find_heads(model, ids, by=expected)[0].uniform == pytest.approx(1 / 2)
     assert find_heads(torch.compile(model, backend="eager"), ids, by=expected) == find_heads(model, ids, by=expected)
 
 
@@ -233,8 +233,8 @@ def test_random_tokens_fit_the_model(start: int | None, length: int, columns: in
         ("gpt-micro", (), {"by": "alignment"}, "cross_attention"),
         ("gpt-micro", (), {"layers": [4]}, "no block 4"),
         ("gpt-micro", (torch.tensor([[1, 2, 3]]),), {"by": "induction"}, "no token of these inputs"),
-        ("gpt-micro", (TARGET,), {"masks": None}, "cannot be called so"),
-        ("transformer-tiny", (), {}, "give what the model is to be called with"),
+        ("gpt-micro", (TARGET,), {"masks": None}, "does not take these inputs"),
+        ("transformer-tiny", (), {}, "give the model's inputs"),
         ("transformer-tiny", (SOURCE, TARGET), {"by": "alignment", "gold": [[]]}, "1 sentences for a batch of 2"),
         ("transformer-tiny", (SOURCE, TARGET), {"by": "alignment", "gold": [[(5, 1)], []]}, r"\(5, 1\)"),
         ("transformer-tiny", (SOURCE, TARGET), {"by": "alignment", "gold": [[], [(0, 0)]]}, "sentence 1"),

@@ -210,18 +210,18 @@ def test_where_gradients_are_off(around: Callable[[], Any]) -> None:
 @pytest.mark.parametrize(
     ("head", "options", "said"),
     [
-        ("masked-language-model", {}, "say with query="),
+        ("masked-language-model", {}, "give query="),
         ("sequence", {"query": 0}, "leave query out"),
         ("sequence", {"label": 2}, "label is 2, but there are 2"),
         ("sequence", {"label": -1}, "label is -1"),
         ("sequence", {"label": torch.tensor([0, 1, 0])}, r"shape \(3,\)"),
         ("token", {"query": 4}, "query is 4"),
         ("token", {"query": -5}, "query is -5"),
-        ("pooled", {}, "say with of="),
-        ("none", {"label": 0}, "say with of="),
+        ("pooled", {}, "give of="),
+        ("none", {"label": 0}, "give of="),
         ("pooled", {"of": lambda y: y}, r"shape \(2, 128\)"),
         ("pooled", {"of": lambda y: y.sum(-1), "label": 1}, "leave label and query out"),
-        ("sequence", {"pixels": 0}, "cannot be called so"),
+        ("sequence", {"pixels": 0}, "does not take these inputs"),
     ],
 )
 def test_refuses(head: str, options: dict[str, Any], said: str) -> None:

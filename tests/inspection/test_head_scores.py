@@ -99,7 +99,7 @@ def test_mutual_information_of_plain_cases() -> None:
     assert float(mutual_information(clean[None, None], real)) == pytest.approx(math.log(3))
     padded = torch.nn.functional.pad(clean, (0, 0, 2, 0))[None, None]  # two rows that may attend to nothing
     assert float(mutual_information(padded)) == pytest.approx(math.log(6))
-    with pytest.raises(HeedfulError, match="no query that counts"):
+    with pytest.raises(HeedfulError, match="no query to measure"):
         mutual_information(clean[None, None], torch.zeros(1, 6))
 
 
@@ -121,7 +121,7 @@ def test_repeated_tokens() -> None:
 
 @pytest.mark.parametrize("options", [{"length": 1}, {"repeats": 1}, {"avoid": tuple(range(19))}])
 def test_nothing_to_repeat(options: dict[str, object]) -> None:
-    with pytest.raises(HeedfulError, match="must be 2 at least"):
+    with pytest.raises(HeedfulError, match="give 2 at least"):
         repeated_tokens(20, **options)
 
 

@@ -32,7 +32,7 @@ from heedful.config import (
     TokenHead,
 )
 from heedful.errors import HeedfulError
-from heedful.inspection.logit_lens import lens_logits, logit_lens, stack_of
+from heedful.inspection.logit_lens import head_stack, lens_logits, logit_lens
 from heedful.models import Model, build
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 5, 11]])
@@ -111,7 +111,7 @@ def test_the_last_layer_is_the_models_own_answer_bit_for_bit(name: str, mask: Te
     assert seen.divergence[0].amax(-1 if logits.dim() == 3 else 0).gt(1e-4).all()
     assert seen.layers == ["embedding", "block 0", "block 1", "block 2"]
 
-    last = f"{stack_of(model)[0]}.block.2.stream"
+    last = f"{head_stack(model)[0]}.block.2.stream"
     with torch.no_grad(), heedful.record(model, last) as stream:
         model(*inputs, **named)
     with torch.no_grad():
@@ -124,7 +124,7 @@ def test_each_layer_is_what_a_model_cut_off_there_says(name: str) -> None:
     model = noisy(CONFIGS[name], torch.float64).eval()
     inputs, named = call(model, LEFT)
     seen = logit_lens(model, *inputs, top=2, **named)
-    side = stack_of(model)[0]
+    side = head_stack(model)[0]
     for depth in (1, 2, 3):
         config = replace(model.config, **{side: replace(getattr(model.config, side), depth=depth)})
         shorter = build(config).double().eval()
@@ -244,7 +244,7 @@ def test_chosen_positions_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     target = torch.tensor([[0, 1, 2, 3], [4, 3, 2, 1]])
     whole = logit_lens(model, IDS, mask=LEFT, target=target)
     some = logit_lens(model, IDS, mask=LEFT, target=target, queries=[3, -2])
-    monkeypatch.setattr(sys.modules["heedful.inspection.logit_lens"], "AT_ONCE", 3 * 2 * 5)
+    monkeypatch.setattr(sys.modules["heedful.inspection.logit_lens"], "MAX_LOGITS", 3 * 2 * 5)
     parts = logit_lens(model, IDS, mask=LEFT, target=target)
     for name in ("probabilities", "divergence", "target_probability", "target_rank"):
         torch.testing.assert_close(getattr(some, name), getattr(whole, name)[:, :, [3, 2]])
@@ -257,7 +257,7 @@ def test_heads_that_speak_once() -> None:
     assert seen.ids.shape == (5, 2, 3)
     assert seen.target_rank is not None
     assert seen.target_rank.shape == (5, 2)
-    with pytest.raises(HeedfulError, match="speaks once"):
+    with pytest.raises(HeedfulError, match="one output"):
         logit_lens(model, torch.randn(2, 1, 28, 28), queries=[0])
 
 
@@ -266,7 +266,7 @@ def test_compiled() -> None:
     assert torch.equal(
         logit_lens(torch.compile(model, backend="eager"), IDS).probabilities, logit_lens(model, IDS).probabilities
     )
-    with pytest.raises(HeedfulError, match="not a Linear"):
+    with pytest.raises(HeedfulError, match="a Linear is no model of heedful"):
         logit_lens(torch.nn.Linear(2, 2), IDS)
 
 

@@ -141,7 +141,7 @@ def test_wrappers_leave_no_trace_in_paths() -> None:
     ("options", "said"),
     [
         ({"name": "patern"}, "did you mean 'pattern'"),
-        ({"name": "cross_attention.pattern"}, "nothing in the model"),
+        ({"name": "cross_attention.pattern"}, "the model has no tensor"),
         ({"layers": [4]}, "no block 4"),
         ({"layers": [0, -1]}, "no block -1"),
         ({"heads": [4]}, "no head 4"),

@@ -1,4 +1,4 @@
-"""Ablation: a loss, or any metric, of a model without each of its parts.
+"""Ablation: change of a loss, or of any metric, when each part of a model is removed.
 
 Shapes: B sequences of one call, T tokens, H heads, E head size, F feed-forward units, L blocks.
 """
@@ -18,7 +18,7 @@ from heedful.errors import HeedfulError, lookup
 from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.intervene import intervene
 from heedful.inspection.taps import eager
-from heedful.inspection.tensor_paths import Place, chosen_places
+from heedful.inspection.tensor_paths import HookPoint, select_hook_points
 from heedful.layers.feedforward import FeedForward
 from heedful.models import Model
 from heedful.stack import Block
@@ -32,9 +32,9 @@ class Ablation:
 
     Attributes:
         base: the loss of the whole model.
-        change: path → the loss without each part, minus ``base``, float64: above 0 where the part helps. Of heads by
-            the attention's path, (H,); of units by the feed-forward's, (groups,); of layers by the stack's, (L,).
-        parts: path → the numbers of what was taken away together: a head, a group of units, a block.
+        change: path → the loss without each part, minus ``base``, float64: above 0 if the part helps. Heads have the
+            attention's path, (H,); units the feed-forward's, (groups,); layers the stack's, (L,).
+        parts: path → the numbers of what was removed together: a head, a group of units, a block.
     """
 
     base: float
@@ -51,13 +51,13 @@ def ablate(
     layers: Sequence[int] | None = None,
     groups: int | Sequence[Sequence[int]] | None = None,
 ) -> Ablation:
-    """The change of a loss, or of any metric, when each part of a model is taken away, one at a time.
+    """Returns the change of a loss, or of any metric, when each part of a model is removed, one at a time.
 
-    A head's sum of values, or a unit's activation, becomes 0, or its mean over all that passes there while ``loss``
-    runs (padding included, which it does not know of). Zero asks what the part does at all, the mean what it says of
-    one input rather than another. Of layers the whole block goes: its stream is what it read, or that and the mean of
-    what it adds. The model is evaluated, without dropout or gradients, and left as it was. ``loss`` runs once for each
-    part and once before; with the mean once more.
+    A head's sum of values, or a unit's activation, becomes 0, or its mean over all tokens while ``loss`` runs (padding
+    included, which it does not know of). Zero ablation measures the whole contribution of a part; mean ablation
+    measures what it contributes to one input rather than another. A removed block passes its input on, with mean
+    ablation plus the mean of its update. The model is in evaluation mode, without dropout or gradients, and left as it
+    was. ``loss`` runs once for each part and once before; with the mean once more.
 
     Args:
         model: of any family.
@@ -65,52 +65,52 @@ def ablate(
             metric over a whole set.
         what: "heads" of every attention; "units", groups of feed-forward units; "layers", whole blocks.
         by: "zero" or "mean".
-        layers: only the blocks of these numbers; None: all.
-        groups: of units: how many groups of neighbours, default 8; or the groups, lists of units.
+        layers: numbers of blocks; None is all.
+        groups: of units: the number of groups of neighbouring units, default 8; or the groups, lists of units.
 
     Raises:
-        HeedfulError: for a loss that is not one number, a block or unit that is not there, groups of anything but
+        HeedfulError: for a loss that is not one number, a block or unit that does not exist, groups of anything but
             units.
 
     >>> import heedful
     >>> model, ids = heedful.create("gpt-micro", seed=0), torch.tensor([[1, 2, 3, 4]])
     >>> loss = lambda: nn.functional.cross_entropy(model(ids)[0, :-1], ids[0, 1:])
-    >>> found = ablate(model, loss, "heads", layers=[0])
-    >>> {path: tuple(change.shape) for path, change in found.change.items()}
+    >>> ablation = ablate(model, loss, "heads", layers=[0])
+    >>> {path: tuple(change.shape) for path, change in ablation.change.items()}
     {'decoder.block.0.attention': (4,)}
     """
     if groups is not None and what != "units":
         raise HeedfulError(f"groups are of units, but {what!r} are ablated; leave groups out")
-    mean = lookup({"zero": False, "mean": True}, by, "kind of ablation")
+    use_mean = lookup({"zero": False, "mean": True}, by, "kind of ablation")
     parts = list(lookup(PARTS, what, "part to ablate")(model, layers, GROUPS if groups is None else groups))
-    places = {part.place.path: part.place for part in parts}
+    points = {part.point.path: part.point for part in parts}
     with evaluating(model), torch.no_grad():
         base = _number(loss())
-        means = _means(model, places.values(), loss) if mean else dict.fromkeys(places, torch.zeros(()))
+        means = _means(model, points.values(), loss) if use_mean else dict.fromkeys(points, torch.zeros(()))
         changes: dict[str, list[float]] = {}
         numbers: dict[str, list[list[int]]] = {}
         for part in parts:
-            with _changed(model, part.place, partial(part.without, means[part.place.path])):
+            with _changed(model, part.point, partial(part.removed, means[part.point.path])):
                 changes.setdefault(part.path, []).append(_number(loss()) - base)
                 numbers.setdefault(part.path, []).append(part.numbers)
     tensors = {path: torch.tensor(values, dtype=torch.float64) for path, values in changes.items()}
     return Ablation(base=base, change=tensors, parts=numbers)
 
 
-# --------------------------------------------------------------------------------------------------- what can be taken
+# ------------------------------------------------------------------------------------------------------ removable parts
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Something that is taken away at once: of the tensor at ``place``, these numbers along ``axis``."""
+    """Numbers along an axis of a tensor, removed together."""
 
     path: str
-    place: Place
+    point: HookPoint
     numbers: list[int]
-    axis: int | None = None  # None: all of it
+    axis: int | None = None  # None: the whole tensor
 
-    def without(self, mean: Tensor, old: Tensor) -> Tensor:
-        """``old`` with ``mean`` in the place of this part."""
+    def removed(self, mean: Tensor, old: Tensor) -> Tensor:
+        """Returns ``old`` with this part replaced by ``mean``."""
         mean = mean.to(old).expand_as(old)
         if self.axis is None:
             return mean
@@ -119,49 +119,50 @@ class _Part:
 
 
 def _heads(model: Model, layers: Sequence[int] | None, groups: Any) -> Iterator[_Part]:
-    for place in chosen_places(model, "mixed", layers):
-        yield from (_Part(_owner(place.path), place, [head], 1) for head in range(place.heads))
+    for point in select_hook_points(model, "mixed", layers):
+        yield from (_Part(_module_path(point.path), point, [head], 1) for head in range(point.heads))
 
 
 def _units(model: Model, layers: Sequence[int] | None, groups: int | Sequence[Sequence[int]]) -> Iterator[_Part]:
-    for place in chosen_places(model, "activation", layers):
-        assert isinstance(place.part, FeedForward)
-        size = place.part.up.out_features
+    for point in select_hook_points(model, "activation", layers):
+        assert isinstance(point.module, FeedForward)
+        size = point.module.up.out_features
         if isinstance(groups, int):
             if not 1 <= groups <= size:
-                raise HeedfulError(f"{place.path} has {size} units; they cannot be {groups} groups")
+                raise HeedfulError(f"{point.path} has {size} units, which cannot form {groups} groups; give fewer")
             lists = [part.tolist() for part in torch.arange(size).tensor_split(groups)]
         else:
             lists = [list(map(int, group)) for group in groups]
         for group in lists:
             wrong = [unit for unit in group if not 0 <= unit < size]
-            if wrong or not group:
-                said = f"no unit {wrong[0]}; it has {size}, numbered from 0" if wrong else "an empty group of units"
-                raise HeedfulError(f"{place.path} has {said}")
-            yield _Part(_owner(place.path), place, group, 2)
+            if wrong:
+                raise HeedfulError(f"{point.path} has no unit {wrong[0]}; number its {size} units from 0")
+            if not group:
+                raise HeedfulError(f"an empty group of units of {point.path}; give one unit at least")
+            yield _Part(_module_path(point.path), point, group, 2)
 
 
 def _blocks(model: Model, layers: Sequence[int] | None, groups: Any) -> Iterator[_Part]:
-    for place in chosen_places(model, "stream", layers):
-        if isinstance(place.part, Block):
-            yield _Part(place.path.partition(".block.")[0], place, [int(place.layer or 0)])
+    for point in select_hook_points(model, "stream", layers):
+        if isinstance(point.module, Block):
+            yield _Part(point.path.partition(".block.")[0], point, [int(point.layer or 0)])
 
 
 PARTS = {"heads": _heads, "units": _units, "layers": _blocks}
 
 
 @contextmanager
-def _changed(model: Model, place: Place, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Changes the output of the part at ``place`` while entered; for a block, its update of the stream."""
-    if not isinstance(place.part, Block):
-        with intervene(model, place.path, change):
+def _changed(model: Model, point: HookPoint, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Changes a tensor while entered; for a block, its update of the stream."""
+    if not isinstance(point.module, Block):
+        with intervene(model, point.path, change):
             yield
         return
 
-    def passed(block: nn.Module, inputs: tuple[Tensor, ...], stream: Tensor) -> Tensor:
+    def changed_output(block: nn.Module, inputs: tuple[Tensor, ...], stream: Tensor) -> Tensor:
         return inputs[0] + change(stream - inputs[0])
 
-    hook = place.part.register_forward_hook(passed)
+    hook = point.module.register_forward_hook(changed_output)
     try:
         with eager():
             yield
@@ -169,30 +170,30 @@ def _changed(model: Model, place: Place, change: Callable[[Tensor], Tensor]) -> 
         hook.remove()
 
 
-def _means(model: Model, places: Iterable[Place], loss: Callable[[], Any]) -> dict[str, Tensor]:
-    """The mean over sequences and tokens of all that passes at each place: (H, 1, E), (F,), (D,)."""
+def _means(model: Model, points: Iterable[HookPoint], loss: Callable[[], Any]) -> dict[str, Tensor]:
+    """Returns the mean of each tensor over sequences and tokens: (H, 1, E), (F,), (D,)."""
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
-    places = list(places)
+    points = list(points)
 
-    def add(place: Place, tensor: Tensor) -> Tensor:
-        axes = [i for i, axis in enumerate("BHTE" if place.heads else "BTF") if axis in "BT"]
-        own = tensor.double().sum(axes, keepdim=True)[0]
-        sums[place.path] = sums.get(place.path, 0) + own
-        counts[place.path] = counts.get(place.path, 0) + tensor.numel() // own.numel()
+    def add(point: HookPoint, tensor: Tensor) -> Tensor:
+        axes = [i for i, axis in enumerate("BHTE" if point.heads else "BTF") if axis in "BT"]
+        total = tensor.double().sum(axes, keepdim=True)[0]
+        sums[point.path] = sums.get(point.path, 0) + total
+        counts[point.path] = counts.get(point.path, 0) + tensor.numel() // total.numel()
         return tensor
 
     with ExitStack() as stack:
-        for place in places:
-            stack.enter_context(_changed(model, place, partial(add, place)))
+        for point in points:
+            stack.enter_context(_changed(model, point, partial(add, point)))
         loss()
-    idle = [place.path for place in places if place.path not in sums]
-    if idle:
-        raise HeedfulError(f"{idle[0]} was not computed while the loss ran, so it has no mean; ablate by zero")
+    unused = [point.path for point in points if point.path not in sums]
+    if unused:
+        raise HeedfulError(f"{unused[0]} was not computed while the loss ran, so it has no mean; ablate by zero")
     return {path: total / counts[path] for path, total in sums.items()}
 
 
-def _owner(path: str) -> str:
+def _module_path(path: str) -> str:
     return path.rpartition(".")[0]
 
 

@@ -1,7 +1,7 @@
 """Measures of attention maps: rollout, entropy, distance, head similarity, class-token overlay.
 
 Pure functions of recorded patterns. Shapes: L layers, B sequences, H heads, T queries, S keys. A query that may attend
-to nothing has a row of zeros (padding under a causal mask) and counts nowhere.
+to nothing (padding under a causal mask) has a row of zeros and is left out of means.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from heedful.errors import HeedfulError
 
 
 def rollout(patterns: Iterable[Tensor], *, residual: float = 0.5) -> Tensor:
-    """Attention rollout, the flow from input to output tokens: R = Ã_L … Ã_1, Ã = (1 − r) mean_h A_h + r I.
+    """Returns the attention rollout from input to output tokens: R = Ã_L … Ã_1, Ã = (1 − r) mean_h A_h + r I.
 
-    Abnar and Zuidema 2020, section 3: heads are averaged, ``residual`` stands for the stream that passes each layer by,
-    and rows are made to sum to 1 again. What values, norms and feed-forward layers do is left out: it is a picture of
-    where information may flow, no more.
+    Abnar and Zuidema 2020, section 3: heads are averaged, ``residual`` stands for the residual connection, and rows are
+    normalised to sum to 1. Values, norms and feed-forward layers are ignored, so it shows where information may flow,
+    not how much does.
 
     Args:
         patterns: self-attention of successive layers, the first one first, each (B, H, T, T): ``seen.values()``.
-        residual: the share r of the stream, from 0 up to, but not including, 1; the paper's is 0.5.
+        residual: the share r of the residual connection, at least 0 and below 1; the paper's is 0.5.
 
     Returns:
-        (B, T, T): row t says where output token t comes from; rows sum to 1. Padding comes from itself.
+        (B, T, T): row t holds the shares of the input tokens in output token t; rows sum to 1. Padding has itself.
 
     Raises:
-        HeedfulError: no pattern, patterns that are not square or of different sizes, or a share out of range.
+        HeedfulError: for no pattern, patterns that are not square or of different sizes, or a share out of range.
 
     >>> first, second = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]]), torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]])
     >>> rollout([first, second])
@@ -38,7 +38,7 @@ def rollout(patterns: Iterable[Tensor], *, residual: float = 0.5) -> Tensor:
              [0.6250, 0.3750]]])
     """
     if not 0 <= residual < 1:
-        raise HeedfulError(f"residual is {residual}; give the stream's share, at least 0 and below 1")
+        raise HeedfulError(f"residual is {residual}; give a share, at least 0 and below 1")
     total = None
     for pattern in patterns:
         mean = precise(pattern).mean(1)
@@ -47,9 +47,9 @@ def rollout(patterns: Iterable[Tensor], *, residual: float = 0.5) -> Tensor:
                 f"a pattern of shape {tuple(pattern.shape)} cannot be rolled out; give those of one stack's "
                 "self-attention, each (B, H, T, T)"
             )
-        same = torch.eye(mean.size(-1), dtype=mean.dtype, device=mean.device)
+        identity = torch.eye(mean.size(-1), dtype=mean.dtype, device=mean.device)
         empty = mean.eq(0).all(-1, keepdim=True)
-        mixed = torch.where(empty, same, (1 - residual) * mean + residual * same)
+        mixed = torch.where(empty, identity, (1 - residual) * mean + residual * identity)
         mixed = mixed / mixed.sum(-1, keepdim=True)
         total = mixed if total is None else mixed @ total
     if total is None:
@@ -58,9 +58,10 @@ def rollout(patterns: Iterable[Tensor], *, residual: float = 0.5) -> Tensor:
 
 
 def entropy(pattern: Tensor) -> Tensor:
-    """Entropy of each query's weights: −Σ_s a_ts ln a_ts, in nats. (..., T, S) → (..., T).
+    """Returns the entropy of each query's weights: −Σ_s a_ts ln a_ts, in nats. (..., T, S) → (..., T).
 
-    0 is one key alone, ln S all S keys alike; exp of it is "how many keys". A row of zeros has entropy 0.
+    It is 0 for a single key and ln S for equal weights on S keys; its exponential is the effective number of keys. A
+    row of zeros has entropy 0.
 
     >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     tensor([0.0000, 0.6931])
@@ -69,10 +70,11 @@ def entropy(pattern: Tensor) -> Tensor:
 
 
 def distance(pattern: Tensor, grid: tuple[int, int], patch: int = 1) -> Tensor:
-    """Mean attention distance of each head in an image, in pixels: mean over queries of Σ_s a_ts d_ts / Σ_s a_ts.
+    """Returns each head's mean attention distance in an image, in pixels: mean over queries of Σ_s a_ts d_ts / Σ_s
+    a_ts.
 
     d is the Euclidean distance between the centres of two patches. The tokens before the patches (class, distillation)
-    have no place: they are left out as queries and as keys. Dosovitskiy et al. 2021, figure 7 and appendix D.7.
+    have no position and are left out as queries and as keys. Dosovitskiy et al. 2021, figure 7 and appendix D.7.
 
     Args:
         pattern: (B, H, N, N), prefix tokens first.
@@ -90,28 +92,29 @@ def distance(pattern: Tensor, grid: tuple[int, int], patch: int = 1) -> Tensor:
     weights = precise(pattern)[..., prefix:, prefix:]
     rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
     centres = torch.stack((rows, columns), -1).flatten(0, 1).to(weights) * patch  # (patches, 2)
-    apart = torch.linalg.vector_norm(centres[:, None] - centres, dim=-1)
+    distances = torch.linalg.vector_norm(centres[:, None] - centres, dim=-1)
     on_patches = weights.sum(-1)
-    looks = on_patches > 0  # a query that looks at prefix tokens alone looks nowhere in the image
-    each = (weights * apart).sum(-1) / on_patches.where(looks, 1.0)
-    return each.sum(-1) / looks.sum(-1).clamp(min=1)
+    counted = on_patches > 0  # a query with weight on prefix tokens alone has no distance
+    per_query = (weights * distances).sum(-1) / on_patches.where(counted, 1.0)
+    return per_query.sum(-1) / counted.sum(-1).clamp(min=1)
 
 
 def head_similarity(patterns: Iterable[Tensor], real: Tensor | None = None) -> Tensor:
-    """Similarity of heads: 1 − JS / ln 2, JS the Jensen-Shannon divergence of two heads' rows, mean over all queries.
+    """Returns the similarity of heads: 1 − JS / ln 2, JS the Jensen-Shannon divergence of their rows, mean over
+    queries.
 
-    JS(p, q) = H((p + q) / 2) − (H(p) + H(q)) / 2, from 0 (the same row) to ln 2 (no key in common); Clark et al. 2019,
-    section 6, cluster heads by it. Heads are numbered through: all of the first pattern, then all of the second.
+    JS(p, q) = H((p + q) / 2) − (H(p) + H(q)) / 2, from 0 (equal rows) to ln 2 (no key in common); Clark et al. 2019,
+    section 6, cluster heads by it. Heads are numbered pattern by pattern.
 
     Args:
         patterns: of one kind of attention, each (B, H, T, S), all over the same T queries and S keys.
-        real: (B, T), True for the queries that count; by default all. Rows of zeros never count.
+        real: (B, T), True for the queries to compare; by default all. Rows of zeros are left out.
 
     Returns:
         (L · H, L · H), symmetric, 1 on the diagonal.
 
     Raises:
-        HeedfulError: no pattern, different shapes, or no query that counts.
+        HeedfulError: for no pattern, different shapes, or no query to compare.
 
     >>> left, right = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 1.0]]]])
     >>> head_similarity([left, right, left])
@@ -119,37 +122,37 @@ def head_similarity(patterns: Iterable[Tensor], real: Tensor | None = None) -> T
             [0., 1., 0.],
             [1., 0., 1.]])
     """
-    listed = [precise(pattern) for pattern in patterns]
-    if not listed or len({(len(pattern), *pattern.shape[2:]) for pattern in listed}) > 1:
-        shapes = ", ".join(str(tuple(pattern.shape)) for pattern in listed) or "none"
+    layers = [precise(pattern) for pattern in patterns]
+    if not layers or len({(len(pattern), *pattern.shape[2:]) for pattern in layers}) > 1:
+        shapes = ", ".join(str(tuple(pattern.shape)) for pattern in layers) or "none"
         raise HeedfulError(f"heads are compared over the same queries and keys, but the patterns are {shapes}")
-    heads = torch.cat(listed, dim=1).transpose(0, 1)  # (N, B, T, S)
-    counts = heads.ne(0).any(-1).all(0)  # (B, T): a mask is the same for all heads
-    counts = counts if real is None else counts & real.bool()
-    if not counts.any():
-        raise HeedfulError("no query counts: every row is padding, or attends to nothing")
-    rows = heads[:, counts]  # (N, queries, S)
-    own = torch.special.entr(rows).sum((-2, -1))
-    alike = torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
+    heads = torch.cat(layers, dim=1).transpose(0, 1)  # (N, B, T, S)
+    compared = heads.ne(0).any(-1).all(0)  # (B, T): a mask is the same for all heads
+    compared = compared if real is None else compared & real.bool()
+    if not compared.any():
+        raise HeedfulError("no query to compare: every row is padding, or attends to nothing")
+    rows = heads[:, compared]  # (N, queries, S)
+    entropies = torch.special.entr(rows).sum((-2, -1))
+    result = torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
     for head in range(1, len(rows)):
-        middle = torch.special.entr((rows[:head] + rows[head]) / 2).sum((-2, -1))
-        apart = (middle - (own[:head] + own[head]) / 2) / (rows.size(1) * math.log(2))
-        alike[head, :head] = alike[:head, head] = (1 - apart).clamp(0, 1)
-    return alike
+        of_mean = torch.special.entr((rows[:head] + rows[head]) / 2).sum((-2, -1))
+        divergence = (of_mean - (entropies[:head] + entropies[head]) / 2) / (rows.size(1) * math.log(2))
+        result[head, :head] = result[:head, head] = (1 - divergence).clamp(0, 1)
+    return result
 
 
 def class_token_overlay(attention: Tensor, grid: tuple[int, int], token: int = 0) -> Tensor:
-    """Attention of the class token to each patch, as a map over the image: (..., N, N) → (..., rows, columns).
+    """Returns the class token's attention to each patch, as a map of the image: (..., N, N) → (..., rows, columns).
 
     ``attention`` is a pattern (B, H, N, N), for a map a head, or a ``rollout`` (B, N, N): Dosovitskiy et al. 2021,
-    figure 6 and appendix D.7, show the latter. Weights are as they are: what the token gives to itself and to other
-    tokens before the patches is missing from the sum.
+    figure 6 and appendix D.7, show the latter. Weights are not normalised: the sum lacks the weight on tokens before
+    the patches.
 
     Args:
         attention: N is the tokens before the patches, then the patches row by row.
         grid: rows and columns of patches.
-        token: which row: 0 the class token (without one, the first patch), 1 DeiT's
-            distillation token, further ones patches.
+        token: number of the query: 0 the class token (without one, the first patch), 1 DeiT's distillation token,
+            further ones patches.
 
     >>> class_token_overlay(torch.tensor([[0.2, 0.3, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), grid=(1, 2))
     tensor([[0.3000, 0.5000]])
@@ -161,12 +164,12 @@ def class_token_overlay(attention: Tensor, grid: tuple[int, int], token: int = 0
 
 
 def precise(x: Tensor) -> Tensor:
-    """In float32 at least: sums over many numbers go wrong in half precision."""
+    """Returns ``x`` in float32 at least: sums of many numbers lose precision in half precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _prefix(attention: Tensor, grid: tuple[int, int]) -> int:
-    """Number of tokens before the patches of ``grid``."""
+    """Returns the number of tokens before the patches of ``grid``."""
     rows, columns = grid
     tokens = attention.size(-1)
     if attention.size(-2) != tokens or not 0 <= tokens - rows * columns <= 2:

@@ -16,21 +16,21 @@ from heedful.errors import HeedfulError, lookup
 from heedful.inspection.attention_maps import precise
 
 
-def tables(model: nn.Module) -> dict[str, Tensor]:
-    """The embedding tables of a model: path → (rows, columns), detached, a shared one under its first path.
+def embedding_tables(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the embedding tables of a model: path → (rows, columns), detached, a shared one under its first path.
 
-    Tokens, segments, learned positions (with the rows before that of position 0), and T5's relative positions, a row a
-    bucket and a column a head.
+    Tokens, segments, learned positions (with the rows before position 0), and T5's relative positions, a row a bucket
+    and a column a head.
 
     >>> import heedful
-    >>> {path: tuple(table.shape) for path, table in tables(heedful.create("bert-tiny")).items()}
+    >>> {path: tuple(table.shape) for path, table in embedding_tables(heedful.create("bert-tiny")).items()}
     {'embedding.token': (30522, 128), 'embedding.segment': (2, 128), 'encoder.position.table': (512, 128)}
     """
     return {path: part.weight.detach() for path, part in model.named_modules() if isinstance(part, nn.Embedding)}
 
 
 def _unit(vectors: Tensor, what: str = "vectors") -> Tensor:
-    """Each row divided by its length, in float32 at least; a row of zeros stays one, and is like nothing."""
+    """Divides each row by its length, in float32 at least; a row of zeros stays, and has cosine 0 with every other."""
     if vectors.dim() != 2 or not len(vectors):
         raise HeedfulError(f"{what} of shape {tuple(vectors.shape)}; give one row a vector, (N, D)")
     rows = precise(vectors.detach())
@@ -40,31 +40,31 @@ def _unit(vectors: Tensor, what: str = "vectors") -> Tensor:
 def neighbours(
     table: Tensor, ids: Sequence[int] | Tensor, k: int = 10, *, by: Literal["cosine", "distance"] = "cosine"
 ) -> tuple[Tensor, Tensor]:
-    """The ``k`` rows of a table that are nearest to each of some of its rows, the nearest first, itself left out.
+    """Returns the ``k`` nearest other rows of a table for each of N rows, nearest first.
 
     Args:
-        table: (V, D), such as ``tables(model)["embedding.token"]``.
-        ids: which rows, N of them.
-        k: how many neighbours of each, fewer than V.
+        table: (V, D), such as ``embedding_tables(model)["embedding.token"]``.
+        ids: numbers of the N rows.
+        k: neighbours of each row, fewer than V.
         by: "cosine", x·y / |x||y|, the larger the nearer; or the Euclidean "distance", |x − y|, the smaller the nearer.
 
     Returns:
-        Their ids (N, k), and by what they are near (N, k). Of equally near rows the lower id comes first.
+        Their ids (N, k), and their cosines or distances (N, k). Of equally near rows the lower id comes first.
 
     >>> neighbours(torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 4.0]]), [0], k=2)
     (tensor([[2, 1]]), tensor([[0.6000, 0.0000]]))
     """
-    near = lookup({"cosine": _cosine, "distance": _distance}, by, "measure")
+    nearness = lookup({"cosine": _cosine, "distance": _distance}, by, "measure")
     rows = torch.as_tensor(ids, device=table.device).long().flatten()
     if table.dim() != 2 or not 1 <= k < len(table):
         raise HeedfulError(f"{k} neighbours in a table of shape {tuple(table.shape)}; give (V, D), and k below V")
     wrong = [row for row in rows.tolist() if not 0 <= row < len(table)]
     if wrong:
         raise HeedfulError(f"there is no row {wrong[0]}; the table has {len(table)}, numbered from 0")
-    score = near(table, rows)  # (N, V), larger is nearer
+    score = nearness(table, rows)  # (N, V), larger is nearer
     score.scatter_(1, rows[:, None], -torch.inf)
-    values, found = score.sort(dim=1, descending=True, stable=True)
-    return found[:, :k], values[:, :k].abs() if by == "distance" else values[:, :k]
+    values, order = score.sort(dim=1, descending=True, stable=True)
+    return order[:, :k], values[:, :k].abs() if by == "distance" else values[:, :k]
 
 
 def _cosine(table: Tensor, rows: Tensor) -> Tensor:
@@ -74,16 +74,16 @@ def _cosine(table: Tensor, rows: Tensor) -> Tensor:
 
 def _distance(table: Tensor, rows: Tensor) -> Tensor:
     exact = precise(table.detach())
-    mode = "donot_use_mm_for_euclid_dist"  # the product would lose the digits of what is near
+    mode = "donot_use_mm_for_euclid_dist"  # a matrix product would lose the digits of small distances
     return -torch.cdist(exact[rows], exact, compute_mode=mode)
 
 
-def similarity(vectors: Tensor, others: Tensor | None = None) -> Tensor:
-    """The cosine of each vector with each: (N, D) and (M, D) → (N, M); without ``others`` with one another, (N, N).
+def cosine_similarity(vectors: Tensor, others: Tensor | None = None) -> Tensor:
+    """Returns the cosine of each vector with each: (N, D) and (M, D) → (N, M); without ``others`` among them, (N, N).
 
-    Of sentences: what a model with a ``pooled`` head returns, or ``heedful.pipeline("feature-extraction", ...)``.
+    Vectors of sentences come from a model with a ``pooled`` head, or ``heedful.pipeline("feature-extraction", ...)``.
 
-    >>> similarity(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+    >>> cosine_similarity(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
     tensor([[1.0000, 0.7071],
             [0.7071, 1.0000]])
     """
@@ -95,14 +95,14 @@ def similarity(vectors: Tensor, others: Tensor | None = None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Vectors seen from where they are spread most.
+class PrincipalComponents:
+    """Principal components of vectors.
 
     Attributes:
-        points: (N, dimensions), the vectors in the new axes, their mean at the origin.
-        explained: (dimensions,), the share of all variance that lies along each axis; together below 1 where the
-            picture leaves something out.
-        axes: (dimensions, D), of unit length, at right angles.
+        points: (N, dimensions), the coordinates of the centred vectors along the axes.
+        explained: (dimensions,), the share of the variance along each axis, largest first; the sum is below 1 if there
+            are more dimensions.
+        axes: (dimensions, D), orthonormal.
         mean: (D,).
     """
 
@@ -112,35 +112,35 @@ class Picture:
     mean: Tensor
 
 
-def picture(vectors: Tensor, dimensions: int = 2) -> Picture:
-    """Principal components: the axes of greatest variance of the centred vectors (Pearson 1901; Hotelling 1933).
+def principal_components(vectors: Tensor, dimensions: int = 2) -> PrincipalComponents:
+    """Returns the axes of greatest variance of the centred vectors (Pearson 1901; Hotelling 1933).
 
-    The right singular vectors of X − mean, by way of the triangle of its QR decomposition, in float64 (returned in the
-    vectors' own type, float32 at least). Each axis points to where its largest number is positive, so that the picture
-    is the same on every machine.
+    They are the right singular vectors of X − mean, by way of the triangle of its QR decomposition, in float64
+    (returned in the vectors' own type, float32 at least). The largest component of each axis is positive, so that the
+    result is the same on every machine.
 
     Args:
         vectors: (N, D), at least two.
-        dimensions: how many axes, at most N and D.
+        dimensions: number of axes, at most N and D.
 
-    >>> found = picture(torch.tensor([[0.0, 0.0], [4.0, 3.0], [8.0, 6.0]]))
-    >>> found.points[:, 0].round(decimals=4), found.explained.round(decimals=4)
+    >>> components = principal_components(torch.tensor([[0.0, 0.0], [4.0, 3.0], [8.0, 6.0]]))
+    >>> components.points[:, 0].round(decimals=4), components.explained.round(decimals=4)
     (tensor([-5.,  0.,  5.]), tensor([1., 0.]))
     """
     if vectors.dim() != 2 or len(vectors) < 2:
-        raise HeedfulError(f"vectors of shape {tuple(vectors.shape)} make no picture; give at least two, (N, D)")
+        raise HeedfulError(f"vectors of shape {tuple(vectors.shape)} have no components; give at least two, (N, D)")
     if not 1 <= dimensions <= min(vectors.shape):
         raise HeedfulError(f"{len(vectors)} vectors of {vectors.size(1)} numbers have no {dimensions} axes; give fewer")
     exact = vectors.detach().double()
     if not exact.isfinite().all():
-        raise HeedfulError("vectors with numbers that are not finite make no picture; leave those out")
+        raise HeedfulError("vectors with numbers that are not finite have no components; leave those out")
     mean = exact.mean(0)
     triangle = torch.linalg.qr(exact - mean, mode="r").R
-    _, spread, axes = torch.linalg.svd(triangle, full_matrices=False)
+    _, singular_values, axes = torch.linalg.svd(triangle, full_matrices=False)
     axes = axes[:dimensions]
     axes = axes * axes.gather(1, axes.abs().argmax(1, keepdim=True)).sign()
-    variance = spread.square()
+    variance = singular_values.square()
     explained = variance[:dimensions] / variance.sum().clamp(min=torch.finfo(torch.float64).tiny)
-    kind = torch.promote_types(vectors.dtype, torch.float32)
+    dtype = torch.promote_types(vectors.dtype, torch.float32)
     points = (exact - mean) @ axes.T
-    return Picture(points.to(kind), explained.to(kind), axes.to(kind), mean.to(kind))
+    return PrincipalComponents(points.to(dtype), explained.to(dtype), axes.to(dtype), mean.to(dtype))

@@ -1,4 +1,4 @@
-"""Unwraps a model, and puts it in evaluation mode for a while."""
+"""Evaluation mode for a while, and a model without its wrappers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heedful.models.base import Model
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Puts ``model`` in evaluation mode while entered; afterwards every part is in the mode that it was in.
+    """Puts ``model`` in evaluation mode while entered, and restores the mode of every part.
 
     >>> model = nn.Dropout(0.5)
     >>> with evaluating(model):
@@ -31,16 +31,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def plain(model: nn.Module) -> Model:
-    """The model itself, out of what ``torch.compile`` or data parallelism wrapped it in.
+def unwrap(model: nn.Module) -> Model:
+    """Returns the model inside of ``torch.compile`` and data parallelism.
 
     >>> import heedful
-    >>> plain(nn.DataParallel(heedful.create("gpt-micro", seed=0))).config.kind
+    >>> unwrap(nn.DataParallel(heedful.create("gpt-micro", seed=0))).config.kind
     'decoder'
     """
     while not isinstance(model, Model):
         inner = getattr(model, "_orig_mod", getattr(model, "module", None))
         if not isinstance(inner, nn.Module):
-            raise HeedfulError(f"a model of heedful is wanted, not a {type(model).__name__}")
+            raise HeedfulError(f"a {type(model).__name__} is no model of heedful; give one, from heedful.create")
         model = inner
     return model

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
-from heedful.inspection.embedding_space import picture, similarity
+from heedful.inspection.embedding_space import cosine_similarity, principal_components
 from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.position_tables import position_table
 from heedful.inspection.record import record
@@ -19,12 +19,12 @@ from heedful.models import VisionTransformer
 
 
 @dataclass(frozen=True)
-class Filters:
-    """The axes along which a model's patch filters differ most, as pictures.
+class PatchFilters:
+    """Principal components of a model's patch filters, as images.
 
     Attributes:
         images: (count, P, P, C), of unit length and any sign: scale each, or all, about 0 to draw them.
-        explained: (count,), the share of the filters' variance along each; what is missing from 1 is not shown.
+        explained: (count,), the share of the filters' variance along each.
     """
 
     images: Tensor
@@ -32,7 +32,7 @@ class Filters:
 
 
 def grid(model: nn.Module) -> tuple[int, int]:
-    """Number of rows and columns of patches in an image.
+    """Returns the number of rows and columns of patches in an image.
 
     >>> import heedful
     >>> grid(heedful.create("vit-micro"))
@@ -44,7 +44,7 @@ def grid(model: nn.Module) -> tuple[int, int]:
 
 
 def tokens(model: nn.Module) -> list[str]:
-    """Names of an image's tokens: those before the patches, then each patch by row and column, from 0.
+    """Returns the names of an image's tokens: those before the patches, then each patch by row and column, from 0.
 
     >>> import heedful
     >>> tokens(heedful.create("vit-micro"))[:3]
@@ -57,7 +57,7 @@ def tokens(model: nn.Module) -> list[str]:
 
 
 def filters(model: nn.Module) -> Tensor:
-    """The patch projection itself: for each of the D features, the picture (P, P, C) that it answers to.
+    """Returns the weights of the patch projection: for each of D features a filter (P, P, C).
 
     >>> import heedful
     >>> filters(heedful.create("vit-micro")).shape
@@ -66,37 +66,39 @@ def filters(model: nn.Module) -> Tensor:
     return _vision(model).embedding.projection.weight.detach().permute(0, 2, 3, 1)  # (D, C, P, P) → (D, P, P, C)
 
 
-def patch_filters(model: nn.Module, count: int = 28) -> Filters:
-    """The principal components of the patch projection. Dosovitskiy et al. 2021, figure 7, left.
+def patch_filters(model: nn.Module, count: int = 28) -> PatchFilters:
+    """Returns the principal components of the patch projection. Dosovitskiy et al. 2021, figure 7, left.
 
-    Each of the D filters is a vector of P · P · C numbers; the components are the axes of their greatest variance (see
-    ``heedful.inspection.embedding_space.picture``). A trained model's first ones look like a basis of the fine
-    structure of a patch; a fresh model's are noise.
+    Each of the D filters is a vector of P · P · C numbers; the components are the axes of their greatest variance
+    (``principal_components``). A trained model's first ones resemble a basis of the fine structure of a patch; a fresh
+    model's are noise.
 
     Args:
         model: a vision Transformer.
-        count: how many; at most D and P · P · C.
+        count: number of components; at most D and P · P · C.
 
     >>> import heedful
     >>> patch_filters(heedful.create("vit-micro", seed=0), 5).images.shape
     torch.Size([5, 7, 7, 1])
     """
     weight = filters(model)
-    most = min(len(weight), weight[0].numel())
-    if not 1 <= count <= most:
-        raise HeedfulError(f"{count} filters are asked for; the model's {len(weight)} have from 1 to {most} components")
-    found = picture(weight.flatten(1), count)
-    return Filters(found.axes.unflatten(1, weight.shape[1:]), found.explained)
+    maximum = min(len(weight), weight[0].numel())
+    if not 1 <= count <= maximum:
+        raise HeedfulError(
+            f"count is {count}; give 1 to {maximum}, the components of the model's {len(weight)} filters"
+        )
+    components = principal_components(weight.flatten(1), count)
+    return PatchFilters(components.axes.unflatten(1, weight.shape[1:]), components.explained)
 
 
 def feature_maps(model: nn.Module, pixels: Tensor, layer: int | None = None) -> Tensor:
-    """Feature maps, one value a feature and patch: (B, C, height, width) → (B, D, rows, columns).
+    """Returns feature maps, one value a feature and patch: (B, C, height, width) → (B, D, rows, columns).
 
     Args:
-        model: a vision Transformer. It is evaluated, without dropout or gradients.
+        model: a vision Transformer. It runs in evaluation mode, without gradients.
         pixels: images as the model takes them.
-        layer: the stream as it leaves this block, its tokens before the patches left out; None: what the patch
-            projection makes, before positions.
+        layer: the number of a block, for the stream after it, without the tokens before the patches; None is the output
+            of the patch projection, before positions.
 
     >>> import heedful
     >>> feature_maps(heedful.create("vit-micro", seed=0), torch.randn(2, 1, 28, 28), layer=0).shape
@@ -114,10 +116,10 @@ def feature_maps(model: nn.Module, pixels: Tensor, layer: int | None = None) -> 
 
 
 def patch_position_similarity(model: nn.Module) -> Tensor:
-    """Cosine similarity of the positions of all pairs of patches: (rows, columns, rows, columns).
+    """Returns the cosine similarity of the positions of all pairs of patches: (rows, columns, rows, columns).
 
-    ``found[i, j]`` is the map of the patch in row i and column j. Dosovitskiy et al. 2021, figure 7, centre. The
-    positions of the tokens before the patches are left out.
+    Entry (i, j) is the map of the patch in row i and column j. Dosovitskiy et al. 2021, figure 7, centre. The positions
+    of the tokens before the patches are left out.
 
     >>> import heedful
     >>> patch_position_similarity(heedful.create("vit-micro", seed=0)).shape
@@ -125,11 +127,11 @@ def patch_position_similarity(model: nn.Module) -> Tensor:
     """
     patches = _vision(model).config.patches
     rows = position_table(model, patches.tokens)[patches.prefix_tokens :]
-    return similarity(rows).unflatten(1, grid(model)).unflatten(0, grid(model))
+    return cosine_similarity(rows).unflatten(1, grid(model)).unflatten(0, grid(model))
 
 
 def _vision(model: nn.Module) -> VisionTransformer:
-    found = [part for part in model.modules() if isinstance(part, VisionTransformer)]
-    if not found:
+    vision = next((module for module in model.modules() if isinstance(module, VisionTransformer)), None)
+    if vision is None:
         raise HeedfulError(f"a {type(model).__name__} reads no images; give a vision Transformer")
-    return found[0]
+    return vision

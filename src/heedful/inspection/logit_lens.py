@@ -1,6 +1,6 @@
-"""Logit lens: predictions of a model if its stream ended after each block.
+"""Logit lens: predictions of a model from the stream after each block.
 
-Shapes: L streams (the embedding and each block's), B sequences, T tokens, D width, V what the head chooses from.
+Shapes: L streams (the embedding and each block's), B sequences, T tokens, D width, V vocabulary or classes of the head.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.heads import ImageClassifier, LanguageModel, MaskedLanguageModel, SequenceClassifier, TokenClassifier
 from heedful.inspection.attention_maps import precise
-from heedful.inspection.eval_mode import evaluating, plain
+from heedful.inspection.eval_mode import evaluating, unwrap
 from heedful.inspection.record import record
 from heedful.models.base import Model
 from heedful.stack import Stack
 
-EVERY_TOKEN = (LanguageModel, MaskedLanguageModel, TokenClassifier)  # heads that speak at each token
-ONCE = (SequenceClassifier, ImageClassifier)  # heads that speak once, for all of them
-AT_ONCE = 2**25  # logits computed at a time: 128 MB in float32
+TOKEN_HEADS = (LanguageModel, MaskedLanguageModel, TokenClassifier)  # with an output at each token
+INPUT_HEADS = (SequenceClassifier, ImageClassifier)  # with one output for the whole input
+MAX_LOGITS = 2**25  # computed at a time: 128 MB in float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogitLens:
-    """Predictions after each layer. T is missing from every shape where the head has one output for the whole input."""
+    """Predictions after each layer. T is missing from every shape if the head has one output for the whole input."""
 
     layers: Sequence[str]  # L names: "embedding", "block 0", "block 1", ...
-    ids: Tensor  # (L, B, T, top): the likeliest tokens or classes, best first
+    ids: Tensor  # (L, B, T, top): the most probable tokens or classes, best first
     probabilities: Tensor  # (L, B, T, top): theirs
-    divergence: Tensor  # (L, B, T): KL(what the model says ‖ what this layer says), in nats; 0 in the last row
-    target_probability: Tensor | None = None  # (L, B, T): of the target that was given; NaN where there is none
-    target_rank: Tensor | None = None  # (L, B, T): 0 where the target is likeliest; −1 where there is none
+    divergence: Tensor  # (L, B, T): KL(the model's prediction ‖ this layer's), in nats; 0 in the last row
+    target_probability: Tensor | None = None  # (L, B, T): of the given target; NaN without one
+    target_rank: Tensor | None = None  # (L, B, T): 0 for the most probable; −1 without a target
 
 
 @torch.no_grad()
@@ -49,21 +49,21 @@ def logit_lens(
 ) -> LogitLens:
     """Applies the model's own head to the stream after each block: softmax(head(norm(x_l))).
 
-    The stream is read where a block hands it on, through the final norm of the stack (none in post-norm, where blocks
-    end with theirs) and the head, its scale and bias included. The last layer is the model's own answer. nostalgebraist
-    2020, "interpreting GPT: the logit lens"; Belrose et al. 2023 on what it misses.
+    The stream after a block passes through the final norm of the stack (post-norm stacks have none) and the head with
+    its scale and bias. The last layer is the model's own prediction. nostalgebraist 2020, "interpreting GPT: the logit
+    lens"; Belrose et al. 2023 on its limits.
 
     Args:
         model: of any family with a head of logits; of an encoder-decoder the decoder is read.
-        inputs: what the model is called with: ids, or source and target, or pixels.
-        top: how many of the likeliest to keep.
-        target: ids (B, T) that really came (or classes (B,)); negative: none. Their probabilities and ranks are kept.
-        queries: only these positions, from the end where negative; the others' logits are never computed. ``target``
-            stays that of all T.
-        named: what the model is called with by name: ``mask=``, ``source_mask=`` ...
+        inputs: arguments of the model: ids, or source and target, or pixels.
+        top: number of the most probable tokens or classes.
+        target: the true ids (B, T) or classes (B,); negative is none. Their probabilities and ranks are returned.
+        queries: positions, from the end where negative; the others' logits are never computed. ``target`` still has all
+            T.
+        named: keyword arguments of the model: ``mask=``, ``source_mask=`` ...
 
     Raises:
-        HeedfulError: where the head has no logits, or for a ``top``, target or position that does not fit.
+        HeedfulError: for a head without logits, or a ``top``, target or position out of range.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)
@@ -71,38 +71,40 @@ def logit_lens(
     >>> lens.layers[:2], tuple(lens.ids.shape)
     (['embedding', 'block 0'], (5, 1, 3, 2))
     """
-    model = plain(model)
-    once = _speaks_once(model)
-    if once and queries is not None:
-        raise HeedfulError("this head speaks once for the whole input; leave queries out")
-    if target is not None and target.dim() != (1 if once else 2):
-        raise HeedfulError(f"a target of shape {tuple(target.shape)}; give {'(B,) classes' if once else '(B, T) ids'}")
-    name, stack = stack_of(model)
+    model = unwrap(model)
+    single = _has_single_output(model)
+    if single and queries is not None:
+        raise HeedfulError("this head has one output for the whole input; leave queries out")
+    if target is not None and target.dim() != (1 if single else 2):
+        wanted = "(B,) classes" if single else "(B, T) ids"
+        raise HeedfulError(f"a target of shape {tuple(target.shape)}; give {wanted}")
+    name, stack = head_stack(model)
     paths = [f"{name}.stream", *(f"{name}.block.{layer}.stream" for layer in range(len(stack.block)))]
     with evaluating(model), record(model, paths, queries=queries) as seen:
-        real = real_of(model, *inputs, **named)
+        real = head_mask(model, *inputs, **named)
         model(*inputs, **named)
         streams = [seen[path] for path in paths]
         if queries is not None:
-            real, target = (None if given is None else given[:, list(queries)] for given in (real, target))
-        parts = [slice(None)] if once else _parts(model, streams[0])
-        said = [_read(model, streams, real, part, top, target) for part in parts]
-    ids, probabilities, divergence, *own = said[0] if once else (torch.cat(each, 2) for each in zip(*said, strict=True))
-    chance, rank = own or (None, None)
+            real, target = (None if value is None else value[:, list(queries)] for value in (real, target))
+        parts = [slice(None)] if single else _parts(model, streams[0])
+        results = [_predictions(model, streams, real, part, top, target) for part in parts]
+    joined = results[0] if single else [torch.cat(tensors, 2) for tensors in zip(*results, strict=True)]
+    ids, probabilities, divergence, *of_target = joined
+    target_probability, target_rank = of_target or (None, None)
     return LogitLens(
         layers=["embedding", *(f"block {layer}" for layer in range(len(stack.block)))],
         ids=ids,
         probabilities=probabilities,
         divergence=divergence,
-        target_probability=chance,
-        target_rank=rank,
+        target_probability=target_probability,
+        target_rank=target_rank,
     )
 
 
 def lens_logits(model: Model, stream: Tensor, real: Tensor | None = None) -> Tensor:
-    """head(norm(x)): what ``model`` would say, were ``stream`` (B, T, D) the one that left its last block.
+    """Returns head(norm(x)): the logits of ``model`` if its last block left ``stream`` (B, T, D).
 
-    ``real`` (B, T), where there is padding, is the mask of the tokens of the stream.
+    ``real`` (B, T) is the mask of the stream's tokens, where there is padding.
 
     >>> import heedful
     >>> model, ids = heedful.create("gpt-micro", seed=0).eval(), torch.tensor([[1, 2, 3]])
@@ -112,73 +114,77 @@ def lens_logits(model: Model, stream: Tensor, real: Tensor | None = None) -> Ten
     True
     """
     head: Any = model.head
-    return head(stack_of(model)[1].norm(stream, real), real)
+    return head(head_stack(model)[1].norm(stream, real), real)
 
 
-def stack_of(model: Model) -> tuple[str, Stack]:
-    """The stack that the head stands on, with its name: the decoder where there is one."""
+def head_stack(model: Model) -> tuple[str, Stack]:
+    """Returns name and stack below the head: the decoder where there is one."""
     name = "decoder" if hasattr(model, "decoder") else "encoder"
     return name, getattr(model, name)
 
 
-def real_of(model: Model, *inputs: Tensor, **named: Any) -> Tensor | None:
-    """The mask (B, T) of the tokens that the head sees, from what the model is called with."""
+def head_mask(model: Model, *inputs: Tensor, **named: Any) -> Tensor | None:
+    """Returns the mask (B, T) of the head's tokens, from the arguments of the model."""
     try:
-        given = inspect.signature(model.forward).bind(*inputs, **named).arguments
+        arguments = inspect.signature(model.forward).bind(*inputs, **named).arguments
     except TypeError as error:
-        raise HeedfulError(f"the model cannot be called so: {error}") from None
-    return given.get("target_mask", given.get("mask"))
+        raise HeedfulError(f"the model does not take these inputs: {error}") from None
+    return arguments.get("target_mask", arguments.get("mask"))
 
 
-def _speaks_once(model: Model) -> bool:
-    if not isinstance(model.head, EVERY_TOKEN + ONCE):
+def _has_single_output(model: Model) -> bool:
+    """Returns True for a head with one output for the whole input."""
+    if not isinstance(model.head, TOKEN_HEADS + INPUT_HEADS):
         raise HeedfulError(
-            f"a {model.config.head.kind!r} head gives no probabilities of tokens or classes; "
+            f"a {model.config.head.kind!r} head returns no probabilities of tokens or classes; "
             "load the model with a head that does, such as head='language-model'"
         )
-    return isinstance(model.head, ONCE)
+    return isinstance(model.head, INPUT_HEADS)
 
 
 def _parts(model: Model, stream: Tensor) -> list[slice]:
-    """The T tokens in parts whose logits fit in memory."""
+    """Splits the T tokens into parts whose logits fit into ``MAX_LOGITS``."""
     head: Any = model.head
-    size = max(1, AT_ONCE // (len(stream) * head.output.out_features))
+    size = max(1, MAX_LOGITS // (len(stream) * head.output.out_features))
     return [slice(first, first + size) for first in range(0, stream.size(1), size)]
 
 
-def _read(
+def _predictions(
     model: Model, streams: Sequence[Tensor], real: Tensor | None, part: slice, top: int, target: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Ids, probabilities, divergence, and of the target probability and rank, of some of the tokens: (L, B, ...)."""
+    """Returns ids, probabilities, divergence, and the target's probability and rank, for some tokens: (L, B, ...)."""
     mask = None if real is None else real[:, part]
 
-    def say(stream: Tensor) -> Tensor:
+    def log_p(stream: Tensor) -> Tensor:
         return precise(lens_logits(model, stream[:, part], mask)).log_softmax(-1)
 
-    final = say(streams[-1])
+    final = log_p(streams[-1])
     if not 1 <= top <= final.size(-1):
-        raise HeedfulError(f"top is {top}; give a whole number from 1 to {final.size(-1)}, what the head chooses from")
-    wanted = None if target is None else _fitting(target[:, part] if final.dim() == 3 else target, final)
+        raise HeedfulError(f"top is {top}; give a whole number from 1 to {final.size(-1)}, the outputs of the head")
+    part_target = None if target is None else _checked(target[:, part] if final.dim() == 3 else target, final)
     rows: list[tuple[Tensor, ...]] = []
     for stream in streams:
-        log = say(stream)
-        best = log.topk(top)
-        apart = (final.exp() * (final - log)).sum(-1).clamp(min=0)
-        rows.append((best.indices, best.values.exp(), apart, *(() if wanted is None else _of_target(log, wanted))))
+        layer = log_p(stream)
+        best = layer.topk(top)
+        divergence = (final.exp() * (final - layer)).sum(-1).clamp(min=0)
+        of_target = () if part_target is None else _of_target(layer, part_target)
+        rows.append((best.indices, best.values.exp(), divergence, *of_target))
     return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
 
-def _fitting(target: Tensor, said: Tensor) -> Tensor:
-    if target.shape != said.shape[:-1] or int(target.max()) >= said.size(-1):
+def _checked(target: Tensor, log_p: Tensor) -> Tensor:
+    """Returns the target on the device of ``log_p``; raises ``HeedfulError`` for another shape or an unknown id."""
+    if target.shape != log_p.shape[:-1] or int(target.max()) >= log_p.size(-1):
         raise HeedfulError(
             f"a target of shape {tuple(target.shape)} up to {int(target.max())}; give ids of shape "
-            f"{tuple(said.shape[:-1])} below {said.size(-1)}"
+            f"{tuple(log_p.shape[:-1])} below {log_p.size(-1)}"
         )
-    return target.to(said.device)
+    return target.to(log_p.device)
 
 
-def _of_target(log: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    own = log.gather(-1, target.clamp(min=0)[..., None])
-    none = target < 0
-    chance = own.squeeze(-1).exp().masked_fill(none, float("nan"))
-    return chance, (log > own).sum(-1).masked_fill(none, -1)
+def _of_target(log_p: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns probability and rank of the target."""
+    own = log_p.gather(-1, target.clamp(min=0)[..., None])
+    absent = target < 0
+    probability = own.squeeze(-1).exp().masked_fill(absent, float("nan"))
+    return probability, (log_p > own).sum(-1).masked_fill(absent, -1)

@@ -1,52 +1,158 @@
-"""Attaches readers and editors to a model's tensors, and detaches them."""
+"""Attaches readers and editors to a model's tensors, and detaches them.
+
+A tensor at the edge of a module is tapped by a hook; one inside attention by an ``AttentionProbe``, which
+``Attention.forward`` calls in place of ``attend`` (``heedful.layers.probe``). The fused kernel keeps no attention
+weights: ``ObservedAttention`` computes them again from the same q and k, only for the heads and queries of each
+observer. If scores or weights are edited, it computes the output from the edited ones. Weights are in float32 at least,
+as they are inside the kernel, whatever the model or autocast computes in.
+
+Shapes: B sequences, H heads, K key-value heads, T queries, t queries of a block, S keys, E head size.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from heedful.inspection.attention_weights import Watched, Weights
-from heedful.inspection.tensor_paths import Place
-from heedful.layers.attention import Attention
-from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap
+from heedful.inspection.attention_maps import precise
+from heedful.inspection.tensor_paths import HookPoint
+from heedful.layers.attention import Attention, attention_scores, weights_of
+from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap, apart
 
-_hooked: WeakKeyDictionary[nn.Module, dict[str, Hooked]] = WeakKeyDictionary()
-_looking: list[object] = []  # who wants compiled code to run as it is written
-_stance = ExitStack()  # the compiler's, until the last of them has left
+_hooks: WeakKeyDictionary[nn.Module, dict[str, Hooked]] = WeakKeyDictionary()
+_eager_users: list[object] = []  # contexts that need compiled code to run as it is written
+_compiler_stance = ExitStack()  # set until the last of them has left
+
+
+# ---------------------------------------------------------------------------------------------------- attention weights
+
+
+class WeightsObserver(NamedTuple):
+    """Observer of an attention's scores or weights: ``receive(weights (B, heads, t, S), first)`` at every call.
+
+    Attributes:
+        kind: "scores" (−∞ where masked) or "pattern" (weights, before dropout).
+        heads: numbers, in this order; None is all.
+        queries: returns the observed ones of T queries, in order; None is all.
+        block_size: queries at a time; None is all at once. ``first`` is the number of queries before the block.
+        receive: called with each block.
+    """
+
+    kind: str
+    heads: Sequence[int] | None
+    queries: Callable[[int], Sequence[int]] | None
+    block_size: int | None
+    receive: Callable[[Tensor, int], None]
+
+    def blocks(self, length: int) -> Iterator[tuple[int, Tensor]]:
+        """Yields the observed ones of ``length`` queries in blocks, each with the number of queries before it."""
+        queries = torch.as_tensor(list(range(length) if self.queries is None else self.queries(length)))
+        size = self.block_size or max(1, len(queries))
+        for first in range(0, len(queries), size):
+            yield first, queries[first : first + size]
+
+
+class ObservedAttention:
+    """Attends as ``attention.attend`` does, shows the weights to observers, and lets taps edit them."""
+
+    def __init__(self, attention: Attention) -> None:
+        self.attention = attention
+        self.taps = {"scores": Tap(), "pattern": Tap()}
+        self.observers: list[WeightsObserver] = []
+
+    def __bool__(self) -> bool:
+        """Returns True if anything observes or edits the weights."""
+        return bool(self.observers or any(self.taps.values()))
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
+        """Returns the output of ``attend`` (B, H, T, E), or the values weighted by the edited weights."""
+        shared = (k, v, mask)
+        k, v, mask = apart(q, k, v, mask)
+        if not any(self.taps.values()):
+            for observer in self.observers:
+                _recompute(observer, q.detach(), k.detach(), mask, scale)
+            return self.attention.attend(q, *shared, scale, dropout)
+        scores = self.taps["scores"](_precise_scores(q, k, mask, scale))
+        pattern = self.taps["pattern"](weights_of(scores))
+        for observer in self.observers:
+            _select(observer, (scores if observer.kind == "scores" else pattern).detach())
+        mixed = F.dropout(pattern, dropout) @ precise(v).repeat_interleave(q.size(1) // v.size(1), dim=1)
+        return mixed.to(v.dtype)
+
+
+def _precise_scores(q: Tensor, k: Tensor, mask: Any, scale: float) -> Tensor:
+    with torch.autocast(q.device.type, enabled=False):
+        return attention_scores(precise(q), precise(k), mask, scale)
+
+
+@torch.inference_mode(False)  # recorded tensors may be used in autograd
+@torch.no_grad()
+def _recompute(observer: WeightsObserver, q: Tensor, k: Tensor, mask: Any, scale: float) -> None:
+    """Computes the weights of the observer's heads and queries, block by block."""
+    heads = torch.as_tensor(range(q.size(1)) if observer.heads is None else observer.heads, device=q.device)
+    keys = precise(k[:, heads // (q.size(1) // k.size(1))])
+    for first, queries in observer.blocks(q.size(2)):
+        queries = queries.to(q.device)
+        block_mask = _mask_rows(mask, heads, queries, q.size(2), k.size(2))
+        scores = _precise_scores(q[:, heads[:, None], queries], keys, block_mask, scale)
+        observer.receive(scores if observer.kind == "scores" else weights_of(scores), first)
+
+
+def _select(observer: WeightsObserver, weights: Tensor) -> None:
+    """Shows the observer its heads and queries of computed weights (B, H, T, S)."""
+    heads = torch.as_tensor(range(weights.size(1)) if observer.heads is None else observer.heads, device=weights.device)
+    for first, queries in observer.blocks(weights.size(2)):
+        observer.receive(weights[:, heads[:, None], queries.to(weights.device)], first)
+
+
+def _mask_rows(mask: Any, heads: Tensor, queries: Tensor, length: int, keys: int) -> Any:
+    """Returns the rows ``queries`` of a mask, for ``heads``; the causal mask is aligned bottom-right."""
+    if isinstance(mask, str):
+        return torch.arange(keys, device=queries.device) <= (keys - length + queries)[:, None]
+    if mask is None:
+        return None
+    mask = mask.reshape(*(1,) * (4 - mask.dim()), *mask.shape)
+    mask = mask if mask.size(2) == 1 else mask[:, :, queries]  # first: a bias of all heads and queries is large
+    return mask if mask.size(1) == 1 else mask[:, heads]
+
+
+# ---------------------------------------------------------------------------------------------- attaching and detaching
 
 
 @contextmanager
-def probing(part: Attention) -> Iterator[tuple[AttentionProbe, Weights]]:
-    """Puts a probe before an attention's callable while it is in use: taps around it, weights beside it."""
-    probe = part.probe
+def _attention_probe(attention: Attention) -> Iterator[tuple[AttentionProbe, ObservedAttention]]:
+    """Sets ``attention.probe`` while it is in use: taps around ``attend``, and the observed weights beside it."""
+    probe = attention.probe
     if not isinstance(probe, AttentionProbe):
-        part.probe = probe = AttentionProbe(Weights(part))
-    weights = probe.attend
-    assert isinstance(weights, Weights)
+        attention.probe = probe = AttentionProbe(ObservedAttention(attention))
+    observed = probe.attend
+    assert isinstance(observed, ObservedAttention)
     try:
-        yield probe, weights
+        yield probe, observed
     finally:
-        if not weights and not any(probe.taps.values()):
-            part.probe = None
+        if not observed and not any(probe.taps.values()):
+            attention.probe = None
 
 
 @contextmanager
-def _tap(place: Place) -> Iterator[Tap]:
-    """The tap of a tensor; the same for all who ask while it lasts, so that changes come before what is seen."""
-    if place.point.side == "inside":
-        assert isinstance(place.part, Attention)
-        with probing(place.part) as (probe, weights):
-            yield (probe.taps | weights.taps)[place.point.name]
+def _tap(point: HookPoint) -> Iterator[Tap]:
+    """Yields the tap of a tensor. All contexts share one tap, so that edits come before reads."""
+    if point.kind.side == "inside":
+        assert isinstance(point.module, Attention)
+        with _attention_probe(point.module) as (probe, observed):
+            yield (probe.taps | observed.taps)[point.kind.name]
         return
-    part, side = place.point.of(place.part), place.point.side
-    hooks = _hooked.setdefault(part, {})
+    module, side = point.kind.module_of(point.module), point.kind.side
+    hooks = _hooks.setdefault(module, {})
     if side not in hooks:
-        hooks[side] = Hooked(part, side)
+        hooks[side] = Hooked(module, side)
     try:
         yield hooks[side].tap
     finally:
@@ -55,9 +161,9 @@ def _tap(place: Place) -> Iterator[Tap]:
 
 
 @contextmanager
-def reading(place: Place, read: Read) -> Iterator[None]:
-    """``read`` sees the tensor, detached, at every call."""
-    with _tap(place) as tap:
+def reading(point: HookPoint, read: Read) -> Iterator[None]:
+    """Calls ``read`` with the detached tensor at every call of its module."""
+    with _tap(point) as tap:
         tap.reads.append(read)
         try:
             yield
@@ -66,9 +172,9 @@ def reading(place: Place, read: Read) -> Iterator[None]:
 
 
 @contextmanager
-def editing(place: Place, edit: Edit) -> Iterator[None]:
-    """``edit`` changes the tensor, after those that were there before it."""
-    with _tap(place) as tap:
+def editing(point: HookPoint, edit: Edit) -> Iterator[None]:
+    """Replaces the tensor by ``edit`` of it, after the edits that were attached before."""
+    with _tap(point) as tap:
         tap.edits.append(edit)
         try:
             yield
@@ -77,30 +183,30 @@ def editing(place: Place, edit: Edit) -> Iterator[None]:
 
 
 @contextmanager
-def watching(place: Place, watched: Watched) -> Iterator[None]:
-    """Weights of an attention are computed beside it, and shown."""
-    assert isinstance(place.part, Attention)
-    with probing(place.part) as (_, weights):
-        weights.watched.append(watched)
+def observing(point: HookPoint, observer: WeightsObserver) -> Iterator[None]:
+    """Shows the observer the scores or weights of an attention at every call."""
+    assert isinstance(point.module, Attention)
+    with _attention_probe(point.module) as (_, observed):
+        observed.observers.append(observer)
         try:
             yield
         finally:
-            weights.watched.remove(watched)
+            observed.observers.remove(observer)
 
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Compiled code runs as it is written: it knows of no probe, and would pass it by in silence."""
+    """Runs compiled code as it is written: compiled code would skip the probes without notice."""
     if "torch._dynamo" not in sys.modules:  # nothing was ever compiled, and it takes a second to import
         yield
         return
-    here = object()
-    if not _looking:
-        _stance.enter_context(torch.compiler.set_stance("force_eager"))
-    _looking.append(here)
+    user = object()
+    if not _eager_users:
+        _compiler_stance.enter_context(torch.compiler.set_stance("force_eager"))
+    _eager_users.append(user)
     try:
         yield
     finally:
-        _looking.remove(here)
-        if not _looking:
-            _stance.close()
+        _eager_users.remove(user)
+        if not _eager_users:
+            _compiler_stance.close()

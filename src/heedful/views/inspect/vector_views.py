@@ -21,8 +21,7 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.heads import pool
-from heedful.inspection.embedding_space import neighbours, picture, tables
-from heedful.inspection.embedding_space import similarity as cosine_similarity
+from heedful.inspection.embedding_space import cosine_similarity, embedding_tables, neighbours, principal_components
 from heedful.inspection.image_patches import filters, patch_filters
 from heedful.inspection.position_tables import position_bias, position_similarity
 from heedful.views import figures
@@ -42,8 +41,8 @@ def look_at_embeddings(opened: OpenedModel, request: Request) -> InspectionResul
     ids = list(dict.fromkeys(ids))
     if len(ids) < 3:
         raise HeedfulError(f"a picture needs 3 different tokens, {name!r} has {len(ids)}; give a longer text")
-    table = tables(opened.model)["embedding.token"]
-    seen = picture(table[ids])
+    table = embedding_tables(opened.model)["embedding.token"]
+    seen = principal_components(table[ids])
     near, cosines = neighbours(table, ids, k=min(NEAR, len(table) - 1))
     pieces = pieces_of(opened.source, ids)
     around = [
