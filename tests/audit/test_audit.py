@@ -13,9 +13,9 @@ import pytest
 
 from heedful import cli
 from heedful.audit.audit import Audit, audit
-from heedful.audit.characters import odd_characters
-from heedful.audit.encoded_examples import looked_at
-from heedful.audit.labels import prefixed
+from heedful.audit.characters import check_characters
+from heedful.audit.encoded_examples import check_tokens
+from heedful.audit.labels import check_word_prefix
 from heedful.data import Row, Rows, read, texts_on_disk
 from heedful.errors import HeedfulError
 from heedful.settings import DataSettings, RunSettings, TokenizerSettings
@@ -53,7 +53,7 @@ def test_data_that_is_right_is_facts_alone(tmp_path: Path) -> None:
     assert result.ok
     assert {one.name for one in result.findings} == {"labels", "lengths"}
     assert "nothing stands out" in result.lines()[0]
-    assert result.examples + result.held == len(RIGHT)
+    assert result.examples + result.validation_examples == len(RIGHT)
 
 
 def test_what_is_said_twice_and_what_contradicts(tmp_path: Path) -> None:
@@ -204,11 +204,11 @@ def test_examples_with_nothing_to_learn(tmp_path: Path) -> None:
     rows = Rows((Row({"messages": tuple(talk)}, "talks.jsonl", i) for i, talk in enumerate(talks, 1)), 0, ("messages",))
     task = TextGeneration.prepare(rows, RunSettings("text-generation", train=("talks.jsonl",), out="-"))
     encoded = task.encode(rows)
-    assert [one.name for one in looked_at(task, encoded)] == []
+    assert [one.name for one in check_tokens(task, encoded)] == []
     for place in (1, 3):
         talk = encoded.examples[place]
         encoded.examples[place] = talk._replace(learned=[True] + [False] * (len(talk.ids) - 1))  # first: never
-    (finding,) = looked_at(task, encoded)
+    (finding,) = check_tokens(task, encoded)
     assert (finding.name, finding.level, finding.count) == ("masked", "warning", 2)
     assert finding.places == ["talks.jsonl:2", "talks.jsonl:4"]
     assert "every label is masked" in finding.line()
@@ -218,10 +218,10 @@ def test_of_many_examples_it_is_told_that_some_were_looked_at(tmp_path: Path) ->
     rows = Rows((Row({"text": f"a {i}"}, "set.csv", i) for i in range(7)), 0, ("text",))
     task = TextGeneration.prepare(rows, RunSettings("text-generation", train=("set.csv",), out="-"))
     encoded = Encoded([task.encode(rows).examples[0]] * 7, rows)
-    (finding,) = looked_at(task, encoded, most=3)
+    (finding,) = check_tokens(task, encoded, most=3)
     assert (finding.name, finding.level, finding.count) == ("sampled", "fact", 3)
     assert "the tokens of 3 of 7 examples were looked at" in finding.line()
-    assert not list(looked_at(task, encoded, most=7))
+    assert not list(check_tokens(task, encoded, most=7))
 
 
 def test_the_sample_shows_where_something_is_learned(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_an_odd_character_of_a_document_has_the_line_it_stands_in(tmp_path: Path
     file = tmp_path / "book.txt"
     file.write_text("one\ntwo\nthr\x07ee\nfour\n" * 3, encoding="utf-8")
     row = read(str(file), {"text": "document"})[0]
-    (found,) = odd_characters([row], {"text": "document"})
+    (found,) = check_characters([row], {"text": "document"})
     assert (found.name, found.places) == ("controls", [f"{file}:3"])
 
 
@@ -596,7 +596,7 @@ def test_a_prefix_that_all_words_share_is_seen_and_its_remedy_works(
 @pytest.mark.parametrize("words", [["@ann"] * 9 + ["fine"] * 20, ["-"] * 40, ["en:"] * 40, ["the"] * 40])
 def test_words_that_begin_alike_by_right_have_no_prefix(words: list[str]) -> None:
     rows = [Row({"words": tuple(words), "tags": ("O",) * len(words)}, "a.conll", 1)]
-    assert list(prefixed(rows, {"words": "words", "tags": "tags"})) == []
+    assert list(check_word_prefix(rows, {"words": "words", "tags": "tags"})) == []
 
 
 def test_a_label_that_stands_on_one_word_alone(tmp_path: Path) -> None:
@@ -625,7 +625,7 @@ def test_its_own_split_never_leaks_by_case_or_blanks(tmp_path: Path) -> None:
     forms = ["Text {} here", "text {} here", "TEXT  {} HERE", " text {} here "]
     rows = [(form.format(i), "good" if i % 2 else "bad") for i in range(40) for form in forms]
     found = audited("text-classification", table(tmp_path, rows))
-    assert found.held
+    assert found.validation_examples
     assert not named(found, "leakage")
     words = [[(word.upper() if i % 2 else word, tag) for word, tag in TRIPS[i // 2]] for i in range(60)]
     assert not named(audited("token-classification", conll(tmp_path, words)), "leakage")
@@ -634,7 +634,7 @@ def test_its_own_split_never_leaks_by_case_or_blanks(tmp_path: Path) -> None:
 def test_characters_of_windows_are_no_controls(tmp_path: Path) -> None:
     rows = [("thats it", "good"), ("thatÂ\u0092s it", "bad"), ("that\u0092s it", "good"), ("a\x07 bell", "bad")]
     found = {
-        one.name: one.places for one in odd_characters(list(read(str(table(tmp_path, rows)), COLUMNS)), dict(COLUMNS))
+        one.name: one.places for one in check_characters(list(read(str(table(tmp_path, rows)), COLUMNS)), dict(COLUMNS))
     }
     assert found == {
         name: [f"{tmp_path / 'set.tsv'}:{line}"] for name, line in (("mojibake", 3), ("windows", 4), ("controls", 5))
@@ -655,5 +655,5 @@ def test_a_window_is_told_by_the_line_of_its_row(tmp_path: Path) -> None:
     held = Rows([replace(rows[1], values={**rows[1].values, "question": "Who ☃ came ?"})], 0, rows.columns)
     encoded = task.encode(held)
     assert len(encoded.examples) > len(held)
-    [found] = [one for one in looked_at(task, encoded) if one.name == "unknown"]
+    [found] = [one for one in check_tokens(task, encoded) if one.name == "unknown"]
     assert found.places == [f"{file}:2"]

@@ -10,7 +10,7 @@ import pytest
 
 from heedful import cli
 from heedful.audit import duplicates as module
-from heedful.audit.duplicates import folded, near, similar
+from heedful.audit.duplicates import check_near_duplicates, folded, similar_pairs
 from heedful.audit.findings import Finding
 from heedful.data import LazyImage, Row
 
@@ -23,7 +23,7 @@ def rows(texts: list[str], file: str = "train.txt") -> list[Row]:
 
 def found(train: list[str], held: list[str] = ()) -> dict[str, Finding]:  # type: ignore[assignment]
     given = rows(train), rows(list(held), "valid.txt")
-    return {one.name: one for one in near(*given, {"text": "text"}, ["text"])}
+    return {one.name: one for one in check_near_duplicates(*given, {"text": "text"}, ["text"])}
 
 
 def pieces(text: str) -> set[str]:
@@ -100,7 +100,7 @@ def test_similar_pairs_are_all_pairs(seed: int) -> None:
         if i < j and pieces(a) & pieces(b) and 5 * len(pieces(a) & pieces(b)) >= 4 * len(pieces(a) | pieces(b))
     ]
     assert expected
-    assert similar(texts) == (expected, True)
+    assert similar_pairs(texts) == (expected, True)
 
 
 def test_what_is_folded_away_and_what_is_not() -> None:
@@ -134,15 +134,15 @@ def test_of_several_columns_each_must_be_like_the_other_s() -> None:
         ("Where does the river run", "velvet and thunder and amber " * 5),
     ]
     given = [Row({"question": q, "context": c, "answers": ()}, "a.json", i) for i, (q, c) in enumerate(asked, 1)]
-    (told,) = near(given, [], columns, ["question", "context"])  # type: ignore[arg-type]
+    (told,) = check_near_duplicates(given, [], columns, ["question", "context"])  # type: ignore[arg-type]
     assert told.places == ["a.json:3 ~ a.json:1"]
 
 
 def test_images_and_nothing_are_none_of_it(tmp_path: Path) -> None:
     pictures = [Row({"image": LazyImage.of(str(tmp_path / "none.png")), "label": "a"}, "a", 1)] * 3
-    assert list(near(pictures, pictures, {"image": "image", "label": "label"}, ["image"])) == []
-    assert list(near([], [], {"text": "text"}, ["text"])) == []
-    assert list(near(rows(["a"]), rows(["b"]), {"text": "text"}, [])) == []
+    assert list(check_near_duplicates(pictures, pictures, {"image": "image", "label": "label"}, ["image"])) == []
+    assert list(check_near_duplicates([], [], {"text": "text"}, ["text"])) == []
+    assert list(check_near_duplicates(rows(["a"]), rows(["b"]), {"text": "text"}, [])) == []
 
 
 def test_much_is_sampled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,12 +151,12 @@ def test_much_is_sampled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [" ".join(drawn.sample(words, 5)) for _ in range(100)]
     train = [copy for text in texts for copy in (text, text + ".")]
     assert found(train)["similar"].count == 100
-    monkeypatch.setattr(module, "MOST", 150)
+    monkeypatch.setattr(module, "MAX_EXAMPLES", 150)
     told = found(train, ["?"] * 100)["similar"]
     assert "of 120 looked at" in told.text
     assert 10 < told.count < 70
-    monkeypatch.setattr(module, "MOST", 1000)
-    monkeypatch.setattr(module, "ROOM", 6000)
+    monkeypatch.setattr(module, "MAX_EXAMPLES", 1000)
+    monkeypatch.setattr(module, "MAX_CHARACTERS", 6000)
     assert "looked at" in found(train)["similar"].text
 
 
@@ -164,7 +164,7 @@ def test_too_many_that_are_alike_are_counted_as_far_as_time_allows(monkeypatch: 
     text = " ".join(WORDS * 3)
     train = [f"{text} {chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(120)]
     assert found(train)["similar"].count == 119
-    monkeypatch.setattr(module, "MEETINGS", 4000)
+    monkeypatch.setattr(module, "MAX_MEETINGS", 4000)
     told = found(train)["similar"]
     assert told.text.startswith("at least ")
     assert 60 < told.count <= 119

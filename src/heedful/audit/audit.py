@@ -8,12 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from heedful import tasks
-from heedful.audit.characters import odd_characters
-from heedful.audit.duplicates import copied, leaked, near, repeated, skipped
-from heedful.audit.encoded_examples import lengths, looked_at, shown, unread
+from heedful.audit.characters import check_characters
+from heedful.audit.duplicates import (
+    check_copies,
+    check_duplicates,
+    check_leakage,
+    check_near_duplicates,
+    check_skipped_rows,
+)
+from heedful.audit.encoded_examples import check_lengths, check_tokens, check_truncation, text_sample
 from heedful.audit.findings import Finding
-from heedful.audit.images import bare, looks, pictured
-from heedful.audit.labels import balance, bound, prefixed, unlearned
+from heedful.audit.images import check_empty_folders, check_images, image_sample
+from heedful.audit.labels import check_labels, check_single_word_labels, check_unknown_labels, check_word_prefix
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
 from heedful.data.split import keys_of
@@ -27,7 +33,7 @@ from heedful.tasks.run_data import divided
 from heedful.tasks.task import Encoded, Task
 from heedful.training.resolve import asked_for, resolved
 
-FEW = 200  # examples whose tokens are checked at the start of a run
+START_EXAMPLES = 200  # examples whose tokens are checked at the start of a run
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Audit:
 
     task: str
     examples: int
-    held: int
+    validation_examples: int
     findings: Sequence[Finding]
     sample: Sequence[str]  # lines that show the model's input
     seconds: float
@@ -52,7 +58,7 @@ class Audit:
         count = sum(finding.level == "warning" for finding in ordered)
         verdict = "nothing stands out" if not count else f"{many(count, 'thing')} to look at, marked !"
         return [
-            f"{many(self.examples)}, {self.held:,} for validation: {verdict}",
+            f"{many(self.examples)}, {self.validation_examples:,} for validation: {verdict}",
             *(finding.line() for finding in ordered),
             *([""] if self.sample else []),
             *self.sample,
@@ -64,7 +70,7 @@ class Audit:
             "task": self.task,
             "ok": self.ok,
             "examples": self.examples,
-            "validation": self.held,
+            "validation": self.validation_examples,
             "findings": [finding.as_dict() for finding in self.findings],
             "sample": list(self.sample),
             "seconds": round(self.seconds, 3),
@@ -80,92 +86,103 @@ def audit(settings: RunSettings) -> Audit:
     began = time.perf_counter()
     kind = tasks.chosen(settings)
     settings = asked_for(kind, settings)
-    rows, held = divided(kind, settings)
-    kind = kind.for_rows(rows, settings)
-    settings = resolved(kind, rows, settings, device_of("cpu"))
-    task, config = _task_and_config(kind, rows, settings)
-    encoded = task.encode(rows, settings.data.max_length)
+    train, validation = divided(kind, settings)
+    kind = kind.for_rows(train, settings)
+    settings = resolved(kind, train, settings, device_of("cpu"))
+    task, config = _task_and_config(kind, train, settings)
+    encoded = task.encode(train, settings.data.max_length)
     findings = [
-        *findings_of(task, rows, held),
-        *_findings_of_pairs(task, rows, held),
-        *findings_of_tokens(task, encoded),
-        *_findings_of_validation(task, held, settings.data.max_length),
+        *row_findings(task, train, validation),
+        *_near_duplicate_findings(task, train, validation),
+        *token_findings(task, encoded),
+        *_validation_findings(task, validation, settings.data.max_length),
     ]
     if isinstance(config, VisionConfig):
-        findings += _findings_of_images(settings, rows, held)
-    sample = pictured(config, encoded) if isinstance(config, VisionConfig) else shown(task, encoded)
-    return Audit(task.name, len(rows), len(held), findings, sample, time.perf_counter() - began)
+        findings += _image_findings(settings, train, validation)
+    sample = image_sample(config, encoded) if isinstance(config, VisionConfig) else text_sample(task, encoded)
+    return Audit(task.name, len(train), len(validation), findings, sample, time.perf_counter() - began)
 
 
-def _task_and_config(kind: type[Task], rows: Rows, settings: RunSettings) -> tuple[Task, ModelConfig]:
+def _task_and_config(kind: type[Task], train: Rows, settings: RunSettings) -> tuple[Task, ModelConfig]:
     """Returns the task before the first step, and the configuration of its model."""
     if settings.start_from:
-        task, model = kind.for_fine_tuning(settings.start_from, rows, settings)
+        task, model = kind.for_fine_tuning(settings.start_from, train, settings)
     else:
-        task = kind.prepare(rows, settings)
+        task = kind.prepare(train, settings)
         model = blank(task.config(settings))
     task.before_training(model, settings)
     return task, model.config
 
 
-def warnings(task: Task, rows: Rows, held: Rows, learned: Encoded) -> list[str]:
+def start_warnings(task: Task, train: Rows, validation: Rows, encoded: Encoded) -> list[str]:
     """Returns the warnings that a run begins with, from all rows and the tokens of 200 examples."""
-    findings = [*findings_of(task, rows, held), *looked_at(task, learned, most=FEW)]
+    findings = [*row_findings(task, train, validation), *check_tokens(task, encoded, most=START_EXAMPLES)]
     return [finding.line() for finding in findings if finding.level == "warning"]
 
 
-def findings_of(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
+def row_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]:
     """Yields the findings on rows, before any tokenizer reads them."""
     columns = dict(task.columns)
-    yield from (Finding("columns", "fact", len(part), note, (), name) for part, name, note in _notes(rows, held))
-    if on_disk(rows):
-        of = f"of {len(rows):,} {'pieces of documents' if any(map(continues, rows)) else 'documents'}"
-        yield from skipped(rows)
-        rows = Rows(sampled(rows), 0, rows.columns)
-        yield Finding("sampled", "fact", len(rows), f"{len(rows):,} {of} were looked at")
-    yield from skipped(rows)
-    yield from (replace(finding, part="valid") for finding in skipped(held))
-    keys, others = (keys_of(part, columns, task.input_columns) for part in (rows, held))
-    yield from repeated(rows, keys, columns)
-    yield from copied(rows, columns)
-    yield from leaked(rows, keys, held, others)
-    yield from prefixed(rows, columns)
-    yield from balance(rows, columns)
-    yield from bound(rows, columns)
-    yield from odd_characters([*rows, *held], columns)
+    yield from (
+        Finding("columns", "fact", len(rows), note, (), split) for rows, split, note in _notes(train, validation)
+    )
+    if on_disk(train):
+        unit = "pieces of documents" if any(map(continues, train)) else "documents"
+        total = len(train)
+        yield from check_skipped_rows(train)
+        train = Rows(sampled(train), 0, train.columns)
+        yield Finding("sampled", "fact", len(train), f"{len(train):,} of {total:,} {unit} were looked at")
+    yield from check_skipped_rows(train)
+    yield from (replace(finding, part="valid") for finding in check_skipped_rows(validation))
+    train_keys, validation_keys = (keys_of(rows, columns, task.input_columns) for rows in (train, validation))
+    yield from check_duplicates(train, train_keys, columns)
+    yield from check_copies(train, columns)
+    yield from check_leakage(train, train_keys, validation, validation_keys)
+    yield from check_word_prefix(train, columns)
+    yield from check_labels(train, columns)
+    yield from check_single_word_labels(train, columns)
+    yield from check_characters([*train, *validation], columns)
 
 
-def _notes(rows: Rows, held: Rows) -> list[tuple[Rows, Literal["train", "valid"], str]]:
+def _notes(train: Rows, validation: Rows) -> list[tuple[Rows, Literal["train", "valid"], str]]:
     """Returns (rows, split, note) of each note on how the files were read."""
-    others = [note for note in held.notes if note not in rows.notes]
-    return [*((rows, "train", note) for note in rows.notes), *((held, "valid", note) for note in others)]
+    validation_notes = [note for note in validation.notes if note not in train.notes]
+    return [
+        *((train, "train", note) for note in train.notes),
+        *((validation, "valid", note) for note in validation_notes),
+    ]
 
 
-def _findings_of_pairs(task: Task, rows: Rows, held: Rows) -> Iterator[Finding]:
+def _near_duplicate_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]:
     """Yields near-duplicates; too slow for the start of a run."""
-    if not on_disk(rows):
-        yield from near(rows, held, dict(task.columns), task.input_columns)
+    if not on_disk(train):
+        yield from check_near_duplicates(train, validation, dict(task.columns), task.input_columns)
 
 
-def _findings_of_images(settings: RunSettings, rows: Rows, held: Rows) -> Iterator[Finding]:
+def _image_findings(settings: RunSettings, train: Rows, validation: Rows) -> Iterator[Finding]:
     """Yields the findings on images, and on label folders without any."""
-    yield from looks(rows)
-    yield from bare(settings.train, "train")
+    yield from check_images(train)
+    yield from check_empty_folders(settings.train, "train")
     sources = settings.valid or [source for source in settings.train if image_folder.parts(source)]
-    yield from (replace(finding, part="valid") for finding in (*looks(held), *bare(sources, "valid")))
+    yield from (
+        replace(finding, part="valid")
+        for finding in (*check_images(validation), *check_empty_folders(sources, "valid"))
+    )
 
 
-def findings_of_tokens(task: Task, encoded: Encoded) -> Iterator[Finding]:
+def token_findings(task: Task, encoded: Encoded) -> Iterator[Finding]:
     """Yields the findings on encoded examples."""
-    yield from lengths(task, encoded)
-    yield from unread(encoded)
-    yield from looked_at(task, encoded)
+    yield from check_lengths(task, encoded)
+    yield from check_truncation(encoded)
+    yield from check_tokens(task, encoded)
 
 
-def _findings_of_validation(task: Task, held: Rows, max_length: int | None) -> Iterator[Finding]:
+def _validation_findings(task: Task, validation: Rows, max_length: int | None) -> Iterator[Finding]:
     """Yields the findings on encoded validation examples, and on labels unknown to the model."""
-    unknown_labels, known = unlearned(held, getattr(task, "labels", ()), task.columns)
+    unknown_labels, known_rows = check_unknown_labels(validation, getattr(task, "labels", ()), task.columns)
     yield from unknown_labels
-    if known:
-        encoded = task.encode(known, max_length)
-        yield from (replace(finding, part="valid") for finding in (*unread(encoded), *looked_at(task, encoded)))
+    if known_rows:
+        encoded = task.encode(known_rows, max_length)
+        yield from (
+            replace(finding, part="valid") for finding in (*check_truncation(encoded), *check_tokens(task, encoded))
+        )

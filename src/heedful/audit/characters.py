@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from heedful.audit.findings import Finding, place
+from heedful.audit.findings import Finding, location
 from heedful.data import Row
 from heedful.data.documents import line_at
 from heedful.data.rows import Kind
@@ -14,7 +14,7 @@ from heedful.errors import many
 
 # name: (pattern, description and remedy)
 SUSPICIOUS: dict[str, tuple[re.Pattern[str], str]] = {
-    "broken": (re.compile("\ufffd"), "with U+FFFD, what a wrong decoding leaves of a letter; read the original again"),
+    "broken": (re.compile("\ufffd"), "with U+FFFD, the sign of a wrong decoding; read the original again"),
     "mojibake": (
         # UTF-8 of two or three bytes read as Latin-1 or Windows-1252: "Ã©" for "é", "â€™" for an apostrophe
         re.compile("[ÃÂ][\u0080-\u00bf]|â(?:€|\u0080)[\u0080-\u00bf™œ˜\u201c\u201d\u2013\u2014\u0153]"),
@@ -32,7 +32,10 @@ SUSPICIOUS: dict[str, tuple[re.Pattern[str], str]] = {
         re.compile("[\u00ad\u200b\u2060\ufeff\u202a-\u202e\u2066-\u2069]"),
         "with invisible characters (soft hyphens, spaces of no width, marks of direction); take them out unless meant",
     ),
-    "halves": (re.compile("[\ud800-\udfff]"), "with half characters, which no file can keep; read the original again"),
+    "halves": (
+        re.compile("[\ud800-\udfff]"),
+        "with half a surrogate pair, which no file can hold; read the original again",
+    ),
     "markup": (
         re.compile(r"&(?:amp|lt|gt|quot|nbsp|#\d+|#x[0-9a-fA-F]+);|</?(?:p|br|div|span|a|b|i|li|ul)\b[^>]{0,200}>"),
         "with HTML (&amp;, <br>); take it out unless it is to be learned",
@@ -40,10 +43,11 @@ SUSPICIOUS: dict[str, tuple[re.Pattern[str], str]] = {
 }
 
 
-def texts_of(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
+def row_texts(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
     """Yields the texts of a row: texts, messages, labels; words and tags joined by spaces.
 
-    >>> list(texts_of(Row({"words": ("in", "Rome"), "tags": ("O", "LOC")}, "a", 1), {"words": "words", "tags": "tags"}))
+    >>> row = Row({"words": ("in", "Rome"), "tags": ("O", "LOC")}, "a", 1)
+    >>> list(row_texts(row, {"words": "words", "tags": "tags"}))
     ['in Rome', 'O LOC']
     """
     for name, kind in columns.items():
@@ -56,30 +60,30 @@ def texts_of(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
             yield " ".join(value)
 
 
-def odd_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Finding]:
+def check_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Finding]:
     """Returns a finding for each kind of suspicious character, and one for texts not in Unicode's form NFC.
 
     >>> rows = [Row({"text": "caf\\ufffd"}, "a.txt", 1), Row({"text": "tea"}, "a.txt", 2)]
-    >>> print(odd_characters(rows, {"text": "text"})[0].line())
-    ! broken      1 example with U+FFFD, what a wrong decoding leaves of a letter; read the original again (a.txt:1)
+    >>> print(check_characters(rows, {"text": "text"})[0].line())
+    ! broken      1 example with U+FFFD, the sign of a wrong decoding; read the original again (a.txt:1)
     """
-    places: dict[str, list[str]] = {name: [] for name in (*SUSPICIOUS, "forms")}
+    locations: dict[str, list[str]] = {name: [] for name in (*SUSPICIOUS, "forms")}
     for row in rows:
-        for text in texts_of(row, columns):
+        for text in row_texts(row, columns):
             if text.isascii() and min(text, default=" ") >= "\x00" and not _may_be_suspicious(text):
                 continue
             for name, (pattern, _) in SUSPICIOUS.items():
-                if first := pattern.search(text):
-                    places[name].append(place(row, line_at(row, text, first.start())))
+                if match := pattern.search(text):
+                    locations[name].append(location(row, line_at(row, text, match.start())))
             if not unicodedata.is_normalized("NFC", text):
-                places["forms"].append(place(row))
+                locations["forms"].append(location(row))
     descriptions = {name: description for name, (_, description) in SUSPICIOUS.items()}
     descriptions["forms"] = (
-        "with letters and accents apart (not NFC), so that equal words differ; normalise them all alike"
+        "with accents apart from their letters (not NFC), so that equal words differ; normalise all of them"
     )
     return [
         Finding(name, "warning", len(unique), f"{many(len(unique))} {descriptions[name]}", unique)
-        for name, unique in ((name, list(dict.fromkeys(found))) for name, found in places.items())
+        for name, unique in ((name, list(dict.fromkeys(places))) for name, places in locations.items())
         if unique
     ]
 

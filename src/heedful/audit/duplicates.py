@@ -8,304 +8,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from heedful.audit.characters import texts_of
-from heedful.audit.findings import Finding, place
+from heedful.audit.characters import row_texts
+from heedful.audit.findings import Finding, location
 from heedful.data import Row, Rows
 from heedful.data.rows import Kind
 from heedful.data.split import Key, asked_of, blanks_as_one
 from heedful.errors import many
 
-# The prefix filter below finds every pair of J ≥ 4/5 within these limits. MinHash with locality-sensitive hashing (as
-# in ``datasketch``) finds each pair with a probability below 1 only, and would need the exact check all the same.
-PIECE = 5  # letters of an n-gram
-CUT = 500  # characters of a text that are compared
-MOST = 100_000  # maximum number of compared examples
-ROOM = 6_000_000  # maximum number of compared characters in all
-TOGETHER = 3  # of their rarest pieces two texts share so many, or they are not alike
-MEETINGS = 6_000_000  # of two texts at one piece that are looked at
-PAIRS = 200_000  # of texts that are compared in full
-AT_ONCE = 2_000_000  # pieces looked up together
-WARNED = 0.01  # the share of validation from which nearness to training is more than a fact
-OWNER, RANK = np.uint64(20), np.uint64(32)  # bits of a text's number, and of a piece's
-BASE, MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)  # odd, and without a pattern
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
-Texts = tuple[str, ...]  # of one example, by column
-T = TypeVar("T")
-
-
-def near(
-    train: Sequence[Row], held: Sequence[Row], columns: Mapping[str, Kind], asks: Collection[str]
-) -> Iterator[Finding]:
-    """Reports near-duplicates in training, and validation examples that are near-duplicates of training examples.
-
-    Two are where case, blanks, signs and digits alone tell their texts apart, or where J(A, B) = |A ∩ B| / |A ∪ B| is
-    4/5 or more, A and B being the texts' pieces of five letters, signs and blanks left out (Broder 1997; found by their
-    rarest pieces, Bayardo et al. 2007). Where several texts are asked (a question on a text) that holds of each. Digits
-    count where they are most of a text. What is said again word for word is told elsewhere, and left out. Of a text the
-    first 500 characters are compared, of more than 100,000 examples or 6 million characters as many as that is, evenly
-    chosen. Where very many are alike some are passed over.
-
-    >>> texts = ["On 3 May", "on 4 May.", "on 3  may", "at noon"]
-    >>> rows = [Row({"text": text}, "a.txt", line) for line, text in enumerate(texts, start=1)]
-    >>> print(*[one.line() for one in near(rows, [], {"text": "text"}, ["text"])])
-      similar     1 example (25.0 %) nearly as another, but for case, signs or digits (a.txt:2 ~ a.txt:1)
-    """
-    asked = _texts(_evenly(held, MOST // 5), columns, asks)
-    taught = _texts(_evenly(train, MOST - len(asked)), columns, asks)
-    share = min(1.0, ROOM / max(1, sum(min(len(one), CUT) for texts, _ in (*taught, *asked) for one in texts)))
-    taught, asked = (list(_evenly(part, int(share * len(part)))) for part in (taught, asked))
-    once: dict[Texts, Row] = {}
-    others: dict[Texts, Row] = {}
-    for texts, row in taught:
-        once.setdefault(texts, row)
-    for texts, row in asked:
-        if texts not in once:
-            others.setdefault(texts, row)
-    rows = [*once.values(), *others.values()]
-    found = _nearest([tuple(folded(one[:CUT]) for one in texts) for texts in (*once, *others)], len(once))
-    for name, numbers, looked, every in (
-        ("similar", range(len(once)), len(taught), len(train)),
-        ("overlap", range(len(once), len(rows)), len(asked), len(held)),
-    ):
-        pairs = [(rows[number], rows[found.other[number]]) for number in numbers if number in found.other]
-        where = [f"{place(one)} ~ {place(other)}" for one, other in pairs]
-        if not where:
-            continue
-        same = sum(number in found.same for number in numbers)
-        part = f"{100 * len(where) / looked:.1f} %" + (f" of {looked:,} looked at" if looked < every else "")
-        said = "" if found.whole else "at least "
-        if name == "similar":
-            text = f"{said}{many(len(where))} ({part}) nearly as another, {_how(same, len(where))}"
-            yield Finding(name, "fact", len(where), text, where)
-        else:
-            grave = len(where) > WARNED * looked
-            text = f"{said}{many(len(where), 'validation example')} ({part}) nearly as one of training, "
-            text += _how(same, len(where)) + ("; figures flatter, keep what is alike on one side" if grave else "")
-            yield Finding(name, "warning" if grave else "fact", len(where), text, where)
-
-
-def _how(same: int, count: int) -> str:
-    told = "but for case, signs or digits", "in four fifths of their pieces"
-    if same in (0, count):
-        return told[not same]
-    return f"{same:,} {told[0]} and {count - same:,} {told[1]}"
-
-
-def _evenly(rows: Sequence[T], most: int) -> Sequence[T]:
-    """Returns at most ``most`` rows, evenly spaced."""
-    return rows if len(rows) <= most else [rows[i * len(rows) // most] for i in range(most)]
-
-
-def _texts(rows: Sequence[Row], columns: Mapping[str, Kind], asks: Collection[str]) -> list[tuple[Texts, Row]]:
-    """What each row asks (``asked_of``), an empty text for a column that it has not: letters in lower case, blanks as
-    one. What a system is told is left out: it is the same everywhere. Rows without text are left out.
-    """
-    found = []
-    for row in rows:
-        asked = asked_of(row, asks)
-        if "messages" in asked:
-            asked["messages"] = [message for message in asked["messages"] if message["role"] != "system"]
-        only = Row(asked, row.file, row.line)
-        texts = tuple(
-            blanks_as_one(" ".join(texts_of(only, {name: kind}))).casefold() for name, kind in columns.items()
-        )
-        if any(texts):
-            found.append((texts, row))
-    return found
-
-
-# ---------------------------------------------------------------------------------------------------------- letters
-
-
-class _ComparedLetters(dict[int, str | None]):
-    """Character table for comparison: drops signs, blanks and invisible characters; digits become 0, or stay."""
-
-    def __init__(self, digits: bool) -> None:
-        super().__init__()
-        self.digits = digits
-
-    def __missing__(self, code: int) -> str | None:
-        letter = chr(code)
-        kind = unicodedata.category(letter)
-        kept = None if kind[0] in "PSZC" else "0" if kind == "Nd" and not self.digits else letter
-        self[code] = kept
-        return kept
-
-
-WITHOUT, WITH = _ComparedLetters(digits=False), _ComparedLetters(digits=True)
-
-
-def folded(text: str) -> str:
-    """Letters alone, and 0 for each digit; with the digits themselves where they are most of the text.
-
-    >>> folded("on 3 May, 5 o'clock"), folded("12 + 7 =")
-    ('on0May0oclock', '127')
-    """
-    found = text.translate(WITHOUT)
-    return text.translate(WITH) if 2 * found.count("0") >= len(found) else found
-
-
-# ---------------------------------------------------------------------------------------------------------- nearness
-
-
-class _Found(NamedTuple):
-    other: dict[int, int]  # of texts that are nearly as one of training, an earlier one, which that is
-    same: set[int]  # of them, those that are equal to it when folded
-    whole: bool  # whether these are all
-
-
-def _nearest(texts: Sequence[Texts], size: int) -> _Found:
-    """Returns the near-duplicates among folded texts; the first ``size`` are of training."""
-    number: dict[Texts, int] = {}
-    groups = [number.setdefault(text, len(number)) for text in texts]  # of equal ones
-    first = [len(texts)] * len(number)  # of training, in each group
-    for i in reversed(range(size)):
-        first[groups[i]] = i
-    alike, whole = _alike(list(number))
-    nearest = [len(texts)] * len(number)  # of training, in groups that are like it
-    for a, b in alike:
-        nearest[a], nearest[b] = min(nearest[a], first[b]), min(nearest[b], first[a])
-    other, same = {}, set()
-    for i, group in enumerate(groups):
-        if any(texts[i]) and first[group] < i:
-            other[i] = first[group]
-            same.add(i)
-        elif nearest[group] < min(i, size):
-            other[i] = nearest[group]
-    return _Found(other, same, whole)
-
-
-def _alike(texts: Sequence[Texts]) -> tuple[list[tuple[int, int]], bool]:
-    """The pairs that are alike in every column, found by that of most different texts; and whether these are all."""
-    columns = list(zip(*texts, strict=True))
-    if not columns:
-        return [], True
-    telling = max(range(len(columns)), key=lambda column: len(set(columns[column])))
-    pairs, whole = similar(columns[telling])
-    others = columns[:telling] + columns[telling + 1 :]
-    return [(a, b) for a, b in pairs if all(_like(one[a], one[b]) for one in others)], whole
-
-
-def _like(one: str, other: str) -> bool:
-    """Returns True if two texts are equal, or share four fifths of their n-grams."""
-    a, b = ({text[i : i + PIECE] for i in range(len(text) - PIECE + 1)} for text in (one, other))
-    return one == other or bool(a and 5 * len(a & b) >= 4 * len(a | b))
-
-
-class _Pieces(NamedTuple):
-    """The pieces of each text, each once, the rarest first."""
-
-    entries: Numbers  # sorted: the text's number in the high bits, the piece's in the low ones, rare ones low
-    owners: Numbers  # of each entry
-    sizes: Numbers  # pieces of each text
-    starts: Numbers  # where its entries begin
-    common: Numbers  # in how many texts each piece is, by its number
-
-
-def similar(texts: Sequence[str]) -> tuple[list[tuple[int, int]], bool]:
-    """Returns the pairs of texts that share four fifths of their n-grams, and whether these are all.
-
-    Texts A and B with J(A, B) ≥ t share k pieces among the first |A| − ⌈t |A|⌉ + k of A and as many of B, in any common
-    order of pieces, here from the rarest on (Wang et al. 2012): pairs that do, with k = 3, are compared in full.
-
-    >>> similar(["once upon a time there was", "a horse", "once upon a time there were"])
-    ([(0, 2)], True)
-    """
-    order = np.random.default_rng(0).permutation(len(texts))  # neighbours are any texts, should there be too many
-    pieces = _pieces([texts[i] for i in order])
-    pairs, whole = _candidates(pieces)
-    chosen = pairs[_shared(pieces, pairs)] if len(pairs) else pairs
-    a, b = order[_low(chosen, OWNER)], order[(chosen >> OWNER).astype(np.int64)]
-    found = np.stack([np.minimum(a, b), np.maximum(a, b)], 1)
-    return sorted(map(tuple, found.tolist())), whole
-
-
-def _low(packed: Numbers, bits: np.uint64) -> Numbers:
-    return (packed & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
-
-
-def _pieces(texts: Sequence[str]) -> _Pieces:
-    lengths = np.array([len(text) for text in texts], dtype=np.int64)
-    codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint64)
-    count = max(0, len(codes) - PIECE + 1)
-    hashes = np.zeros(count, dtype=np.uint64)
-    for letter in range(PIECE):
-        hashes = (hashes + codes[letter : letter + count]) * BASE
-        hashes ^= hashes >> np.uint64(29)
-    hashes = hashes * MIX
-    owners = np.repeat(np.arange(len(texts), dtype=np.uint64), lengths)
-    inside = owners[:count] == owners[len(owners) - count :]  # not from the end of one to the beginning of the next
-    packed, _ = _counted(np.sort(owners[:count][inside] << (np.uint64(64) - OWNER) | hashes[inside] >> OWNER))
-    owners, hashes = packed >> (np.uint64(64) - OWNER), packed << OWNER
-    _, numbers, common = np.unique(hashes, return_inverse=True, return_counts=True)
-    ranks = np.empty(len(common), dtype=np.uint64)
-    ranks[np.argsort(common, kind="stable")] = np.arange(len(common), dtype=np.uint64)
-    entries = np.sort(owners << RANK | ranks[numbers])
-    sizes = np.bincount(owners.astype(np.int64), minlength=len(texts))
-    return _Pieces(entries, owners.astype(np.int64), sizes, np.cumsum(sizes) - sizes, np.sort(common))
-
-
-def _counted(ordered: Numbers) -> tuple[Numbers, Numbers]:
-    """Each number once, and how often it stands there. (``np.unique`` takes ten times as long.)"""
-    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(ordered) else np.zeros(0, np.int64)
-    return ordered[begins], np.diff(np.append(begins, len(ordered)))
-
-
-def _candidates(pieces: _Pieces) -> tuple[Numbers, bool]:
-    """Pairs that may be alike, packed and sorted, the larger number in the high bits; and whether these are all."""
-    entries, owners, sizes, starts, common = pieces
-    least = -(-4 * sizes // 5)  # pieces that one alike has, too
-    needed = np.minimum(least, TOGETHER)
-    ranks = _low(entries, RANK)
-    leading = np.arange(len(entries)) - starts[owners] < (sizes - least + needed)[owners]
-    chosen = leading & (common[ranks] > 1)
-    packed = np.sort(ranks[chosen].astype(np.uint64) << OWNER | owners[chosen].astype(np.uint64))
-    tokens, who = packed >> OWNER, _low(packed, OWNER)
-    here, met, apart = np.arange(len(tokens)), 0, 0
-    found = [np.zeros(0, dtype=np.uint64)]
-    while True:
-        apart += 1
-        here = here[here + apart < len(tokens)]
-        here = here[tokens[here + apart] == tokens[here]]
-        met += len(here)
-        if not len(here) or met > MEETINGS:
-            break
-        a, b = who[here], who[here + apart]  # a < b
-        fits = 5 * np.minimum(sizes[a], sizes[b]) >= 4 * np.maximum(sizes[a], sizes[b])
-        found.append(b[fits].astype(np.uint64) << OWNER | a[fits].astype(np.uint64))
-    pairs, times = _counted(np.sort(np.concatenate(found)))
-    enough = times >= np.minimum(needed[_low(pairs, OWNER)], needed[(pairs >> OWNER).astype(np.int64)])
-    whole = not len(here)
-    pairs, times = pairs[enough | (not whole)], times[enough | (not whole)]  # who has met less may have met more
-    if len(pairs) > PAIRS:
-        pairs, whole = np.sort(pairs[np.argsort(-times, kind="stable")[:PAIRS]]), False
-    return pairs, whole
-
-
-def _shared(pieces: _Pieces, pairs: Numbers) -> Numbers:
-    """Which pairs share four fifths of their pieces: |A ∩ B| ≥ 4/9 (|A| + |B|), which is J ≥ 4/5."""
-    entries, _, sizes, starts, _ = pieces
-    alike = np.zeros(len(pairs), dtype=bool)
-    a, b = _low(pairs, OWNER), (pairs >> OWNER).astype(np.int64)
-    blocks = np.cumsum(sizes[a]) // AT_ONCE
-    for block in range(int(blocks[-1]) + 1):
-        low, high = np.searchsorted(blocks, [block, block + 1])
-        if low == high:
-            continue
-        count = sizes[a[low:high]]
-        begins = np.cumsum(count) - count
-        places = np.arange(count.sum()) + np.repeat(starts[a[low:high]] - begins, count)
-        wanted = np.repeat(b[low:high].astype(np.uint64), count) << RANK | _low(entries[places], RANK).astype(np.uint64)
-        at = np.minimum(np.searchsorted(entries, wanted), len(entries) - 1)
-        both = np.add.reduceat((entries[at] == wanted).astype(np.int64), begins)
-        alike[low:high] = 9 * both >= 4 * (count + sizes[b[low:high]])
-    return alike
-
-
-# shares from which duplicates (of unlabelled and of labelled rows) and copies are a warning; texts often recur rightly
+# Shares from which duplicates (of unlabelled and of labelled rows) and copies are a warning: real texts recur.
 DUPLICATES, DUPLICATES_LABELLED, COPIED = 1 / 3, 0.01, 0.01
-# two columns: the remedy where both hold the same text
+# Pairs of columns that must differ, with the remedy.
 COPIES = {
     ("source", "target"): "take them out unless that is to be learned",
     ("text", "summary"): "take them out unless that is to be learned",
@@ -315,55 +27,58 @@ COPIES = {
 }
 
 
-def skipped(rows: Rows) -> Iterator[Finding]:
+def check_skipped_rows(rows: Rows) -> Iterator[Finding]:
     """Reports blank rows, and files that could not be read."""
     if rows.skipped:
         text = f"{many(rows.skipped, 'blank or unreadable row')} left out"
         yield Finding("skipped", "warning", rows.skipped, text, rows.blank)
 
 
-def repeated(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[str, Kind]) -> Iterator[Finding]:
+def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[str, Kind]) -> Iterator[Finding]:
     """Reports duplicate examples, and examples with equal inputs but different outputs.
 
     >>> from heedful.data.split import keys_of
     >>> rows = [Row({"text": t, "label": l}, "a.tsv", i) for i, (t, l) in enumerate(["ax", "Ax", "ay"], 1)]
     >>> columns = {"text": "text", "label": "label"}
-    >>> [(one.name, one.count, one.places) for one in repeated(rows, keys_of(rows, columns, ["text"]), columns)]
+    >>> findings = check_duplicates(rows, keys_of(rows, columns, ["text"]), columns)
+    >>> [(finding.name, finding.count, finding.places) for finding in findings]
     [('duplicates', 1, ['a.tsv:2']), ('contradict', 1, ['a.tsv:3'])]
     """
     known_rows, known_inputs = set[bytes](), set[bytes]()
     duplicates, contradictions = [], []
     for row, key in zip(rows, keys, strict=True):
         if key.whole in known_rows:
-            duplicates.append(place(row))
+            duplicates.append(location(row))
         elif key.asked in known_inputs:
-            contradictions.append(place(row))
+            contradictions.append(location(row))
         known_rows.add(key.whole)
         known_inputs.add(key.asked)
-    labelled = any(kind in ("label", "tags") for kind in columns.values())
+    is_labelled = any(kind in ("label", "tags") for kind in columns.values())
     if duplicates:
         share = len(duplicates) / len(rows)
-        is_warning = share > (DUPLICATES_LABELLED if labelled else DUPLICATES)
-        text = f"{many(len(duplicates))} ({100 * share:.1f} %) said again; learned once more each time"
-        text += ", leave them out unless that is meant" if is_warning and not labelled else ""
+        is_warning = share > (DUPLICATES_LABELLED if is_labelled else DUPLICATES)
+        text = (
+            f"{many(len(duplicates))} ({100 * share:.1f} %) repeat an earlier one and are learned once more each time"
+        )
+        text += ", leave them out unless that is meant" if is_warning and not is_labelled else ""
         yield Finding("duplicates", "warning" if is_warning else "fact", len(duplicates), text, duplicates)
     if contradictions:
-        text = f"{many(len(contradictions))} asked as another is, and answered otherwise"
-        text += "; correct their labels" if labelled else ""
-        yield Finding("contradict", "warning" if labelled else "fact", len(contradictions), text, contradictions)
+        text = f"{many(len(contradictions))} with the input of another, but another output"
+        text += "; correct their labels" if is_labelled else ""
+        yield Finding("contradict", "warning" if is_labelled else "fact", len(contradictions), text, contradictions)
 
 
-def copied(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
+def check_copies(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
     """Reports examples in which two texts that must differ are equal.
 
     >>> rows = [Row({"source": "ja", "target": "ja"}, "a.tsv", 1), Row({"source": "ja", "target": "yes"}, "a.tsv", 2)]
-    >>> [(one.level, one.places) for one in copied(rows, {"source": "text", "target": "text"})]
+    >>> [(finding.level, finding.places) for finding in check_copies(rows, {"source": "text", "target": "text"})]
     [('warning', ['a.tsv:1'])]
     """
     for (first, second), remedy in COPIES.items():
-        if first not in columns or second not in columns or "label" in columns:  # a label tells what is alike
+        if first not in columns or second not in columns or "label" in columns:  # a label tells which texts are alike
             continue
-        places = [place(row) for row in rows if _same(row, first, second)]
+        places = [location(row) for row in rows if _are_equal(row, first, second)]
         if places:
             share = len(places) / len(rows)
             text = f"{many(len(places))} ({100 * share:.1f} %) whose {second} is the {first}; {remedy}"
@@ -371,20 +86,339 @@ def copied(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding
             yield Finding("copies", "warning" if is_warning else "fact", len(places), text, places)
 
 
-def _same(row: Row, first: str, second: str) -> bool:
-    """True if two texts of a row are equal but for blanks. A pair with a score may be."""
+def _are_equal(row: Row, first: str, second: str) -> bool:
+    """Returns True if two texts of a row are equal but for blanks, and the row has no score: scored pairs may be."""
     a, b = row.values.get(first), row.values.get(second)
     return a is not None and b is not None and "score" not in row.values and a.split() == b.split()
 
 
-def leaked(train: Sequence[Row], keys: Sequence[Key], held: Sequence[Row], others: Sequence[Key]) -> Iterator[Finding]:
-    """Reports validation examples (with keys ``others``) whose input is also a training input."""
+def check_leakage(
+    train: Sequence[Row], train_keys: Sequence[Key], validation: Sequence[Row], validation_keys: Sequence[Key]
+) -> Iterator[Finding]:
+    """Reports validation examples whose input is also a training input."""
     first: dict[bytes, Row] = {}
-    for row, key in zip(train, keys, strict=True):
+    for row, key in zip(train, train_keys, strict=True):
         first.setdefault(key.asked, row)
     places = [
-        f"{place(row)} = {place(first[key.asked])}" for row, key in zip(held, others, strict=True) if key.asked in first
+        f"{location(row)} = {location(first[key.asked])}"
+        for row, key in zip(validation, validation_keys, strict=True)
+        if key.asked in first
     ]
     if places:
-        text = f"{len(places):,} of {len(held):,} validation examples stand in training too; take them out of one"
+        text = f"{len(places):,} of {len(validation):,} validation examples are in training too; take them out of one"
         yield Finding("leakage", "warning", len(places), text, places)
+
+
+# -------------------------------------------------------------------------------------------------- near-duplicates
+
+# The prefix filter below finds every pair of J ≥ 4/5 within these limits. MinHash with locality-sensitive hashing (as
+# in ``datasketch``) finds each pair with a probability below 1 only, and would need the exact check all the same.
+NGRAM = 5  # letters of an n-gram
+COMPARED_LENGTH = 500  # characters of a text that are compared
+MAX_EXAMPLES = 100_000  # maximum number of compared examples
+MAX_CHARACTERS = 6_000_000  # maximum number of compared characters in all
+PREFIX_MATCHES = 3  # similar texts have so many of their rarest n-grams in common
+MAX_MEETINGS = 6_000_000  # pairs of texts with a common n-gram that are looked at
+MAX_PAIRS = 200_000  # pairs of texts that are compared in full
+BLOCK = 2_000_000  # n-grams looked up at a time
+OVERLAP_WARNING = 0.01  # share of validation from which similarity to training is a warning
+OWNER_BITS, RANK_BITS = np.uint64(20), np.uint64(32)  # bits of a text's number, and of an n-gram's rank
+HASH_BASE, HASH_MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)  # odd, without a pattern
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+Texts = tuple[str, ...]  # of one example, by column
+T = TypeVar("T")
+
+
+def check_near_duplicates(
+    train: Sequence[Row], validation: Sequence[Row], columns: Mapping[str, Kind], input_columns: Collection[str]
+) -> Iterator[Finding]:
+    """Reports near-duplicates in training, and validation examples that are near-duplicates of training examples.
+
+    Two inputs are near-duplicates if their texts differ in case, blanks, punctuation and digits alone, or if
+    J(A, B) = |A ∩ B| / |A ∪ B| ≥ 4/5, A and B being the sets of 5-grams of their letters (Broder 1997; found by their
+    rarest n-grams, Bayardo et al. 2007). With several input columns, this must hold for each of them. Digits count in
+    texts that are mostly digits. Exact duplicates are left out: `check_duplicates` reports them. The first 500
+    characters of a text are compared. Of more than 100,000 examples or 6 million characters, an evenly spaced part is
+    compared. With very many similar texts, some pairs are missed.
+
+    >>> texts = ["On 3 May", "on 4 May.", "on 3  may", "at noon"]
+    >>> rows = [Row({"text": text}, "a.txt", line) for line, text in enumerate(texts, start=1)]
+    >>> findings = check_near_duplicates(rows, [], {"text": "text"}, ["text"])
+    >>> print(*[finding.line() for finding in findings])
+      similar     1 example (25.0 %) nearly as another, but for case, signs or digits (a.txt:2 ~ a.txt:1)
+    """
+    validation_inputs = _input_texts(_evenly_spaced(validation, MAX_EXAMPLES // 5), columns, input_columns)
+    most = MAX_EXAMPLES - len(validation_inputs)
+    train_inputs = _input_texts(_evenly_spaced(train, most), columns, input_columns)
+    lengths = (min(len(text), COMPARED_LENGTH) for texts, _ in (*train_inputs, *validation_inputs) for text in texts)
+    share = min(1.0, MAX_CHARACTERS / max(1, sum(lengths)))
+    train_inputs, validation_inputs = (
+        list(_evenly_spaced(inputs, int(share * len(inputs)))) for inputs in (train_inputs, validation_inputs)
+    )
+    train_rows: dict[Texts, Row] = {}  # the first row of each distinct input
+    validation_rows: dict[Texts, Row] = {}
+    for texts, row in train_inputs:
+        train_rows.setdefault(texts, row)
+    for texts, row in validation_inputs:
+        if texts not in train_rows:
+            validation_rows.setdefault(texts, row)
+    rows = [*train_rows.values(), *validation_rows.values()]
+    distinct = (*train_rows, *validation_rows)
+    near = _near_duplicates(
+        [tuple(folded(text[:COMPARED_LENGTH]) for text in texts) for texts in distinct], len(train_rows)
+    )
+    for name, numbers, compared, total in (
+        ("similar", range(len(train_rows)), len(train_inputs), len(train)),
+        ("overlap", range(len(train_rows), len(rows)), len(validation_inputs), len(validation)),
+    ):
+        pairs = [(rows[number], rows[near.partners[number]]) for number in numbers if number in near.partners]
+        places = [f"{location(row)} ~ {location(partner)}" for row, partner in pairs]
+        if not places:
+            continue
+        equal = sum(number in near.equal for number in numbers)
+        part = f"{100 * len(places) / compared:.1f} %" + (f" of {compared:,} looked at" if compared < total else "")
+        least = "" if near.is_complete else "at least "
+        if name == "similar":
+            text = f"{least}{many(len(places))} ({part}) nearly as another, {_difference(equal, len(places))}"
+            yield Finding(name, "fact", len(places), text, places)
+        else:
+            is_warning = len(places) > OVERLAP_WARNING * compared
+            text = f"{least}{many(len(places), 'validation example')} ({part}) nearly as one of training, "
+            text += _difference(equal, len(places))
+            text += "; scores come out too high, keep similar examples on one side" if is_warning else ""
+            yield Finding(name, "warning" if is_warning else "fact", len(places), text, places)
+
+
+def _difference(equal: int, count: int) -> str:
+    """Returns how near-duplicates differ; ``equal`` of ``count`` are equal when folded."""
+    kinds = "but for case, signs or digits", "in four fifths of their n-grams"
+    if equal in (0, count):
+        return kinds[0] if equal else kinds[1]
+    return f"{equal:,} {kinds[0]} and {count - equal:,} {kinds[1]}"
+
+
+def _evenly_spaced(rows: Sequence[T], most: int) -> Sequence[T]:
+    """Returns at most ``most`` rows, evenly spaced."""
+    return rows if len(rows) <= most else [rows[i * len(rows) // most] for i in range(most)]
+
+
+def _input_texts(
+    rows: Sequence[Row], columns: Mapping[str, Kind], input_columns: Collection[str]
+) -> list[tuple[Texts, Row]]:
+    """Returns (texts of the model's input, row) for each row with text: lower case, blanks as one space.
+
+    An absent column is an empty text. System messages are left out, since all conversations share them.
+    """
+    inputs = []
+    for row in rows:
+        values = asked_of(row, input_columns)
+        if "messages" in values:
+            values["messages"] = [message for message in values["messages"] if message["role"] != "system"]
+        input_row = Row(values, row.file, row.line)
+        texts = tuple(
+            blanks_as_one(" ".join(row_texts(input_row, {name: kind}))).casefold() for name, kind in columns.items()
+        )
+        if any(texts):
+            inputs.append((texts, row))
+    return inputs
+
+
+# ------------------------------------------------------------------------------------------------------- letters
+
+
+class _ComparedLetters(dict[int, str | None]):
+    """Character table for comparison: drops punctuation, blanks and invisible characters; digits become 0, or stay."""
+
+    def __init__(self, keep_digits: bool) -> None:
+        super().__init__()
+        self.keep_digits = keep_digits
+
+    def __missing__(self, code: int) -> str | None:
+        character = chr(code)
+        category = unicodedata.category(character)
+        if category[0] in "PSZC":
+            self[code] = None
+        else:
+            self[code] = "0" if category == "Nd" and not self.keep_digits else character
+        return self[code]
+
+
+WITHOUT_DIGITS, WITH_DIGITS = _ComparedLetters(keep_digits=False), _ComparedLetters(keep_digits=True)
+
+
+def folded(text: str) -> str:
+    """Returns the letters of a text, with 0 for each digit; a text that is mostly digits keeps its digits.
+
+    >>> folded("on 3 May, 5 o'clock"), folded("12 + 7 =")
+    ('on0May0oclock', '127')
+    """
+    letters = text.translate(WITHOUT_DIGITS)
+    return text.translate(WITH_DIGITS) if 2 * letters.count("0") >= len(letters) else letters
+
+
+# ---------------------------------------------------------------------------------------------------- similar texts
+
+
+class _NearDuplicates(NamedTuple):
+    partners: dict[int, int]  # number of a text: number of an earlier training text that is nearly equal
+    equal: set[int]  # those of them that equal their partner when folded
+    is_complete: bool  # False if some may be missing
+
+
+def _near_duplicates(texts: Sequence[Texts], size: int) -> _NearDuplicates:
+    """Returns the near-duplicates among folded texts; the first ``size`` are of training."""
+    numbers: dict[Texts, int] = {}
+    groups = [numbers.setdefault(text, len(numbers)) for text in texts]  # of equal texts
+    first = [len(texts)] * len(numbers)  # first training text of each group
+    for i in reversed(range(size)):
+        first[groups[i]] = i
+    similar, is_complete = _similar_in_all_columns(list(numbers))
+    nearest = [len(texts)] * len(numbers)  # first training text in the groups that are similar
+    for a, b in similar:
+        nearest[a], nearest[b] = min(nearest[a], first[b]), min(nearest[b], first[a])
+    partners, equal = {}, set()
+    for i, group in enumerate(groups):
+        if any(texts[i]) and first[group] < i:
+            partners[i] = first[group]
+            equal.add(i)
+        elif nearest[group] < min(i, size):
+            partners[i] = nearest[group]
+    return _NearDuplicates(partners, equal, is_complete)
+
+
+def _similar_in_all_columns(texts: Sequence[Texts]) -> tuple[list[tuple[int, int]], bool]:
+    """Returns the pairs that are similar in every column, and True if these are all.
+
+    They are found by the column with the most distinct texts.
+    """
+    columns = list(zip(*texts, strict=True))
+    if not columns:
+        return [], True
+    indexed = max(range(len(columns)), key=lambda column: len(set(columns[column])))
+    pairs, is_complete = similar_pairs(columns[indexed])
+    others = columns[:indexed] + columns[indexed + 1 :]
+    return [(a, b) for a, b in pairs if all(_are_similar(column[a], column[b]) for column in others)], is_complete
+
+
+def _are_similar(first: str, second: str) -> bool:
+    """Returns True if two texts are equal or J of their n-grams is at least 4/5."""
+    a, b = ({text[i : i + NGRAM] for i in range(len(text) - NGRAM + 1)} for text in (first, second))
+    return first == second or bool(a and 5 * len(a & b) >= 4 * len(a | b))
+
+
+class _NgramIndex(NamedTuple):
+    """Distinct n-grams of each text, the rarest first."""
+
+    entries: Numbers  # sorted: number of the text in the high bits, rank of the n-gram in the low bits, rare ones low
+    owners: Numbers  # text of each entry
+    sizes: Numbers  # n-grams of each text
+    starts: Numbers  # its first entry
+    frequencies: Numbers  # number of texts with an n-gram, by its rank
+
+
+def similar_pairs(texts: Sequence[str]) -> tuple[list[tuple[int, int]], bool]:
+    """Returns the pairs of texts with J ≥ 4/5, and True if these are all.
+
+    In any common order of n-grams, texts A and B with J(A, B) ≥ t share k n-grams among the first |A| − ⌈t |A|⌉ + k
+    of A and as many of B (Wang et al. 2012). Here the rarest n-grams come first; pairs that share k = 3 are compared in
+    full.
+
+    >>> similar_pairs(["once upon a time there was", "a horse", "once upon a time there were"])
+    ([(0, 2)], True)
+    """
+    order = np.random.default_rng(0).permutation(len(texts))  # so that a limit leaves out pairs at random
+    index = _ngram_index([texts[i] for i in order])
+    candidates, is_complete = _candidate_pairs(index)
+    packed = candidates[_is_similar(index, candidates)] if len(candidates) else candidates
+    a, b = order[_low_bits(packed, OWNER_BITS)], order[(packed >> OWNER_BITS).astype(np.int64)]
+    pairs = np.stack([np.minimum(a, b), np.maximum(a, b)], 1)
+    return sorted(map(tuple, pairs.tolist())), is_complete
+
+
+def _low_bits(packed: Numbers, bits: np.uint64) -> Numbers:
+    return (packed & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
+
+
+def _ngram_index(texts: Sequence[str]) -> _NgramIndex:
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint64)
+    count = max(0, len(codes) - NGRAM + 1)
+    hashes = np.zeros(count, dtype=np.uint64)
+    for letter in range(NGRAM):
+        hashes = (hashes + codes[letter : letter + count]) * HASH_BASE
+        hashes ^= hashes >> np.uint64(29)
+    hashes = hashes * HASH_MIX
+    owners = np.repeat(np.arange(len(texts), dtype=np.uint64), lengths)
+    is_inside = owners[:count] == owners[len(owners) - count :]  # not across the border of two texts
+    hash_bits = np.uint64(64) - OWNER_BITS
+    packed, _ = _value_counts(np.sort(owners[:count][is_inside] << hash_bits | hashes[is_inside] >> OWNER_BITS))
+    owners, hashes = packed >> hash_bits, packed << OWNER_BITS
+    _, numbers, frequencies = np.unique(hashes, return_inverse=True, return_counts=True)
+    ranks = np.empty(len(frequencies), dtype=np.uint64)
+    ranks[np.argsort(frequencies, kind="stable")] = np.arange(len(frequencies), dtype=np.uint64)
+    entries = np.sort(owners << RANK_BITS | ranks[numbers])
+    sizes = np.bincount(owners.astype(np.int64), minlength=len(texts))
+    return _NgramIndex(entries, owners.astype(np.int64), sizes, np.cumsum(sizes) - sizes, np.sort(frequencies))
+
+
+def _value_counts(values: Numbers) -> tuple[Numbers, Numbers]:
+    """Returns the distinct values of a sorted array and their counts. (``np.unique`` takes ten times as long.)"""
+    begins = np.flatnonzero(np.append(True, values[1:] != values[:-1])) if len(values) else np.zeros(0, np.int64)
+    return values[begins], np.diff(np.append(begins, len(values)))
+
+
+def _candidate_pairs(index: _NgramIndex) -> tuple[Numbers, bool]:
+    """Returns the pairs that may be similar, packed (the larger number in the high bits) and sorted, and True if these
+    are all.
+    """
+    entries, owners, sizes, starts, frequencies = index
+    least_shared = -(-4 * sizes // 5)  # ⌈4/5 |A|⌉
+    needed = np.minimum(least_shared, PREFIX_MATCHES)
+    ranks = _low_bits(entries, RANK_BITS)
+    is_prefix = np.arange(len(entries)) - starts[owners] < (sizes - least_shared + needed)[owners]
+    chosen = is_prefix & (frequencies[ranks] > 1)
+    packed = np.sort(ranks[chosen].astype(np.uint64) << OWNER_BITS | owners[chosen].astype(np.uint64))
+    ngrams, texts = packed >> OWNER_BITS, _low_bits(packed, OWNER_BITS)
+    current, meetings, distance = np.arange(len(ngrams)), 0, 0
+    blocks = [np.zeros(0, dtype=np.uint64)]
+    while True:  # pairs of entries with the same n-gram, 1, 2, ... apart
+        distance += 1
+        current = current[current + distance < len(ngrams)]
+        current = current[ngrams[current + distance] == ngrams[current]]
+        meetings += len(current)
+        if not len(current) or meetings > MAX_MEETINGS:
+            break
+        a, b = texts[current], texts[current + distance]  # a < b
+        fits = 5 * np.minimum(sizes[a], sizes[b]) >= 4 * np.maximum(sizes[a], sizes[b])
+        blocks.append(b[fits].astype(np.uint64) << OWNER_BITS | a[fits].astype(np.uint64))
+    pairs, matches = _value_counts(np.sort(np.concatenate(blocks)))
+    is_complete = not len(current)
+    if is_complete:  # else pairs with fewer matches may have more
+        a, b = _low_bits(pairs, OWNER_BITS), (pairs >> OWNER_BITS).astype(np.int64)
+        enough = matches >= np.minimum(needed[a], needed[b])
+        pairs, matches = pairs[enough], matches[enough]
+    if len(pairs) > MAX_PAIRS:
+        pairs, is_complete = np.sort(pairs[np.argsort(-matches, kind="stable")[:MAX_PAIRS]]), False
+    return pairs, is_complete
+
+
+def _is_similar(index: _NgramIndex, pairs: Numbers) -> Numbers:
+    """Returns for each pair True if J ≥ 4/5, that is |A ∩ B| ≥ 4/9 (|A| + |B|)."""
+    entries, _, sizes, starts, _ = index
+    similar = np.zeros(len(pairs), dtype=bool)
+    a, b = _low_bits(pairs, OWNER_BITS), (pairs >> OWNER_BITS).astype(np.int64)
+    blocks = np.cumsum(sizes[a]) // BLOCK
+    for block in range(int(blocks[-1]) + 1):
+        low, high = np.searchsorted(blocks, [block, block + 1])
+        if low == high:
+            continue
+        counts = sizes[a[low:high]]
+        begins = np.cumsum(counts) - counts
+        positions = np.arange(counts.sum()) + np.repeat(starts[a[low:high]] - begins, counts)
+        ranks = _low_bits(entries[positions], RANK_BITS).astype(np.uint64)
+        wanted = np.repeat(b[low:high].astype(np.uint64), counts) << RANK_BITS | ranks
+        nearest = np.minimum(np.searchsorted(entries, wanted), len(entries) - 1)
+        shared = np.add.reduceat((entries[nearest] == wanted).astype(np.int64), begins)
+        similar[low:high] = 9 * shared >= 4 * (counts + sizes[b[low:high]])
+    return similar

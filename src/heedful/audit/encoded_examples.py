@@ -7,48 +7,49 @@ from typing import Literal
 
 import numpy as np
 
-from heedful.audit.findings import Finding, place
+from heedful.audit.findings import Finding, location
 from heedful.data import Row
 from heedful.errors import many
 from heedful.tasks.inputs_and_targets import seen
 from heedful.tasks.task import Encoded, Task
 from heedful.util.escaping import named
 
-MAX_CHECKED = 5_000  # examples whose tokens are checked
+MAX_EXAMPLES = 5_000  # examples whose tokens are checked
 
 
-def lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
+def check_lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
     """Reports the lengths of the examples, by name if they have several texts."""
     sides = task.lengths(encoded.examples)
     names = [side.name for side in seen(task, task.collate(encoded.examples[:1]))]
-    parts = []
+    descriptions = []
     for name, side in zip(names, sides.T, strict=False):  # images have none
         low, middle, high = np.percentile(side, (5, 50, 95))
-        parts.append(
+        descriptions.append(
             (f"{name} " if len(names) > 1 else "")
             + f"{many(round(middle), 'token')} in the middle, most between {low:.0f} and {high:.0f}, "
             + f"{side.max()} at most"
         )
-    if parts:
-        yield Finding("lengths", "fact", len(sides), "; ".join(parts))
+    if descriptions:
+        yield Finding("lengths", "fact", len(sides), "; ".join(descriptions))
 
 
-def unread(encoded: Encoded) -> Iterator[Finding]:
+def check_truncation(encoded: Encoded) -> Iterator[Finding]:
     """Reports what the task truncated, split or left out."""
     if encoded.note:
         level: Literal["fact", "warning"] = "warning" if encoded.lost else "fact"
-        yield Finding("read", level, encoded.lost, encoded.note, list(map(place, encoded.unread)))
+        yield Finding("read", level, encoded.lost, encoded.note, list(map(location, encoded.unread)))
 
 
-def looked_at(task: Task, encoded: Encoded, most: int = MAX_CHECKED) -> Iterator[Finding]:
-    """Reports unknown tokens, and examples without a target. Checks at most ``most`` examples, evenly spread; a smaller
-    part is a finding of its own.
+def check_tokens(task: Task, encoded: Encoded, most: int = MAX_EXAMPLES) -> Iterator[Finding]:
+    """Reports unknown tokens, and examples without a target.
+
+    Checks at most ``most`` examples, evenly spaced, and reports how many if these are not all.
     """
     examples = encoded.examples
     step = max(1, -(-len(examples) // most))
     chosen = range(0, len(examples), step)
-    missed, total, without_target = 0, 0, []
-    places: dict[str, None] = {}  # of unknown tokens, each place once
+    unknown, total, without_target = 0, 0, []
+    places: dict[str, None] = {}  # of unknown tokens, without repetition
     for i in chosen:
         batch = task.collate([examples[i]])
         sides = seen(task, batch)
@@ -56,18 +57,18 @@ def looked_at(task: Task, encoded: Encoded, most: int = MAX_CHECKED) -> Iterator
             return  # images have no tokens
         for side in sides:
             total += len(side.ids)
-            missing = side.tokenizer.unknown
-            if missing is not None and missing in side.ids:
-                missed += side.ids.count(missing)
-                places[_place(encoded, i)] = None
+            unknown_id = side.tokenizer.unknown
+            if unknown_id is not None and unknown_id in side.ids:
+                unknown += side.ids.count(unknown_id)
+                places[_example_location(encoded, i)] = None
         if task.count(batch) == 0:
-            without_target.append(_place(encoded, i))
+            without_target.append(_example_location(encoded, i))
     of = f" of {len(chosen):,} examples looked at" if step > 1 else ""
-    if missed:
-        share = 100 * missed / total
-        text = f"{many(missed, 'token')}{of} ({share:.2f} %) unknown to the tokenizer"
-        text += "; begin anew with --tokenizer.kind bpe, which spells anything" if share > 1 else ""
-        yield Finding("unknown", "warning" if share > 1 else "fact", missed, text, list(places))
+    if unknown:
+        share = 100 * unknown / total
+        text = f"{many(unknown, 'token')}{of} ({share:.2f} %) unknown to the tokenizer"
+        text += "; train anew with --tokenizer.kind bpe, which encodes any text" if share > 1 else ""
+        yield Finding("unknown", "warning" if share > 1 else "fact", unknown, text, list(places))
     if without_target:
         text = f"{many(len(without_target))}{of} with nothing to learn: every label is masked; look at what is cut"
         yield Finding("masked", "warning", len(without_target), text, without_target)
@@ -76,15 +77,15 @@ def looked_at(task: Task, encoded: Encoded, most: int = MAX_CHECKED) -> Iterator
         yield Finding("sampled", "fact", len(chosen), text)
 
 
-def _place(encoded: Encoded, number: int) -> str:
-    """Returns the place of an example: its row's, if it names its row or is one."""
+def _example_location(encoded: Encoded, number: int) -> str:
+    """Returns the location of an example's row, or its number if its row is unknown."""
     row = getattr(encoded.examples[number], "row", None)
     if isinstance(row, int):
-        return place(encoded.rows[row])
-    return place(encoded.rows[number]) if len(encoded.rows) == len(encoded.examples) else f"example {number + 1}"
+        return location(encoded.rows[row])
+    return location(encoded.rows[number]) if len(encoded.rows) == len(encoded.examples) else f"example {number + 1}"
 
 
-def shown(task: Task, encoded: Encoded) -> list[str]:
+def text_sample(task: Task, encoded: Encoded) -> list[str]:
     """Returns lines that show the model's exact inputs and targets for the first and the longest example. Masked tokens
     are one random draw.
     """

@@ -53,21 +53,23 @@ class Finding:
         }
 
 
-def place(row: Row, line: int | None = None) -> str:
+def location(row: Row, line: int | None = None) -> str:
     """Returns ``FILE:LINE`` of a row's first line, or of another line of it.
 
-    >>> place(Row({}, "train.tsv", 41)), place(Row({}, "train.tsv", 41), 43), place(Row({}, "train.json", 1, "q7"))
-    ('train.tsv:41', 'train.tsv:43', 'train.json:1 (q7)')
+    >>> location(Row({}, "train.tsv", 41)), location(Row({}, "train.tsv", 41), 43)
+    ('train.tsv:41', 'train.tsv:43')
+    >>> location(Row({}, "train.json", 1, "q7"))
+    'train.json:1 (q7)'
     """
     if line is not None:
-        return f"{relative(row.file)}:{line}"
-    return f"{relative(row.file)}:{row.line}" + (f" ({named(row.name)})" if row.name else "")
+        return f"{relative_path(row.file)}:{line}"
+    return f"{relative_path(row.file)}:{row.line}" + (f" ({named(row.name)})" if row.name else "")
 
 
-def relative(path: str) -> str:
+def relative_path(path: str) -> str:
     """Returns an absolute path below the current folder as a relative one; any other path as it is.
 
-    >>> relative(os.path.join(os.getcwd(), "data", "train.tsv")), relative("../train.tsv")
+    >>> relative_path(os.path.join(os.getcwd(), "data", "train.tsv")), relative_path("../train.tsv")
     ('data/train.tsv', '../train.tsv')
     """
     if not os.path.isabs(path):

@@ -40,7 +40,7 @@ def train(
     if rank() == 0 and not find_lr:
         check_out(settings)
 
-    from heedful.audit.audit import warnings
+    from heedful.audit.audit import start_warnings
     from heedful.cli.scores import print_result
     from heedful.training.run import train as run
     from heedful.training.run import tried
@@ -60,7 +60,7 @@ def train(
             draw=draw_report,
             watched=draw_watch,
             began=processes.started,
-            audit=warnings,
+            audit=start_warnings,
         )
     except KeyboardInterrupt:
         saved = contents(Path(settings.out))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful import tasks
-from heedful.audit.audit import warnings
+from heedful.audit.audit import start_warnings
 from heedful.data import Rows, read
 from heedful.errors import HeedfulError, many
 from heedful.inference.pipeline import Pipeline, pipeline
@@ -56,7 +56,9 @@ def show(demo: Demo, out: str | None, say: Callable[[str], None], quiet: bool) -
     kind = tasks.get(demo.settings.task)
     rows = read(list(demo.settings.train), kind.columns, split="test")
     say(f"{demo.title}\n{many(len(rows))} kept for the end.\n")
-    train(replace(demo.settings, out=str(folder), overwrite=folder.exists()), say=say, quiet=quiet, audit=warnings)
+    train(
+        replace(demo.settings, out=str(folder), overwrite=folder.exists()), say=say, quiet=quiet, audit=start_warnings
+    )
 
     pipe = pipeline(demo.settings.task, folder)
     pipe.model.eval()
