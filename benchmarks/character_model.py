@@ -34,7 +34,7 @@ from torch import Tensor, nn
 import heedful
 from heedful import presets
 from heedful.config import DecoderConfig, LearnedPosition
-from heedful.data.token_stream import Stream, StreamWindow, read
+from heedful.data.token_stream import Stream, StreamWindow, read_windows
 from heedful.training.averages import Polynomial
 from heedful.training.loader import Loader
 from heedful.training.loop import Loop, Optimiser
@@ -87,7 +87,7 @@ def loss_of(predict: Callable[[Tensor], Tensor], ids: np.ndarray, context: int) 
     stream, total = Stream(ids, context), 0.0
     for first in range(0, stream.windows, 64):
         places = range(first, min(first + 64, stream.windows))
-        tokens, there = map(torch.from_numpy, read([StreamWindow(stream, place) for place in places])[:2])
+        tokens, there = map(torch.from_numpy, read_windows([StreamWindow(stream, place) for place in places])[:2])
         with torch.no_grad():
             logits = predict(tokens[:, :-1])[there[:, 1:]]
         total += F.cross_entropy(logits, tokens[:, 1:][there[:, 1:]], reduction="sum").item()
@@ -120,7 +120,7 @@ class Ours:
         stream = Stream(ids, recipe.context)
 
         def collate(places: np.ndarray, random: np.random.Generator) -> dict[str, Tensor]:
-            tokens = torch.from_numpy(read([StreamWindow(stream, int(place)) for place in places], random)[0])
+            tokens = torch.from_numpy(read_windows([StreamWindow(stream, int(place)) for place in places], random)[0])
             return {"ids": tokens[:, :-1], "labels": tokens[:, 1:]}
 
         lengths = np.full(stream.windows, recipe.context)

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from character_model import main as train
 
 import heedful
-from heedful.data.text_files import whole_text
+from heedful.data.text_files import read_text
 from heedful.inspection import ablate, find_heads
 from heedful.text import Tokenizer
 
@@ -34,7 +34,7 @@ WINDOW = 64
 def main(text: str, folder: str) -> None:
     """Find the head, draw it, and take it away."""
     model, tokenizer = heedful.from_pretrained(folder).eval(), Tokenizer.load(folder)
-    end = whole_text(text)[-100 * WINDOW :]
+    end = read_text(text)[-100 * WINDOW :]
     ids = torch.tensor(tokenizer.encode([end])[0]).view(-1, WINDOW)
 
     def loss() -> float:

@@ -14,7 +14,7 @@ import pytest
 
 from heedful import cli
 from heedful.adapters import LoraConfig, add_adapter
-from heedful.data.text_files import text_stream
+from heedful.data.text_files import read_lines
 from heedful.errors import HeedfulError
 from heedful.pretrained import load, save
 from heedful.pretrained.preprocessing import read_preprocessing
@@ -162,7 +162,7 @@ def test_a_configuration_file(run: Path, tmp_path: Path, kind: str, capsys: pyte
 def test_data_files(tmp_path: Path, kind: str) -> None:
     KINDS[kind](tmp_path / "data.txt")
     with pytest.raises(HeedfulError, match=r"data\.txt is .*file is wanted"):
-        list(text_stream(str(tmp_path / "data.txt")))
+        list(read_lines(str(tmp_path / "data.txt")))
 
 
 def test_a_pipe_that_a_person_names_is_data(tmp_path: Path) -> None:
@@ -170,5 +170,5 @@ def test_a_pipe_that_a_person_names_is_data(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "data.txt")
     writer = threading.Thread(target=(tmp_path / "data.txt").write_text, args=("one\ntwo\n",))
     writer.start()
-    assert list(text_stream(str(tmp_path / "data.txt"))) == [(1, "one"), (2, "two")]
+    assert list(read_lines(str(tmp_path / "data.txt"))) == [(1, "one"), (2, "two")]
     writer.join()

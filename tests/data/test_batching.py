@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from heedful.data.batching import ordered, plan
+from heedful.data.batching import evaluation_batches, training_batches
 from heedful.errors import HeedfulError
 
 RANDOM = np.random.default_rng(0)
@@ -19,8 +19,8 @@ PAIRS = RANDOM.integers(1, 40, (500, 2))
 def test_every_example_is_in_one_batch_and_every_batch_is_within_its_budget(lengths, tokens, max_rows):
     longest = lengths.reshape(len(lengths), -1).max(axis=1)
     for batches in (
-        plan(lengths, tokens, seed=3, epoch=2, max_rows=max_rows),
-        ordered(lengths, tokens, max_rows=max_rows),
+        training_batches(lengths, tokens, seed=3, epoch=2, max_rows=max_rows),
+        evaluation_batches(lengths, tokens, max_rows=max_rows),
     ):
         assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
         for batch in batches:
@@ -30,7 +30,7 @@ def test_every_example_is_in_one_batch_and_every_batch_is_within_its_budget(leng
 
 def test_a_batch_is_cut_no_sooner_than_it_must_be():
     longest = PAIRS.max(axis=1)
-    batches = ordered(PAIRS, 200)
+    batches = evaluation_batches(PAIRS, 200)
     for batch, after in pairwise(batches):
         fuller = [*batch, after[0]]
         assert len(fuller) * longest[fuller].max() > 200
@@ -40,7 +40,7 @@ def test_a_batch_is_cut_no_sooner_than_it_must_be():
 @pytest.mark.parametrize("pairs", [1, 500, 3000, 10**9])
 def test_pairs_of_tokens_are_a_budget_too(lengths, pairs):
     longest = lengths.reshape(len(lengths), -1).max(axis=1)
-    batches = ordered(lengths, 200, pairs=pairs)
+    batches = evaluation_batches(lengths, 200, pairs=pairs)
     assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
     for batch in batches:
         top = longest[batch].max()
@@ -49,22 +49,22 @@ def test_pairs_of_tokens_are_a_budget_too(lengths, pairs):
         rows, top = len(batch) + 1, longest[[*batch, after[0]]].max()
         assert rows * top > 200 or rows * top**2 > pairs - 200 * rows  # the square is rounded up to whole tokens
     if pairs == 10**9:
-        assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in ordered(lengths, 200)]
+        assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in evaluation_batches(lengths, 200)]
 
 
 def test_what_is_far_longer_than_the_rest_stands_alone():
     lengths = [20] * 50 + [1500] + [20] * 50
-    assert len(ordered(lengths, 4096)[0]) == 2
-    first, *others = ordered(lengths, 4096, pairs=4096 * 512)
+    assert len(evaluation_batches(lengths, 4096)[0]) == 2
+    first, *others = evaluation_batches(lengths, 4096, pairs=4096 * 512)
     assert first.tolist() == [50]
     assert [len(batch) for batch in others] == [100]
-    (alone,) = ordered([50_000], 4096, pairs=4096 * 512)
+    (alone,) = evaluation_batches([50_000], 4096, pairs=4096 * 512)
     assert alone.tolist() == [0]
 
 
 def test_the_order_is_a_function_of_seed_and_epoch():
     def order(seed, epoch):
-        return [batch.tolist() for batch in plan(PAIRS, 300, seed=seed, epoch=epoch)]
+        return [batch.tolist() for batch in training_batches(PAIRS, 300, seed=seed, epoch=epoch)]
 
     assert order(1, 4) == order(1, 4)
     assert order(1, 4) != order(1, 5)
@@ -74,7 +74,7 @@ def test_the_order_is_a_function_of_seed_and_epoch():
 
 
 def test_batches_are_not_left_in_order_of_length():
-    lengths = [SINGLE[batch].max() for batch in plan(SINGLE, 300, seed=0, epoch=0)]
+    lengths = [SINGLE[batch].max() for batch in training_batches(SINGLE, 300, seed=0, epoch=0)]
     assert lengths != sorted(lengths)
 
 
@@ -82,19 +82,19 @@ def test_little_padding_is_left():
     # Lengths as in translated captions: short, and alike on both sides.
     source = 2 + np.random.default_rng(1).poisson(13, 20_000)
     pairs = np.stack([source, np.maximum(2, source + np.random.default_rng(2).integers(-3, 6, 20_000))], axis=1)
-    batches = plan(pairs, 2048, seed=0, epoch=0)
+    batches = training_batches(pairs, 2048, seed=0, epoch=0)
     padded = sum(len(batch) * pairs[batch].max(axis=0).sum() for batch in batches)
     assert 1 - pairs.sum() / padded < 0.05
 
 
 def test_evaluation_goes_longest_first_and_comes_back_in_order():
-    batches = ordered(SINGLE, 100)
+    batches = evaluation_batches(SINGLE, 100)
     lengths = [SINGLE[index] for batch in batches for index in batch]
     assert lengths == sorted(lengths, reverse=True)
 
 
 def test_examples_without_a_token_are_batched_too():
-    assert [batch.tolist() for batch in ordered([0, 0, 0], 2)] == [[0, 1], [2]]
+    assert [batch.tolist() for batch in evaluation_batches([0, 0, 0], 2)] == [[0, 1], [2]]
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_examples_without_a_token_are_batched_too():
 )
 def test_what_cannot_be_batched_is_refused(lengths, tokens, max_rows, words):
     with pytest.raises(HeedfulError, match=words):
-        plan(lengths, tokens, seed=0, epoch=0, max_rows=max_rows)
+        training_batches(lengths, tokens, seed=0, epoch=0, max_rows=max_rows)
 
 
 def test_a_budget_of_no_pair_is_refused():
     with pytest.raises(HeedfulError, match="pairs must be at least 1, not 0"):
-        ordered([3], 8, pairs=0)
+        evaluation_batches([3], 8, pairs=0)
 
 
 @pytest.mark.parametrize("alike", [False, True], ids=["mixed", "alike"])
@@ -124,7 +124,7 @@ def test_each_batch_is_the_longest_run_within_the_budget(alike: bool) -> None:
                 expected[-1].append(index)
             else:
                 expected.append([index])
-        batches = ordered(lengths, tokens, max_rows=most)
+        batches = evaluation_batches(lengths, tokens, max_rows=most)
         assert [batch.tolist() for batch in batches] == expected
         assert [batch.tolist() for batch in batches[1:4]] == expected[1:4]
         assert batches[-1].tolist() == expected[-1]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from babel import Locale, dates
 
-from heedful.data import Kind, LazyImage, builtin, parts, read
+from heedful.data import Kind, LazyImage, builtin, read, splits
 from heedful.data.builtin import languages, stdlib
 from heedful.data.read_source import HOLDS
 from heedful.errors import HeedfulError
@@ -79,8 +79,8 @@ def test_two_processes_make_the_same_rows() -> None:
 @pytest.mark.parametrize("name", COLUMNS)
 def test_reading_a_set(name: str) -> None:
     source, kinds = f"builtin:{name}", COLUMNS[name]
-    assert parts(source) == parts([source]) == ("train", "valid", "test")
-    assert parts(f"{source}:test") == ()
+    assert splits(source) == splits([source]) == ("train", "valid", "test")
+    assert splits(f"{source}:test") == ()
     rows = read([source], kinds, split="test", limit=3)
     assert [(row.file, row.line) for row in rows] == [(source, line) for line in (1, 2, 3)]
     assert [row.values for row in read(f"{source}:test", kinds, split="train", limit=3)] == [row.values for row in rows]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.data import builtin, parts, read
+from heedful.data import builtin, read, splits
 from heedful.data.builtin.code_roles import functions
 from heedful.errors import HeedfulError
 
@@ -133,7 +133,7 @@ def test_parts_share_no_module_and_no_function() -> None:
 def test_it_is_read_as_words_and_tags() -> None:
     columns = {"words": "words", "tags": "tags"}
     rows = read("builtin:code-roles", columns, split="test", limit=3)  # type: ignore[arg-type]
-    assert parts("builtin:code-roles") == SPLITS
+    assert splits("builtin:code-roles") == SPLITS
     assert [row.line for row in rows] == [1, 2, 3]
     assert rows[0].values["words"][0] == "def"
     again = read("builtin:code-roles:test", columns, limit=3)  # type: ignore[arg-type]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from heedful.data import Kind, read
-from heedful.data.file_formats import format_of
-from heedful.data.prediction_inputs import inputs
+from heedful.data.file_formats import detect_format
+from heedful.data.prediction_inputs import read_inputs
 from heedful.errors import HeedfulError
 
 CLASSES: dict[str, Kind] = {"text": "text", "text_pair": "text?", "label": "label"}
@@ -161,7 +161,7 @@ def test_the_form_of_a_file_is_recognised(write: Write, case: str) -> None:
     name, content, kind = FORMS[case]
     path = write(name, content)
     rows = read(path, CLASSES)
-    assert format_of(path, labelled=True).kind == kind
+    assert detect_format(path, labelled=True).kind == kind
     assert [row.values["label"] for row in rows] == MOODS
     assert [row.values["text"].strip('"') for row in rows] == TEXTS
     assert rows.notes[0].startswith(f"{path} is read as ")
@@ -169,7 +169,7 @@ def test_the_form_of_a_file_is_recognised(write: Write, case: str) -> None:
 
 def test_plain_text_is_no_table(write: Write) -> None:
     lines = "It was late, and dark.\nNobody came.\nI, too, went home, alone.\nThe end\n"
-    assert format_of(write("a.txt", lines), labelled=True).kind == "text"
+    assert detect_format(write("a.txt", lines), labelled=True).kind == "text"
     assert [row.values["text"] for row in read(write("a.txt", "a\tb\nc\td\n"), ["text"])] == ["a\tb", "c\td"]
     with pytest.raises(HeedfulError, match=r"unknown extension '\.txt' and no columns in its lines, in .*a\.txt"):
         read(write("a.txt", lines), CLASSES)
@@ -188,15 +188,15 @@ def test_a_json_array_says_where_it_is_broken(write: Write) -> None:
 def test_inputs_are_found_as_in_training_or_guessed(write: Write) -> None:
     path = write("a.csv", table(IDS, TEXTS, MOODS, header="id,review,mood"))
     told: list[str] = []
-    assert [given.input for given in inputs(path, {"text": "text"}, say=told.append)] == TEXTS
+    assert [given.input for given in read_inputs(path, {"text": "text"}, say=told.append)] == TEXTS
     assert told == ["text=review (guessed; --columns TEXT changes it)"]
     both = write("b.csv", table(TEXTS, TEXTS[::-1], header="a,b"))
-    assert [given.input for given in inputs(both, {"text": "text"}, remembered={"text": "b"})] == TEXTS[::-1]
+    assert [given.input for given in read_inputs(both, {"text": "text"}, remembered={"text": "b"})] == TEXTS[::-1]
     with pytest.raises(HeedfulError, match=r"'text' may be 'a' or 'b'.*--columns"):
-        list(inputs(both, {"text": "text"}))
+        list(read_inputs(both, {"text": "text"}))
     spaced = write("c.train", table(MOODS, TEXTS, cut=" "))
-    assert [given.input for given in inputs(spaced, {"text": "text"}, ["2"])] == TEXTS
-    assert next(inputs(spaced, {"text": "text"})).input == f"pos {TEXTS[0]}"
+    assert [given.input for given in read_inputs(spaced, {"text": "text"}, ["2"])] == TEXTS
+    assert next(read_inputs(spaced, {"text": "text"})).input == f"pos {TEXTS[0]}"
 
 
 def test_a_folder_says_how_its_files_are_used(write: Write, tmp_path: Path) -> None:

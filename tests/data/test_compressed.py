@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import heedful.data.text_files as text_files
-from heedful.data.split import blanks_as_one
-from heedful.data.text_files import opened, text_stream
+from heedful.data.split import collapse_blanks
+from heedful.data.text_files import open_file, read_lines
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer, tokenizer_training
 from heedful.text.tokenizer_training import WORD_CUT, cuts
@@ -44,9 +44,9 @@ def test_zst_copies_each_byte_a_few_times(tmp_path: Path, monkeypatch: pytest.Mo
     fake = types.SimpleNamespace(
         ZstdDecompressor=lambda: types.SimpleNamespace(decompressobj=Frame), ZstdError=ValueError
     )
-    monkeypatch.setattr(text_files, "needed", lambda library, path: fake)
+    monkeypatch.setattr(text_files, "require_library", lambda library, path: fake)
     (tmp_path / "zeros.zst").write_bytes(b"packed")
-    with opened(str(tmp_path / "zeros.zst")) as stream:
+    with open_file(str(tmp_path / "zeros.zst")) as stream:
         assert sum(map(len, iter(lambda: stream.read(1 << 14), b""))) == size
     assert copied["bytes"] <= 3 * size
 
@@ -72,8 +72,8 @@ def test_zst_decompresses_little_at_a_time(tmp_path: Path, monkeypatch: pytest.M
     fake = types.SimpleNamespace(
         ZstdDecompressor=lambda: types.SimpleNamespace(decompressobj=Frame), ZstdError=zstandard.ZstdError
     )
-    monkeypatch.setattr(text_files, "needed", lambda library, path: fake)
-    with opened(str(path)) as stream:
+    monkeypatch.setattr(text_files, "require_library", lambda library, path: fake)
+    with open_file(str(path)) as stream:
         assert sum(map(len, iter(lambda: stream.read(1 << 20), b""))) == 64 << 20
     assert 0 < most <= 16 << 20
 
@@ -84,10 +84,10 @@ def test_what_is_read_is_what_was_packed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"text.txt{kind}"
     whole = "\n".join(lines).encode()
     path.write_bytes(PACK[kind](whole[:70000]) + PACK[kind](whole[70000:]))  # of two frames
-    assert list(text_stream(str(path))) == list(enumerate(lines, 1))
+    assert list(read_lines(str(path))) == list(enumerate(lines, 1))
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(HeedfulError, match=r"cut off|no whole"):
-        list(text_stream(str(path)))
+        list(read_lines(str(path)))
 
 
 @pytest.mark.parametrize("kind", PACK)
@@ -96,13 +96,13 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind
     bomb, text = tmp_path / f"bomb.txt{kind}", tmp_path / f"text.txt{kind}"
     bomb.write_bytes(PACK[kind](b"a\n" * (2 << 20)))
     with pytest.raises(HeedfulError, match=r"expands to more than \d,.*decompress it") as told:
-        list(text_stream(str(bomb)))
+        list(read_lines(str(bomb)))
     assert f"{bomb} has {bomb.stat().st_size:,} bytes" in str(told.value)
     assert "\n" not in str(told.value)
     text.write_bytes(PACK[kind](b"".join(b"%d\n" % (7919 * number) for number in range(300_000))))  # 2.7 MB
-    assert sum(1 for _ in text_stream(str(text))) == 300_000
+    assert sum(1 for _ in read_lines(str(text))) == 300_000
     bomb.write_bytes(PACK[kind](b"a\n" * (1 << 19)))  # as many times, but of a size that harms nobody
-    assert sum(1 for _ in text_stream(str(bomb))) == 1 << 19
+    assert sum(1 for _ in read_lines(str(bomb))) == 1 << 19
 
 
 TRAINED = """
@@ -134,8 +134,8 @@ def test_a_vocabulary_is_learned_from_a_long_text_in_bounded_memory() -> None:
 def test_blanks_of_a_long_text_become_one_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     text = " \n".join(f"word{n} \t\u00a0 {'x' * (n % 9)}" for n in range(500)) + "\n\n"
     monkeypatch.setattr(sys.modules["heedful.data.split"], "TOGETHER", 7)
-    assert blanks_as_one(text) == " ".join(text.split())
-    assert blanks_as_one(" \n" * 20) == blanks_as_one("") == ""
+    assert collapse_blanks(text) == " ".join(text.split())
+    assert collapse_blanks(" \n" * 20) == collapse_blanks("") == ""
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "character", "unigram"])

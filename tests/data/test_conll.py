@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from heedful.data import Row, Rows, read
-from heedful.data.conll import line_of
+from heedful.data.conll import line_of_word
 from heedful.errors import HeedfulError
 
 COLUMNS = {"words": "words", "tags": "tags"}
@@ -85,8 +85,8 @@ def test_a_first_line_that_names_its_columns_is_a_header(tmp_path: Path) -> None
     rows = rows_of(written(tmp_path, "Word\tpos\tTag\nin\tP\tO\nParis\tN\tB-LOC\n"))
     assert (plain(rows), rows.columns) == ([("in Paris", "O B-LOC", 2)], ("Word", "Tag"))
     assert plain(rows_of(written(tmp_path, "word O\nTag O\n"))) == [("word Tag", "O O", 1)]
-    assert [line_of(rows[0], place) for place in (0, 1)] == [2, 3]
-    assert {line_of(Row({}, file, 2), 1) for file in ("a.jsonl", "a.conllu.gz", "builtin:code-roles")} == {2}
+    assert [line_of_word(rows[0], place) for place in (0, 1)] == [2, 3]
+    assert {line_of_word(Row({}, file, 2), 1) for file in ("a.jsonl", "a.conllu.gz", "builtin:code-roles")} == {2}
 
 
 def test_conll_u(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from heedful import cli
 from heedful.data import read, texts_on_disk
 from heedful.data.documents import read_rows
-from heedful.data.texts_on_disk import FileSlice, on_disk, size
+from heedful.data.texts_on_disk import FileSlice, any_on_disk, row_size
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate
 from heedful.tasks.documents import divided, located
@@ -42,7 +42,7 @@ def test_the_pieces_joined_are_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     (whole,) = read(made(tmp_path), COLUMNS)
     rows = in_pieces(monkeypatch, made(tmp_path))
     assert len(rows) > 20
-    assert on_disk(rows)
+    assert any_on_disk(rows)
     assert "".join(row.values["text"] for row in rows) == whole.values["text"]
     text = TEXT.replace("\r\n", "\n")
     seen = 0
@@ -88,7 +88,7 @@ def test_the_last_pieces_are_held_back(tmp_path: Path, monkeypatch: pytest.Monke
     rows = in_pieces(monkeypatch, made(tmp_path))
     train, held = divided(rows, None, 0)
     assert [*train, *held] == [*rows]
-    assert abs(sum(map(size, held)) - 4 * 700) <= max(map(size, rows)) / 2
+    assert abs(sum(map(row_size, held)) - 4 * 700) <= max(map(row_size, rows)) / 2
     assert all(row.line >= train[-1].line for row in held)
     assert len(divided(rows, 0.5, 0)[1]) == round(0.5 * len(rows))
     with pytest.raises(HeedfulError, match="give a validation file"):

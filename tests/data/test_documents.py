@@ -14,8 +14,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from heedful.data import Kind, Row, parts, read
-from heedful.data.documents import line_at
+from heedful.data import Kind, Row, read, splits
+from heedful.data.documents import line_of_character
 from heedful.errors import HeedfulError
 
 TEXT: dict[str, Kind] = {"text": "document"}
@@ -150,19 +150,19 @@ def test_a_limit_reads_no_further(tmp_path: Path) -> None:
 
 def test_folders_of_parts(tmp_path: Path) -> None:
     make(tmp_path, {"train/a.txt": "A", "train/more/b.txt": "B", "val/c.txt": "C", "README.md": "of no part"})
-    assert parts(tmp_path) == ("train", "valid")
+    assert splits(tmp_path) == ("train", "valid")
     assert texts(tmp_path) == texts(tmp_path, split="train") == ["A", "B"]
     assert texts(tmp_path, split="valid") == ["C"]
     assert "no part 'test' in" in said(tmp_path, split="test")
     make(tmp_path, {"other/d.txt": "D"})
-    assert parts(tmp_path) == ()
+    assert splits(tmp_path) == ()
     assert texts(tmp_path, split="valid") == ["of no part", "D", "A", "B", "C"]
 
 
 @pytest.mark.parametrize("names", [["test"], ["src", "test"], []])
 def test_folders_without_a_training_part_are_whole(tmp_path: Path, names: list[str]) -> None:
     make(tmp_path, {"a.txt": "A"} | {f"{name}/b.txt": "B" for name in names})
-    assert parts(tmp_path) == ()
+    assert splits(tmp_path) == ()
     assert texts(tmp_path) == ["A"] + ["B"] * len(names)
 
 
@@ -200,7 +200,7 @@ def test_the_line_of_a_character(tmp_path: Path) -> None:
     for name, line in (("a.txt", 3), ("a.jsonl", 1)):
         (row,) = read(tmp_path / name, TEXT)
         text = row.values["text"]
-        assert line_at(row, text, text.index("\x07")) == line, name
-    assert line_at(Row({}, "book.txt", 40), "a\nb", 2) == 41  # a piece of a large file
-    assert line_at(Row({}, "squad.json", 7), "a\nb", 2) == 7
-    assert line_at(Row({}, "builtin:stdlib", 7), "a\nb", 2) == 7
+        assert line_of_character(row, text, text.index("\x07")) == line, name
+    assert line_of_character(Row({}, "book.txt", 40), "a\nb", 2) == 41  # a piece of a large file
+    assert line_of_character(Row({}, "squad.json", 7), "a\nb", 2) == 7
+    assert line_of_character(Row({}, "builtin:stdlib", 7), "a\nb", 2) == 7

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from heedful import cli
-from heedful.data import hub_datasets, parts, read, texts_on_disk
-from heedful.data.texts_on_disk import on_disk
+from heedful.data import hub_datasets, read, splits, texts_on_disk
+from heedful.data.texts_on_disk import any_on_disk
 from heedful.errors import HeedfulError
 from heedful.util import downloads
 
@@ -39,7 +39,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
         return here
 
     monkeypatch.setattr(downloads, "fetched", fetched)
-    hub_datasets._brought.cache_clear()
+    hub_datasets._downloaded.cache_clear()
     return found
 
 
@@ -65,10 +65,10 @@ LAYOUTS: dict[str, dict[str, list[str]]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_parts_are_told_by_names(asked: Asked, tmp_path: Path, layout: str) -> None:
     put(tmp_path, **LAYOUTS[layout])
-    assert parts("hub:org/set") == ("train", "valid")
+    assert splits("hub:org/set") == ("train", "valid")
     assert texts("hub:org/set") == texts("hub:org/set", split="train") == ["a", "b", "c"]
     assert texts("hub:org/set", split="valid") == texts("hub:org/set:validation") == texts("hub:org/set:dev") == ["d"]
-    assert parts("hub:org/set:train") == ()
+    assert splits("hub:org/set:train") == ()
     assert texts("hub:org/set", limit=2) == ["a", "b"]
     assert set(asked) == {("org/set", None, "dataset")}
     assert len(asked) == 1
@@ -78,7 +78,7 @@ def test_parts_are_told_by_names(asked: Asked, tmp_path: Path, layout: str) -> N
 
 def test_without_parts_all_is_read(asked: Asked, tmp_path: Path) -> None:
     put(tmp_path, b=["b"], more__a=["a"])
-    assert parts("hub:org/set") == ()
+    assert splits("hub:org/set") == ()
     assert texts("hub:org/set") == texts("hub:org/set", split="valid") == ["b", "a"]
 
 
@@ -132,7 +132,7 @@ def test_a_large_set_stays_on_disk(asked: Asked, tmp_path: Path, monkeypatch: py
     put(tmp_path, data__train_0=["a", "b"], data__train_1=["c"])
     monkeypatch.setattr(texts_on_disk, "LARGE", 1)
     rows = read("hub:org/set", {"text": "document", "prompt": "text?", "messages": "messages?"})
-    assert on_disk(rows)
+    assert any_on_disk(rows)
     assert [row.values["text"] for row in rows] == ["a", "b", "c"]
 
 

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from heedful.data import Rows, documents
-from heedful.data.image_reader import parts, read_rows
+from heedful.data.image_reader import read_rows, splits
 from heedful.data.rows import Kind
 from heedful.errors import HeedfulError
 
@@ -92,16 +92,16 @@ def test_a_folder_of_labels(tmp_path: Path) -> None:
     assert np.array_equal(pixels(rows)[4], COLOURS[2])
     assert rows.skipped == 3  # the notes, the readme, and the image beside the labels
     assert rows.columns == ("image", "label")
-    assert parts([folder]) == ()
+    assert splits([folder]) == ()
     assert labels(read_rows([folder], COLUMNS, split="test")) == labels(rows)
 
 
 def test_links_in_a_loop_are_no_folders(tmp_path: Path) -> None:
     folder = fill(tmp_path, TREE)
     (tmp_path / "loop").symlink_to("loop")
-    assert parts([folder]) == ()
+    assert splits([folder]) == ()
     assert labels(read_rows([folder], COLUMNS)) == ["cat", "cat", "dog", "dog", "dog"]
-    assert documents.parts(folder) == ()
+    assert documents.splits(folder) == ()
 
 
 def test_with_a_limit_labels_take_turns(tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_parts_of_a_folder(tmp_path: Path) -> None:
     image = png(PIXELS[0])
     folder = fill(tmp_path, {"train/a/1.png": image, "train/b/2.png": image, "val/b/3.png": image, ".cache/x.png": b""})
     (tmp_path / "logs").mkdir()
-    assert parts([folder]) == ("train", "valid")
+    assert splits([folder]) == ("train", "valid")
     assert labels(read_rows([folder], COLUMNS)) == labels(read_rows([folder], COLUMNS, split="train")) == ["a", "b"]
     assert labels(read_rows([folder], COLUMNS, split="valid")) == ["b"]
     assert said(folder, split="test") == f"no part 'test' in {folder}; it has train and valid"
     # one more folder with an image, and "train" is a label as any other
     fill(tmp_path, {"car/4.png": image})
-    assert parts([folder]) == ()
+    assert splits([folder]) == ()
     assert labels(read_rows([folder], COLUMNS)) == ["car", "train", "train", "val"]
 
 
@@ -154,7 +154,7 @@ def test_folders_without_images_or_labels(tmp_path: Path) -> None:
     assert "leave --data.columns out" in said(str(tmp_path), names=("a", "b"))
     assert f"no such file: {tmp_path}/2.png; did you mean '{tmp_path}/1.png'?" in said(f"{tmp_path}/2.png", ALONE)
     assert f"{tmp_path}/1.png cannot be read as image and label; give" in said(f"{tmp_path}/1.png")
-    assert parts([f"{tmp_path}/absent"]) == parts([f"{tmp_path}/absent.npz"]) == parts([str(tmp_path)] * 2) == ()
+    assert splits([f"{tmp_path}/absent"]) == splits([f"{tmp_path}/absent.npz"]) == splits([str(tmp_path)] * 2) == ()
 
 
 def test_what_cannot_be_asked_for_with_images(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_the_four_files_of_mnist(tmp_path: Path) -> None:
             "t10k-labels.idx1-ubyte": idx(LABELS[:2]),
         },
     )
-    assert parts([folder]) == ("train", "test")
+    assert splits([folder]) == ("train", "test")
     assert labels(read_rows([folder], COLUMNS)) == ["2", "0", "1", "1", "0", "2"]
     assert labels(read_rows([folder], COLUMNS, split="test")) == ["2", "0"]
     assert len(read_rows([folder], ALONE, split="test")) == 2
@@ -250,7 +250,7 @@ def test_one_idx_file_is_too_few(tmp_path: Path) -> None:
 
 def test_fashion_mnist(shared_data: Callable[[str], Path]) -> None:
     folder = str(shared_data("fashion-mnist"))
-    assert parts([folder]) == ("train", "test")
+    assert splits([folder]) == ("train", "test")
     rows = read_rows([folder], COLUMNS, split="test")
     assert len(rows) == 10_000
     assert all(labels(rows).count(str(label)) == 1_000 for label in range(10))
@@ -268,7 +268,7 @@ def npz(folder: Path, **arrays: Any) -> str:
 
 def test_npz_with_parts(tmp_path: Path) -> None:
     path = npz(tmp_path, x_train=PIXELS, y_train=LABELS[:, None], x_test=PIXELS[:2], y_test=LABELS[:2])
-    assert parts([path]) == ("train", "test")
+    assert splits([path]) == ("train", "test")
     rows = read_rows([path], COLUMNS)
     assert labels(rows) == ["2", "0", "1", "1", "0", "2"]
     assert np.array_equal(pixels(rows)[2][..., 0], PIXELS[2])
@@ -282,7 +282,7 @@ def test_npz_with_parts(tmp_path: Path) -> None:
 
 def test_npz_as_medmnist_writes_it(tmp_path: Path) -> None:
     path = npz(tmp_path, val_images=COLOURS, val_labels=LABELS[:, None], test_images=COLOURS[:1], test_labels=[[1]])
-    assert parts([path]) == ("valid", "test")
+    assert splits([path]) == ("valid", "test")
     assert labels(read_rows([path], COLUMNS)) == ["2", "0", "1", "1", "0", "2"]
     assert labels(read_rows([path], COLUMNS, split="test")) == ["1"]
 
@@ -290,7 +290,7 @@ def test_npz_as_medmnist_writes_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("images", "texts"), [("images", "labels"), ("x", "y"), ("X", "y")])
 def test_npz_without_parts(tmp_path: Path, images: str, texts: str) -> None:
     path = npz(tmp_path, **{images: PIXELS, texts: LABELS})
-    assert parts([path]) == ()
+    assert splits([path]) == ()
     assert labels(read_rows([path], COLUMNS, split="test")) == ["2", "0", "1", "1", "0", "2"]
 
 
@@ -358,7 +358,7 @@ def test_broken_npz_files(tmp_path: Path) -> None:
 
 def test_a_part_of_cifar10(shared_data: Callable[[str], Path]) -> None:
     path = str(shared_data("cifar10_subset") / "cifar10_subset.npz")
-    assert parts([path]) == ("train", "test")
+    assert splits([path]) == ("train", "test")
     rows = read_rows([path], COLUMNS, split="test")
     assert len(rows) == 300
     assert labels(rows)[:4] == ["cat", "ship", "ship", "airplane"]
@@ -386,7 +386,7 @@ def test_parquet_of_the_hub(tmp_path: Path) -> None:
     assert (rows[5].file, rows[5].line, rows[5].values["image"].name) == (path, 6, f"{path}:6")
     assert labels(read_rows([path], COLUMNS, limit=2)) == ["c", "a"]
     assert len(read_rows([path], ALONE)) == 6
-    assert parts([path]) == ()
+    assert splits([path]) == ()
 
 
 def test_parquet_of_bytes_and_of_paths(tmp_path: Path) -> None:

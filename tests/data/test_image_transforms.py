@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from heedful.data.image_transforms import CHANGES, erase, fit, flip, mixup, normalise, pad_crop, rand_augment
+from heedful.data.image_transforms import CHANGES, erase, flip, mixup, normalise, pad_crop, rand_augment, resize
 from heedful.errors import HeedfulError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -37,7 +37,7 @@ def test_fitted_and_normalised_as_the_published_processor_does(height: int, widt
     processor = transformers.ViTImageProcessorPil(size={"height": 24, "width": 24}, image_mean=MEAN, image_std=STD)
     pixels = images(1, 3, height, width)[0].transpose(1, 2, 0)
     theirs = processor(pixels, input_data_format="channels_last", return_tensors="np")["pixel_values"]
-    ours = normalise(fit(pixels, 24).transpose(2, 0, 1)[None], MEAN, STD)
+    ours = normalise(resize(pixels, 24).transpose(2, 0, 1)[None], MEAN, STD)
     assert ours.dtype == np.float32
     assert ours.shape == theirs.shape == (1, 3, 24, 24)
     assert np.abs(ours - theirs).max() < 1e-5
@@ -47,24 +47,24 @@ def test_fitted_by_cropping() -> None:
     wide = np.zeros((10, 30, 1), np.uint8)
     wide[:, 10:20] = 200  # the middle square
     # a filter looks a little over the edge
-    assert (fit(wide, 5, "crop")[:, 1:4] == 200).all()
-    assert (fit(wide, 5, "crop")[:, [0, 4]] > 150).all()
-    assert (fit(wide.transpose(1, 0, 2), 5, "crop")[1:4] == 200).all()
-    assert (fit(wide, 5)[:, [0, 4]] < 50).all()
+    assert (resize(wide, 5, "crop")[:, 1:4] == 200).all()
+    assert (resize(wide, 5, "crop")[:, [0, 4]] > 150).all()
+    assert (resize(wide.transpose(1, 0, 2), 5, "crop")[1:4] == 200).all()
+    assert (resize(wide, 5)[:, [0, 4]] < 50).all()
     pixels = images(1, 3, 40, 60)[0].transpose(1, 2, 0)
     resized = np.asarray(Image.fromarray(pixels).resize((24, 16), Image.Resampling.BICUBIC))[:, 4:20]
-    assert np.abs(fit(pixels, 16, "crop", "bicubic").astype(int) - resized).max() <= 1
+    assert np.abs(resize(pixels, 16, "crop", "bicubic").astype(int) - resized).max() <= 1
 
 
 def test_what_fits_stays() -> None:
     pixels = images(1, 3, 9, 9)[0].transpose(1, 2, 0)
     for how in ("stretch", "crop"):
-        same = fit(pixels, 9, how)  # type: ignore[arg-type]
+        same = resize(pixels, 9, how)  # type: ignore[arg-type]
         assert np.array_equal(same, pixels)
         assert not np.shares_memory(same, pixels)
-    assert fit(pixels[..., :1], 4).shape == (4, 4, 1)
+    assert resize(pixels[..., :1], 4).shape == (4, 4, 1)
     with pytest.raises(HeedfulError, match="size of an image must be at least 1, not 0"):
-        fit(pixels, 0)
+        resize(pixels, 0)
 
 
 def test_normalised_by_hand() -> None:

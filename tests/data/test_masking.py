@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful.data.masking import SPANS, STOP, Masking, likely, stop_of
+from heedful.data.masking import SPANS, STOP, Masking, span_length_probabilities, stop_probability
 
 SPECIAL, MASK, V = 5, 4, 105  # ids 0 to 4 are special; even ordinary ids begin a word, odd ones go on with it
 ORDINARY = np.arange(V) >= SPECIAL
@@ -107,9 +107,9 @@ def test_single_tokens_do_not_keep_words_whole() -> None:
 
 def test_spans_are_as_long_as_in_spanbert() -> None:
     """p(n) ∝ 0.2 · 0.8ⁿ⁻¹ up to 10 words, 3.8 on average (Joshi et al. 2020, section 3.1)."""
-    assert likely(STOP).sum() == pytest.approx(1)
-    assert (SPANS * likely(STOP)).sum() == pytest.approx(3.8, abs=0.01)
-    assert likely(STOP)[1:] / likely(STOP)[:-1] == pytest.approx(0.8)
+    assert span_length_probabilities(STOP).sum() == pytest.approx(1)
+    assert (SPANS * span_length_probabilities(STOP)).sum() == pytest.approx(3.8, abs=0.01)
+    assert span_length_probabilities(STOP)[1:] / span_length_probabilities(STOP)[:-1] == pytest.approx(0.8)
     rows = windows(300, 2000, begins=0.6)
     masking, lengths = replace(MASKING, unit="span", share=0.02), Counter[int]()  # few: they seldom meet
     random = np.random.default_rng(6)
@@ -124,15 +124,15 @@ def test_spans_are_as_long_as_in_spanbert() -> None:
     total = sum(lengths.values())
     assert total > 1200
     assert max(lengths) == 10
-    for length, p in zip(SPANS.tolist(), likely(STOP), strict=True):
+    for length, p in zip(SPANS.tolist(), span_length_probabilities(STOP), strict=True):
         assert lengths[length] / total == pytest.approx(p, abs=0.04)
 
 
 @pytest.mark.parametrize("length", [1, 1.5, 3, 3.797, 5.4])
 def test_spans_are_as_long_as_is_asked_on_average(length: float) -> None:
-    assert likely(stop_of(length)) @ SPANS == pytest.approx(length)
+    assert span_length_probabilities(stop_probability(length)) @ SPANS == pytest.approx(length)
     with pytest.raises(ValueError, match=r"length of a span must be below 5\.5, not 5\.5"):
-        stop_of(5.5)
+        stop_probability(5.5)
 
 
 def test_a_span_shares_its_draw_and_ends_at_a_special_token() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from heedful.data import Kind, read
-from heedful.data.column_inference import no_names
+from heedful.data.column_inference import implausible_classes
 from heedful.errors import HeedfulError
 
 TAGGED: dict[str, Kind] = {"source": "text", "target": "text", "language": "tag?"}
@@ -35,7 +35,7 @@ def written(folder: Path, name: str, lines: list[str]) -> str:
     ],
 )
 def test_what_no_names_are(values: list[str], expected: str | None) -> None:
-    assert no_names(values) == expected
+    assert implausible_classes(values) == expected
 
 
 def test_a_third_parallel_text_is_no_language(tmp_path: Path) -> None:

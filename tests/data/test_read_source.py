@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from heedful.data import Kind, Row, Rows, read
-from heedful.data.prediction_inputs import inputs
+from heedful.data.prediction_inputs import read_inputs
 from heedful.data.text_files import LONGEST_ROW, raw_lines
 from heedful.errors import HeedfulError
 
@@ -45,7 +45,7 @@ def test_a_line_longer_than_any_example(name: str, write: Write, monkeypatch: py
     message = said(path, ["text"])
     assert "a line of more than 1,000 bytes" in message
     assert name in message
-    assert "divide" in message
+    assert "split" in message
 
 
 def values(rows: Rows) -> list[tuple[str, ...]]:
@@ -210,7 +210,7 @@ def test_columns_too_many_without_a_header(write: Write) -> None:
     path = write("b.tsv", "a\tb\tc\n")
     assert said(path, SCORED).endswith("1,2, or with a third: --data.columns 1,2,negative=3")
     assert read(path, SCORED, names=["1", "2", "negative=3"])[0].values["negative"] == "c"
-    assert [given.input for given in inputs(path, {"text": "text", "text_pair": "text"})] == [
+    assert [given.input for given in read_inputs(path, {"text": "text", "text_pair": "text"})] == [
         {"text": "a", "text_pair": "b"}  # what is asked comes first, its answer may follow
     ]
 
@@ -491,7 +491,7 @@ def test_a_header_of_other_names_is_no_row(tmp_path: Path) -> None:
 def test_parquet_of_inputs_may_call_its_words_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "asked.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"tokens": [["a", "b"], ["c"]], "id": [7, 8]}), path)
-    assert [(one.input, one.id) for one in inputs(str(path), {"words": "words"})] == [(["a", "b"], 7), (["c"], 8)]
+    assert [(one.input, one.id) for one in read_inputs(str(path), {"words": "words"})] == [(["a", "b"], 7), (["c"], 8)]
 
 
 def test_parquet_is_read_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heedful.data import LazyImage, Row, split
-from heedful.data.split import divide_text
+from heedful.data.split import split_text
 from heedful.errors import HeedfulError
 
 
@@ -109,7 +109,7 @@ TEXT = "".join(f"line {number}\n" for number in range(1000))
 @pytest.mark.parametrize("fraction", [0.001, 0.05, 0.5, 0.999])
 @pytest.mark.parametrize("text", [TEXT, TEXT.rstrip(), f"\n \n{TEXT}\n\n"])
 def test_a_text_is_cut_at_the_line_end_that_is_nearest(text: str, fraction: float) -> None:
-    head, tail = divide_text(text, fraction)
+    head, tail = split_text(text, fraction)
     assert head + tail == text
     assert head.endswith("\n")
     assert head.strip()
@@ -125,13 +125,13 @@ def test_one_line_cannot_be_cut(text: str) -> None:
     with pytest.raises(
         HeedfulError, match=r"one line \([0-9]+ characters\) cannot be cut .*; give more text, or a valid"
     ):
-        divide_text(text, 0.5)
+        split_text(text, 0.5)
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 1.5, 5])
 def test_a_text_is_cut_by_a_fraction(fraction: float) -> None:
     with pytest.raises(HeedfulError, match=rf"fraction of a text must be (above 0|below 1), not {fraction}"):
-        divide_text("a\nb\n", fraction)
+        split_text("a\nb\n", fraction)
 
 
 def test_half_a_character_is_a_value_like_others() -> None:

@@ -19,7 +19,7 @@ import pytest
 from heedful import cli
 from heedful.data import Kind, Rows, read, texts_on_disk
 from heedful.data.documents import read_rows
-from heedful.data.texts_on_disk import OnDisk, on_disk, size
+from heedful.data.texts_on_disk import OnDisk, any_on_disk, row_size
 from heedful.errors import HeedfulError
 from heedful.tasks.documents import divided, located, sampled
 from heedful.text import Tokenizer
@@ -56,7 +56,7 @@ def read_both(monkeypatch: pytest.MonkeyPatch, *sources: Path, names: list[str] 
     for least in (SMALL, LARGE):
         monkeypatch.setattr(texts_on_disk, "LARGE", least)
         found.append(read_rows([str(source) for source in sources], "text", names))
-    assert not on_disk(found[0])
+    assert not any_on_disk(found[0])
     assert all(isinstance(row.values, OnDisk) for row in found[1])
     return found[0], found[1]
 
@@ -79,7 +79,7 @@ def test_rows_are_those_of_a_small_table(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(rows.blank) == rows.skipped
     assert rows.skipped >= len(TEXTS) - len(WORDS)
     assert [row.values["text"] for row in rows] == WORDS
-    assert [size(row) for row in rows] == [len(text.encode()) for text in WORDS]
+    assert [row_size(row) for row in rows] == [len(text.encode()) for text in WORDS]
     assert (dict(rows[3].values), rows[3].values.get("id"), "id" in rows[3].values) == ({"text": WORDS[3]}, None, False)
 
 
@@ -119,7 +119,7 @@ def test_a_folder_is_large_where_its_files_are_together(tmp_path: Path, monkeypa
     for least, large in ((total + 1, False), (total, True)):
         monkeypatch.setattr(texts_on_disk, "LARGE", least)
         rows = read_rows([str(folder)], "text")
-        assert on_disk(rows) is large
+        assert any_on_disk(rows) is large
         assert rows.skipped == 19 + 4  # blank lines; no column, no words, no UTF-8, no text
         tokens, starts = located(tokenizer, rows, [7], [5])
         found.append((tokens.tolist(), starts.tolist()))
@@ -155,13 +155,13 @@ def test_the_last_documents_are_held_back_and_some_of_all_are_sampled(
     _, rows = read_both(monkeypatch, parquet(tmp_path / "a.parquet", WORDS * 20))
     train, held = divided(rows, None, 0)
     assert [*train, *held] == [*rows]
-    assert abs(sum(map(size, held)) - 4 * 700) <= max(map(size, rows)) / 2
+    assert abs(sum(map(row_size, held)) - 4 * 700) <= max(map(row_size, rows)) / 2
     assert len(divided(rows, 0.25, 0)[1]) == round(0.25 * len(rows))
     with pytest.raises(HeedfulError, match="1 of 1 documents cannot be held back; give a validation file"):
         divided(Rows(rows[:1]), None, 0)
-    some, every = sampled(rows), sum(map(size, rows))
+    some, every = sampled(rows), sum(map(row_size, rows))
     assert every > 64 * 700
-    assert 0.6 < sum(map(size, some)) / (64 * 700) < 1.5
+    assert 0.6 < sum(map(row_size, some)) / (64 * 700) < 1.5
     assert some[0] is rows[0]
     assert rows.index(some[-1]) > 0.95 * len(rows)
 

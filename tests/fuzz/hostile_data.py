@@ -26,7 +26,7 @@ from sandbox import Case
 
 from heedful import tasks
 from heedful.audit.audit import audit
-from heedful.data import parts, read
+from heedful.data import read, splits
 from heedful.evaluation.evaluate import evaluate
 from heedful.inference.predict_file import predict
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
@@ -536,7 +536,7 @@ def _options(random: Random) -> dict[str, Any]:
 
 
 def _read(sources: list[str], columns: dict[str, Any], options: dict[str, Any]) -> str:
-    parts(sources)
+    splits(sources)
     rows = read(sources, columns, **options)
     for row in rows[:20]:
         for value in row.values.values():

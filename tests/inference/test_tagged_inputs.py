@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heedful.data import Kind
-from heedful.data.prediction_inputs import inputs
+from heedful.data.prediction_inputs import read_inputs
 from heedful.errors import HeedfulError
 
 WORDS: dict[str, Kind] = {"words": "words"}
@@ -19,7 +19,7 @@ QUESTIONS: dict[str, Kind] = {"question": "text", "context": "text"}
 def given(file: Path, kinds: dict[str, Kind], names: list[str] | None = None) -> list[tuple[Any, str, Any]]:
     return [
         (one.input, one.where.rpartition(":")[2] if ":" in one.where else one.where, one.id)
-        for one in inputs(str(file), kinds, names)
+        for one in read_inputs(str(file), kinds, names)
     ]
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import heedful
-from heedful.data.prediction_inputs import inputs
+from heedful.data.prediction_inputs import read_inputs
 from heedful.errors import HeedfulError
 from heedful.inference import input_blocks as blocks
 from heedful.inference import predict_file as through
@@ -509,7 +509,7 @@ def test_a_packed_file_is_unpacked_as_it_is_read(tmp_path: Path) -> None:
     large.write_bytes(pack(digits.tobytes()) + pack(b"last\n"))
 
     def read_it(path: Path) -> int:
-        return sum(1 for _ in inputs(str(path), {"source": "text"}))
+        return sum(1 for _ in read_inputs(str(path), {"source": "text"}))
 
     assert read_it(large) == 20_001
     assert peak(lambda: read_it(large)) < 2 * peak(lambda: read_it(small))

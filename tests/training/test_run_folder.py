@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from heedful import cli
-from heedful.data.split import as_written
+from heedful.data.split import exact_bytes
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import training_rows
 from heedful.inference.pipeline import pipeline
@@ -226,7 +226,7 @@ def test_a_run_that_divided_its_rows_as_written_is_resumed_with_the_same_rows(
     command = ["train", "text-classification", "--train", str(data), "--out", str(out)]
     command += [*SMALL, "--data.valid-fraction=0.2"]
     with monkeypatch.context() as patch:
-        patch.setattr(run, "content", as_written)
+        patch.setattr(run, "content", exact_bytes)
         assert cli.main([*command, "--max-steps=1"]) == 0, capsys.readouterr().err
     assert "same" not in read_card(out / "last")["data"]
     for steps in (2, 3):

@@ -22,8 +22,8 @@ from heedful.audit.images import check_empty_folders, check_images, image_sample
 from heedful.audit.labels import check_labels, check_single_word_labels, check_unknown_labels, check_word_prefix
 from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
-from heedful.data.split import keys_of
-from heedful.data.texts_on_disk import continues, on_disk
+from heedful.data.split import row_keys
+from heedful.data.texts_on_disk import any_on_disk, continues_previous
 from heedful.errors import many
 from heedful.models.base import device_of
 from heedful.pretrained.fill_model import blank
@@ -126,15 +126,15 @@ def row_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]
     yield from (
         Finding("columns", "fact", len(rows), note, (), split) for rows, split, note in _notes(train, validation)
     )
-    if on_disk(train):
-        unit = "pieces of documents" if any(map(continues, train)) else "documents"
+    if any_on_disk(train):
+        unit = "pieces of documents" if any(map(continues_previous, train)) else "documents"
         total = len(train)
         yield from check_skipped_rows(train)
         train = Rows(sampled(train), 0, train.columns)
         yield Finding("sampled", "fact", len(train), f"{len(train):,} of {total:,} {unit} were looked at")
     yield from check_skipped_rows(train)
     yield from (replace(finding, part="valid") for finding in check_skipped_rows(validation))
-    train_keys, validation_keys = (keys_of(rows, columns, task.input_columns) for rows in (train, validation))
+    train_keys, validation_keys = (row_keys(rows, columns, task.input_columns) for rows in (train, validation))
     yield from check_duplicates(train, train_keys, columns)
     yield from check_copies(train, columns)
     yield from check_leakage(train, train_keys, validation, validation_keys)
@@ -155,7 +155,7 @@ def _notes(train: Rows, validation: Rows) -> list[tuple[Rows, Literal["train", "
 
 def _near_duplicate_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]:
     """Yields near-duplicates; too slow for the start of a run."""
-    if not on_disk(train):
+    if not any_on_disk(train):
         yield from check_near_duplicates(train, validation, dict(task.columns), task.input_columns)
 
 
@@ -163,7 +163,7 @@ def _image_findings(settings: RunSettings, train: Rows, validation: Rows) -> Ite
     """Yields the findings on images, and on label folders without any."""
     yield from check_images(train)
     yield from check_empty_folders(settings.train, "train")
-    sources = settings.valid or [source for source in settings.train if image_folder.parts(source)]
+    sources = settings.valid or [source for source in settings.train if image_folder.split_folders(source)]
     yield from (
         replace(finding, part="valid")
         for finding in (*check_images(validation), *check_empty_folders(sources, "valid"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from heedful.audit.findings import Finding, location
 from heedful.data import Row
-from heedful.data.documents import line_at
+from heedful.data.documents import line_of_character
 from heedful.data.rows import Kind
 from heedful.errors import many
 
@@ -74,7 +74,7 @@ def check_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Find
                 continue
             for name, (pattern, _) in SUSPICIOUS.items():
                 if match := pattern.search(text):
-                    locations[name].append(location(row, line_at(row, text, match.start())))
+                    locations[name].append(location(row, line_of_character(row, text, match.start())))
             if not unicodedata.is_normalized("NFC", text):
                 locations["forms"].append(location(row))
     descriptions = {name: description for name, (_, description) in SUSPICIOUS.items()}

@@ -12,7 +12,7 @@ from heedful.audit.characters import row_texts
 from heedful.audit.findings import Finding, location
 from heedful.data import Row, Rows
 from heedful.data.rows import Kind
-from heedful.data.split import Key, asked_of, blanks_as_one
+from heedful.data.split import Key, collapse_blanks, input_values
 from heedful.errors import many
 
 # Shares from which duplicates (of unlabelled and of labelled rows) and copies are a warning: real texts recur.
@@ -37,10 +37,10 @@ def check_skipped_rows(rows: Rows) -> Iterator[Finding]:
 def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[str, Kind]) -> Iterator[Finding]:
     """Reports duplicate examples, and examples with equal inputs but different outputs.
 
-    >>> from heedful.data.split import keys_of
+    >>> from heedful.data.split import row_keys
     >>> rows = [Row({"text": t, "label": l}, "a.tsv", i) for i, (t, l) in enumerate(["ax", "Ax", "ay"], 1)]
     >>> columns = {"text": "text", "label": "label"}
-    >>> findings = check_duplicates(rows, keys_of(rows, columns, ["text"]), columns)
+    >>> findings = check_duplicates(rows, row_keys(rows, columns, ["text"]), columns)
     >>> [(finding.name, finding.count, finding.places) for finding in findings]
     [('duplicates', 1, ['a.tsv:2']), ('contradict', 1, ['a.tsv:3'])]
     """
@@ -212,12 +212,12 @@ def _input_texts(
     """
     inputs = []
     for row in rows:
-        values = asked_of(row, input_columns)
+        values = input_values(row, input_columns)
         if "messages" in values:
             values["messages"] = [message for message in values["messages"] if message["role"] != "system"]
         input_row = Row(values, row.file, row.line)
         texts = tuple(
-            blanks_as_one(" ".join(row_texts(input_row, {name: kind}))).casefold() for name, kind in columns.items()
+            collapse_blanks(" ".join(row_texts(input_row, {name: kind}))).casefold() for name, kind in columns.items()
         )
         if any(texts):
             inputs.append((texts, row))

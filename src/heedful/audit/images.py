@@ -54,8 +54,8 @@ def check_empty_folders(sources: Sequence[str], split: str) -> Iterator[Finding]
     """Reports label folders of a split ("train", "valid") without an image."""
     empty = []
     for source in filter(os.path.isdir, sources):
-        folders = image_folder.parts(source)
-        empty += image_folder.bare(folders.get(split, "") if folders else source)
+        folders = image_folder.split_folders(source)
+        empty += image_folder.empty_label_folders(folders.get(split, "") if folders else source)
     if empty:
         names = ", ".join(f"'{named(Path(folder).name)}'" for folder in empty[:5])
         text = f"{many(len(empty), 'folder')} without an image ({names}), so that no such label is learned"

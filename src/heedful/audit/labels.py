@@ -10,8 +10,8 @@ from statistics import fmean, pstdev
 
 from heedful.audit.findings import Finding, location
 from heedful.data import Row, Rows
-from heedful.data.cell_values import as_number
-from heedful.data.conll import line_of
+from heedful.data.cell_values import parse_number
+from heedful.data.conll import line_of_word
 from heedful.data.rows import Kind
 from heedful.errors import many
 from heedful.util.escaping import named
@@ -66,7 +66,7 @@ def _distribution(counts: Counter[str]) -> str:
 
 
 def _are_numbers(labels: Collection[str]) -> bool:
-    return len(labels) > MAX_CLASSES and all(as_number(label) is not None for label in labels)
+    return len(labels) > MAX_CLASSES and all(parse_number(label) is not None for label in labels)
 
 
 def _number_range(rows: Sequence[Row], name: str) -> Finding:
@@ -114,7 +114,7 @@ def _label_locations(row: Row, name: str) -> Iterator[tuple[str, str]]:
     """Yields (label, location) of a row's labels, or (tag, location) of its words."""
     value = row.values[name]
     for number, label in enumerate((value,) if isinstance(value, str) else value):
-        yield label, location(row, line_of(row, number)) if name == "tags" else location(row)
+        yield label, location(row, line_of_word(row, number)) if name == "tags" else location(row)
 
 
 def _quoted(label: str) -> str:
@@ -191,7 +191,7 @@ def check_single_word_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -
             counts[tag] += 1
             if len(words_of[tag]) < 2:
                 words_of[tag].add(word.casefold())
-                first.setdefault(tag, location(row, line_of(row, number)))
+                first.setdefault(tag, location(row, line_of_word(row, number)))
     tags = sorted(tag for tag in words_of if len(words_of[tag]) == 1 and counts[tag] >= MIN_COUNT)
     if tags:
         listed = ", ".join(

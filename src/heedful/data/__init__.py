@@ -1,6 +1,6 @@
 """Rows of text, labels and images: readers, splits, augmentation, batches and the built-in sets.
 
-- readers: ``read`` and ``parts`` (read_source.py) choose the reader of a source: tables.py, documents.py, conll.py,
+- readers: ``read`` and ``splits`` (read_source.py) choose the reader of a source: tables.py, documents.py, conll.py,
   squad.py, conversations.py, image_reader.py (over image_folder.py and image_arrays.py), hub_datasets.py, builtin/
 - files below the readers: text_files.py (compressed or not), file_formats.py, records.py (JSON, Parquet),
   cell_values.py (labels and numbers), column_inference.py
@@ -13,8 +13,8 @@ A leaf: it imports ``heedful.errors``, ``heedful.util``, the standard library an
 """
 
 from heedful.data.lazy_image import LazyImage
-from heedful.data.read_source import parts, read
+from heedful.data.read_source import read, splits
 from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.split import split
 
-__all__ = ["Kind", "LazyImage", "Row", "Rows", "Span", "parts", "read", "split"]
+__all__ = ["Kind", "LazyImage", "Row", "Rows", "Span", "read", "split", "splits"]

@@ -48,7 +48,7 @@ class Batches(Sequence[np.ndarray]):
 Lengths = np.ndarray | Sequence[int] | Sequence[tuple[int, int]]
 
 
-def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int | None = None) -> Batches:
+def training_batches(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int | None = None) -> Batches:
     """Returns the batches of one training epoch, in order; every example is in exactly one.
 
     The examples are shuffled, sorted by length (pairs by target, then source; stably, so that equals stay shuffled),
@@ -74,19 +74,21 @@ def plan(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int 
     order = random.permutation(len(sides))
     if (sides != sides[0]).any():
         order = order[np.lexsort(sides[order].T)]  # the last key, the target, decides first
-    bounds = _cut(order, sides.max(axis=1), tokens, max_rows)
+    bounds = _batch_bounds(order, sides.max(axis=1), tokens, max_rows)
     return Batches(order, bounds, random.permutation(len(bounds) - 1))
 
 
-def ordered(lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs: int | None = None) -> Batches:
-    """Returns the batches for evaluation and prediction, longest first; budget and errors as in :func:`plan`.
+def evaluation_batches(
+    lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs: int | None = None
+) -> Batches:
+    """Returns the batches for evaluation and prediction, longest first; errors as in :func:`training_batches`.
 
     The longest come first so that a batch too large for the memory fails at once. Attention compares every token with
     every other: ``pairs`` also limits rows × longest², so that an example far longer than the rest is alone. The arrays
     are places of examples:
 
     >>> answers = [""] * 3
-    >>> for batch in ordered([2, 9, 4], tokens=10):
+    >>> for batch in evaluation_batches([2, 9, 4], tokens=10):
     ...     for index in batch:
     ...         answers[index] = f"example {index}"
     >>> answers
@@ -97,7 +99,7 @@ def ordered(lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs
     if pairs is not None:
         check("the budget of token pairs", pairs, int, least=1)
         longest = np.maximum(longest, -(-(longest**2) * tokens // pairs))  # rounded up: the budget is kept
-    return Batches(order, _cut(order, longest, tokens, max_rows))
+    return Batches(order, _batch_bounds(order, longest, tokens, max_rows))
 
 
 def as_lengths(lengths: Lengths) -> np.ndarray:
@@ -108,7 +110,7 @@ def as_lengths(lengths: Lengths) -> np.ndarray:
     return sides.reshape(len(sides), -1)
 
 
-def _cut(order: np.ndarray, longest: np.ndarray, tokens: int, max_rows: int | None) -> np.ndarray:
+def _batch_bounds(order: np.ndarray, longest: np.ndarray, tokens: int, max_rows: int | None) -> np.ndarray:
     """Returns the bounds that cut ``order`` greedily into the longest runs of a cost within ``tokens``."""
     check("the token budget of a batch", tokens, int, least=1)
     check("the number of rows of a batch", max_rows, int | None, least=1)

@@ -48,7 +48,7 @@ class Labels:
 
     def _name(self, value: Any, column: str, place: str) -> str:
         if isinstance(value, str):
-            return whole(value, column, place).strip()
+            return checked_text(value, column, place).strip()
         if isinstance(value, bool) and self.classes is None:
             return "true" if value else "false"
         if isinstance(value, float) and math.isfinite(value) and self.classes is None:
@@ -68,7 +68,7 @@ class Labels:
         return self.classes[value]
 
 
-def whole(text: str, column: str, place: str) -> str:
+def checked_text(text: str, column: str, place: str) -> str:
     """Returns `text`. Raises `HeedfulError` for a lone surrogate, which JSON can write and UTF-8 cannot."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise HeedfulError(
@@ -86,12 +86,14 @@ def brief(text: str, most: int = 40) -> str:
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
-def as_number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """Returns the finite number that a text or a value of JSON or Parquet is; None for anything else. A text may have
     ASCII digits, a point, a sign, an exponent and outer blanks, but not Python's ``1_0`` or ``٣``.
 
-    >>> as_number(" -0.5e1 "), as_number(3), as_number("1_0"), as_number("٣"), as_number(True), as_number("nan")
-    (-5.0, 3.0, None, None, None, None)
+    >>> parse_number(" -0.5e1 "), parse_number(3)
+    (-5.0, 3.0)
+    >>> [parse_number(value) for value in ("1_0", "٣", True, "nan")]
+    [None, None, None, None]
     """
     if isinstance(value, bool) or (isinstance(value, str) and not NUMBER.fullmatch(value.strip())):
         return None
@@ -112,7 +114,7 @@ def are_quantities(labels: Sequence[str], classes: int = 20) -> bool:
     >>> are_quantities([str(year) for year in range(1950, 2000)]), are_quantities([str(i % 50) for i in range(500)])
     (True, False)
     """
-    numbers = [as_number(label) for label in labels]
+    numbers = [parse_number(label) for label in labels]
     counts = Counter(number for number in numbers if number is not None)
     if None in numbers or len(counts) < 3:
         return False
@@ -136,7 +138,7 @@ class Numbers:
         """
         if isinstance(value, str) and not value.strip():
             return value
-        number = as_number(value)
+        number = parse_number(value)
         if number is None:
             shown = brief(json.dumps(value, default=str, ensure_ascii=False))
             raise HeedfulError(

@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from statistics import fmean
 from typing import Any
 
-from heedful.data.cell_values import as_number, brief
-from heedful.data.rows import Kind, Rows, required
-from heedful.data.text_files import shown
+from heedful.data.cell_values import brief, parse_number
+from heedful.data.rows import Kind, Rows, required_columns
+from heedful.data.text_files import display_name
 from heedful.errors import HeedfulError, many
 
 SAMPLE = 1000  # rows that a guess looks at
@@ -49,12 +49,12 @@ CODE = re.compile(r"(?=.*\d)[\w.:/#-]+|[0-9a-fA-F-]{16,}")  # an id, a date, a h
 NAME = re.compile(r"[^\W\d]\w*")  # such as columns have
 
 
-class Undecided(Exception):
+class UndecidedColumns(Exception):
     """Several columns may be the wanted one, or none; the message says which."""
 
 
 @dataclass(frozen=True)
-class Profile:
+class ColumnProfile:
     """Profile of a column, from a sample of its values.
 
     Attributes:
@@ -66,10 +66,10 @@ class Profile:
     numbers: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, values: Iterable[Any]) -> Profile:
+    def of(cls, values: Iterable[Any]) -> ColumnProfile:
         """The profile of these values, text or whatever JSON and Parquet hold."""
         kept = tuple(value for value in values if value is not None and str(value).strip())
-        numbers = tuple(map(as_number, kept))
+        numbers = tuple(map(parse_number, kept))
         return cls(kept, () if None in numbers else tuple(number for number in numbers if number is not None))
 
     @property
@@ -155,7 +155,9 @@ def _is_prose(text: str) -> bool:
 # --------------------------------------------------------------------------------------------------------------- choice
 
 
-def guess(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: Mapping[str, str]) -> dict[str, str]:
+def infer_columns(
+    columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
+) -> dict[str, str]:
     """The file's column for each of the task's ``columns`` that is required, ``fixed`` ones as they are; labels first.
 
     A label has few different short values, or numbers where nothing else has; of several columns the one that is
@@ -175,28 +177,30 @@ def guess(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: M
         if column in chosen or kind not in ("label", "number", "image"):
             continue
         if kind == "image":
-            chosen[column] = _only(column, _those(free, "is_image"))
+            chosen[column] = _only(column, _profiles_that(free, "is_image"))
         else:
             numbers = {name: one for name, one in free.items() if one.numbers}
             chosen[column] = _label(column, numbers if kind == "number" else free)
         free.pop(chosen[column])
-    missing = [column for column in required(columns) if column not in chosen]
+    missing = [column for column in required_columns(columns) if column not in chosen]
     if missing:
         chosen |= _texts(columns, missing, free)
     return {column: chosen[column] for column in columns if column in chosen}
 
 
-def likely(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: Mapping[str, str]) -> list[str]:
+def candidate_columns(
+    columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
+) -> list[str]:
     """Returns for each column one of the file's that it may be, ``fixed`` ones unchanged; [] if one has none."""
     free = {name: one for name, one in profiles.items() if name not in fixed.values()}
-    texts = [*_those(free, "is_text"), *_those(free, "is_words")]
+    texts = [*_profiles_that(free, "is_text"), *_profiles_that(free, "is_words")]
     if {"label", "number"} & {*columns.values()}:
         texts.sort(key=lambda name: -free[name].length)
-    numbers = _those(free, "is_number")
+    numbers = _profiles_that(free, "is_number")
     may = {
-        "label": [*_those(free, "is_label"), *numbers],
+        "label": [*_profiles_that(free, "is_label"), *numbers],
         "number": numbers,
-        "image": _those(free, "is_image"),
+        "image": _profiles_that(free, "is_image"),
     }
     chosen: list[str] = []
     for column, kind in columns.items():
@@ -208,11 +212,13 @@ def likely(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: 
     return chosen
 
 
-def _near(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: Mapping[str, str]) -> dict[str, str]:
+def _near(
+    columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
+) -> dict[str, str]:
     """Returns the columns whose names are wanted ones but for case or a misspelling: "Text", "labl"."""
     free = {name.strip().lower(): name for name in profiles if name not in fixed.values()}
     found: dict[str, str] = {}
-    for column in required(columns):
+    for column in required_columns(columns):
         if column in fixed:
             continue
         for name in get_close_matches(column, free, n=1, cutoff=NEAR):
@@ -221,29 +227,29 @@ def _near(columns: Mapping[str, Kind], profiles: Mapping[str, Profile], fixed: M
     return found
 
 
-def _those(profiles: Mapping[str, Profile], what: str) -> list[str]:
+def _profiles_that(profiles: Mapping[str, ColumnProfile], what: str) -> list[str]:
     return [name for name, profile in profiles.items() if getattr(profile, what)]
 
 
 def _only(column: str, names: Sequence[str]) -> str:
     if not names:
-        raise Undecided(f"no column holds what {column!r} may be")
+        raise UndecidedColumns(f"no column holds what {column!r} may be")
     if len(names) > 1:
-        raise Undecided(f"{column!r} may be {' or '.join(map(repr, names[:6]))}")
+        raise UndecidedColumns(f"{column!r} may be {' or '.join(map(repr, names[:6]))}")
     return names[0]
 
 
-def _label(column: str, free: Mapping[str, Profile]) -> str:
-    classes, numbers = _those(free, "is_label"), _those(free, "is_number")
+def _label(column: str, free: Mapping[str, ColumnProfile]) -> str:
+    classes, numbers = _profiles_that(free, "is_label"), _profiles_that(free, "is_number")
     known = [name for name in (*classes, *numbers) if name.strip().lower() in LABELS]
     return known[0] if len(known) == 1 else _only(column, classes or numbers)
 
 
-def _texts(columns: Mapping[str, Kind], missing: Sequence[str], free: Mapping[str, Profile]) -> dict[str, str]:
+def _texts(columns: Mapping[str, Kind], missing: Sequence[str], free: Mapping[str, ColumnProfile]) -> dict[str, str]:
     """The columns for the texts that are ``missing``, and the answers in them."""
     if set(missing) == {"question", "context", "answers"}:
         return _questions(free)
-    texts = _those(free, "is_text")
+    texts = _profiles_that(free, "is_text")
     if len(texts) < len(missing):
         texts = [name for name in free if free[name].is_text or free[name].is_words]
     if len(missing) == 1:
@@ -254,23 +260,23 @@ def _texts(columns: Mapping[str, Kind], missing: Sequence[str], free: Mapping[st
         return {missing[0]: _longest(missing[0], texts, free)}
     if len(texts) != len(missing):
         wanted, among = " and ".join(map(repr, missing)), " or ".join(map(repr, texts[:6]))
-        raise Undecided(f"{wanted} may be {among}" if len(texts) > len(missing) else "too few columns hold text")
+        raise UndecidedColumns(f"{wanted} may be {among}" if len(texts) > len(missing) else "too few columns hold text")
     if "summary" in missing:
         texts.sort(key=lambda name: -free[name].length)
     return dict(zip(missing, texts, strict=True))
 
 
-def _longest(column: str, names: Sequence[str], free: Mapping[str, Profile]) -> str:
+def _longest(column: str, names: Sequence[str], free: Mapping[str, ColumnProfile]) -> str:
     ordered = sorted(names, key=lambda name: -free[name].length)
     if len(ordered) > 1 and free[ordered[0]].length < LONGER * free[ordered[1]].length:
         return _only(column, [name for name in ordered if free[ordered[0]].length < LONGER * free[name].length])
     return _only(column, ordered[:1])
 
 
-def _questions(free: Mapping[str, Profile]) -> dict[str, str]:
-    context = _longest("context", _those(free, "is_text"), free)
+def _questions(free: Mapping[str, ColumnProfile]) -> dict[str, str]:
+    context = _longest("context", _profiles_that(free, "is_text"), free)
     rest = {name: one for name, one in free.items() if name != context and not (one.is_id or one.is_constant)}
-    answers = [name for name in rest if _stands_in(free[name].values, free[context].values)]
+    answers = [name for name in rest if _are_spans(free[name].values, free[context].values)]
     found = _only("answers", answers)
     return {
         "question": _longest("question", [name for name in rest if name != found and rest[name].is_text], free),
@@ -279,7 +285,7 @@ def _questions(free: Mapping[str, Profile]) -> dict[str, str]:
     }
 
 
-def _stands_in(answers: Sequence[Any], contexts: Sequence[Any]) -> bool:
+def _are_spans(answers: Sequence[Any], contexts: Sequence[Any]) -> bool:
     """Returns True if most answers are spans of their context, or SQuAD's records of spans."""
     records = sum(isinstance(answer, dict) and "text" in answer for answer in answers)
     within = sum(
@@ -292,20 +298,20 @@ def _stands_in(answers: Sequence[Any], contexts: Sequence[Any]) -> bool:
 # --------------------------------------------------------------------------------------------------------------- header
 
 
-def heads(first: Sequence[str], wanted: Sequence[str]) -> bool:
+def resembles_header(first: Sequence[str], wanted: Sequence[str]) -> bool:
     """Returns True if a first row of cells is likely a header, though without any name that is wanted: all of several
     cells are
     such as columns are called by, each another; or each is one word without a digit, one of them nearly a name that is
     wanted.
 
-    >>> heads(["source", "target"], ["text", "label"]), heads(["txt", "kind"], ["text", "label"])
+    >>> resembles_header(["source", "target"], ["text", "label"]), resembles_header(["txt", "kind"], ["text", "label"])
     (True, True)
-    >>> heads(["a cow", "un texte"], ["source", "target"]), heads(["test", "label"], ["text"])
+    >>> resembles_header(["a cow", "un texte"], ["source", "target"]), resembles_header(["test", "label"], ["text"])
     (False, False)
-    >>> heads(["a fine text", "labels"], ["text", "label"]), heads(["good", "label1"], ["text", "label"])
-    (False, False)
-    >>> heads(["english", "french"], ["source", "target"]), heads(["image", "image"], ["source", "target"])
-    (True, False)
+    >>> [resembles_header(cells, ["text", "label"]) for cells in (["a fine text", "labels"], ["good", "label1"])]
+    [False, False]
+    >>> [resembles_header(cells, ["source", "target"]) for cells in (["english", "french"], ["image", "image"])]
+    [True, False]
     """
     cells = [cell.strip().lower() for cell in first]
     words = all(cell.replace("_", "").isalpha() for cell in cells)
@@ -329,7 +335,7 @@ def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int 
         return usual
     if len(set(filled)) < len(filled) or len(cells) - len(filled) > 1:
         return False
-    if any(as_number(cell) is not None or len(cell) > SHORT for cell in filled):
+    if any(parse_number(cell) is not None or len(cell) > SHORT for cell in filled):
         return False
     if label is not None:
         counts = Counter(row[label].strip() for row in others)
@@ -337,18 +343,20 @@ def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int 
             return False
         if len(counts) > 1 and min(counts.values()) > 1 and all(NAME.fullmatch(cell) for cell in filled):
             return True
-    numeric = [place for place, cell in enumerate(cells) if cell and Profile.of(row[place] for row in others).numbers]
+    numeric = [
+        place for place, cell in enumerate(cells) if cell and ColumnProfile.of(row[place] for row in others).numbers
+    ]
     return usual or (len(others) > 1 and bool(numeric) and all(NAME.fullmatch(cell) for cell in filled))
 
 
 MOST = 20  # different values that a small column of names may have
 
 
-def no_names(values: Sequence[str]) -> str | None:
+def implausible_classes(values: Sequence[str]) -> str | None:
     """Returns what a column of class names seems to hold instead: "text" or "numbers" if more than half of its values
     differ and are such, "ids" if more than half, and more than 20, differ; else None.
 
-    >>> no_names(["fr", "de", "es"]), no_names(["a dog", "the cat", "two cats", "no cat"])
+    >>> implausible_classes(["fr", "de", "es"]), implausible_classes(["a dog", "the cat", "two cats", "no cat"])
     (None, 'text')
     """
     different = set(values)
@@ -356,7 +364,7 @@ def no_names(values: Sequence[str]) -> str | None:
         return None
     if sum(" " in value for value in different) > len(different) / 2:
         return "text"
-    if all(as_number(value) is not None for value in different):
+    if all(parse_number(value) is not None for value in different):
         return "numbers"
     return "ids" if len(different) > MOST else None
 
@@ -365,12 +373,12 @@ def check_tags(rows: Rows, kinds: Mapping[str, Kind], sources: Sequence[str]) ->
     """Raises `HeedfulError` for a tag column that holds no tags, such as a third parallel text."""
     for place, column in enumerate(rows[0].values):
         tags = [row.values[column] for row in rows] if kinds[column] == "tag?" else []
-        if no_names(tags):
-            where = rows.columns[place] if len(sources) > 1 else shown(sources[0])
+        if implausible_classes(tags):
+            where = rows.columns[place] if len(sources) > 1 else display_name(sources[0])
             raise HeedfulError(
                 f"{len(set(tags)):,} different values of {column!r} in {many(len(tags), 'row')}, such as "
-                f"{brief(tags[0])!r}, in {where}:{rows[0].line}; give {' and '.join(required(kinds))} alone, or a "
-                f"{column} that many rows share, such as fr"
+                f"{brief(tags[0])!r}, in {where}:{rows[0].line}; give {' and '.join(required_columns(kinds))} alone, "
+                f"or a {column} that many rows share, such as fr"
             )
 
 
@@ -388,6 +396,6 @@ def check_header(rows: Rows, kinds: Mapping[str, Kind]) -> None:
     if all(isinstance(value, str) and NAME.fullmatch(value.strip()) for value in values):
         raise HeedfulError(
             f"no other row has the label {rows[0].values[label]!r}, which looks like the name of a column, in "
-            f"{shown(rows[0].file)}:{rows[0].line}; if this is a header, name the columns: --data.columns "
+            f"{display_name(rows[0].file)}:{rows[0].line}; if this is a header, name the columns: --data.columns "
             f"{','.join(map(str.strip, values))}, and if it is a row: --data.columns {','.join(rows.columns)}"
         )

@@ -10,10 +10,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from heedful.data import builtin
-from heedful.data.cell_values import brief, whole
-from heedful.data.records import BLANK, MISSING, Parquet, classes, from_json, keys, look_up
+from heedful.data.cell_values import brief, checked_text
+from heedful.data.records import BLANK, MISSING, ParquetRecords, class_names, nested_keys, nested_value, read_json_lines
 from heedful.data.rows import Kind, Row, Rows
-from heedful.data.text_files import extension, shown, text_stream
+from heedful.data.text_files import display_name, extension, read_lines
 from heedful.errors import HeedfulError
 
 LISTS = (".jsonl", ".ndjson", ".parquet")
@@ -72,7 +72,7 @@ def read_rows(
                 f"{source} is one JSON document, and words with tags are wanted; write an object a line, "
                 f"{OBJECT}, and name it .jsonl"
             )
-        file: _Lists | _Columns = (_Lists if extension(source) in LISTS else _Columns)(source, names)
+        file: _ListFile | _ColumnFile = (_ListFile if extension(source) in LISTS else _ColumnFile)(source, names)
         for sentence in file:
             if not sentence.words:
                 rows.skip(source, sentence.line)
@@ -85,7 +85,7 @@ def read_rows(
             return rows
     if not rows:
         how = f"write an object a line: {OBJECT}" if extension(sources[-1]) in LISTS else HOW
-        raise HeedfulError(f"no sentences in {shown(', '.join(sources))}; {how}")
+        raise HeedfulError(f"no sentences in {display_name(', '.join(sources))}; {how}")
     return rows
 
 
@@ -98,7 +98,7 @@ def without_prefix(words: Sequence[str], prefix: str) -> tuple[str, ...]:
     return tuple(word.removeprefix(prefix) or word for word in words)
 
 
-def stripped(rows: Rows, prefix: str | None) -> Rows:
+def with_stripped_words(rows: Rows, prefix: str | None) -> Rows:
     """The rows with `without_prefix` of their words; the same ones where there is no prefix, or a row has no words."""
     if not prefix:
         return rows
@@ -117,24 +117,24 @@ def stripped(rows: Rows, prefix: str | None) -> Rows:
     return found
 
 
-def line_of(row: Row, place: int) -> int:
+def line_of_word(row: Row, place: int) -> int:
     """The line of a sentence's word: in columns each has its own; in lists and CoNLL-U the sentence's is known.
 
-    >>> line_of(Row({"words": ("in", "Paris"), "tags": ("O", "B-LOC")}, "places.conll", 7), 1)
+    >>> line_of_word(Row({"words": ("in", "Paris"), "tags": ("O", "B-LOC")}, "places.conll", 7), 1)
     8
     """
     together = row.file.startswith(builtin.PREFIX) or extension(row.file) in (*LISTS, *CONLLU)
     return row.line if together else row.line + place
 
 
-def sentences_of(path: str, names: Sequence[str] | None = None) -> Iterator[Sentence]:
+def read_sentences(path: str, names: Sequence[str] | None = None) -> Iterator[Sentence]:
     """The sentences of a CoNLL file as `read_rows` reads them, but of words alone: other columns do not matter, and
     there need be none. ``names`` has the name or the number of the word's.
     """
-    return iter(_Columns(path, names, tagged=False))
+    return iter(_ColumnFile(path, names, tagged=False))
 
 
-class _Columns:
+class _ColumnFile:
     """A CoNLL file; ``found`` says which columns are taken, as the person or the header calls them: the word's and,
     where ``tagged``, the tag's.
     """
@@ -162,7 +162,7 @@ class _Columns:
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
         """The cells of each line that is a word, [] where a sentence ends."""
-        lines = ((number, _cells(text)) for number, text in text_stream(self.path))
+        lines = ((number, _cells(text)) for number, text in read_lines(self.path))
         waiting = []  # lines that may be comments, until one shows how many columns there are
         for number, cells in lines:
             waiting.append((number, cells))
@@ -183,7 +183,7 @@ class _Columns:
                     continue
             if cells and len(cells) != width:
                 raise HeedfulError(
-                    f"{_count(len(cells))} where line {began} has {width}, in {shown(self.path)}:{number}; "
+                    f"{_count(len(cells))} where line {began} has {width}, in {display_name(self.path)}:{number}; "
                     f"{'a word without its tag? ' if len(cells) < width else ''}{HOW}"
                 )
             inside = bool(cells)
@@ -191,7 +191,7 @@ class _Columns:
 
     def _choose(self, first: list[str], line: int) -> bool:
         """Settle which columns are taken; whether the first line is a header, which says so."""
-        where = f"{shown(self.path)}:{line}"
+        where = f"{display_name(self.path)}:{line}"
         if self._names is None:
             if len(first) < 2 and self._tagged:
                 raise HeedfulError(f"the word {brief(first[0])!r} has no tag, in {where}; {HOW}")
@@ -228,7 +228,7 @@ class _Columns:
         word, tag = cells[self._places[0]], cells[self._places[-1]]
         if not word or not tag:
             lacking = f"the word {brief(word)!r} has no tag" if word else f"the tag {brief(tag)!r} has no word"
-            raise HeedfulError(f"{lacking}, in {shown(self.path)}:{line}; {HOW}")
+            raise HeedfulError(f"{lacking}, in {display_name(self.path)}:{line}; {HOW}")
         return word, tag
 
 
@@ -241,7 +241,7 @@ def _cells(text: str) -> list[str]:
     return [cell.strip(" ") for cell in cells]
 
 
-class _Lists:
+class _ListFile:
     """A file with a list of words and a list of tags a row; ``found`` says under which keys."""
 
     def __init__(self, path: str, names: Sequence[str] | None) -> None:
@@ -251,15 +251,15 @@ class _Lists:
     def __iter__(self) -> Iterator[Sentence]:
         features: Mapping[str, Any] = {}
         if extension(self.path) == ".parquet":
-            parquet = Parquet(self.path, self._names or [*KEYS])
+            parquet = ParquetRecords(self.path, self._names or [*KEYS])
             records, features = iter(parquet), parquet.features
         else:
-            records = from_json(self.path)
+            records = read_json_lines(self.path)
         for line, record in records:
             if record is BLANK:
                 yield Sentence((), (), line)
                 continue
-            where = f"{shown(self.path)}:{line}"
+            where = f"{display_name(self.path)}:{line}"
             if not self.found:
                 self.found = tuple(_known(record, column, where) for column in KEYS)
             words, tags = (self._list(record, name, where) for name in self.found)
@@ -267,7 +267,7 @@ class _Lists:
                 raise HeedfulError(
                     f"{_count(len(words), 'word')} and {_count(len(tags), 'tag')}, in {where}; give each word one tag"
                 )
-            called = classes(features, self.found[1])
+            called = class_names(features, self.found[1])
             yield Sentence(
                 tuple(_word(word, self.found[0], where) for word in words),
                 tuple(_tag(tag, self.found[1], where, called) for tag in tags),
@@ -275,7 +275,7 @@ class _Lists:
             )
 
     def _list(self, record: Mapping[str, Any], name: str, where: str) -> list[Any]:
-        value = look_up(record, name)
+        value = nested_value(record, name)
         if value is MISSING:
             raise _not_found(record, name, where)
         if not isinstance(value, list):
@@ -294,7 +294,7 @@ def _known(record: Mapping[str, Any], column: str, where: str) -> str:
 
 
 def _not_found(record: Mapping[str, Any], name: str, where: str) -> HeedfulError:
-    there = ", ".join(repr(brief(key)) for key in list(keys(record))[:12]) or "nothing"
+    there = ", ".join(repr(brief(key)) for key in list(nested_keys(record))[:12]) or "nothing"
     lists = [key for key, value in record.items() if isinstance(value, list)]
     words = next((key for key in (*KEYS["words"], *lists) if key in lists), None)
     tags = next((key for key in (*KEYS["tags"], *lists) if key in lists and key != words), None)
@@ -310,12 +310,12 @@ def _word(value: Any, column: str, where: str) -> str:
             f"{column!r} holds {brief(json.dumps(value, default=str))} where a word is wanted, in {where}; write every "
             "word as a string with something in it"
         )
-    return whole(value, column, where)
+    return checked_text(value, column, where)
 
 
 def _tag(value: Any, column: str, where: str, called: Sequence[str] | None) -> str:
     if isinstance(value, str) and value.strip():
-        return whole(value, column, where).strip()
+        return checked_text(value, column, where).strip()
     if isinstance(value, bool) or not isinstance(value, int):
         raise HeedfulError(
             f"{column!r} holds {brief(json.dumps(value, default=str))} where a tag is wanted, in {where}; write every "

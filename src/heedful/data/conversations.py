@@ -9,7 +9,7 @@ from typing import Any
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.tables import Table
-from heedful.data.text_files import STDIN, extension, shown
+from heedful.data.text_files import STDIN, display_name, extension
 from heedful.errors import HeedfulError
 
 PAIR = ("prompt", "completion")
@@ -31,7 +31,7 @@ def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit:
     if any(source == STDIN or extension(source) not in EXTENSIONS for source in sources):
         return None
     if names is None:
-        found = _there(sources[0])
+        found = _instruction_columns(sources[0])
     else:
         found = PAIR if len(names) == 2 else ()
     if not found:
@@ -41,7 +41,7 @@ def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit:
         for line, values in Table(source, {column: KINDS[column] for column in found}, names):
             row = dict(zip(found, values, strict=False))
             if "messages" in row:
-                row["messages"] = _messages(row["messages"], f"{shown(source)}:{line}")
+                row["messages"] = _messages(row["messages"], f"{display_name(source)}:{line}")
             elif not row or not all(text.strip() for text in row.values()):
                 rows.skip(source, line)
                 continue
@@ -50,12 +50,12 @@ def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit:
                 return rows
     if not rows:
         raise HeedfulError(
-            f"only blank rows ({rows.skipped}) in {shown(', '.join(sources))}; write prompts and completions"
+            f"only blank rows ({rows.skipped}) in {display_name(', '.join(sources))}; write prompts and completions"
         )
     return rows
 
 
-def _there(source: str) -> tuple[str, ...]:
+def _instruction_columns(source: str) -> tuple[str, ...]:
     """Which columns of a table make it one of instructions; () where none do."""
     table = Table(source, LOOKED_FOR)
     line = next((line for line, values in table if values), None)  # a table knows its columns from its first row on
@@ -64,7 +64,7 @@ def _there(source: str) -> tuple[str, ...]:
         (one,) = there
         (other,) = set(PAIR) - there
         raise HeedfulError(
-            f"{one!r} and no {other!r}, in {shown(source)}:{line}; call the other column so, or name both: "
+            f"{one!r} and no {other!r}, in {display_name(source)}:{line}; call the other column so, or name both: "
             f"--data.columns PROMPT,COMPLETION; plain text is learned from one: --data.columns {one}"
         )
     if "text" in there:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from heedful.data.builtin import PREFIX
 from heedful.data.file_formats import EXTENSIONS
-from heedful.data.image_folder import PARTS, use_of
+from heedful.data.image_folder import PARTS, split_hint
 from heedful.data.rows import Row, Rows
 from heedful.data.tables import NoColumn, Table, extension_of
-from heedful.data.text_files import STDIN, NoText, below, extension, shown, subfolders, whole_text
-from heedful.data.texts_on_disk import are_large, can_stay, pieces, table_on_disk
+from heedful.data.text_files import STDIN, NotText, display_name, extension, files_below, read_text, subfolders
+from heedful.data.texts_on_disk import are_large, can_stay_on_disk, file_slices, table_on_disk
 from heedful.errors import HeedfulError
 
 
@@ -28,7 +28,7 @@ def read_rows(
     - A text file (any extension that no table has), or ``-``, standard input: one document, every line end ``\n``.
     - A table: a document in each row, in the column of that name, or in the one that `names` names, or that was
       `remembered`, or else the column of texts, if one is longer than any other.
-    - A folder: every text file and table in it, then those of the folders in it; hidden ones are passed over. `parts`
+    - A folder: every text file and table in it, then those of the folders in it; hidden ones are passed over. `splits`
       says when it has parts, of which `split` chooses one (None: the training part).
 
     Where text files, JSON lines and Parquet, none of them packed, have 256 MiB and more together, their texts are read
@@ -50,17 +50,19 @@ def read_rows(
         asked = names or [column] if extension(path) in EXTENSIONS else None
         told = names if chosen else asked
         try:
-            if large and can_stay(path) and (asked or not told):
+            if large and can_stay_on_disk(path) and (asked or not told):
                 _add_on_disk(rows, path, column, asked and [_name(rows, path, column, told, remembered)])
             else:
                 _add(rows, path, _texts(rows, path, column, told, (chosen and remembered) or {}), column, limit)
-        except (NoText, NoColumn):
+        except (NotText, NoColumn):
             if chosen or len(rows) > before:
                 raise
             rows.skip(path)
     if not rows:
         found = f"only what is blank or no text ({rows.skipped})" if rows.skipped else "no text"
-        raise HeedfulError(f"{found}, in {shown(', '.join(sources))}; give text files, a folder of them, or a table")
+        raise HeedfulError(
+            f"{found}, in {display_name(', '.join(sources))}; give text files, a folder of them, or a table"
+        )
     return rows
 
 
@@ -73,24 +75,24 @@ def _files(sources: Sequence[str], split: str | None) -> Iterator[tuple[str, boo
             yield source, True
 
 
-def line_at(row: Row, text: str, offset: int) -> int:
+def line_of_character(row: Row, text: str, offset: int) -> int:
     r"""The line that a character of a row's text stands in: its own in a text file, else that of the row.
 
-    >>> line_at(Row({"text": "one\ntwo"}, "book.txt", 1), "one\ntwo", 4)
+    >>> line_of_character(Row({"text": "one\ntwo"}, "book.txt", 1), "one\ntwo", 4)
     2
     """
     held = row.file.startswith(PREFIX) or extension_of(row.file) in (*EXTENSIONS, ".json")
     return row.line if held else row.line + text.count("\n", 0, offset)
 
 
-def parts(folder: str) -> tuple[str, ...]:
+def splits(folder: str) -> tuple[str, ...]:
     """Of "train", "valid" and "test" those that a folder has: where all its sub-folders are called train, val (valid,
     validation) or test, and one of them is train. Files beside these belong to no part, and are not read.
     """
-    return tuple(_part_folders(folder))
+    return tuple(_split_folders(folder))
 
 
-def _part_folders(folder: str) -> dict[str, str]:
+def _split_folders(folder: str) -> dict[str, str]:
     inner = subfolders(folder)
     if not all(name.lower() in PARTS for name in inner):
         return {}
@@ -98,7 +100,7 @@ def _part_folders(folder: str) -> dict[str, str]:
     return {part: found[part] for part in ("train", "valid", "test") if part in found} if "train" in found else {}
 
 
-def _held_out(folder: str) -> list[str]:
+def _splits_without_train(folder: str) -> list[str]:
     """The parts that a folder's sub-folders are called, where it holds nothing else and training is none of them."""
     entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
     found = {PARTS.get(entry.name.lower(), "") if os.path.isdir(entry.path) else "" for entry in entries}
@@ -106,12 +108,14 @@ def _held_out(folder: str) -> list[str]:
 
 
 def _chosen(folder: str, split: str | None) -> Iterator[str]:
-    folders = _part_folders(folder)
-    if split == "train" and not folders and (others := _held_out(folder)):
-        raise HeedfulError(f"no part 'train' in {folder}; it has {' and '.join(others)}{use_of(others, split, folder)}")
+    folders = _split_folders(folder)
+    if split == "train" and not folders and (others := _splits_without_train(folder)):
+        raise HeedfulError(
+            f"no part 'train' in {folder}; it has {' and '.join(others)}{split_hint(others, split, folder)}"
+        )
     if folders and split and split not in folders:
         raise HeedfulError(f"no part {split!r} in {folder}; it has {' and '.join(folders)}")
-    return below(folders[split or "train"] if folders else folder)
+    return files_below(folders[split or "train"] if folders else folder)
 
 
 def _texts(
@@ -125,9 +129,9 @@ def _texts(
                 table.tell(rows)
             yield line, values[0] if values else ""
     elif names is not None:
-        raise HeedfulError(f"columns are named for {shown(path)}, which is plain text; leave --data.columns out")
+        raise HeedfulError(f"columns are named for {display_name(path)}, which is plain text; leave --data.columns out")
     else:
-        yield 1, whole_text(path)
+        yield 1, read_text(path)
 
 
 def _name(rows: Rows, path: str, column: str, names: Sequence[str] | None, remembered: Mapping[str, str] | None) -> str:
@@ -144,7 +148,7 @@ def _name(rows: Rows, path: str, column: str, names: Sequence[str] | None, remem
 def _add_on_disk(rows: Rows, path: str, column: str, names: Sequence[str] | None) -> None:
     """Rows whose texts stay in the file."""
     if names is None:
-        found = pieces(path, column)
+        found = file_slices(path, column)
         rows.extend(found)
         if not found:
             rows.skip(path)

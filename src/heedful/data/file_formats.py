@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from heedful.data.text_files import STDIN, extension, opened
+from heedful.data.text_files import STDIN, extension, open_file
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")
 BYTES = 1 << 20  # bytes of a file that are examined
@@ -49,7 +49,7 @@ class Format(NamedTuple):
         return self.kind in ("jsonl", "json", "parquet")
 
 
-def format_of(path: str, labelled: bool = False) -> Format:
+def detect_format(path: str, labelled: bool = False) -> Format:
     """Returns the format of a file. ``.tsv``, ``.jsonl``, ``.ndjson`` and ``.parquet`` tell it, standard input is TSV;
     the delimiter of ``.csv`` (comma, semicolon or tab) is inferred. The format of any other file is inferred from its
     first MiB; ``labelled`` allows lines of a label, a space and a text.
@@ -65,19 +65,19 @@ def format_of(path: str, labelled: bool = False) -> Format:
             delimiter = _delimiter(_beginning(path), ",;\t") or ","
             return Format("csv", delimiter, "" if delimiter == "," else CALLED[delimiter])
         case _:
-            return _recognised(_beginning(path), labelled)
+            return _detect_from_lines(_beginning(path), labelled)
 
 
 def _beginning(path: str) -> list[str]:
     """Returns the first whole lines of a file; invalid UTF-8 is replaced."""
-    with opened(path) as stream:
+    with open_file(path) as stream:
         content = stream.read(BYTES)
     lines = content.decode(errors="replace").removeprefix("\ufeff").split("\n")
     whole = lines if len(content) < BYTES or len(lines) == 1 else lines[:-1]
     return [line.removesuffix("\r") for line in whole if line.strip()]
 
 
-def _recognised(lines: Sequence[str], labelled: bool) -> Format:
+def _detect_from_lines(lines: Sequence[str], labelled: bool) -> Format:
     text = "\n".join(lines[:9]).lstrip()
     if "\0" in text:
         return Format("text")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from urllib.parse import unquote
 
-from heedful.data.text_files import COMPRESSED, below, extension
+from heedful.data.text_files import COMPRESSED, extension, files_below
 from heedful.errors import HeedfulError
 from heedful.util import downloads
 
@@ -30,55 +30,57 @@ def files(source: str, split: str | None = None) -> list[str]:
 
     Raises `HeedfulError` for a set or a part that is not there, and for several sets in one.
     """
-    told, found = _told(source), _found(source)
+    told, found = _parse(source), _files_by_split(source)
     wanted = told["split"] or split or "train"
     if "" in found and told["split"] is None:
         return found[""]
     chosen = PARTS.get(wanted.removesuffix("ation"), wanted)
     if chosen not in found:
         there = " and ".join(part for part in found if part) or "no parts"
-        raise HeedfulError(f"no part {wanted!r} in {source}; it has {there}; name one: {_bare(source)}:PART")
+        raise HeedfulError(f"no part {wanted!r} in {source}; it has {there}; name one: {_without_split(source)}:PART")
     return found[chosen]
 
 
-def parts(source: str) -> tuple[str, ...]:
+def splits(source: str) -> tuple[str, ...]:
     """Of "train", "valid" and "test" those that a set has; () where the source names one."""
-    found = {} if _told(source)["split"] else _found(source)
+    found = {} if _parse(source)["split"] else _files_by_split(source)
     return tuple(part for part in ("train", "valid", "test") if part in found)
 
 
-def _told(source: str) -> dict[str, str | None]:
+def _parse(source: str) -> dict[str, str | None]:
     told = FORM.fullmatch(source)
     if told is None:
         raise HeedfulError(f"{source} names no data set; write hub:ORG/NAME, with @REVISION, /PATH or :SPLIT behind it")
     return told.groupdict()
 
 
-def _bare(source: str) -> str:
+def _without_split(source: str) -> str:
     """Without its part."""
     return PREFIX + source.removeprefix(PREFIX).partition(":")[0]
 
 
-def _found(source: str) -> dict[str, list[str]]:
+def _files_by_split(source: str) -> dict[str, list[str]]:
     """Part → its files; "" where there are no parts."""
-    root, inner = _brought(_bare(source))
+    root, inner = _downloaded(_without_split(source))
     paths = [root / path for path in inner]
-    told = {path: _part(path.relative_to(root)) for path in paths}
+    told = {path: _split_of(path.relative_to(root)) for path in paths}
     if not any(told.values()):
         return {"": [str(path) for path in paths]}
     kept = [path for path in paths if told[path]]
-    sets = {_apart(path.relative_to(root)) for path in kept}
+    sets = {_subset_of(path.relative_to(root)) for path in kept}
     if len(sets) > 1:
         names = ", ".join(sorted(sets)[:8])
-        raise HeedfulError(f"several sets ({names}) in {source}; choose one: {_bare(source).rstrip('/')}/{min(sets)}")
+        raise HeedfulError(
+            f"several sets ({names}) in {source}; choose one: {_without_split(source).rstrip('/')}/{min(sets)}"
+        )
     there = {part: [str(path) for path in kept if told[path] == part] for part in PARTS.values()}
     return {part: found for part, found in there.items() if found}
 
 
 @lru_cache(maxsize=8)  # so that a run has all parts from one revision
-def _brought(source: str) -> tuple[Path, list[str]]:
+def _downloaded(source: str) -> tuple[Path, list[str]]:
     """Where a set's files lie, and their paths from there."""
-    told = _told(source)
+    told = _parse(source)
     name, path = str(told["name"]), (told["path"] or "").strip("/")
     revision = unquote(told["revision"]) if told["revision"] else None
     for kind in KINDS:
@@ -94,7 +96,7 @@ def _brought(source: str) -> tuple[Path, list[str]]:
             ) from None
         if (root / path).is_file():
             return (root / path).parent, [PurePath(path).name]
-        there = below(str(root / path)) if (root / path).is_dir() else ()
+        there = files_below(str(root / path)) if (root / path).is_dir() else ()
         found = [one for one in there if extension(one) in kind]
         if found:
             return root / path, [str(Path(one).relative_to(root / path)) for one in found]
@@ -102,12 +104,12 @@ def _brought(source: str) -> tuple[Path, list[str]]:
     raise HeedfulError(f"no file that can be read ({forms}) in {source}; choose another, or download it by hand")
 
 
-def _part(path: PurePath) -> str | None:
+def _split_of(path: PurePath) -> str | None:
     """The part that a file's own name tells, or that of the nearest folder."""
     heads = (PART.match(name) for name in reversed(path.parts))
     return next((PARTS[head[1].lower()] for head in heads if head), None)
 
 
-def _apart(path: PurePath) -> str:
+def _subset_of(path: PurePath) -> str:
     """The folders that a file lies in, but for those that are named by parts."""
     return "/".join(name for name in path.parent.parts if not PART.match(name))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from heedful.data.lazy_image import as_uint8
-from heedful.data.text_files import COMPRESSED, opened
+from heedful.data.text_files import COMPRESSED, open_file
 from heedful.errors import HeedfulError, nearest
 
 CHANNELS = (1, 3, 4)
@@ -124,7 +124,7 @@ def read_idx(path: str) -> np.ndarray:
     byte first), then the values in C order. Raises `HeedfulError`, naming the file and what was found, for any other
     beginning or type, and for a file that is cut off or goes on too long.
     """
-    with opened(path) as stream:
+    with open_file(path) as stream:
         content = stream.read()
     if len(content) < 4 or content[:2] != b"\0\0":
         found = f"begins with 0x{content[:4].hex()}" if content else "is empty"
@@ -208,7 +208,7 @@ def _keys(path: str) -> list[str]:
 def _npz(path: str) -> Iterator[Mapping[str, np.ndarray]]:
     """Yields the arrays, read on access. Raises ``HeedfulError`` for what fails in the block."""
     try:
-        with opened(path) as stream, np.load(stream, allow_pickle=False) as file:
+        with open_file(path) as stream, np.load(stream, allow_pickle=False) as file:
             yield file
     except HeedfulError:
         raise

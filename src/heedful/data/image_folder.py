@@ -15,7 +15,7 @@ EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 
 
-def parts(folder: str) -> dict[str, str]:
+def split_folders(folder: str) -> dict[str, str]:
     """Part → the path of its folder: of "train", "valid" (or "val", "validation") and "test" those that are there.
 
     They are parts only where every sub-folder with an image has such a name, so that among cars, buses and trains a
@@ -31,14 +31,14 @@ def parts(folder: str) -> dict[str, str]:
     return {part: found[part] for part in ("train", "valid", "test") if part in found}
 
 
-def use_of(parts: Sequence[str], split: str, source: str) -> str:
-    """Returns a hint on how to use the data set ``source`` of ``parts``, none of which is the wanted ``split``."""
+def split_hint(available: Sequence[str], split: str, source: str) -> str:
+    """Returns a hint on how to use the data set ``source`` of ``available``, none of which is the wanted ``split``."""
     if split == "train":
-        return f" alone: train on others, and score with heedful evaluate MODEL --data {source} --split {parts[-1]}"
-    return f" alone: --split {parts[0]}" if split == "test" and len(parts) == 1 else ""
+        return f" alone: train on others, and score with heedful evaluate MODEL --data {source} --split {available[-1]}"
+    return f" alone: --split {available[0]}" if split == "test" and len(available) == 1 else ""
 
 
-def labelled(folder: str, limit: int | None) -> tuple[list[tuple[str, str]], list[str]]:
+def labelled_images(folder: str, limit: int | None) -> tuple[list[tuple[str, str]], list[str]]:
     """((path, label) of each image, the paths of the files that are none): the label is the name of the folder's child.
 
     In the order of the paths; with a `limit`, labels take turns, so that few images still show them all. Deeper folders
@@ -68,7 +68,7 @@ def labelled(folder: str, limit: int | None) -> tuple[list[tuple[str, str]], lis
     return found, others
 
 
-def bare(folder: str) -> list[str]:
+def empty_label_folders(folder: str) -> list[str]:
     """The sub-folders of a folder that would be labels, and in which no image lies, in the order of their names."""
     if not os.path.isdir(folder):
         return []
@@ -76,7 +76,7 @@ def bare(folder: str) -> list[str]:
     return [path for path in inner if next(_images(path), None) is None]
 
 
-def unlabelled(folder: str) -> tuple[list[str], list[str]]:
+def all_images(folder: str) -> tuple[list[str], list[str]]:
     """(the paths of all images below a folder, in order; those of the other files)."""
     files = list(_files(folder))
     images = [path for path in files if _is_image(path)]

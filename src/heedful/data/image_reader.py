@@ -11,7 +11,7 @@ from heedful.data import image_folder
 from heedful.data.file_formats import EXTENSIONS as TABLES
 from heedful.data.lazy_image import LazyImage
 from heedful.data.rows import Kind, Row, Rows
-from heedful.data.text_files import STDIN, extension, opened, shown
+from heedful.data.text_files import STDIN, display_name, extension, open_file
 from heedful.errors import HeedfulError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ FORMS = (
 )
 
 
-class Wanted(NamedTuple):
+class ImageColumns(NamedTuple):
     """The task's names of the column of images and, where it has one, of labels; how many rows at most."""
 
     image: str
@@ -38,9 +38,9 @@ class Wanted(NamedTuple):
         """Both names, or the one."""
         return [self.image, *([self.label] if self.label else [])]
 
-    def row(self, picture: LazyImage, label: object, file: str, line: int) -> Row:
+    def row(self, image: LazyImage, label: object, file: str, line: int) -> Row:
         """A row with what is wanted."""
-        return Row({self.image: picture} | ({self.label: label} if self.label else {}), file, line)
+        return Row({self.image: image} | ({self.label: label} if self.label else {}), file, line)
 
 
 def read_rows(
@@ -67,7 +67,7 @@ def read_rows(
     - ``.csv``, ``.tsv``, ``.jsonl``: the cell of an image is its path, from the table's folder.
     - Image files, where there is no label column.
 
-    `split` chooses one of `parts`; None is the training part, or the first, where there are parts. A source without
+    `split` chooses one of `splits`; None is the training part, or the first, where there are parts. A source without
     parts is read whole, whatever `split` says. Of a folder with a `limit` the labels take turns.
 
     `Rows.skipped` counts files in a folder that are no images by their names, and a table's rows with a blank cell.
@@ -82,16 +82,16 @@ def read_rows(
         raise HeedfulError(f"{', '.join(columns)} cannot be read with images; ask for one image and one label")
     for source in sources:
         if source != STDIN and not os.path.exists(source):
-            with opened(source):  # which says what is missing, and what has a like name
+            with open_file(source):  # which says what is missing, and what has a like name
                 pass
-    rows = _read(sources, columns, Wanted(image, label, limit), names, split, remembered)
+    rows = _read(sources, columns, ImageColumns(image, label, limit), names, split, remembered)
     if not rows:
         found = f"only blank rows ({rows.skipped})" if rows.skipped else "no rows"
-        raise HeedfulError(f"{found} in {shown(', '.join(sources))}; give a file with {' and '.join(columns)}")
+        raise HeedfulError(f"{found} in {display_name(', '.join(sources))}; give a file with {' and '.join(columns)}")
     return rows
 
 
-def parts(sources: Sequence[str]) -> tuple[str, ...]:
+def splits(sources: Sequence[str]) -> tuple[str, ...]:
     """Of "train", "valid" and "test" those that `sources` has itself: one image folder, `.npz` or folder of IDX files.
 
     Anything else, what is missing included, has none: ().
@@ -99,7 +99,7 @@ def parts(sources: Sequence[str]) -> tuple[str, ...]:
     if len(sources) == 1 and os.path.isdir(sources[0]):
         from heedful.data import image_arrays
 
-        return tuple(image_arrays.mnist_files(sources[0]) or image_folder.parts(sources[0]))
+        return tuple(image_arrays.mnist_files(sources[0]) or image_folder.split_folders(sources[0]))
     if len(sources) == 1 and extension(sources[0]) == ".npz" and os.path.isfile(sources[0]):
         from heedful.data import image_arrays
 
@@ -110,7 +110,7 @@ def parts(sources: Sequence[str]) -> tuple[str, ...]:
 def _read(
     sources: Sequence[str],
     columns: Mapping[str, Kind],
-    wanted: Wanted,
+    wanted: ImageColumns,
     names: Sequence[str] | None,
     split: str | None,
     remembered: Mapping[str, str] | None,
@@ -118,52 +118,52 @@ def _read(
     called = None if names is None else dict(zip(columns, names, strict=True))
     first, kind = sources[0], extension(sources[0])
     if len(sources) == 1 and kind == ".npz":
-        return _npz(first, wanted, called, None if names else _part(sources, split))
+        return _npz(first, wanted, called, None if names else _chosen_split(sources, split))
     if len(sources) == 1 and (kind in TABLES or first == STDIN):
         return _table_rows(first, columns, names, wanted.limit, remembered)
     if names is not None:
         raise HeedfulError(f"columns are named for {first}, which has no names of columns; leave --data.columns out")
     if len(sources) == 1 and os.path.isdir(first):
-        return _folder(first, wanted, _part(sources, split))
+        return _folder(first, wanted, _chosen_split(sources, split))
     if wanted.label is None and all(source.lower().endswith(image_folder.EXTENSIONS) for source in sources):
         return Rows(
             [wanted.row(LazyImage.of(path), None, path, 1) for path in sources[: wanted.limit]], 0, [wanted.image]
         )
     if len(sources) != len(columns) or kind in (*TABLES, *image_folder.EXTENSIONS, ".npz"):
-        found = f"{len(sources)} files ({', '.join(sources)})" if len(sources) > 1 else shown(first)
+        found = f"{len(sources)} files ({', '.join(sources)})" if len(sources) > 1 else display_name(first)
         raise HeedfulError(f"{found} cannot be read as {' and '.join(columns)}; give {FORMS}")
     paths = dict(zip(columns, sources, strict=True))
     return _idx(paths[wanted.image], paths[wanted.label] if wanted.label else None, wanted)
 
 
-def _part(sources: Sequence[str], split: str | None) -> str | None:
+def _chosen_split(sources: Sequence[str], split: str | None) -> str | None:
     """Which part to read; None where there are none."""
-    there = parts(sources)
+    there = splits(sources)
     if split is not None and there and split not in there:
-        use = image_folder.use_of(there, split, sources[0])
+        use = image_folder.split_hint(there, split, sources[0])
         raise HeedfulError(f"no part {split!r} in {sources[0]}; it has {' and '.join(there)}{use}")
     return (split or there[0]) if there else None
 
 
-def _folder(folder: str, wanted: Wanted, part: str | None) -> Rows:
+def _folder(folder: str, wanted: ImageColumns, part: str | None) -> Rows:
     from heedful.data import image_arrays
 
     if files := image_arrays.mnist_files(folder):
         images, labels = files[str(part)]
         return _idx(images, labels if wanted.label else None, wanted)
-    folder = image_folder.parts(folder)[part] if part else folder
+    folder = image_folder.split_folders(folder)[part] if part else folder
     if wanted.label is None:
-        paths, others = image_folder.unlabelled(folder)
+        paths, others = image_folder.all_images(folder)
         found = [(path, "") for path in paths[: wanted.limit]]
     else:
-        found, others = image_folder.labelled(folder, wanted.limit)
+        found, others = image_folder.labelled_images(folder, wanted.limit)
     rows = Rows((wanted.row(LazyImage.of(path), label, path, 1) for path, label in found), 0, wanted.columns)
     for path in others:
         rows.skip(path)
     return rows
 
 
-def _idx(images: str, labels: str | None, wanted: Wanted) -> Rows:
+def _idx(images: str, labels: str | None, wanted: ImageColumns) -> Rows:
     from heedful.data import image_arrays
 
     pictures = image_arrays.stack_images(image_arrays.read_idx(images), images)
@@ -171,7 +171,7 @@ def _idx(images: str, labels: str | None, wanted: Wanted) -> Rows:
     return _rows(pictures, texts, images, wanted, [images] if labels is None else [images, labels])
 
 
-def _npz(path: str, wanted: Wanted, names: Mapping[str, str] | None, part: str | None) -> Rows:
+def _npz(path: str, wanted: ImageColumns, names: Mapping[str, str] | None, part: str | None) -> Rows:
     from heedful.data import image_arrays
 
     keys = None if names is None else [names[column] for column in wanted.columns]
@@ -185,7 +185,9 @@ def _npz(path: str, wanted: Wanted, names: Mapping[str, str] | None, part: str |
     return _rows(pictures, texts, path, wanted, held.keys)
 
 
-def _rows(pictures: np.ndarray, labels: list[str] | None, file: str, wanted: Wanted, found: Sequence[str]) -> Rows:
+def _rows(
+    pictures: np.ndarray, labels: list[str] | None, file: str, wanted: ImageColumns, found: Sequence[str]
+) -> Rows:
     """A row for each of (N, H, W, C) images; those with a blank label are left out."""
     if labels is not None and len(labels) != len(pictures):
         raise HeedfulError(
@@ -198,8 +200,8 @@ def _rows(pictures: np.ndarray, labels: list[str] | None, file: str, wanted: Wan
             break
         if label.strip():
             name = f"{file}:{line}"
-            picture = LazyImage(pixels, name) if pixels.shape[2] in (1, 3) else LazyImage.of(pixels, name)
-            rows.append(wanted.row(picture, label, file, line))
+            cell_image = LazyImage(pixels, name) if pixels.shape[2] in (1, 3) else LazyImage.of(pixels, name)
+            rows.append(wanted.row(cell_image, label, file, line))
         else:
             rows.skip(file, line)
     return rows
@@ -223,7 +225,7 @@ def _table_rows(
             rows.skip(path, line)
             continue
         values = {
-            column: picture(cell, path, line) if columns[column] == "image" else cell
+            column: cell_image(cell, path, line) if columns[column] == "image" else cell
             for column, cell in zip(table.taken, cells, strict=True)
         }
         rows.append(Row(values, path, line))
@@ -233,9 +235,9 @@ def _table_rows(
     return rows
 
 
-def picture(cell: Any, path: str, line: int) -> LazyImage:
+def cell_image(cell: Any, path: str, line: int) -> LazyImage:
     """Returns the image of a cell in this line of the table ``path``: an image, or the path of one from its folder."""
-    place = f"{shown(path)}:{line}"
+    place = f"{display_name(path)}:{line}"
     if isinstance(cell, dict):  # as the Hub stores them: {"bytes", "path"}, one of which may be null
         cell = cell.get("bytes") or cell.get("path")
     if isinstance(cell, bytes):

@@ -15,7 +15,7 @@ from PIL import Image
 from heedful.errors import HeedfulError
 from heedful.util.values import check
 
-__all__ = ["erase", "fit", "flip", "mixup", "normalise", "pad_crop", "rand_augment"]
+__all__ = ["erase", "flip", "mixup", "normalise", "pad_crop", "rand_augment", "resize"]
 
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 LARGEST = 50_000_000  # pixels of an image that was resized: 150 MB in colour
@@ -23,7 +23,7 @@ LARGEST = 50_000_000  # pixels of an image that was resized: 150 MB in colour
 # ---------------------------------------------------------------------------------------------- to one size and scale
 
 
-def fit(
+def resize(
     pixels: np.ndarray,
     size: int | tuple[int, int],
     how: Literal["stretch", "crop"] = "stretch",
@@ -37,7 +37,7 @@ def fit(
     Filters are Pillow's, antialiased where an image becomes smaller. Raises `HeedfulError` for a size below 1, and for
     one so large (a thin strip whose shorter side is to grow) that it might fill the memory.
 
-    >>> fit(np.arange(8, dtype=np.uint8).reshape(2, 4, 1), 2, "crop")[..., 0].tolist()
+    >>> resize(np.arange(8, dtype=np.uint8).reshape(2, 4, 1), 2, "crop")[..., 0].tolist()
     [[1, 2], [5, 6]]
     """
     down, across = (size, size) if isinstance(size, int) else size
@@ -137,10 +137,10 @@ def mixup(
         return pixels, targets
     share = random.beta(alpha, alpha, len(pixels)).astype(np.float32)
     others = random.permutation(len(pixels))
-    return _between(pixels[others], pixels, share), _between(targets[others], targets, share)
+    return _interpolated(pixels[others], pixels, share), _interpolated(targets[others], targets, share)
 
 
-def _between(start: np.ndarray, end: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _interpolated(start: np.ndarray, end: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Returns start + share (end − start), a share for each row."""
     return start + share.reshape(-1, *[1] * (start.ndim - 1)) * (end - start)
 
@@ -259,26 +259,26 @@ def _solarize(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
 
 def _rotate(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
     angle = np.deg2rad(30 * strength)
-    return _moved(batch, [[np.cos(a), -np.sin(a), 0, np.sin(a), np.cos(a), 0] for a in angle])
+    return _affine(batch, [[np.cos(a), -np.sin(a), 0, np.sin(a), np.cos(a), 0] for a in angle])
 
 
 def _shear_x(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    return _moved(batch, [[1, 0.3 * s, 0, 0, 1, 0] for s in strength])
+    return _affine(batch, [[1, 0.3 * s, 0, 0, 1, 0] for s in strength])
 
 
 def _shear_y(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    return _moved(batch, [[1, 0, 0, 0.3 * s, 1, 0] for s in strength])
+    return _affine(batch, [[1, 0, 0, 0.3 * s, 1, 0] for s in strength])
 
 
 def _translate_x(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    return _moved(batch, [[1, 0, 0.45 * s * batch.shape[3], 0, 1, 0] for s in strength])
+    return _affine(batch, [[1, 0, 0.45 * s * batch.shape[3], 0, 1, 0] for s in strength])
 
 
 def _translate_y(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    return _moved(batch, [[1, 0, 0, 0, 1, 0.45 * s * batch.shape[2]] for s in strength])
+    return _affine(batch, [[1, 0, 0, 0, 1, 0.45 * s * batch.shape[2]] for s in strength])
 
 
-def _moved(batch: np.ndarray, maps: list[list[float]]) -> np.ndarray:
+def _affine(batch: np.ndarray, maps: list[list[float]]) -> np.ndarray:
     """Each pixel (x, y), counted from the middle, taken from (a x + b y + c, d x + e y + f), between four linearly."""
     channels, height, width = batch.shape[1:]
     last = np.array(batch.transpose(0, 2, 3, 1), order="C")

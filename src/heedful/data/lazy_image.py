@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from heedful.data.text_files import opened
+from heedful.data.text_files import open_file
 from heedful.errors import HeedfulError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ LARGEST = 1 << 26
 GREY = ("1", "L", "LA", "I", "F")  # Pillow's modes of one channel; those of 16 bits begin with "I;16"
 
 
-class Head(NamedTuple):
+class ImageInfo(NamedTuple):
     """Properties of an image that are known without decoding it."""
 
     size: tuple[int, int]  # (width, height), upright
@@ -68,8 +68,8 @@ class LazyImage:
             return cls(_from_array(thing, name or "the array given"), name or "the array given")
         if isinstance(thing, Image.Image):
             name = name or str(getattr(thing, "filename", "") or "the image given")
-            with _said(name):
-                return cls(_flat(_upright(thing), name), name)
+            with _one_line_errors(name):
+                return cls(_to_array(_upright(thing), name), name)
         raise HeedfulError(
             f"{type(thing).__name__} {repr(thing)[:40]!r} where an image is wanted; give a path, the bytes of an image "
             "file, a PIL image or an array (H, W, C)"
@@ -86,14 +86,14 @@ class LazyImage:
             width, height = image.size
             return (height, width) if _orientation(image) >= 5 else (width, height)
 
-    def head(self) -> Head:
+    def head(self) -> ImageInfo:
         """The size and the kind of the image; raises as `pixels` does for what has no head that can be read."""
         if not isinstance(self.source, str | bytes):
-            return Head(self.size, self.source.shape[2] > 1, transparent=False, moving=False)
+            return ImageInfo(self.size, self.source.shape[2] > 1, transparent=False, moving=False)
         size = self.size
         with self._image() as image:
             grey = image.mode in GREY or image.mode.startswith("I;16")
-            return Head(size, not grey, image.has_transparency_data, bool(getattr(image, "is_animated", False)))
+            return ImageInfo(size, not grey, image.has_transparency_data, bool(getattr(image, "is_animated", False)))
 
     def pixels(self, channels: Literal[1, 3] | None = None) -> np.ndarray:
         """The pixels as a new uint8 array (H, W, C), upright.
@@ -112,7 +112,7 @@ class LazyImage:
         if isinstance(self.source, str | bytes):
             with self._image() as image:
                 _check_size(image, self.name)
-                pixels = _flat(_upright(image), self.name)
+                pixels = _to_array(_upright(image), self.name)
         else:
             pixels = self.source
         match channels, pixels.shape[2]:
@@ -129,7 +129,7 @@ class LazyImage:
     def digest_bytes(self) -> bytes:
         """Returns the bytes that identify the image, for fingerprints: as stored, or the array's shape and values."""
         if isinstance(self.source, str):
-            with opened(self.source, pipes=False) as stream:
+            with open_file(self.source, pipes=False) as stream:
                 return stream.read()
         if isinstance(self.source, bytes):
             return self.source
@@ -143,7 +143,7 @@ class LazyImage:
         content = self.digest_bytes()
         if not content:
             raise HeedfulError(f"an empty file where an image is wanted, in {self.name}; copy or download it again")
-        with _said(self.name), Image.open(io.BytesIO(content)) as image:
+        with _one_line_errors(self.name), Image.open(io.BytesIO(content)) as image:
             yield image
 
     def __eq__(self, other: object) -> bool:
@@ -192,11 +192,11 @@ def _from_array(array: np.ndarray, name: str) -> np.ndarray:
             "channels) with 1 to 4 channels"
         )
     array = as_uint8(array.reshape(*array.shape[:2], -1), name)
-    return array if array.shape[2] in (1, 3) else _flat(Image.fromarray(array), name)
+    return array if array.shape[2] in (1, 3) else _to_array(Image.fromarray(array), name)
 
 
 @contextmanager
-def _said(name: str) -> Iterator[None]:
+def _one_line_errors(name: str) -> Iterator[None]:
     """Pillow's complaints in one line; its warnings (of size, of damaged EXIF) are not for people."""
     try:
         with warnings.catch_warnings():
@@ -255,7 +255,7 @@ def _upright(image: Image.Image) -> Image.Image:
     return image.transpose(turned[orientation]) if orientation in turned else image
 
 
-def _flat(image: Image.Image, name: str) -> np.ndarray:
+def _to_array(image: Image.Image, name: str) -> np.ndarray:
     """Any of Pillow's modes as uint8 (H, W, 1 or 3)."""
     import numpy as np
     from PIL import Image

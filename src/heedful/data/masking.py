@@ -24,27 +24,27 @@ STOP, LONGEST = 0.2, 10  # a span of words ends after each with this probability
 SPANS = np.arange(1, LONGEST + 1)
 
 
-def likely(stop: float) -> NDArray[np.float64]:
+def span_length_probabilities(stop: float) -> NDArray[np.float64]:
     """Returns the probabilities of span lengths 1 to 10, where a span ends after each word with probability ``stop``.
 
-    >>> round(float(likely(STOP) @ SPANS), 1)
+    >>> round(float(span_length_probabilities(STOP) @ SPANS), 1)
     3.8
     """
     weights = stop * (1 - stop) ** (SPANS - 1)
     return weights / weights.sum()
 
 
-def stop_of(length: float) -> float:
+def stop_probability(length: float) -> float:
     """Returns the probability ``stop`` with which spans have ``length`` words on average (1 to less than 5.5).
 
-    >>> round(stop_of(3.797), 3), round(stop_of(1), 3)
+    >>> round(stop_probability(3.797), 3), round(stop_probability(1), 3)
     (0.2, 1.0)
     """
     check("the mean length of a span", length, float, least=1, below=float(SPANS.mean()))
     low, high = 0.0, 1.0  # the likelier it ends, the shorter it is
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if likely(middle) @ SPANS > length else (low, middle)
+        low, high = (middle, high) if span_length_probabilities(middle) @ SPANS > length else (low, middle)
     return high
 
 
@@ -111,7 +111,11 @@ class Masking:
         if words:
             most = int(self.share * int(self.ordinary[row].sum()) + random.random())
             order = random.permutation(len(words))
-            lengths = random.choice(SPANS, size=len(words), p=likely(self.stop)) if self.unit == "span" else order
+            lengths = (
+                random.choice(SPANS, size=len(words), p=span_length_probabilities(self.stop))
+                if self.unit == "span"
+                else order
+            )
             CHOOSE[self.unit](found, words, order, most, lengths)
             if (found < 0).all():
                 found[words[order[0]]] = 0
@@ -127,7 +131,7 @@ class Masking:
         return np.split(places, np.flatnonzero(begins)[1:])
 
 
-def _whole(found: Ids, words: Sequence[Ids], order: Ids, left: int, lengths: Ids) -> None:
+def _choose_words(found: Ids, words: Sequence[Ids], order: Ids, left: int, lengths: Ids) -> None:
     """Words in any order, but for those that are longer than what is still to be chosen; of one word each."""
     for number, place in enumerate(order):
         if left <= 0:
@@ -137,7 +141,7 @@ def _whole(found: Ids, words: Sequence[Ids], order: Ids, left: int, lengths: Ids
             left -= len(words[place])
 
 
-def _spans(found: Ids, words: Sequence[Ids], order: Ids, left: int, lengths: Ids) -> None:
+def _choose_spans(found: Ids, words: Sequence[Ids], order: Ids, left: int, lengths: Ids) -> None:
     """Spans of so many words, from words in any order; one ends before what was chosen, a special token, and what would
     be too many.
     """
@@ -153,9 +157,9 @@ def _spans(found: Ids, words: Sequence[Ids], order: Ids, left: int, lengths: Ids
 
 
 CHOOSE: dict[str, Callable[[Ids, Sequence[Ids], Ids, int, Ids], None]] = {
-    "token": _whole,
-    "word": _whole,
-    "span": _spans,
+    "token": _choose_words,
+    "word": _choose_words,
+    "span": _choose_spans,
 }
 
 
@@ -200,9 +204,11 @@ class Corruption:
         flags, places = np.zeros(len(row), dtype=bool), np.flatnonzero(self.ordinary[row])
         hidden, spans = self.counts(len(places))
         if spans:
-            lengths = np.stack([_parts(len(places) - hidden, spans, random), _parts(hidden, spans, random)], axis=1)
+            lengths = np.stack(
+                [_random_lengths(len(places) - hidden, spans, random), _random_lengths(hidden, spans, random)], axis=1
+            )
             flags[places] = np.repeat(np.arange(2 * spans) % 2 == 1, lengths.ravel())
-        return flags & (np.cumsum(_begins(flags)) < len(self.sentinels))
+        return flags & (np.cumsum(_span_starts(flags)) < len(self.sentinels))
 
     def __call__(self, row: Ids, random: np.random.Generator) -> tuple[list[int], list[int]]:
         """Returns the text with a sentinel a span, and the target: sentinels with their spans, and one more."""
@@ -210,7 +216,7 @@ class Corruption:
 
     def split(self, row: Ids, hidden: Flags) -> tuple[list[int], list[int]]:
         """Returns the same for given ``hidden`` tokens (T,)."""
-        begins = _begins(hidden)
+        begins = _span_starts(hidden)
         places, firsts = np.flatnonzero(hidden), np.flatnonzero(begins)
         named = np.asarray(self.sentinels)[: len(firsts) + 1]
         source = np.where(begins, named[np.cumsum(begins) - 1], row)[~hidden | begins]
@@ -218,12 +224,12 @@ class Corruption:
         return source.tolist(), [*target.tolist(), int(named[-1])]
 
 
-def _begins(hidden: Flags) -> Flags:
+def _span_starts(hidden: Flags) -> Flags:
     """Returns where a span begins."""
     return hidden & ~np.concatenate([[False], hidden[:-1]])
 
 
-def _parts(total: int, number: int, random: np.random.Generator) -> Ids:
+def _random_lengths(total: int, number: int, random: np.random.Generator) -> Ids:
     """Draws ``number`` lengths of at least one that add up to ``total``, all such rows equally likely."""
     cuts = np.sort(random.permutation(total - 1)[: number - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [total]]))

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 from heedful.data import builtin, image_folder, image_reader
-from heedful.data.cell_values import whole
-from heedful.data.conll import sentences_of, without_prefix
-from heedful.data.file_formats import EXTENSIONS, format_of
+from heedful.data.cell_values import checked_text
+from heedful.data.conll import read_sentences, without_prefix
+from heedful.data.file_formats import EXTENSIONS, detect_format
 from heedful.data.lazy_image import LazyImage
 from heedful.data.read_source import read
-from heedful.data.records import BLANK, MISSING, Parquet, from_json, look_up
-from heedful.data.rows import Kind, named, required
-from heedful.data.squad import questions_of
+from heedful.data.records import BLANK, MISSING, ParquetRecords, nested_value, read_json_lines
+from heedful.data.rows import Kind, required_columns, resolve_columns
+from heedful.data.squad import read_questions
 from heedful.data.tables import Table
-from heedful.data.text_files import STDIN, extension, shown, text_stream
+from heedful.data.text_files import STDIN, display_name, extension, read_lines
 from heedful.errors import HeedfulError
 
 ID = "id"  # what a row may be called by; it is handed on to the answer
@@ -29,7 +29,7 @@ TABBED = ".tab"  # read as a table as it says, where other unknown extensions ar
 LISTED: dict[str, tuple[str, ...]] = {"words": ("words", "tokens", "text"), "document": ("prompt", "messages")}
 
 
-class Given(NamedTuple):
+class Input(NamedTuple):
     """One input as a file holds it."""
 
     input: Any  # a value, or where there are several columns a mapping by their names
@@ -38,7 +38,7 @@ class Given(NamedTuple):
     blank: bool = False  # a blank line, or a row without anything in the columns that are wanted
 
 
-def inputs(
+def read_inputs(
     source: str,
     columns: Mapping[str, Kind],
     names: Sequence[str] | None = None,
@@ -46,7 +46,7 @@ def inputs(
     remembered: Mapping[str, str] | None = None,
     say: Callable[[str], None] | None = None,
     strip_prefix: str | None = None,
-) -> Iterator[Given]:
+) -> Iterator[Input]:
     """Each input of ``source``, in order, blank ones too.
 
     - A table: ``.tsv``, ``.tab``, ``.csv``, ``.jsonl``, ``.ndjson``, ``.parquet``, a JSON array of objects (``.json``),
@@ -64,8 +64,8 @@ def inputs(
     Every file may be compressed (``.gz``, ``.xz``, ``.zst``). Lists of words lose ``strip_prefix`` where they begin
     with it. Raises ``HeedfulError`` with file and line for a file that is not as described, when it comes to it.
     """
-    columns, names = named(columns, names)
-    if names is not None and len(names) not in (len(columns), len(required(columns))):
+    columns, names = resolve_columns(columns, names)
+    if names is not None and len(names) not in (len(columns), len(required_columns(columns))):
         raise HeedfulError(
             f"{len(names)} names ({','.join(names)}) for what is asked with {', '.join(columns)}; --columns takes one "
             "for each, in that order"
@@ -74,7 +74,7 @@ def inputs(
     return made if not strip_prefix else (_stripped(one, strip_prefix) for one in made)
 
 
-def _stripped(given: Given, prefix: str) -> Given:
+def _stripped(given: Input, prefix: str) -> Input:
     words = given.input
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         return given
@@ -85,13 +85,13 @@ def _unheard(note: str) -> None:
     """Where nobody is to know how a file is read."""
 
 
-def _flagged(made: Iterator[Given]) -> Iterator[Given]:
-    with by_columns():
+def _flagged(made: Iterator[Input]) -> Iterator[Input]:
+    with name_columns_option():
         yield from made
 
 
 @contextmanager
-def by_columns() -> Iterator[None]:
+def name_columns_option() -> Iterator[None]:
     """Errors name the flag by which columns are named where no run is made."""
     try:
         yield
@@ -105,7 +105,7 @@ def _chosen(
     names: Sequence[str] | None,
     remembered: Mapping[str, str],
     say: Callable[[str], None],
-) -> Iterator[Given]:
+) -> Iterator[Input]:
     if source.startswith(builtin.PREFIX):
         return _rows(source, columns, names)
     table = source != STDIN and extension(source) in (*EXTENSIONS, TABBED)
@@ -117,7 +117,7 @@ def _chosen(
         return _sentences(source, names)
     if names is not None:
         what = "is one JSON document" if extension(source) == ".json" else "is plain text"
-        raise HeedfulError(f"columns are named for {shown(source)}, which {what}; leave --columns out")
+        raise HeedfulError(f"columns are named for {display_name(source)}, which {what}; leave --columns out")
     if os.path.isdir(source):
         raise HeedfulError(f"{source} is a folder and a file is wanted; give a file in it")
     if extension(source) == ".json" and columns.keys() >= ASKED:
@@ -134,11 +134,11 @@ def _is_recognised(source: str, columns: Mapping[str, Kind], names: Sequence[str
     if source == STDIN or extension(source) in TAGGED or os.path.isdir(source):
         return False
     if extension(source) == ".json":
-        return not columns.keys() >= ASKED and format_of(source).kind == "json"
-    return names is not None and format_of(source, labelled=True).is_table
+        return not columns.keys() >= ASKED and detect_format(source).kind == "json"
+    return names is not None and detect_format(source, labelled=True).is_table
 
 
-class _Asked(Table):
+class _InputTable(Table):
     """A table of inputs: its ``id`` is taken where it is there, and a list of words or messages as it is. Without a
     header the inputs come first, and what is known of them may follow.
     """
@@ -154,7 +154,7 @@ class _Asked(Table):
             self.taken, self.found = (*self.taken, ID), (*self.found, ID)
 
     def _value(self, record: dict[str, Any], column: str, name: str, line: int, label: Any) -> Any:
-        value = look_up(record, name)
+        value = nested_value(record, name)
         if column == ID and value is not MISSING:
             return value if isinstance(value, str | int | float | None) else str(value)
         if self.columns[column] in LISTED and isinstance(value, list):
@@ -168,18 +168,18 @@ def _table(
     names: Sequence[str] | None,
     remembered: Mapping[str, str],
     say: Callable[[str], None],
-) -> Iterator[Given]:
+) -> Iterator[Input]:
     wanted = dict(columns)
     names = names or _also(path, columns)
     if names is not None:
         wanted = {name: kind for name, kind in columns.items() if len(names) == len(columns) or kind[-1] != "?"}
     kinds: dict[str, Kind] = {**wanted, ID: "text?"}
-    table = _Asked(path, kinds, names, remembered=remembered)
+    table = _InputTable(path, kinds, names, remembered=remembered)
     for line, cells in table:
         while cells and table.notes:
             say(table.notes.pop(0).replace("--data.columns", "--columns"))
-        values = dict(zip(table.taken, cells, strict=True)) if cells else dict.fromkeys(required(wanted), "")
-        yield _given(values, f"{shown(path)}:{line}")
+        values = dict(zip(table.taken, cells, strict=True)) if cells else dict.fromkeys(required_columns(wanted), "")
+        yield _given(values, f"{display_name(path)}:{line}")
 
 
 def _also(path: str, columns: Mapping[str, Kind]) -> list[str] | None:
@@ -187,59 +187,59 @@ def _also(path: str, columns: Mapping[str, Kind]) -> list[str] | None:
     (column, kind), *more = columns.items()
     if more or kind not in LISTED or extension(path) not in RECORDS:
         return None
-    records = Parquet(path, []) if extension(path) == ".parquet" else from_json(path)
+    records = ParquetRecords(path, []) if extension(path) == ".parquet" else read_json_lines(path)
     first = next((record for _, record in records if record is not BLANK), {})
     return next(([name] for name in (column, *LISTED[kind]) if name in first), None)
 
 
-def _given(values: dict[str, Any], where: str) -> Given:
+def _given(values: dict[str, Any], where: str) -> Input:
     number = values.pop(ID, None)
     if isinstance(number, str):
-        whole(number, ID, where)
+        checked_text(number, ID, where)
     blank = not any(value.strip() if isinstance(value, str) else value for value in values.values())
-    return Given(values if len(values) > 1 else next(iter(values.values())), where, number, blank)
+    return Input(values if len(values) > 1 else next(iter(values.values())), where, number, blank)
 
 
-def _lines(path: str) -> Iterator[Given]:
-    for line, text in text_stream(path):
-        yield Given(text, f"{shown(path)}:{line}", None, not text.strip())
+def _lines(path: str) -> Iterator[Input]:
+    for line, text in read_lines(path):
+        yield Input(text, f"{display_name(path)}:{line}", None, not text.strip())
 
 
-def _sentences(path: str, names: Sequence[str] | None) -> Iterator[Given]:
-    for sentence in sentences_of(path, names):
-        yield Given(list(sentence.words), f"{shown(path)}:{sentence.line}")
+def _sentences(path: str, names: Sequence[str] | None) -> Iterator[Input]:
+    for sentence in read_sentences(path, names):
+        yield Input(list(sentence.words), f"{display_name(path)}:{sentence.line}")
 
 
-def _questions(path: str) -> Iterator[Given]:
-    for line, values in questions_of(path):
-        yield _given(values, f"{shown(path)}:{line}")
+def _questions(path: str) -> Iterator[Input]:
+    for line, values in read_questions(path):
+        yield _given(values, f"{display_name(path)}:{line}")
 
 
-def _rows(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> Iterator[Given]:
+def _rows(source: str, columns: Mapping[str, Kind], names: Sequence[str] | None) -> Iterator[Input]:
     for row in read(source, columns, names=names, split="test"):
         yield _given({name: row.values[name] for name in columns if name in row.values}, f"{row.file}:{row.line}")
 
 
 def _images(
     source: str, columns: Mapping[str, Kind], names: Sequence[str] | None, table: bool, remembered: Mapping[str, str]
-) -> Iterator[Given]:
+) -> Iterator[Input]:
     (column,) = columns
     if os.path.isdir(source) and names is None:
-        for path in image_folder.unlabelled(source)[0]:
-            yield Given(LazyImage.of(path), path)
+        for path in image_folder.all_images(source)[0]:
+            yield Input(LazyImage.of(path), path)
     elif not table:
         for row in image_reader.read_rows([source], columns, names):
-            yield Given(row.values[column], f"{row.file}:{row.line}")
+            yield Input(row.values[column], f"{row.file}:{row.line}")
     else:
         for given in _table(source, columns, names, remembered, _unheard):
             if given.blank:
                 yield given
                 continue
             line = int(given.where.rpartition(":")[2])
-            yield given._replace(input=image_reader.picture(given.input, source, line))
+            yield given._replace(input=image_reader.cell_image(given.input, source, line))
 
 
-def described(given: Given) -> str:
+def input_identity(given: Input) -> str:
     """An input and its id as a text that no other has, for digests; of an image its name, or its bytes."""
     source = getattr(given.input, "source", None)
     return repr((given.id, given.input, source if isinstance(source, bytes) else None))

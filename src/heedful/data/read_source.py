@@ -16,9 +16,9 @@ from heedful.data.column_inference import check_header, check_tags
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.image_folder import PARTS
 from heedful.data.lazy_image import LazyImage
-from heedful.data.rows import Kind, Row, Rows, named, required
+from heedful.data.rows import Kind, Row, Rows, required_columns, resolve_columns
 from heedful.data.tables import Reader, Table
-from heedful.data.text_files import STDIN, extension, shown, text_stream
+from heedful.data.text_files import STDIN, display_name, extension, read_lines
 from heedful.errors import HeedfulError
 
 PLURALS = {"image": "images", "number": "numbers"}
@@ -71,11 +71,11 @@ def read(
               "completion", where the source is a table that has them: see `heedful.data.conversations`.
         names: what the file calls the columns: names, numbers from 1, or dotted keys of nested JSON ("translation.en"),
             for all columns, or for all but the optional ones; by default as the task does. One column alone is named by
-            "column=name", such as "score=similarity": see `heedful.data.rows.named`. A first row that holds all the
-            names is a header. Without `names` a table has the task's names, or its columns are inferred from their
-            content (`heedful.data.column_inference`). A TSV file of texts without a header is read by position.
-        split: the part of a source that has `parts`, where the source names none: "train" (default), "valid" or "test".
-            It has no effect on others.
+            "column=name", such as "score=similarity": see `heedful.data.rows.resolve_columns`. A first row that holds
+            all the names is a header. Without `names` a table has the task's names, or its columns are inferred from
+            their content (`heedful.data.column_inference`). A TSV file of texts without a header is read by position.
+        split: the split of a source that has `splits` and names none: "train" (default), "valid" or "test". It has no
+            effect on others.
         limit: read at most so many rows.
         separator: what stands between the labels of a row that may have several or none.
         remembered: what another file called the columns (`Rows.mapping`): where a table has such a column and there are
@@ -89,7 +89,7 @@ def read(
     2
     """
     kinds: dict[str, Kind] = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns, "text")
-    sources = _listed(source)
+    sources = _as_list(source)
     if not all(sources) or not sources:
         raise HeedfulError("no file is named; give a file, a folder, or a built-in set: builtin:NAME")
     if hub_set := next((one for one in sources if one.startswith(hub_datasets.PREFIX)), None):
@@ -97,14 +97,16 @@ def read(
             raise HeedfulError(f"{hub_set} is a set of its own and cannot be one of several sources; give it alone")
         return _shards(hub_datasets.files(hub_set, split), kinds, names, limit, separator, remembered)
     talking = "messages?" in kinds.values()
-    kinds, names = named(kinds, names)
+    kinds, names = resolve_columns(kinds, names)
     if talking and separator is None:
         talks = conversations.read_rows(sources, names, limit)
         if talks is not None:
             return talks
-        if not required(kinds):
-            raise HeedfulError(f"{shown(sources[0])} is no table with {' and '.join(kinds)}; leave --data.columns out")
-        kinds = {name: kinds[name] for name in required(kinds)}
+        if not required_columns(kinds):
+            raise HeedfulError(
+                f"{display_name(sources[0])} is no table with {' and '.join(kinds)}; leave --data.columns out"
+            )
+        kinds = {name: kinds[name] for name in required_columns(kinds)}
     _check(kinds, names, separator)
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return _builtin(sources[0], kinds, names, split, limit, separator)
@@ -118,15 +120,17 @@ def read(
         return documents.read_rows(sources, next(iter(kinds)), names, split, limit, remembered)
     if (table := _table(sources, kinds, names, separator, remembered)) is not None:
         lines = ((line, dict(zip(table.taken, values, strict=True)) if values else {}) for line, values in table)
-        rows = _kept(lines, sources[0], limit)
+        rows = _non_blank_rows(lines, sources[0], limit)
         table.tell(rows)
     else:
         taken = _check_plain(sources, kinds, names, split)
-        rows = _kept(_parallel(sources, taken, separator), sources[0], limit)
+        rows = _non_blank_rows(_parallel(sources, taken, separator), sources[0], limit)
         rows.columns = tuple(sources)
     if not rows:
         found = f"only blank rows ({rows.skipped})" if rows.skipped else "no rows"
-        raise HeedfulError(f"{found} in {shown(', '.join(sources))}; give a file with {' and '.join(required(kinds))}")
+        raise HeedfulError(
+            f"{found} in {display_name(', '.join(sources))}; give a file with {' and '.join(required_columns(kinds))}"
+        )
     check_tags(rows, kinds, sources)
     if names is None:
         check_header(rows, kinds)
@@ -143,27 +147,27 @@ def _table(
     """The one source as a table; None where it is none, or where a row a line is wanted and its extension says no other
     thing.
     """
-    several = len(required(kinds)) > 1 or names is not None
+    several = len(required_columns(kinds)) > 1 or names is not None
     if len(sources) > 1 or os.path.isdir(sources[0]) or not (several or extension(sources[0]) in EXTENSIONS):
         return None
     table = Table(sources[0], kinds, names, separator, remembered or {})
     return table if table.form.is_table else None
 
 
-def parts(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple[str, ...]:
+def splits(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple[str, ...]:
     """Which of "train", "valid" and "test" the source itself tells apart, so that `read` takes one of them.
 
     A built-in set that is not asked for one of them has all three; a set of images, or a folder whose sub-folders are
     called so, has those that are there. Files have none: ().
     """
-    sources = _listed(source)
+    sources = _as_list(source)
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return () if ":" in sources[0].removeprefix(builtin.PREFIX) else builtin.SPLITS
     if len(sources) == 1 and sources[0].startswith(hub_datasets.PREFIX):
-        return hub_datasets.parts(sources[0])
+        return hub_datasets.splits(sources[0])
     if len(sources) == 1 and os.path.isdir(sources[0]):
-        return image_reader.parts(sources) or documents.parts(sources[0])
-    return image_reader.parts(sources)
+        return image_reader.splits(sources) or documents.splits(sources[0])
+    return image_reader.splits(sources)
 
 
 def _shards(
@@ -194,12 +198,12 @@ def _shards(
     return rows
 
 
-def _listed(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[str]:
+def _as_list(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[str]:
     return [str(source)] if isinstance(source, str | PathLike) else [str(one) for one in source]
 
 
 def _check(kinds: Mapping[str, Kind], names: Sequence[str] | None, separator: str | None) -> None:
-    if names is not None and len(names) not in (len(kinds), len(required(kinds))):
+    if names is not None and len(names) not in (len(kinds), len(required_columns(kinds))):
         every = ", ".join(f"{name} (optional)" if kind.endswith("?") else name for name, kind in kinds.items())
         raise HeedfulError(
             f"{len(names)} names ({','.join(names)}) for {len(kinds)} columns; --data.columns takes one for each of "
@@ -212,7 +216,7 @@ def _check(kinds: Mapping[str, Kind], names: Sequence[str] | None, separator: st
         raise HeedfulError(f"--data.label-separator has no effect on {', '.join(kinds)}; leave it out")
 
 
-def _kept(lines: Iterable[tuple[int, dict[str, Any]]], file: str, limit: int | None) -> Rows:
+def _non_blank_rows(lines: Iterable[tuple[int, dict[str, Any]]], file: str, limit: int | None) -> Rows:
     rows = Rows()
     for line, values in lines:
         if values and not any(isinstance(value, str) and not value.strip() for value in values.values()):
@@ -227,7 +231,7 @@ def _kept(lines: Iterable[tuple[int, dict[str, Any]]], file: str, limit: int | N
 def _parallel(
     sources: Sequence[str], columns: Mapping[str, Kind], separator: str | None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    streams = [(text for _, text in text_stream(path)) for path in sources]
+    streams = [(text for _, text in read_lines(path)) for path in sources]
     made: dict[str, Callable[[], Reader]] = {"label": lambda: Labels(separator), "number": Numbers, "number?": Numbers}
     labels = [made[kind]() if kind in made else None for kind in columns.values()]
     counts = [0] * len(sources)
@@ -248,7 +252,7 @@ def _parallel(
         )
 
 
-def _files_in(folder: str, split: str | None, most: int) -> str:
+def _folder_hint(folder: str, split: str | None, most: int) -> str:
     """Returns a hint on how to use the files of a folder, by the splits in their names; "" without any."""
     found: dict[str, list[str]] = {}
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
@@ -274,14 +278,14 @@ def _check_plain(
     sources: Sequence[str], kinds: Mapping[str, Kind], names: Sequence[str] | None, split: str | None
 ) -> dict[str, Kind]:
     """The columns that as many plain files stand for."""
-    columns = required(kinds)
+    columns = required_columns(kinds)
     wanted = f"{len(columns)} column{'s' if len(columns) > 1 else ''} ({', '.join(columns)})"
     either = f"give one table ({', '.join(EXTENSIONS)})" + (
         f" or {len(columns)} plain text files, one a column" if len(columns) > 1 else " or one plain text file"
     )
     folder = next((one for one in sources if os.path.isdir(one)), None)
     if folder is not None:
-        use = _files_in(folder, split, 1 if "label" in columns else len(columns)) or either
+        use = _folder_hint(folder, split, 1 if "label" in columns else len(columns)) or either
         raise HeedfulError(f"{folder} is a folder and a file is wanted; {use}")
     if len(sources) == 1 and len(columns) > 1:
         kind = extension(sources[0])
@@ -311,7 +315,7 @@ def _builtin(
     if separator is not None:
         raise HeedfulError(f"--data.label-separator has no effect on {source}, whose rows have one label; leave it out")
     made = builtin.load(source, split)
-    taken = required(kinds) if names is not None and len(names) < len(kinds) else list(kinds)
+    taken = required_columns(kinds) if names is not None and len(names) < len(kinds) else list(kinds)
     if names is None:
         taken = [name for name in taken if not kinds[name].endswith("?") or name in made[0]]
     rows = Rows(columns=names or taken)

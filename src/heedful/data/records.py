@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.data.cell_values import brief
-from heedful.data.text_files import COMPRESSED, needed, opened, text_stream, whole_text
+from heedful.data.text_files import COMPRESSED, open_file, read_lines, read_text, require_library
 from heedful.errors import HeedfulError
 
 MISSING = object()
@@ -22,9 +22,9 @@ BUFFER = 1 << 20  # bytes of a Parquet column that are read at a time
 DECODED, MOST = 1 << 24, 4096  # bytes and rows of a Parquet file that are decoded at a time, about
 
 
-def from_json(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The object of each line; a blank line is `BLANK`."""
-    for line, text in text_stream(path):
+    for line, text in read_lines(path):
         if not text.strip():
             yield line, BLANK
             continue
@@ -40,9 +40,9 @@ def from_json(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, record
 
 
-def from_array(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_array(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line, object) of a JSON array."""
-    text = whole_text(path)
+    text = read_text(path)
     decode, blank = json.JSONDecoder().raw_decode, re.compile(r"[\s,]*")
     place = text.index("[") + 1
     line, counted = 1, 0
@@ -68,7 +68,7 @@ def _broken(path: str, line: int, what: str) -> HeedfulError:
     return HeedfulError(f"broken JSON array ({what}), in {path}:{line}; write [{{...}}, {{...}}], or an object a line")
 
 
-class Parquet:
+class ParquetRecords:
     """A Parquet file's rows, numbered from 1; only the columns of `wanted` where the file has them all.
 
     `features` are the types by which the Hugging Face Hub describes the columns; {} where the file has none. Only some
@@ -79,7 +79,7 @@ class Parquet:
         self.path = path
         self.features: Mapping[str, Any] = {}
         self._source: str | io.BytesIO = path
-        with opened(path) as stream:  # which says what is missing, and what has a like name
+        with open_file(path) as stream:  # which says what is missing, and what has a like name
             packed = Path(path).suffix.lower() in COMPRESSED or not os.path.isfile(path)
             content = stream.read() if packed else stream.read(1)
         if packed:
@@ -97,7 +97,7 @@ class Parquet:
         if self._empty:
             return
         with parquet_file(self.path, self._source) as file:
-            batches = file.iter_batches(together(file.metadata), columns=self._columns)
+            batches = file.iter_batches(rows_per_batch(file.metadata), columns=self._columns)
             yield from enumerate((record for batch in batches for record in batch.to_pylist()), 1)
 
 
@@ -106,16 +106,16 @@ def parquet_file(path: str, source: str | io.BytesIO) -> Iterator[Any]:
     """A Parquet file, open (``pyarrow.parquet.ParquetFile``), no more of which is read than is asked for; what breaks
     while it is read is said in one line.
     """
-    broken = needed("pyarrow", path).ArrowException
+    broken = require_library("pyarrow", path).ArrowException
     try:
-        with needed("pyarrow.parquet", path).ParquetFile(source, pre_buffer=False, buffer_size=BUFFER) as file:
+        with require_library("pyarrow.parquet", path).ParquetFile(source, pre_buffer=False, buffer_size=BUFFER) as file:
             yield file
     except (broken, OSError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise HeedfulError(f"{path} is no whole Parquet file ({reason}); copy or download it again") from error
 
 
-def together(metadata: Any) -> int:
+def rows_per_batch(metadata: Any) -> int:
     """Returns the number of rows of a Parquet file to decode at a time."""
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return int(min(MOST, max(1, DECODED * metadata.num_rows // max(1, size))))
@@ -129,9 +129,9 @@ def _features(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-def classes(features: Mapping[str, Any], name: str) -> list[str] | None:
+def class_names(features: Mapping[str, Any], name: str) -> list[str] | None:
     """The names of the classes 0, 1, ... of a column, or of the lists in it; None where the file has none."""
-    feature = look_up(features, name)
+    feature = nested_value(features, name)
     while isinstance(feature, list) and feature:  # a list of labels, written [feature], or {"feature": feature}
         feature = feature[0]
     if isinstance(feature, dict) and isinstance(feature.get("feature"), dict):
@@ -140,7 +140,7 @@ def classes(features: Mapping[str, Any], name: str) -> list[str] | None:
     return names if isinstance(names, list) and all(isinstance(one, str) for one in names) else None
 
 
-def look_up(record: Mapping[str, Any], name: str) -> Any:
+def nested_value(record: Mapping[str, Any], name: str) -> Any:
     """The value of a key, or of keys one inside the other joined by dots; `MISSING` where there is none."""
     if name in record:
         return record[name]
@@ -152,10 +152,10 @@ def look_up(record: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def keys(record: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The names by which `look_up` finds something that is no record itself."""
+def nested_keys(record: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The names by which `nested_value` finds something that is no record itself."""
     for key, value in record.items():
         if isinstance(value, dict):
-            yield from keys(value, f"{prefix}{key}.")
+            yield from nested_keys(value, f"{prefix}{key}.")
         else:
             yield prefix + key

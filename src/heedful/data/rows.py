@@ -45,19 +45,21 @@ class Span(NamedTuple):
     start: int
 
 
-def required(columns: Mapping[str, Kind]) -> list[str]:
+def required_columns(columns: Mapping[str, Kind]) -> list[str]:
     """Returns the columns that every source must have, in order."""
     return [column for column, kind in columns.items() if not kind.endswith("?")]
 
 
-def named(columns: Mapping[str, Kind], names: Sequence[str] | None) -> tuple[dict[str, Kind], Sequence[str] | None]:
+def resolve_columns(
+    columns: Mapping[str, Kind], names: Sequence[str] | None
+) -> tuple[dict[str, Kind], Sequence[str] | None]:
     """Returns the columns that are read and their names in the file, for ``names`` with ``column=name`` entries; else
     both unchanged. Plain names are those of the other required columns, in order; without any these keep their own.
 
     >>> columns = {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
-    >>> named(columns, ["score=similarity"])
+    >>> resolve_columns(columns, ["score=similarity"])
     ({'text': 'text', 'text_pair': 'text', 'score': 'number?'}, ['text', 'text_pair', 'similarity'])
-    >>> named(columns, ["1", "2", "score=5"])[1]
+    >>> resolve_columns(columns, ["1", "2", "score=5"])[1]
     ['1', '2', '5']
 
     Raises `HeedfulError` for a column that is named twice, and for names that are not as many as these columns.
@@ -69,7 +71,7 @@ def named(columns: Mapping[str, Kind], names: Sequence[str] | None) -> tuple[dic
     given, listed = dict(pairs), ", ".join(name for name, *_ in split)
     if len(given) < len(pairs):
         raise HeedfulError(f"a column is named twice ({listed}); name each once")
-    needed = [column for column in required(columns) if column not in given]
+    needed = [column for column in required_columns(columns) if column not in given]
     optional = [column for column in columns if column in given and columns[column].endswith("?")]
     if "messages?" in columns.values() and optional:  # in the place of documents
         if optional != ["prompt", "completion"]:

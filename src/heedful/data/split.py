@@ -23,8 +23,10 @@ Same = Callable[[Any], bytes]  # returns a key that equal values share
 def split(
     rows: Sequence[Row], valid: float | int | None = None, seed: int = 0, by: str = "source", same: Same | None = None
 ) -> tuple[list[Row], list[Row]]:
-    """Splits rows into (train, valid). Rows with equal values in column `by` (by `same`, default `content`) stay on one
-    side. The value may be a text, a `LazyImage`, or a tuple of texts or messages.
+    """Splits rows into (train, valid). Rows with equal values in column `by` stay on one side.
+
+    Values are equal by `same` (default `content_digest`); a value is a text, a `LazyImage`, or a tuple of texts or
+    messages.
 
     `valid` is a number of rows (an int, from 1) or a fraction of them (a float between 0 and 1); None is 5 %, at least
     1 and at most 2,000. Groups of equal value are drawn in the order of a hash of (seed, value) as long as they fit,
@@ -32,13 +34,13 @@ def split(
 
     Raises `HeedfulError` when `valid` is out of range or the rows hold fewer than two different values.
     """
-    size = _size(valid, len(rows))
-    keys = list(map(same or content, (row.values[by] for row in rows)))
+    size = _validation_size(valid, len(rows))
+    keys = list(map(same or content_digest, (row.values[by] for row in rows)))
     groups: dict[bytes, int] = defaultdict(int)
     written: dict[bytes, bytes] = {}
     for key, row in zip(keys, rows, strict=True):
         groups[key] += 1
-        exact = as_written(row.values[by])
+        exact = exact_bytes(row.values[by])
         written[key] = min(exact, written.get(key, exact))
     if len(groups) < 2:
         where = f"{rows[0].file}: " if rows else ""
@@ -61,10 +63,10 @@ def split(
     return sides
 
 
-def divide_text(text: str, fraction: float) -> tuple[str, str]:
+def split_text(text: str, fraction: float) -> tuple[str, str]:
     r"""Splits one text into (head, tail) after a line end, the tail as near as possible to `fraction` of it.
 
-    >>> divide_text("one\ntwo\nthree\nfour", 0.2)
+    >>> split_text("one\ntwo\nthree\nfour", 0.2)
     ('one\ntwo\nthree\n', 'four')
 
     Raises `HeedfulError` when `fraction` is not between 0 and 1, or where no line end has text on both sides.
@@ -83,31 +85,35 @@ def divide_text(text: str, fraction: float) -> tuple[str, str]:
     return text[:cut], text[cut:]
 
 
-def content(value: Any) -> bytes:
+def content_digest(value: Any) -> bytes:
     """Returns a digest by which values are equal: texts, words and messages but for case and blanks, pictures by their
     stored bytes. The validation split and the audit's duplicates and leaks are defined by it.
 
-    >>> content("Then Ann  came") == content("then ann came "), content(("In", "Rome")) == content(("in", "Rome"))
-    (True, True)
+    >>> content_digest("Then Ann  came") == content_digest("then ann came ")
+    True
+    >>> content_digest(("In", "Rome")) == content_digest(("in", "Rome"))
+    True
     """
-    plain = value.digest_bytes() if isinstance(value, LazyImage) else _plain(value).encode("utf-8", "surrogatepass")
+    plain = (
+        value.digest_bytes() if isinstance(value, LazyImage) else _normalized(value).encode("utf-8", "surrogatepass")
+    )
     return blake2b(plain, digest_size=16).digest()
 
 
-def _plain(value: Any) -> str:
+def _normalized(value: Any) -> str:
     if isinstance(value, str):
-        return blanks_as_one(value).casefold()
+        return collapse_blanks(value).casefold()
     if isinstance(value, tuple) and value and all(isinstance(item, str) for item in value):
-        return repr([_plain(item) for item in value])
+        return repr([_normalized(item) for item in value])
     if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
-        return repr([sorted((name, _plain(item)) for name, item in message.items()) for message in value])
+        return repr([sorted((name, _normalized(item)) for name, item in message.items()) for message in value])
     return repr(value)
 
 
-def blanks_as_one(text: str) -> str:
+def collapse_blanks(text: str) -> str:
     r"""Returns a text without blanks at its ends, and with one space in the place of each other run of blanks.
 
-    >>> blanks_as_one("  one\ttwo\n\nthree ")
+    >>> collapse_blanks("  one\ttwo\n\nthree ")
     'one two three'
     """
     parts, start = list[str](), 0
@@ -119,7 +125,7 @@ def blanks_as_one(text: str) -> str:
     return " ".join(filter(None, parts))
 
 
-def as_written(value: Any) -> bytes:
+def exact_bytes(value: Any) -> bytes:
     """Returns a value as the file has it, digested where long. Earlier versions split validation rows by it."""
     if isinstance(value, LazyImage):
         return blake2b(value.digest_bytes(), digest_size=32).digest()
@@ -128,7 +134,7 @@ def as_written(value: Any) -> bytes:
     return str(value).encode("utf-8", "surrogatepass")
 
 
-def _size(valid: float | int | None, rows: int) -> int:
+def _validation_size(valid: float | int | None, rows: int) -> int:
     if valid is None:
         return min(MOST, max(1, round(FRACTION * rows)))
     size = max(1, round(valid * rows)) if isinstance(valid, float) and 0 < valid < 1 else valid
@@ -141,32 +147,32 @@ def _size(valid: float | int | None, rows: int) -> int:
 
 
 class Key(NamedTuple):
-    """Digest that equal rows share (:func:`content`)."""
+    """Digest that equal rows share (:func:`content_digest`)."""
 
     whole: bytes  # of all columns
     asked: bytes  # of those that a model is asked with
 
 
-def keys_of(rows: Sequence[Row], columns: Iterable[str], asks: Collection[str]) -> list[Key]:
-    """Returns the keys of the rows: of all their ``columns``, and of the model's input (``asked_of``)."""
+def row_keys(rows: Sequence[Row], columns: Iterable[str], asks: Collection[str]) -> list[Key]:
+    """Returns the keys of the rows: of all their ``columns``, and of the model's input (``input_values``)."""
     wanted = list(columns)
     found = []
     for row in rows:
-        whole = {name: content(row.values[name]) for name in wanted if name in row.values}
+        whole = {name: content_digest(row.values[name]) for name in wanted if name in row.values}
         asked = {
-            name: whole[name] if value is row.values[name] else content(value)
-            for name, value in asked_of(row, asks).items()
+            name: whole[name] if value is row.values[name] else content_digest(value)
+            for name, value in input_values(row, asks).items()
         }
         found.append(Key(_joined(whole), _joined(asked or whole)))
     return found
 
 
-def asked_of(row: Row, asks: Collection[str]) -> dict[str, Any]:
+def input_values(row: Row, asks: Collection[str]) -> dict[str, Any]:
     """Returns a row's model input: its columns ``asks``; of an instruction the prompt, of a conversation the messages
     before the last reply.
 
     >>> talk = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
-    >>> [len(asked_of(Row({"messages": talk}, "talks.jsonl", 1), ["text"])["messages"])]
+    >>> [len(input_values(Row({"messages": talk}, "talks.jsonl", 1), ["text"])["messages"])]
     [3]
     """
     found = {name: row.values[name] for name in asks if name in row.values}

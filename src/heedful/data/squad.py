@@ -9,11 +9,11 @@ from bisect import bisect
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from heedful.data.cell_values import brief, whole
+from heedful.data.cell_values import brief, checked_text
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.tables import Table
-from heedful.data.text_files import extension, shown, whole_text
+from heedful.data.text_files import display_name, extension, read_text
 from heedful.errors import HeedfulError
 
 log = logging.getLogger("heedful")
@@ -68,7 +68,9 @@ def read_rows(
         )
     if not rows:
         found = f"only blank rows ({rows.skipped})" if rows.skipped else "no questions"
-        raise HeedfulError(f"{found} in {shown(', '.join(sources))}; give a file with question, context and answers")
+        raise HeedfulError(
+            f"{found} in {display_name(', '.join(sources))}; give a file with question, context and answers"
+        )
     return rows
 
 
@@ -83,7 +85,7 @@ def _records(
     if extension(source) == ".json":
         if names is not None:
             raise HeedfulError(f"columns are named for {source}, whose keys are SQuAD's; leave --data.columns out")
-        yield from _nested(source)
+        yield from _read_json(source)
     elif (table := _Questions(source, {**kinds, **MORE}, names, remembered=remembered or {})).form.is_table:
         for line, values in table:
             if values:
@@ -95,14 +97,14 @@ def _records(
         raise HeedfulError(f"{found}, in {source}; give SQuAD's .json, or a table ({', '.join(EXTENSIONS)})")
 
 
-def text_of(values: Mapping[str, Any], column: str, where: str) -> str:
+def text_value(values: Mapping[str, Any], column: str, where: str) -> str:
     """A text of a record; anything else is an error."""
     text = values[column]
     if not isinstance(text, str):
         raise HeedfulError(
             f"{column!r} is {brief(json.dumps(text, default=str))} and text is wanted, in {where}; write it as a string"
         )
-    return whole(text, column, where)
+    return checked_text(text, column, where)
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
@@ -116,11 +118,11 @@ class _Reader:
 
     def row(self, values: Mapping[str, Any], file: str, line: int) -> Row | None:
         """A row, or None where there is no question."""
-        where = f"{shown(file)}:{line}"
+        where = f"{display_name(file)}:{line}"
         if not values:
             return None
         name = f" (question {brief(str(values['id']))!r})" if "id" in values else ""
-        question, context = (text_of(values, column, where) for column in ("question", "context"))
+        question, context = (text_value(values, column, where) for column in ("question", "context"))
         if not question.strip():
             return None
         if not context.strip():
@@ -161,7 +163,7 @@ class _Reader:
         return start
 
     def _placed(self, context: str, text: str, start: int | None, where: str) -> Span:
-        whole(text, "answers", where)
+        checked_text(text, "answers", where)
         if start is None:
             start = context.find(text.strip())
             self.several += start >= 0 and context.find(text.strip(), start + 1) >= 0
@@ -222,7 +224,7 @@ class _Questions(Table):
 
     def _not_found(self, found: list[str], line: int) -> Any:
         error, keyed = super()._not_found(found, line), self.form.is_keyed
-        what, where, _ = str(error).partition(f"{shown(self.path)}:{line}")
+        what, where, _ = str(error).partition(f"{display_name(self.path)}:{line}")
         if keyed and "data" in found:
             return type(error)(f"{what}{where}; SQuAD's own JSON ends in .json: rename it")
         parts = {name.partition(".")[0] for name in found} if keyed else found
@@ -235,23 +237,23 @@ class _Questions(Table):
 # --------------------------------------------------------------------------------------------------------- SQuAD's JSON
 
 
-class _Placed(dict[str, Any]):
+class _LocatedObject(dict[str, Any]):
     """An object of a JSON file, and the line that it begins at (None where it has no telling key)."""
 
     line: int | None = None
 
 
-def questions_of(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_questions(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, values) of each question of a JSON file, as `read_rows` takes it: ``question``, ``context`` and, where the
     file has one, ``id``. Answers do not matter, and there need be none.
     """
-    for line, values in _nested(path, answered=False):
-        where = f"{shown(path)}:{line}"
-        told = {column: text_of(values, column, where) for column in ("question", "context")}
+    for line, values in _read_json(path, answered=False):
+        where = f"{display_name(path)}:{line}"
+        told = {column: text_value(values, column, where) for column in ("question", "context")}
         yield line, told | {name: values[name] for name in ("id",) if name in values}
 
 
-def _nested(path: str, answered: bool = True) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _read_json(path: str, answered: bool = True) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """(line, values) of each question, ``title`` and ``id`` among them; where it is ``answered`` it must say how."""
     document = _parsed(path)
     articles = document.get("data") if isinstance(document, dict) else document
@@ -261,11 +263,11 @@ def _nested(path: str, answered: bool = True) -> Iterator[tuple[int, Mapping[str
         raise HeedfulError(f"{found}{among}, in {path}:1; SQuAD's JSON is {SHAPE}")
     last = 1
     for article in articles:
-        if not isinstance(article, _Placed):
+        if not isinstance(article, _LocatedObject):
             raise HeedfulError(f"an article is {brief(json.dumps(article))}, in {path}:{last}; SQuAD's JSON is {SHAPE}")
         if "paragraphs" not in article:
             last = article.line or last
-            flat = article if "answer" not in article else _Placed({"answers": article["answer"], **article})
+            flat = article if "answer" not in article else _LocatedObject({"answers": article["answer"], **article})
             wanted = ("question", "context", *["answers"][:answered])
             yield last, _with(flat, *wanted, path=path, line=last, shape=FLAT)
             continue
@@ -280,15 +282,15 @@ def _nested(path: str, answered: bool = True) -> Iterator[tuple[int, Mapping[str
                 yield last, {**title, **values, "context": context}
 
 
-def _list(parent: _Placed, key: str, path: str, last: int) -> list[_Placed]:
+def _list(parent: _LocatedObject, key: str, path: str, last: int) -> list[_LocatedObject]:
     inner = parent[key]
-    if not isinstance(inner, list) or not all(isinstance(one, _Placed) for one in inner):
+    if not isinstance(inner, list) or not all(isinstance(one, _LocatedObject) for one in inner):
         line = parent.line or last
         raise HeedfulError(f"{key!r} is {brief(json.dumps(inner))}, in {path}:{line}; SQuAD's JSON is {SHAPE}")
     return inner
 
 
-def _with(found: _Placed, *keys: str, path: str, line: int, shape: str) -> _Placed:
+def _with(found: _LocatedObject, *keys: str, path: str, line: int, shape: str) -> _LocatedObject:
     for key in keys:
         if key not in found:
             name = f" (question {found['id']!r})" if "id" in found else ""
@@ -298,17 +300,18 @@ def _with(found: _Placed, *keys: str, path: str, line: int, shape: str) -> _Plac
 
 
 def _parsed(path: str) -> Any:
-    """Returns the content of a JSON file, its objects `_Placed`: the line of an object is that of the first of its
-    `KEYS`.
+    """Returns the content of a JSON file with its objects as `_LocatedObject`.
+
+    The line of an object is that of the first of its `KEYS`.
     """
-    text = whole_text(path)
+    text = read_text(path)
     ends = [match.start() for match in re.finditer("\n", text)]
     # In a string a quote is escaped: what looks like such a key is one. They come in the order of their objects' ends,
     # since none lies in an object that has the same key.
     lines = {key: (bisect(ends, m.start()) + 1 for m in re.finditer(rf'"{key}"\s*:', text)) for key in KEYS}
 
-    def placed(pairs: list[tuple[str, Any]]) -> _Placed:
-        found = _Placed(pairs)
+    def placed(pairs: list[tuple[str, Any]]) -> _LocatedObject:
+        found = _LocatedObject(pairs)
         found.line = min((next(lines[key], 1) for key, _ in pairs if key in lines), default=None)
         return found
 
@@ -316,7 +319,7 @@ def _parsed(path: str) -> Any:
         return json.loads(text, object_pairs_hook=placed)
     except json.JSONDecodeError as error:
         if not text.strip():
-            raise HeedfulError(f"nothing in {shown(path)}; give SQuAD's JSON: {SHAPE}") from error
+            raise HeedfulError(f"nothing in {display_name(path)}; give SQuAD's JSON: {SHAPE}") from error
         several = "; an object a line is called .jsonl" if error.msg == "Extra data" else ""
         raise HeedfulError(
             f"broken JSON ({error.msg}, at character {error.colno}), in {path}:{error.lineno}; mend it there, or "

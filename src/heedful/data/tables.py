@@ -10,12 +10,30 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any, ClassVar
 
-from heedful.data.cell_values import Labels, Numbers, brief, whole
-from heedful.data.column_inference import NEAR, SAMPLE, Profile, Undecided, guess, heads, is_header, likely
-from heedful.data.file_formats import Format, format_of
-from heedful.data.records import BLANK, MISSING, Parquet, classes, from_array, from_json, keys, look_up
-from heedful.data.rows import Kind, Rows, required
-from heedful.data.text_files import STDIN, extension, raw_lines, shown, text_stream
+from heedful.data.cell_values import Labels, Numbers, brief, checked_text
+from heedful.data.column_inference import (
+    NEAR,
+    SAMPLE,
+    ColumnProfile,
+    UndecidedColumns,
+    candidate_columns,
+    infer_columns,
+    is_header,
+    resembles_header,
+)
+from heedful.data.file_formats import Format, detect_format
+from heedful.data.records import (
+    BLANK,
+    MISSING,
+    ParquetRecords,
+    class_names,
+    nested_keys,
+    nested_value,
+    read_json_array,
+    read_json_lines,
+)
+from heedful.data.rows import Kind, Rows, required_columns
+from heedful.data.text_files import STDIN, display_name, extension, raw_lines, read_lines
 from heedful.errors import HeedfulError
 
 Reader = Labels | Numbers
@@ -51,11 +69,11 @@ class Table:
     _likely: list[str] = field(default_factory=list, init=False)  # columns that may be the needed ones
 
     def __post_init__(self) -> None:
-        self.form: Format = format_of(
+        self.form: Format = detect_format(
             self.path, labelled=self.spare or bool({"label", "number"} & {*self.columns.values()})
         )
         if self.form.note:
-            self.notes.append(f"{shown(self.path)} is read as {self.form.note}")
+            self.notes.append(f"{display_name(self.path)} is read as {self.form.note}")
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
         """(line, the values of the columns in `taken`); a blank line is (line, [])."""
@@ -63,15 +81,15 @@ class Table:
             case "csv":
                 return self._delimited(_csv_rows(self.path, self.form.delimiter), headless=False)
             case "jsonl":
-                return self._records(from_json(self.path), {})
+                return self._records(read_json_lines(self.path), {})
             case "json":
-                return self._records(from_array(self.path), {})
+                return self._records(read_json_array(self.path), {})
             case "parquet":
-                parquet = Parquet(self.path, self._wanted())
+                parquet = ParquetRecords(self.path, self._wanted())
                 return self._records(parquet, parquet.features)
             case kind:
                 cut, most = ("\t", -1) if kind != "labelled" else (" ", 1)
-                lines = text_stream(self.path)
+                lines = read_lines(self.path)
                 rows = ((line, text.split(cut, most) if text.strip() else []) for line, text in lines)
                 return self._delimited(rows, headless=True)
 
@@ -88,7 +106,7 @@ class Table:
 
     def _needed(self) -> list[str]:
         """The columns that the table must have."""
-        return required(self.columns)
+        return required_columns(self.columns)
 
     def _optional(self) -> list[str]:
         """The columns that are taken where the table has them under their names."""
@@ -98,10 +116,10 @@ class Table:
         """Settle which columns are taken, and under which names; an optional one is where it is named, or `there`."""
         chosen = list(self.columns)
         if self.names is None:
-            needed = required(self.columns)
+            needed = required_columns(self.columns)
             chosen = [column for column in chosen if column in needed or self._called(column, there) in there]
         elif len(self.names) < len(chosen):
-            chosen = required(self.columns)
+            chosen = required_columns(self.columns)
         self.taken = tuple(chosen)
         self.found = tuple(self.names or (self._called(column, there) for column in chosen))
 
@@ -110,17 +128,17 @@ class Table:
         name = self.remembered.get(column, column)
         return name if name in there and not name.isdecimal() else column
 
-    def _guess(self, profiles: Mapping[str, Profile], there: Container[str]) -> bool:
+    def _guess(self, profiles: Mapping[str, ColumnProfile], there: Container[str]) -> bool:
         """Settle by their content those columns that are not called as they should be; whether that could be done."""
         needed, more = self._needed(), self._optional()
         fixed = {column: name for column in needed if (name := self._called(column, there)) in there}
         kinds = {name: self.columns[name] for name in needed}
-        self._likely = likely(kinds, profiles, fixed)
+        self._likely = candidate_columns(kinds, profiles, fixed)
         if "text_pair" in more:
             kinds["text_pair"] = "text?"
         try:
-            chosen = guess(kinds, profiles, fixed)
-        except Undecided as error:
+            chosen = infer_columns(kinds, profiles, fixed)
+        except UndecidedColumns as error:
             self._reason = str(error)
             return False
         chosen |= {name: called for name in more if (called := self._called(name, there)) in there}
@@ -145,7 +163,7 @@ class Table:
     def _labels(self, features: Mapping[str, Any]) -> list[Reader | None]:
         """For each column that is taken what reads its labels or numbers, if it is one of these."""
         made: dict[str, Callable[[str], Reader]] = {
-            "label": lambda name: Labels(self.separator, classes(features, name)),
+            "label": lambda name: Labels(self.separator, class_names(features, name)),
             "number": lambda name: Numbers(),
         }
         kinds = [self.columns[column].rstrip("?") for column in self.taken]
@@ -171,10 +189,10 @@ class Table:
         for number, cells in chain([] if header else [(line, first)], sample, rows):
             if cells and len(cells) != len(first):
                 raise HeedfulError(
-                    f"{_count(len(cells))} where line {line} has {len(first)}, in {shown(self.path)}:{number}; "
+                    f"{_count(len(cells))} where line {line} has {len(first)}, in {display_name(self.path)}:{number}; "
                     "mend that row (a tab or a comma too few or too many?)"
                 )
-            where = f"{shown(self.path)}:{number}"
+            where = f"{display_name(self.path)}:{number}"
             values = [
                 label.read(cells[place], name, where) if label else cells[place]
                 for name, place, label in zip(self.found, places, labels, strict=True)
@@ -203,7 +221,7 @@ class Table:
             self._say("as in training")
             return True, [header.index(name) for name in self.found]
         # A name among the cells shows that this is a header, which calls another column otherwise.
-        known = any(name in cells for name in self.found) or heads(cells, self.found)
+        known = any(name in cells for name in self.found) or resembles_header(cells, self.found)
         if self.names is None and not known and self._remember_places(len(first)):
             return False, [int(name) - 1 for name in self.found]
         if self.names is None and not (headless and not known and self._stand_in_order([first, *others])):
@@ -221,7 +239,7 @@ class Table:
             separator = "commas" if self.form.kind == "csv" else "tabs"
             raise HeedfulError(
                 f"{_count(len(first))}, and column {outside} is wanted for {self.taken[self.found.index(outside)]!r}, "
-                f"in {shown(self.path)}:{line}; separate the columns by {separator}, or choose others: "
+                f"in {display_name(self.path)}:{line}; separate the columns by {separator}, or choose others: "
                 "--data.columns 1,2"
             )
         return False, [int(name) - 1 for name in self.found]
@@ -248,7 +266,7 @@ class Table:
             return True
         if len(self.taken) > 1 and not self.spare:
             return False
-        first = Profile.of(row[0] for row in rows if row)
+        first = ColumnProfile.of(row[0] for row in rows if row)
         return first.is_text or (self.spare and first.is_words and not first.is_label)
 
     def _guessed(
@@ -260,7 +278,7 @@ class Table:
         if header:
             names = [name or f"#{place}" for place, name in enumerate(names, 1)]
         rows = others if header else [first, *others]
-        profiles = {name: Profile.of(row[place] for row in rows) for place, name in enumerate(names)}
+        profiles = {name: ColumnProfile.of(row[place] for row in rows) for place, name in enumerate(names)}
         if not self._guess(profiles, names if header else ()):
             return None
         places = [names.index(name) for name in self.found]
@@ -284,7 +302,7 @@ class Table:
         twice = next((name for name in self.found if header.count(name) > 1 and not name.isdecimal()), None)
         if twice is not None:
             raise HeedfulError(
-                f"{header.count(twice)} columns are called {twice!r}, in {shown(self.path)}:{line}; give each a "
+                f"{header.count(twice)} columns are called {twice!r}, in {display_name(self.path)}:{line}; give each a "
                 "name of its own"
             )
 
@@ -295,7 +313,7 @@ class Table:
         also = f", or with a third: --data.columns {chosen},{optional}={wanted + 1}" if optional and wanted == 2 else ""
         return HeedfulError(
             f"{_count(len(first))} without a header, and {wanted} are wanted ({', '.join(self.taken)}), in "
-            f"{shown(self.path)}:{line}; say which, by number: --data.columns {chosen}{also}"
+            f"{display_name(self.path)}:{line}; say which, by number: --data.columns {chosen}{also}"
         )
 
     # ---------------------------------------------------------------------------------------------------------- records
@@ -311,16 +329,16 @@ class Table:
                 continue
             if not began:
                 wanted = {*self.columns, *self.remembered.values()}
-                self._choose({column for column in wanted if look_up(record, column) is not MISSING})
+                self._choose({column for column in wanted if nested_value(record, column) is not MISSING})
                 if self.names is None:
-                    if any(look_up(record, name) is MISSING for name in self.found):
+                    if any(nested_value(record, name) is MISSING for name in self.found):
                         sample = list(islice(records, SAMPLE))
                         self._guess_keys([record, *(one for _, one in sample)], features)
                         records = chain(sample, records)
                     else:
                         self._say("as in training")
                 began, labels = line, self._labels(features)
-            late = next((name for name in self._left_out() if look_up(record, name) is not MISSING), None)
+            late = next((name for name in self._left_out() if nested_value(record, name) is not MISSING), None)
             if late is not None:
                 raise HeedfulError(
                     f"{late!r} is here and not in line {began}, in {self.path}:{line}; write it in every row or in none"
@@ -333,23 +351,23 @@ class Table:
 
     def _guess_keys(self, records: Sequence[dict[str, Any]], features: Mapping[str, Any]) -> None:
         """Settle the columns by the content of records."""
-        names = list(dict.fromkeys(name for record in records for name in keys(record)))
+        names = list(dict.fromkeys(name for record in records for name in nested_keys(record)))
         profiles = {}
         for name in names:
-            values = [value for record in records if (value := look_up(record, name)) is not MISSING]
-            called = classes(features, name)
+            values = [value for record in records if (value := nested_value(record, name)) is not MISSING]
+            called = class_names(features, name)
             if called:
                 values = [called[value] if _is_place(value, called) else value for value in values]
-            profiles[name] = Profile.of(values)
+            profiles[name] = ColumnProfile.of(values)
         answers = {"answers", "answer"} & {*records[0]}  # a record of its own, as SQuAD has it
-        profiles |= {name: Profile.of(record.get(name) for record in records) for name in answers}
+        profiles |= {name: ColumnProfile.of(record.get(name) for record in records) for name in answers}
         if self._guess(profiles, [*profiles]):
             self._say("guessed")
 
     def _value(self, record: dict[str, Any], column: str, name: str, line: int, label: Reader | None) -> Any:
-        value, where = look_up(record, name), f"{shown(self.path)}:{line}"
+        value, where = nested_value(record, name), f"{display_name(self.path)}:{line}"
         if value is MISSING:
-            raise self._not_found(list(keys(record)), line)
+            raise self._not_found(list(nested_keys(record)), line)
         if label:
             return label.read(value, name, where)
         if self.columns[column].rstrip("?") in ("image", "words", "tags", "answers", "messages"):
@@ -359,7 +377,7 @@ class Table:
                 f"{name!r} is {brief(json.dumps(value, default=str))} and text is wanted, in {where}; write it as a "
                 "string, or choose another column: --data.columns"
             )
-        return whole(value, name, where)
+        return checked_text(value, name, where)
 
     def _not_found(self, found: list[str], line: int) -> NoColumn:
         missing = next(name for name in self.found if name not in found)
@@ -372,7 +390,7 @@ class Table:
         reason = f"{self._reason}; " if self._reason else ""
         return NoColumn(
             f"no column {missing!r} among {', '.join(repr(brief(name)) for name in found[:12])}, in "
-            f"{shown(self.path)}:{line}; {hint}{reason}say which to use: --data.columns "
+            f"{display_name(self.path)}:{line}; {hint}{reason}say which to use: --data.columns "
             f"{brief(example)}{numbers}"
         )
 

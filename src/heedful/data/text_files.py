@@ -39,11 +39,11 @@ LONGEST_ROW = 1 << 24  # bytes of a line that is one example; tokenizers take so
 BOMB_BYTES, BOMB_RATIO = 1 << 28, 500
 
 
-class NoText(HeedfulError):
+class NotText(HeedfulError):
     """The file is not UTF-8 text."""
 
 
-def shown(path: str) -> str:
+def display_name(path: str) -> str:
     """Returns the name of a file for messages."""
     return "standard input" if path == STDIN else path
 
@@ -54,7 +54,7 @@ def extension(path: str) -> str:
     return Path(name.stem).suffix if name.suffix in COMPRESSED else name.suffix
 
 
-def text_stream(path: str) -> Iterator[tuple[int, str]]:
+def read_lines(path: str) -> Iterator[tuple[int, str]]:
     r"""Yields (number, line) of a UTF-8 file, from 1.
 
     Lines end at ``\n`` or ``\r\n`` and nowhere else (a form feed or U+2028 is text); a byte order mark is dropped;
@@ -66,55 +66,59 @@ def text_stream(path: str) -> Iterator[tuple[int, str]]:
 
 
 def raw_lines(path: str, longest: int | None = LONGEST_ROW) -> Iterator[tuple[int, str]]:
-    """Yields lines like `text_stream`, with their line ends: a CSV field may hold them. `longest` None: no limit."""
-    with opened(path) as stream:
+    """Yields lines like `read_lines`, with their line ends: a CSV field may hold them. `longest` None: no limit."""
+    with open_file(path) as stream:
         most = -1 if longest is None else longest + 1
         for number, line in enumerate(iter(lambda: stream.readline(most), b""), 1):
             if longest is not None and len(line) > longest:
                 raise HeedfulError(
-                    f"a line of more than {longest:,} bytes, in {shown(path)}:{number}; no example is as long, so "
-                    "divide it"
+                    f"a line of more than {longest:,} bytes, in {display_name(path)}:{number}; split it, since no "
+                    "example may be as long"
                 )
-            yield number, decoded(line, path, number)
+            yield number, decode_line(line, path, number)
 
 
-def decoded(line: bytes, path: str, number: int) -> str:
-    """Decodes a line of a UTF-8 file. Raises `NoText`, naming file and line, for anything else."""
+def decode_line(line: bytes, path: str, number: int) -> str:
+    """Decodes a line of a UTF-8 file. Raises `NotText`, naming file and line, for anything else."""
     if number == 1:
         if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise NoText(f"UTF-16 text, in {shown(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file")
+            raise NotText(
+                f"UTF-16 text, in {display_name(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file"
+            )
         form = next((form for magic, form in FORMS.items() if line.startswith(magic)), None)
         if form:
-            raise NoText(f"{shown(path)} is {form}, and text is wanted; save its text as UTF-8 and give that file")
+            raise NotText(
+                f"{display_name(path)} is {form}, and text is wanted; save its text as UTF-8 and give that file"
+            )
     if b"\0" in line:
-        raise NoText(
-            f"a NUL byte, so this is no text, in {shown(path)}:{number}; give a text file, or name a "
+        raise NotText(
+            f"a NUL byte, so this is no text, in {display_name(path)}:{number}; give a text file, or name a "
             f"compressed or Parquet file by its extension ({', '.join(COMPRESSED)}, .parquet)"
         )
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
-        raise NoText(
+        raise NotText(
             f"invalid UTF-8 (byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line), in "
-            f"{shown(path)}:{number}; convert the file: {_converted(path)} > new-file"
+            f"{display_name(path)}:{number}; convert the file: {_conversion_command(path)} > new-file"
         ) from error
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
-def _converted(path: str) -> str:
+def _conversion_command(path: str) -> str:
     """Returns the command that converts a file to UTF-8 from the likeliest encoding."""
     unpack = UNPACK.get(Path(path).suffix.lower())
     convert = "iconv -f WINDOWS-1252 -t UTF-8"
     return f"{unpack} {path} | {convert}" if unpack else f"{convert} {path}"
 
 
-def whole_text(path: str) -> str:
-    r"""Returns the text of a UTF-8 file, every line end as ``\n``; errors as in `text_stream`."""
+def read_text(path: str) -> str:
+    r"""Returns the text of a UTF-8 file, every line end as ``\n``; errors as in `read_lines`."""
     text = "".join(line for _, line in raw_lines(path, longest=None))
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def below(folder: str, without: Container[str] = ()) -> Iterator[str]:
+def files_below(folder: str, without: Container[str] = ()) -> Iterator[str]:
     """Yields the files in a folder by name, then those in its sub-folders, without hidden ones and folders named in
     `without`. Raises `HeedfulError` for an unreadable folder.
     """
@@ -141,7 +145,7 @@ def _unreadable(error: OSError) -> None:
 
 
 @contextmanager
-def opened(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
+def open_file(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
     """Opens a file for reading bytes, decompressed by its last extension. Raises ``HeedfulError`` for what fails in the
     block.
 
@@ -160,7 +164,7 @@ def opened(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
             name = path if path.isprintable() and path.strip() else repr(path)
             if file.is_symlink():
                 raise HeedfulError(f"{name} is a broken link, to {os.readlink(file)!r}; mend it or take it away")
-            raise HeedfulError(f"no such file: {name}; {_like(file)}")
+            raise HeedfulError(f"no such file: {name}; {_similar_name(file)}")
         mode = file.stat().st_mode
         if not (stat.S_ISREG(mode) or (pipes and stat.S_ISFIFO(mode))):
             raise HeedfulError(f"{path} is a pipe, a device or a socket and a file is wanted; give a regular file")
@@ -180,16 +184,16 @@ def opened(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
 def _decompressed(file: Path) -> IO[bytes]:
     match file.suffix.lower():
         case ".gz":
-            return io.BufferedReader(_Unpacked(file, gzip.open(file)), 4 * CHUNK)
+            return io.BufferedReader(_LimitedReader(file, gzip.open(file)), 4 * CHUNK)
         case ".xz":
-            return io.BufferedReader(_Unpacked(file, lzma.open(file)), 4 * CHUNK)
+            return io.BufferedReader(_LimitedReader(file, lzma.open(file)), 4 * CHUNK)
         case ".zst":
-            return io.BufferedReader(_Unpacked(file, _Frames(file)), 4 * CHUNK)
+            return io.BufferedReader(_LimitedReader(file, _ZstdReader(file)), 4 * CHUNK)
         case _:
             return file.open("rb")
 
 
-class _Unpacked(io.RawIOBase):
+class _LimitedReader(io.RawIOBase):
     """Bytes of a compressed file. Raises for a decompression bomb as soon as the limit is reached."""
 
     def __init__(self, file: Path, stream: io.BufferedIOBase | io.RawIOBase | gzip.GzipFile | lzma.LZMAFile) -> None:
@@ -216,11 +220,11 @@ class _Unpacked(io.RawIOBase):
         super().close()
 
 
-class _Frames(io.RawIOBase):
+class _ZstdReader(io.RawIOBase):
     """Frames of a .zst file, decompressed on reading: the library's own stream accepts a truncated file."""
 
     def __init__(self, file: Path) -> None:
-        self._library, self._name = needed("zstandard", str(file)), str(file)
+        self._library, self._name = require_library("zstandard", str(file)), str(file)
         self._file = file.open("rb")
         self._frame: Any = None
         self._packed = b""
@@ -253,7 +257,7 @@ class _Frames(io.RawIOBase):
         super().close()
 
 
-def needed(library: str, path: str) -> ModuleType:
+def require_library(library: str, path: str) -> ModuleType:
     """Imports the optional library that a file needs. Raises ``HeedfulError`` with the line that installs it."""
     try:
         return import_module(library)
@@ -261,7 +265,7 @@ def needed(library: str, path: str) -> ModuleType:
         raise HeedfulError(f"{path} needs {library.partition('.')[0]}; pip install 'heedful[data]'") from error
 
 
-def _like(file: Path) -> str:
+def _similar_name(file: Path) -> str:
     folder = file.parent
     if not folder.is_dir():
         return f"there is no folder {folder} either, check the path"

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from heedful.data.file_formats import EXTENSIONS
-from heedful.data.records import BUFFER, look_up, together
+from heedful.data.records import BUFFER, nested_value, rows_per_batch
 from heedful.data.rows import Row
 from heedful.data.tables import Table, extension_of
-from heedful.data.text_files import COMPRESSED, STDIN, decoded, extension, needed, opened
+from heedful.data.text_files import COMPRESSED, STDIN, decode_line, extension, open_file, require_library
 from heedful.errors import HeedfulError
 
 LARGE = 1 << 28  # total bytes of files from which texts stay on disk
@@ -109,62 +109,62 @@ class FileSlice(OnDisk):
             with open(self.path, "rb") as file:
                 file.seek(self.start)
                 found = file.read(self.end - self.start)
-            return with_line_ends(found.decode("utf-8" if self.start else "utf-8-sig"))
+            return normalize_line_ends(found.decode("utf-8" if self.start else "utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
-            raise changed(self.path, error) from None
+            raise changed_error(self.path, error) from None
 
     def identity(self) -> Hashable:
         """Returns its place, and when the file was written."""
-        return stamp(self.path), self.start, self.end
+        return file_stamp(self.path), self.start, self.end
 
 
-def stamp(path: str) -> tuple[str, int, int]:
+def file_stamp(path: str) -> tuple[str, int, int]:
     """Returns path, modification time and size of a file."""
     status = os.stat(path)
     return os.path.abspath(path), status.st_mtime_ns, status.st_size
 
 
-def changed(path: str, error: Exception) -> HeedfulError:
+def changed_error(path: str, error: Exception) -> HeedfulError:
     """Returns the error for a file that changed since it was first read."""
     reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
     return HeedfulError(f"{path} is not what it was when the run began ({reason}); begin again")
 
 
-def with_line_ends(text: str) -> str:
+def normalize_line_ends(text: str) -> str:
     """Returns a text with every line end as ``\\n``."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def on_disk(rows: Sequence[Row]) -> bool:
+def any_on_disk(rows: Sequence[Row]) -> bool:
     """Returns True if texts of some rows are read on access."""
     return any(isinstance(row.values, OnDisk) for row in rows)
 
 
-def continues(row: Row) -> bool:
+def continues_previous(row: Row) -> bool:
     """Returns True if a row continues the text of the row before it."""
     return isinstance(row.values, OnDisk) and row.values.continues
 
 
-def size(row: Row) -> int:
+def row_size(row: Row) -> int:
     """Returns the number of bytes of a row's texts."""
     if isinstance(row.values, OnDisk):
         return row.values.size
-    return sum(bytes_of(value) for value in row.values.values() if isinstance(value, str))
+    return sum(utf8_length(value) for value in row.values.values() if isinstance(value, str))
 
 
-def bytes_of(text: str) -> int:
+def utf8_length(text: str) -> int:
     """Returns the number of bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def identity(row: Row) -> Hashable:
+def text_identity(row: Row) -> Hashable:
     """Returns a key that equal texts share; of a text on disk while its file is unchanged."""
     if isinstance(row.values, OnDisk):
         return row.values.identity()
     return tuple(str(value) for value in row.values.values())
 
 
-def can_stay(path: str) -> bool:
+def can_stay_on_disk(path: str) -> bool:
     """Returns True if texts of a source can be read on access: an uncompressed file of plain text or records."""
     table = extension_of(path)
     is_compressed = Path(path).suffix.lower() in COMPRESSED
@@ -175,20 +175,20 @@ def can_stay(path: str) -> bool:
 
 def are_large(paths: Iterable[str]) -> bool:
     """Returns True if the sources that can stay on disk have 256 MiB or more together."""
-    return sum(os.path.getsize(path) for path in paths if can_stay(path)) >= LARGE
+    return sum(os.path.getsize(path) for path in paths if can_stay_on_disk(path)) >= LARGE
 
 
-def pieces(path: str, column: str) -> list[Row]:
+def file_slices(path: str, column: str) -> list[Row]:
     """Returns a row for each piece of a file, none for a file without words. A piece ends between a letter and a line's
     end if there is such a place within twice its size, else after a line's end, else after a character.
 
-    Raises `NoText` as `heedful.data.text_files.text_stream` does.
+    Raises `NoText` as `heedful.data.text_files.read_lines` does.
     """
     rows, start, line, words = list[Row](), 0, 1, False
-    with opened(path) as file:
+    with open_file(path) as file:
         while found := file.read(2 * PIECE):
-            end = len(found) if len(found) < 2 * PIECE else _end(found)
-            words = bool(_checked(found[:end], path, line, start).strip()) or words
+            end = len(found) if len(found) < 2 * PIECE else _slice_end(found)
+            words = bool(_decoded_slice(found[:end], path, line, start).strip()) or words
             rows.append(Row(FileSlice(path, column, start, start + end), path, line))
             line += found.count(b"\n", 0, end)
             start += end
@@ -196,7 +196,7 @@ def pieces(path: str, column: str) -> list[Row]:
     return rows if words else []
 
 
-def _checked(found: bytes, path: str, line: int, start: int) -> str:
+def _decoded_slice(found: bytes, path: str, line: int, start: int) -> str:
     """Returns a piece as text. Raises ``NoText``."""
     try:
         text = found.decode()
@@ -204,10 +204,10 @@ def _checked(found: bytes, path: str, line: int, start: int) -> str:
         text = "\0"
     if start and "\0" not in text:
         return text
-    return "".join(decoded(content, path, number) for number, content in enumerate(io.BytesIO(found), line))
+    return "".join(decode_line(content, path, number) for number, content in enumerate(io.BytesIO(found), line))
 
 
-def _end(found: bytes) -> int:
+def _slice_end(found: bytes) -> int:
     if place := CUT.search(found, PIECE):
         return place.end()
     if (end := found.rfind(b"\n")) > 0:
@@ -259,29 +259,29 @@ class TableOnDisk(ABC):
 
     def __init__(self, path: str, column: str, name: str | None = None) -> None:
         self.path, self.column, self.name = path, column, name or column
-        self.stamp = stamp(path)
+        self.stamp = file_stamp(path)
         self.sizes = array("q")  # bytes of each line's text
 
     def rows(self) -> Iterator[tuple[int, Row | None]]:
         """Yields (line, row); row is None without words. Raises like ``heedful.data.tables.Table``."""
         for line, values in Table(self.path, {self.column: "document"}, [self.name]):
             text = values[0] if values else ""
-            self.sizes.append(bytes_of(text))
+            self.sizes.append(utf8_length(text))
             yield line, Row(Document(self, line), self.path, line) if text.strip() else None
 
     def text(self, line: int) -> str:
         """Returns the text of a line, from 1. Raises ``HeedfulError`` if the file changed."""
         try:
-            value = look_up(self.record(line), self.name)
+            value = nested_value(self.record(line), self.name)
         except (OSError, ValueError, LookupError, StopIteration) as error:  # pyarrow's own are some of these
-            raise changed(self.path, error) from None
+            raise changed_error(self.path, error) from None
         if not isinstance(value, str):
-            raise changed(self.path, ValueError(f"no text in line {line}"))
+            raise changed_error(self.path, ValueError(f"no text in line {line}"))
         return value
 
     def check(self) -> None:
         """Raises `ValueError` if the file was written since."""
-        if stamp(self.path) != self.stamp:
+        if file_stamp(self.path) != self.stamp:
             raise ValueError("it was written since")
 
     @abstractmethod
@@ -294,7 +294,7 @@ class JsonLinesOnDisk(TableOnDisk):
 
     def __init__(self, path: str, column: str, name: str | None = None) -> None:
         super().__init__(path, column, name)
-        self._begins = _line_begins(path)
+        self._begins = _line_offsets(path)
 
     def record(self, line: int) -> dict[str, Any]:
         """Returns the object of a line."""
@@ -318,14 +318,14 @@ class _Decoder:
     """Open Parquet file with its last decoded rows."""
 
     def __init__(self, table: ParquetOnDisk) -> None:
-        parquet = needed("pyarrow.parquet", table.path)
+        parquet = require_library("pyarrow.parquet", table.path)
         self._file = parquet.ParquetFile(table.path, pre_buffer=False, buffer_size=BUFFER)
         there, metadata = self._file.schema_arrow.names, self._file.metadata
         self._check = table.check
         self._column = table.name if table.name in there else table.name.partition(".")[0]
         groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self._begins = [0, *accumulate(groups)]  # of the row groups
-        self._rows = together(metadata)
+        self._rows = rows_per_batch(metadata)
         self._batches: Iterator[Any] = iter(())
         self._batch: Any = ()
         self._first = self._end = 0  # the first row of the batch, and the one after the last of its group
@@ -351,7 +351,7 @@ def _decoder(table: ParquetOnDisk) -> _Decoder:
     return _Decoder(table)
 
 
-def _line_begins(path: str) -> np.ndarray:
+def _line_offsets(path: str) -> np.ndarray:
     """Returns the byte offsets of the lines, and of the file's end."""
     found, at = [np.zeros(1, dtype=np.int64)], 0
     with open(path, "rb") as file:

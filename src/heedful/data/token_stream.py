@@ -63,14 +63,14 @@ class StreamWindows(Sequence[StreamWindow]):
         )
 
 
-def counted(tokens: np.ndarray, wanted: int | None) -> int:
+def count_token(tokens: np.ndarray, wanted: int | None) -> int:
     """Returns the count of one token among ``tokens``."""
     if wanted is None:
         return 0
     return sum(int((tokens[at : at + PART] == wanted).sum()) for at in range(0, len(tokens), PART))
 
 
-class Shown(NamedTuple):
+class WindowBatch(NamedTuple):
     """Contents of windows, (B, context + 1) each."""
 
     tokens: np.ndarray  # int64
@@ -83,7 +83,7 @@ class Shown(NamedTuple):
         return np.asarray(stream.starts[found] == self.places)
 
 
-def read(windows: Sequence[StreamWindow], random: np.random.Generator | None = None) -> Shown:
+def read_windows(windows: Sequence[StreamWindow], random: np.random.Generator | None = None) -> WindowBatch:
     """Returns the contents of windows of one stream.
 
     Without ``random`` window i begins at i · context: all windows together predict each token of the stream but the
@@ -93,7 +93,7 @@ def read(windows: Sequence[StreamWindow], random: np.random.Generator | None = N
     the stream stands after its end. An epoch then has about one window from each stretch of a context, elsewhere each
     time, and every token is equally likely to be predicted, and with equally many before it.
 
-    >>> read([StreamWindow(Stream(np.arange(6), 4), 1)])[:2]
+    >>> read_windows([StreamWindow(Stream(np.arange(6), 4), 1)])[:2]
     (array([[4, 5, 0, 1, 2]]), array([[ True,  True, False, False, False]]))
     """
     stream = windows[0].stream
@@ -105,10 +105,10 @@ def read(windows: Sequence[StreamWindow], random: np.random.Generator | None = N
     index = starts[:, None] + np.arange(stream.context + 1)
     places = index % len(stream.tokens)
     there = np.ones_like(index, dtype=bool) if random is not None else index < len(stream.tokens)
-    return Shown(stream.tokens[places].astype(np.int64), there, places)
+    return WindowBatch(stream.tokens[places].astype(np.int64), there, places)
 
 
-def stored(
+def cached_tokens(
     identity: Iterable[object],
     parts: Callable[[], Iterable[np.ndarray]],
     kind: np.dtype[Any],
@@ -116,14 +116,14 @@ def stored(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the joined ``parts``, and ``starts``, which making the parts fills, mapped from files (``numpy.memmap``).
 
-    The files are in ``home()``, named by a digest of ``identity``; existing ones are used again. They are written
-    atomically.
+    The files are in ``cache_folder()``, named by a digest of ``identity``; existing ones are used again. They are
+    written atomically.
     """
     digest = hashlib.blake2b(digest_size=16)
     for item in identity:
         digest.update(repr(item).encode("utf-8", "surrogatepass") + b"\0")
     name = digest.hexdigest()
-    tokens, places = home() / f"{name}.tokens", home() / f"{name}.starts.npy"
+    tokens, places = cache_folder() / f"{name}.tokens", cache_folder() / f"{name}.starts.npy"
     if not (tokens.exists() and places.exists()):
         try:
             tokens.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def stored(
     return np.memmap(tokens, kind, "r"), np.load(places)
 
 
-def home() -> Path:
+def cache_folder() -> Path:
     """Returns the cache folder: ``$HEEDFUL_CACHE``, ``$XDG_CACHE_HOME/heedful``, or ``~/.cache/heedful``."""
     named = os.environ.get("HEEDFUL_CACHE")
     if named:

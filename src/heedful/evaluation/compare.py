@@ -11,8 +11,8 @@ import numpy as np
 
 from heedful.data import Rows, read
 from heedful.data.builtin import SPLITS
-from heedful.data.conll import stripped
-from heedful.data.prediction_inputs import by_columns
+from heedful.data.conll import with_stripped_words
+from heedful.data.prediction_inputs import name_columns_option
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.inference.pipeline import Pipeline, pipeline
@@ -69,7 +69,7 @@ def compare(
     task = pipes[0].task
     options = pipes[0].check_options(decoding or {})
     separator = pipes[0].card.get("settings", {}).get("data", {}).get("label_separator")
-    with by_columns():
+    with name_columns_option():
         rows = read(
             list(data),
             task.columns,
@@ -78,7 +78,7 @@ def compare(
             separator=separator,
             remembered=columns_of(pipes[0].card) or columns_of(pipes[1].card),
         )
-    rows = stripped(rows, prefix_of(pipes[0].card))
+    rows = with_stripped_words(rows, prefix_of(pipes[0].card))
     for note in rows.notes:
         say(note.replace("--data.columns", "--columns"))
     encoded = _encoded(pipes, rows, say)

@@ -9,8 +9,8 @@ from typing import Any
 
 from heedful.data import Rows, hub_datasets, read
 from heedful.data.builtin import PREFIX, SPLITS
-from heedful.data.conll import stripped
-from heedful.data.prediction_inputs import by_columns
+from heedful.data.conll import with_stripped_words
+from heedful.data.prediction_inputs import name_columns_option
 from heedful.data.text_files import STDIN
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
@@ -74,7 +74,7 @@ def evaluate(
         for name in pipe.task.display_options & options.keys():
             raise HeedfulError(f"{name} has no effect: it changes what is told of an answer, no score; leave it out")
         separator = pipe.card.get("settings", {}).get("data", {}).get("label_separator")
-        with by_columns():
+        with name_columns_option():
             rows = read(
                 list(data),
                 pipe.task.columns,
@@ -83,7 +83,7 @@ def evaluate(
                 separator=separator,
                 remembered=columns_of(pipe.card),
             )
-        rows = stripped(rows, prefix_of(pipe.card))
+        rows = with_stripped_words(rows, prefix_of(pipe.card))
         encoded = pipe.task.encode(rows)
         for line in _reading_lines(rows, encoded.note):
             say(line)
@@ -168,7 +168,7 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
         rows = read(
             list(files), pipe.task.columns, names=names, split="train", separator=separator, remembered=remembered
         )
-        return stripped(rows, prefix_of(pipe.card))
+        return with_stripped_words(rows, prefix_of(pipe.card))
     remedy = "name files to learn from: --baseline-train FILE"
     if settings is None:
         raise HeedfulError(f"the model's folder does not say what it was trained on; {remedy}")

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data import Row
-from heedful.data.split import keys_of
-from heedful.data.texts_on_disk import continues
+from heedful.data.split import row_keys
+from heedful.data.texts_on_disk import continues_previous
 from heedful.errors import HeedfulError, many
 from heedful.metrics.example_scores import Scored, overall
 from heedful.metrics.verdict import chosen
@@ -102,7 +102,7 @@ def hashed(task: Task, rows: Iterable[Row]) -> Iterator[Hashes]:
     """Yields the hashes (n,) of the rows, a chunk at a time."""
     columns, asks, given = dict(task.columns), task.input_columns, iter(rows)
     while chunk := [_begun(row, columns) for row in islice(given, CHUNK)]:
-        keys = [key.asked[:8] for key in keys_of(chunk, columns, asks)]
+        keys = [key.asked[:8] for key in row_keys(chunk, columns, asks)]
         yield np.frombuffer(b"".join(keys), dtype="<u8").astype(np.uint64)
 
 
@@ -140,7 +140,7 @@ def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]
     if scored is None:
         return None
     if len(scored) != len(rows):  # pieces of documents, which are scored as a whole
-        begins = np.flatnonzero([place == 0 or not continues(row) for place, row in enumerate(rows)])
+        begins = np.flatnonzero([place == 0 or not continues_previous(row) for place, row in enumerate(rows)])
         kept = np.logical_and.reduceat(others, begins)
     if len(scored) != len(kept) or not kept.any():
         return None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful import __version__
-from heedful.data.prediction_inputs import Given, described, inputs
+from heedful.data.prediction_inputs import Input, input_identity, read_inputs
 from heedful.data.text_files import STDIN
 from heedful.errors import HeedfulError, InputError, many
 from heedful.inference.input_blocks import FIRST, BlockOptions, BlockWarnings, blocks, size_of
@@ -62,7 +62,7 @@ def predict(
 
     Args:
         model: a model folder, or a Hub id.
-        source: as ``heedful.data.prediction_inputs.inputs`` takes it; standard input (``-``) cannot be continued.
+        source: as ``heedful.data.prediction_inputs.read_inputs`` takes it; standard input (``-``) cannot be continued.
         out: ``.jsonl``: an object a line, ``{"id", "input", "output", "score"}``, the id if the input has one.
             ``.txt``: the output alone, a line each; line ends inside it become ``\\n`` and ``\\r``. None: every
             prediction is shown.
@@ -92,7 +92,7 @@ def predict(
         if resolved.get("logprobs") and not as_json:
             raise HeedfulError("logprobs are part of JSON alone; give --json, or write a .jsonl file")
         pipe.answer_block([], resolved)  # raises for options that the task refuses
-        read = partial(inputs, source, pipe.task.input_columns, columns, **_remembered(pipe.card))
+        read = partial(read_inputs, source, pipe.task.input_columns, columns, **_remembered(pipe.card))
         total, digest = _survey(source, read, None if quiet else log.warning)
         facts = {
             "model": fingerprint(model),
@@ -144,7 +144,7 @@ def _discard(line: str) -> None:
 
 
 def _survey(
-    source: str, read: Callable[..., Iterator[Given]], say: Callable[[str], object] | None
+    source: str, read: Callable[..., Iterator[Input]], say: Callable[[str], object] | None
 ) -> tuple[int | None, str]:
     """Counts the inputs and computes their digest; raises ``HeedfulError`` for a broken one. For standard input, which
     is not read twice, the number is None and the digest random.
@@ -154,7 +154,7 @@ def _survey(
     count, digest = 0, hashlib.blake2b(digest_size=16)
     for given in read(say=say):
         count += 1
-        digest.update(described(given).encode("utf-8", "surrogatepass") + b"\n")
+        digest.update(input_identity(given).encode("utf-8", "surrogatepass") + b"\n")
     if not count:
         raise HeedfulError("there is no input in the file; give one with an input a line")
     return count, digest.hexdigest()
@@ -211,10 +211,10 @@ def fingerprint(model: str | Path) -> str:
     return digest.hexdigest()
 
 
-def line_of(given: Given, answer: Prediction, as_json: bool) -> str:
+def line_of(given: Input, answer: Prediction, as_json: bool) -> str:
     """Returns a prediction on one line: an object, with the input's id if it has one, or the output alone.
 
-    >>> line_of(Given("a", "x.txt:1"), Prediction("a", "b\\nc", 0.5), False)
+    >>> line_of(Input("a", "x.txt:1"), Prediction("a", "b\\nc", 0.5), False)
     'b\\\\nc'
     """
     if as_json:
@@ -223,8 +223,8 @@ def line_of(given: Given, answer: Prediction, as_json: bool) -> str:
 
 
 def _predictions(
-    pipe: Pipeline, inputs: Iterator[Given], resolved: Mapping[str, Any], done: int
-) -> Iterator[list[tuple[Given, Prediction]]]:
+    pipe: Pipeline, inputs: Iterator[Input], resolved: Mapping[str, Any], done: int
+) -> Iterator[list[tuple[Input, Prediction]]]:
     """Yields the inputs after the first ``done`` with their predictions, a block at a time. The block with the first of
     them is computed whole, so that its batches, and with them the last bits of the scores, are those of a single call.
     """
@@ -242,7 +242,7 @@ def _predictions(
 
 
 def _block(
-    pipe: Pipeline, block: Sequence[Given], resolved: Mapping[str, Any], warnings: BlockWarnings
+    pipe: Pipeline, block: Sequence[Input], resolved: Mapping[str, Any], warnings: BlockWarnings
 ) -> list[Prediction]:
     """Returns the predictions for a block. A blank input of images gets an empty one; a blank text is the task's."""
     if "image" not in pipe.task.input_columns.values():
@@ -255,7 +255,7 @@ def _block(
 
 
 def _named(
-    pipe: Pipeline, block: Sequence[Given], resolved: Mapping[str, Any], warnings: BlockWarnings
+    pipe: Pipeline, block: Sequence[Input], resolved: Mapping[str, Any], warnings: BlockWarnings
 ) -> list[Prediction]:
     """Returns the predictions; an error names the file and line of its input."""
     try:
@@ -269,7 +269,7 @@ def _named(
         raise HeedfulError(str(error) if where in str(error) else f"{error}, in {where}") from None
 
 
-def _first_failing(pipe: Pipeline, block: Sequence[Given], resolved: Mapping[str, Any]) -> int:
+def _first_failing(pipe: Pipeline, block: Sequence[Input], resolved: Mapping[str, Any]) -> int:
     """Finds the position of the first input that raises, by halving the block."""
     first, last = 0, len(block)
     while last - first > 1:

@@ -89,7 +89,7 @@ class Preprocessing:
         With the shorter side at ``size``, the longer is ⌊size · longer / shorter⌋; a middle that cannot be exact lies
         half a pixel to the upper left. Both as in the published processors.
         """
-        from heedful.data.image_transforms import fit
+        from heedful.data.image_transforms import resize
 
         height, width, _ = pixels.shape
         target = (self.size, self.size)
@@ -97,7 +97,7 @@ class Preprocessing:
             short, long = sorted((height, width))
             longer = self.size * long // short
             target = (self.size, longer) if height <= width else (longer, self.size)
-        pixels = fit(pixels, target, resample=self.resample)
+        pixels = resize(pixels, target, resample=self.resample)
         if self.crop is not None:
             top, left = ((side - self.crop) // 2 for side in target)
             pixels = pixels[top : top + self.crop, left : left + self.crop]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data import LazyImage, Row, Rows
-from heedful.data.image_transforms import fit
+from heedful.data.image_transforms import resize
 from heedful.errors import HeedfulError
 
 SIDE = 32  # pixels to which a larger image is made smaller
@@ -102,7 +102,7 @@ def linear_images(
         found = np.empty((len(rows), side * side * channels), dtype=np.float32)
         for row, place in zip(rows, found, strict=True):
             image: LazyImage = row.values["image"]
-            place[:] = fit(image.pixels(channels), (side, side)).ravel()
+            place[:] = resize(image.pixels(channels), (side, side)).ravel()
         found /= 255
         return found
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from heedful.data import Row, Rows, texts_on_disk
-from heedful.data.split import Same, content, divide_text, split
-from heedful.data.texts_on_disk import continues, identity, on_disk, size
-from heedful.data.token_stream import stored
+from heedful.data.split import Same, content_digest, split, split_text
+from heedful.data.texts_on_disk import any_on_disk, continues_previous, row_size, text_identity
+from heedful.data.token_stream import cached_tokens
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.text.bulk_encoding import encode_parts
@@ -23,11 +23,11 @@ FEW = 20  # below so many documents a part of each is held back, from there on s
 VALID = 0.1  # the share of each
 
 
-def divided(rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+def divided(rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
     """Training and validation rows: of many documents some are held back, of few the last part of each that has lines,
     cut at a line's end.
     """
-    if on_disk(rows):
+    if any_on_disk(rows):
         return _last(rows, valid)
     if len(rows) >= FEW:
         whole, kept = split(rows, valid, seed, by="text", same=same)
@@ -35,7 +35,7 @@ def divided(rows: Rows, valid: float | None, seed: int, same: Same = content) ->
     train, held = Rows([], rows.skipped, rows.columns), Rows([], 0, rows.columns)
     for row in rows:
         text = row.values["text"]
-        first, last = divide_text(text, valid or VALID) if "\n" in text.strip() else (text, "")
+        first, last = split_text(text, valid or VALID) if "\n" in text.strip() else (text, "")
         train.append(Row({"text": first}, row.file, row.line))
         if last:
             held.append(Row({"text": last}, row.file, row.line + first.count("\n")))
@@ -49,14 +49,18 @@ def divided(rows: Rows, valid: float | None, seed: int, same: Same = content) ->
 
 def sampled(rows: Sequence[Row]) -> Sequence[Row]:
     """All rows; of texts on disk about as many as hold 64 MiB, evenly over all of them."""
-    return rows[:: max(1, round(sum(map(size, rows)) / (VOCABULARY * texts_on_disk.PIECE)))] if on_disk(rows) else rows
+    return (
+        rows[:: max(1, round(sum(map(row_size, rows)) / (VOCABULARY * texts_on_disk.PIECE)))]
+        if any_on_disk(rows)
+        else rows
+    )
 
 
 def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
     """The last rows are held back, few where no share is given: each evaluation reads them all."""
     count = _few(rows) if valid is None else max(1, round(valid * len(rows)))
     if not 0 < count < len(rows):
-        what = "pieces" if any(map(continues, rows)) else "documents"
+        what = "pieces" if any(map(continues_previous, rows)) else "documents"
         raise HeedfulError(f"{count} of {len(rows)} {what} cannot be held back; give a validation file: --valid FILE")
     return Rows(rows[:-count], rows.skipped, rows.columns), Rows(rows[-count:], 0, rows.columns)
 
@@ -64,8 +68,8 @@ def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
 def _few(rows: Rows) -> int:
     """Returns the number of last rows that hold about 4 MiB; at least one."""
     left, count = PIECES * texts_on_disk.PIECE, 0
-    while count < len(rows) and (2 * left > size(rows[-1 - count]) or not count):
-        left -= size(rows[-1 - count])
+    while count < len(rows) and (2 * left > row_size(rows[-1 - count]) or not count):
+        left -= row_size(rows[-1 - count])
         count += 1
     return count
 
@@ -85,11 +89,11 @@ def located(
     """
     kind = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
     starts = array("q")
-    if not on_disk(rows):
+    if not any_on_disk(rows):
         tokens = np.concatenate([*_parts(tokenizer, rows, begins, closes, kind, starts)])
         return tokens, np.array(starts, dtype=np.int64)
-    made = chain((tokenizer.backend.to_str(), begins, closes, kind.str), map(identity, rows))
-    return stored(made, lambda: _parts(tokenizer, rows, begins, closes, kind, starts), kind, starts)
+    made = chain((tokenizer.backend.to_str(), begins, closes, kind.str), map(text_identity, rows))
+    return cached_tokens(made, lambda: _parts(tokenizer, rows, begins, closes, kind, starts), kind, starts)
 
 
 def _parts(
@@ -103,7 +107,7 @@ def _parts(
     """The stream, part by part; ``starts`` gets the place of each document."""
     size, last = 0, list[int]()
     texts = (row.values["text"] for row in rows)
-    for first, ids in encode_parts(tokenizer, texts, (continues(row) for row in rows)):
+    for first, ids in encode_parts(tokenizer, texts, (continues_previous(row) for row in rows)):
         if first or not starts:  # what is held back of a large text goes on with what is not there
             starts.append(size + len(last))
         part = np.concatenate([np.array([*last, *begins], kind), ids.astype(kind)]) if first else ids.astype(kind)

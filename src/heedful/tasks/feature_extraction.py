@@ -16,8 +16,8 @@ from torch import Tensor
 
 from heedful.config import Config, DecoderConfig, EncoderConfig, Head, PooledHead, StackConfig
 from heedful.data import Kind, Row, Rows, split
-from heedful.data.batching import ordered
-from heedful.data.split import Same, content
+from heedful.data.batching import evaluation_batches
+from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, many
 from heedful.metrics import ranking
 from heedful.metrics.classification import Mistakes
@@ -110,7 +110,7 @@ class FeatureExtraction(EncoderTask):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Rows that share a text, on whichever side, stay together, and so do all that these share one with."""
         groups = [Row({"group": group}, rows[0].file, i) for i, group in enumerate(groups_of(rows))]
         try:
@@ -392,7 +392,7 @@ class FeatureExtraction(EncoderTask):
             ids, mask = masked([texts[i] for i in places])
             return model(ids.to(model.device), mask.to(model.device)).float().cpu().numpy()
 
-        return sharding.each(ordered([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read)
+        return sharding.each(evaluation_batches([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read)
 
     def input_and_target(self, row: Row) -> tuple[Any, Any]:
         """A text and its pair, or both and their score."""

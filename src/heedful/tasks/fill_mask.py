@@ -16,9 +16,9 @@ from torch import Tensor
 
 from heedful.config import Head, MaskedHead, StackConfig
 from heedful.data import Kind, Row, Rows
-from heedful.data.batching import ordered
-from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_of
-from heedful.data.split import Same, content
+from heedful.data.batching import evaluation_batches
+from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_probability
+from heedful.data.split import Same, content_digest
 from heedful.data.token_stream import StreamWindow
 from heedful.errors import HeedfulError
 from heedful.metrics.example_scores import Sums, overall
@@ -112,7 +112,7 @@ class FillMask(EncoderTask):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
         return divided(rows, valid, seed, same)
 
@@ -162,7 +162,7 @@ class FillMask(EncoderTask):
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Sets which tokens are hidden: by default 15 %, one by one."""
         masking = settings.masking
-        stop = STOP if masking.length is None else stop_of(masking.length)
+        stop = STOP if masking.length is None else stop_probability(masking.length)
         self.masking = replace(self.masking, share=masking.share or SHARE, unit=masking.unit or "token", stop=stop)
 
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
@@ -339,7 +339,7 @@ class FillMask(EncoderTask):
                 made.append(list(map(Guess, best.indices.tolist(), best.values.tolist())))
             return made
 
-        batches = ordered([len(blank.ids) for blank in read], budget, pairs=budget * SQUARE) if read else []
+        batches = evaluation_batches([len(blank.ids) for blank in read], budget, pairs=budget * SQUARE) if read else []
         for batch, told in sharding.each(batches, guessed):
             for i, best in zip(batch, told, strict=True):
                 guesses[i] = best

@@ -19,7 +19,7 @@ from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, LazyImage, Row, Rows
 from heedful.data.image_arrays import channel_moments
 from heedful.data.image_transforms import erase, flip, mixup, pad_crop, rand_augment
-from heedful.data.split import Same, content
+from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, many
 from heedful.heads import head_of
 from heedful.metrics.classification import Labelled, Mistakes, among_top
@@ -96,7 +96,7 @@ class ImageClassification(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """As every task does, but an image whose label no training row would have goes to training."""
         return teachable(*super().split_rows(rows, valid, seed, same), by="image", same=same)
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from heedful.data import Row, Rows
 from heedful.data.cell_values import brief
-from heedful.data.column_inference import MOST, no_names
+from heedful.data.column_inference import MOST, implausible_classes
 from heedful.data.file_formats import EXTENSIONS
-from heedful.data.split import Same, content
+from heedful.data.split import Same, content_digest
 from heedful.data.text_files import extension
 from heedful.errors import HeedfulError, many, nearest
 from heedful.metrics.classification import Labelled
@@ -59,7 +59,7 @@ def numbers_of(row: Row, labels: Sequence[str]) -> tuple[int, ...]:
 
 def _texts_for_labels(labels: Sequence[str]) -> str | None:
     """Returns a hint if the training labels look like texts, as they do where columns are exchanged."""
-    if len(labels) <= MOST or no_names(labels) != "text":
+    if len(labels) <= MOST or implausible_classes(labels) != "text":
         return None
     return (
         f"its {many(len(labels), 'label')}, such as {brief(labels[0])!r}, look like text; if they are, say which "
@@ -90,7 +90,7 @@ def likeliest(p: Tensor, labels: Sequence[str], k: int) -> list[list[dict[str, A
     ]
 
 
-def teachable(train: Rows, held: Rows, by: str, same: Same = content) -> tuple[Rows, Rows]:
+def teachable(train: Rows, held: Rows, by: str, same: Same = content_digest) -> tuple[Rows, Rows]:
     """The two parts, but what has a label that no training row would have goes to training, with all rows that are
     alike in column ``by``: held out, it could teach nothing and score nothing.
     """
@@ -109,7 +109,7 @@ def _too_few(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Why nothing can be held back, and what to do: in a table the labels may stand in the other column."""
     labels = [label for row in rows for label in labels_of(row)]
     swapped = extension(rows[0].file) in EXTENSIONS and len(columns) == 2
-    found = no_names(labels) if swapped else None
+    found = implausible_classes(labels) if swapped else None
     if found is None:
         return "every label has too few examples to hold some back; give validation data: --valid"
     return (

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from heedful.data import Rows
-from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, counted, read
+from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, count_token, read_windows
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.pretrained import read_card
@@ -57,7 +57,7 @@ def cut_up(tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np
     note = f"{many(len(tokens), 'token')} in windows of {stream.context}, {around}"
     if isinstance(tokens, np.memmap):
         note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
-    if unknown := counted(tokens, tokenizer.unknown):
+    if unknown := count_token(tokens, tokenizer.unknown):
         note += f"; {unknown:,} of them unknown to the vocabulary, never hidden"
     return StreamWindows(stream), note
 
@@ -108,7 +108,7 @@ def texts_of(examples: Sequence[StreamWindow], random: np.random.Generator | Non
     """The ids of each window, with ``random`` from elsewhere each time; what closes the last document of all closes the
     window, too, and is left out.
     """
-    tokens, there, _ = (part[:, :-1] for part in read(examples, random))
+    tokens, there, _ = (part[:, :-1] for part in read_windows(examples, random))
     stream = examples[0].stream
     if random is None:
         lefts = [len(stream.tokens) - 1 - window.place * stream.context for window in examples]

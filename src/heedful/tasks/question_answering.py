@@ -18,7 +18,7 @@ from torch import Tensor
 from heedful.config import Head, SpanHead, StackConfig
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.rows import Span
-from heedful.data.split import Same, content
+from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, many, nearest
 from heedful.metrics.classification import Mistakes
 from heedful.metrics.squad import best_thresholds, by_kind, likest_sentences, score, squad_sums
@@ -97,7 +97,7 @@ class QuestionAnswering(EncoderTask):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """The questions of one article stay together where all rows name theirs (``title``) and there are several, else
         those of one context.
         """

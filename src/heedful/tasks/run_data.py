@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heedful.data import Rows, parts, read
-from heedful.data.conll import stripped
-from heedful.data.split import Same, as_written, content
+from heedful.data import Rows, read, splits
+from heedful.data.conll import with_stripped_words
+from heedful.data.split import Same, content_digest, exact_bytes
 from heedful.errors import HeedfulError
 from heedful.pretrained import read_card
 from heedful.settings import RunSettings
@@ -37,10 +37,12 @@ def rule_of(card: Mapping[str, Any]) -> Same:
     not say it, as written.
     """
     data = card.get("data")
-    return content if isinstance(data, Mapping) and data.get("same") == BY_CONTENT else as_written
+    return content_digest if isinstance(data, Mapping) and data.get("same") == BY_CONTENT else exact_bytes
 
 
-def divided(kind: type[Task], settings: RunSettings, settled: bool = False, same: Same = content) -> tuple[Rows, Rows]:
+def divided(
+    kind: type[Task], settings: RunSettings, settled: bool = False, same: Same = content_digest
+) -> tuple[Rows, Rows]:
     """Training and validation rows, the same ones whenever the settings are, of the class that ``kind.for_rows`` tells,
     or, where that is ``settled``, of ``kind``. Rows whose first column is the ``same`` are not divided.
 
@@ -52,15 +54,15 @@ def divided(kind: type[Task], settings: RunSettings, settled: bool = False, same
     rows = take(list(settings.train), kind.columns, split="train", limit=data.limit, remembered=remembered)
     if data.strip_prefix is not None:
         _check_prefix(rows, data.strip_prefix)
-        rows = stripped(rows, data.strip_prefix)
+        rows = with_stripped_words(rows, data.strip_prefix)
     if not settled:
         kind = kind.for_rows(rows, settings)
         rows = kind.convert_rows(rows)
-    if settings.valid or "valid" in parts(settings.train):
+    if settings.valid or "valid" in splits(settings.train):
         if data.valid_fraction is not None:
             raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
         held = take(list(settings.valid or settings.train), kind.columns, split="valid", remembered=rows.mapping)
-        return rows, stripped(held, data.strip_prefix)
+        return rows, with_stripped_words(held, data.strip_prefix)
     learned, held = kind.split_rows(rows, data.valid_fraction, settings.seed or 0, same)
     learned.blank = rows.blank
     learned.read_as(rows)

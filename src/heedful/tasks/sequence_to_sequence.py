@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.config import EncoderDecoderConfig, SpecialTokens
 from heedful.data import Row, Rows
-from heedful.data.batching import ordered
+from heedful.data.batching import evaluation_batches
 from heedful.errors import HeedfulError, many
 from heedful.generation import decode
 from heedful.generation.options import Options
@@ -233,7 +233,7 @@ class SequenceToSequence(EncoderDecoderTask):
             texts, said = self.target.decode(found.ids.tolist()), said_of(found, [1] * len(batch))
             return list(zip(texts, found.scores.tolist(), said, strict=True))
 
-        batches = ordered([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128)
+        batches = evaluation_batches([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128)
         for batch, told in sharding.each(batches, decoded):
             for i, (text, score, log_p) in zip(batch, told, strict=True):
                 answers[asked[i]] = Prediction(inputs[asked[i]], cut(text, own.stop_strings), score, log_p)

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from heedful.config import EncoderDecoderConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
-from heedful.data.batching import ordered
+from heedful.data.batching import evaluation_batches
 from heedful.data.masking import LENGTH, SHARE, Corruption
-from heedful.data.split import Same, content
+from heedful.data.split import Same, content_digest
 from heedful.data.token_stream import StreamWindow
 from heedful.errors import HeedfulError, InputError
 from heedful.generation import decode
@@ -111,7 +111,7 @@ class SpanCorruption(EncoderDecoderTask):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
         return divided(rows, valid, seed, same)
 
@@ -318,7 +318,7 @@ class SpanCorruption(EncoderDecoderTask):
                 raise HeedfulError(f"{number} holes in a text, but the tokenizer has {most - 1} for it; ask with fewer")
             alike = [i for i, count in enumerate(holes) if count == number]
             limit: dict[str, Any] = {} if bounded else {"max_new_tokens": A_HOLE * number + 2}
-            batches = ordered([len(sources[i]) for i in alike], batch_tokens or EVALUATED, max_rows=128)
+            batches = evaluation_batches([len(sources[i]) for i in alike], batch_tokens or EVALUATED, max_rows=128)
             chosen = [[alike[i] for i in batch] for batch in batches]
             for together, told in sharding.each(chosen, partial(decoded, limit)):
                 for i, (row, score, log_p) in zip(together, told, strict=True):

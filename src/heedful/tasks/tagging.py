@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from heedful.data import Row, Rows
-from heedful.data.conll import line_of
-from heedful.data.split import Same, content
+from heedful.data.conll import line_of_word
+from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, many, nearest
 from heedful.metrics.entities import OUTSIDE, PARTS, Scheme, entities, parted
 
@@ -51,8 +51,9 @@ def labels_of(rows: Sequence[Row]) -> list[str]:
         word = row.values["words"][place]
         header = f", or if this line is a header, name its columns: --data.columns {word},{tag}"
         raise HeedfulError(
-            f"{row.file}:{line_of(row, place)}: the tag {tag!r} of {word!r} says neither B- nor I- as others do; "
-            f"{nearest(tag, [one for one in others if one not in bare])}{header if line_of(row, place) == 1 else ''}"
+            f"{row.file}:{line_of_word(row, place)}: the tag {tag!r} of {word!r} says neither B- nor I- as others do; "
+            f"{nearest(tag, [one for one in others if one not in bare])}"
+            f"{header if line_of_word(row, place) == 1 else ''}"
         )
     if scheme_of([*first]) != "BIO":
         return sorted(first, key=lambda tag: (tag != OUTSIDE, tag))
@@ -69,7 +70,7 @@ def numbers_of(row: Row, labels: Sequence[str]) -> list[int]:
     for place, (word, tag) in enumerate(zip(row.values["words"], row.values["tags"], strict=True)):
         if tag not in known:
             raise HeedfulError(
-                f"{row.file}:{line_of(row, place)}: the tag {tag!r} of {word!r} is none that the model learned; "
+                f"{row.file}:{line_of_word(row, place)}: the tag {tag!r} of {word!r} is none that the model learned; "
                 f"{nearest(tag, labels)}"
             )
     return [known[tag] for tag in row.values["tags"]]
@@ -106,7 +107,7 @@ def _kept(rows: Sequence[Row]) -> str:
     return "IOB1" if not needless else f"BIO ({stray:,} begin with I-)"
 
 
-def teachable(train: Rows, held: Rows, same: Same = content) -> tuple[Rows, Rows]:
+def teachable(train: Rows, held: Rows, same: Same = content_digest) -> tuple[Rows, Rows]:
     """The two parts, but what has a kind of tag that no training row would have goes to training, with all rows of the
     same words: held out, it could teach nothing and score nothing.
     """

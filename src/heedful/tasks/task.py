@@ -14,8 +14,8 @@ from torch import Tensor
 
 from heedful.config import ModelConfig
 from heedful.data import Kind, LazyImage, Row, Rows, Span, split
-from heedful.data.batching import ordered
-from heedful.data.split import Same, content
+from heedful.data.batching import evaluation_batches
+from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError
 from heedful.metrics.example_scores import Scored
 from heedful.models import Model
@@ -108,7 +108,7 @@ class Task(ABC):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Training and validation rows of one set: by default rows with the same first column (``same``: a
         key that equal values share) stay together.
         """
@@ -306,7 +306,7 @@ class Task(ABC):
             return compute({name: tensor.to(model.device) for name, tensor in tensors.items()})
 
         budget = tokens or EVALUATED
-        return sharding.each(ordered(self.lengths(examples), budget, pairs=budget * SQUARE), computed)
+        return sharding.each(evaluation_batches(self.lengths(examples), budget, pairs=budget * SQUARE), computed)
 
     def loss(self, model: Model, examples: Sequence[Any], tokens: int | None = None) -> tuple[float, int]:
         """The objective summed over ``examples``, ``tokens`` a batch, and the number of predictions."""

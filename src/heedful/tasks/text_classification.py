@@ -14,8 +14,8 @@ from torch import Tensor
 
 from heedful.config import EncoderDecoderConfig, SequenceHead
 from heedful.data import Kind, Row, Rows
-from heedful.data.cell_values import are_quantities, as_number
-from heedful.data.split import Same, content
+from heedful.data.cell_values import are_quantities, parse_number
+from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, many
 from heedful.metrics.classification import Labelled, Mistakes
 from heedful.metrics.example_scores import overall
@@ -104,8 +104,8 @@ class TextClassification(TextPairTask):
                 raise HeedfulError(f"{rows[0].file}: several labels a row are no number; leave --data.label-kind out")
             return cls
         labels = [str(row.values["label"]) for row in rows]
-        numbers = sorted({number for label in labels if (number := as_number(label)) is not None})
-        are_numbers = all(as_number(label) is not None for label in set(labels))
+        numbers = sorted({number for label in labels if (number := parse_number(label)) is not None})
+        are_numbers = all(parse_number(label) is not None for label in set(labels))
         is_regression = kind == "number" or are_quantities(labels)
         if are_numbers and settings.start_from and not is_regression and not kind:
             is_regression = cls.for_folder(find(settings.start_from)) is regression_task
@@ -124,7 +124,7 @@ class TextClassification(TextPairTask):
         return _regression_task() if isinstance(config.head, SequenceHead) and regression(theirs) else cls
 
     @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Splits as every task does, but a text whose label no training row would have goes to training."""
         return teachable(*super().split_rows(rows, valid, seed, same), by="text", same=same)
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens
 from heedful.data import Kind, Row, Rows
-from heedful.data.batching import ordered
-from heedful.data.split import Same, content, split
-from heedful.data.texts_on_disk import continues
-from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, counted, read
+from heedful.data.batching import evaluation_batches
+from heedful.data.split import Same, content_digest, split
+from heedful.data.texts_on_disk import continues_previous
+from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, count_token, read_windows
 from heedful.errors import HeedfulError, InputError, many
 from heedful.generation import decode, stream
 from heedful.generation.incremental_text import pieces
@@ -124,7 +124,7 @@ class TextGeneration(Task):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end. Of
         instructions those with the same prompt stay together.
         """
@@ -243,7 +243,7 @@ class TextGeneration(Task):
             note += f": the text is shorter than the context of {context}"
         if isinstance(tokens, np.memmap):
             note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
-        if unknown := counted(tokens, self.tokenizer.unknown):
+        if unknown := count_token(tokens, self.tokenizer.unknown):
             note += f"; {unknown:,} of them unknown to the vocabulary"
         return Encoded(StreamWindows(made), rows, note)
 
@@ -257,15 +257,15 @@ class TextGeneration(Task):
     def collate(
         self, examples: Sequence[StreamWindow | Talk], random: np.random.Generator | None = None
     ) -> dict[str, Tensor]:
-        """``ids`` (B, context) and ``labels``, the token after each: see ``heedful.data.token_stream.read``, and for
-        instructions ``heedful.tasks.conversations.collated``. Where documents are separate, ``texts`` (B, context)
+        """``ids`` (B, context) and ``labels``, the token after each: see ``heedful.data.token_stream.read_windows``;
+        for instructions ``heedful.tasks.conversations.collated``. Where documents are separate, ``texts`` (B, context)
         numbers those of a window, and none is asked how the next one begins.
         """
         talks = [one for one in examples if isinstance(one, Talk)]
         if talks:
             return collated(talks, self.tokenizer.pad or 0)
         windows = [one for one in examples if isinstance(one, StreamWindow)]
-        shown = read(windows, random)
+        shown = read_windows(windows, random)
         labels = np.where(shown.there, shown.tokens, IGNORED)[:, 1:]
         batch = {"ids": shown.tokens[:, :-1]}
         if self.separate:
@@ -315,7 +315,7 @@ class TextGeneration(Task):
             for places, (nats, count) in self.map_batches(model, examples, partial(answered, model), batch_tokens):
                 sums[places, 0], sums[places, 1] = nats, count
             return _measured(sums)
-        owners = np.cumsum([not continues(row) for row in rows])  # of pieces of a large text, the document
+        owners = np.cumsum([not continues_previous(row) for row in rows])  # of pieces of a large text, the document
         owners -= owners[0]
         sums, blocks = np.zeros((owners[-1] + 1, 3)), np.zeros((examples[0].stream.windows, 2))
         np.add.at(sums[:, 2], owners, [len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows])
@@ -344,12 +344,12 @@ class TextGeneration(Task):
         """The document and the window of each token that is predicted, and −log p of the token, batch by batch."""
         stream = examples[0].stream
 
-        def read(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        def read_windows(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
             logits, labels = model(batch["ids"], batch.get("texts")).flatten(0, 1).float(), batch["labels"].flatten()
             nats = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
             return nats.cpu().numpy(), (labels != IGNORED).cpu().numpy()
 
-        for places, (nats, real) in self.map_batches(model, examples, read, batch_tokens):
+        for places, (nats, real) in self.map_batches(model, examples, read_windows, batch_tokens):
             firsts = np.array([examples[i].place * stream.context for i in places])
             index = (firsts[:, None] + np.arange(1, stream.context + 1)).ravel()[real]
             yield np.searchsorted(stream.starts, index, side="right") - 1, (index - 1) // stream.context, nats[real]
@@ -419,7 +419,9 @@ class TextGeneration(Task):
         most = self._most(model, batch_tokens)
         self._check_length(model, prompts, most, decoding.base)
         answers = [Prediction(text, text, None) for text in inputs]
-        batches = ordered(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
+        batches = (
+            evaluation_batches(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
+        )
         own, context = seeded(decoding, prompts), self._context(decoding, most)
 
         def decoded(batch: np.ndarray) -> list[tuple[list[int], int, float, list[float] | None]]:
@@ -550,7 +552,7 @@ def _separated(rows: Sequence[Row], settings: RunSettings) -> bool:
         return False
     if are_talks(rows):
         raise HeedfulError("--data.separate has no effect: instructions are examples of their own; leave it out")
-    if sum(not continues(row) for row in rows) < 2:
+    if sum(not continues_previous(row) for row in rows) < 2:
         raise HeedfulError("--data.separate has no effect: the text is one document; leave it out, or give several")
     return True
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.config import EncoderDecoderConfig, SequenceHead
 from heedful.data import Kind, Row, Rows
-from heedful.data.cell_values import as_number
+from heedful.data.cell_values import parse_number
 from heedful.errors import HeedfulError, many
 from heedful.metrics.example_scores import overall
 from heedful.metrics.regression import Regression
@@ -71,7 +71,7 @@ class TextRegression(TextPairTask):
         """Returns the rows with their labels as floats; raises ``HeedfulError`` for one that is no number."""
         values = []
         for row in rows:
-            number = as_number(row.values["label"])
+            number = parse_number(row.values["label"])
             if number is None:
                 raise HeedfulError(
                     f"{row.file}:{row.line}: the label {row.values['label']!r} is no number; correct it, or learn "
@@ -125,7 +125,7 @@ class TextRegression(TextPairTask):
         folder = cls.model_folder(folder)
         card = read_card(folder)
         numbers = card.get("numbers", {})
-        mean, factor = (as_number(numbers.get(name)) for name in ("mean", "factor"))
+        mean, factor = (parse_number(numbers.get(name)) for name in ("mean", "factor"))
         return cls(tokenizer_of(folder), columns=card.get("columns"), mean=mean or 0.0, factor=factor or 1.0)
 
     def card_entries(self) -> dict[str, Any]:

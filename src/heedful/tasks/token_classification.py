@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heedful.config import Head, StackConfig, TokenHead
 from heedful.data import Kind, Row, Rows
-from heedful.data.split import Same, content
+from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, many
 from heedful.metrics.classification import Mistakes
 from heedful.metrics.entities import OUTSIDE, Entity, EntityScores, Scheme, entities
@@ -90,7 +90,7 @@ class TokenClassification(EncoderTask):
     # ------------------------------------------------------------------------------------------------------- making it
 
     @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content) -> tuple[Rows, Rows]:
+    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """As every task does, but a sentence with a kind of tag that no training row would have goes to training."""
         if len(rows) == 1:
             raise HeedfulError(

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from heedful.data.batching import Batches, Lengths, as_lengths, plan
+from heedful.data.batching import Batches, Lengths, as_lengths, training_batches
 from heedful.errors import HeedfulError
 
 
 class Loader:
     """An endless iterator of optimisation steps, each a list of micro-batches.
 
-    The order of the examples is a function of (seed, epoch, step): see :func:`heedful.data.batching.plan`. A step never
-    mixes epochs, so the last step of an epoch may hold fewer micro-batches than ``accumulate``.
+    The order of the examples is a function of (seed, epoch, step): see
+    :func:`heedful.data.batching.training_batches`. A step never mixes epochs, so the last step of an epoch may hold
+    fewer micro-batches than ``accumulate``.
 
     Args:
         lengths: (N,) lengths, or (N, 2) for pairs.
@@ -53,7 +54,7 @@ class Loader:
 
     def _go_to(self, epoch: int, step: int) -> None:
         self.epoch, self.step = epoch, step
-        self._plan = plan(self.lengths, epoch=epoch, **self._order)
+        self._plan = training_batches(self.lengths, epoch=epoch, **self._order)
 
     @property
     def steps_per_epoch(self) -> int:

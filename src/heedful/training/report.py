@@ -16,8 +16,8 @@ import torch
 
 from heedful import __version__
 from heedful.data import LazyImage, Row, Rows
-from heedful.data.split import Same, content
-from heedful.data.texts_on_disk import on_disk, size
+from heedful.data.split import Same, content_digest
+from heedful.data.texts_on_disk import any_on_disk, row_size
 from heedful.errors import many
 from heedful.evaluation.trained_on import TrainedOn
 from heedful.metrics.verdict import MOST, Rival, Verdict, chosen, improving, verdict
@@ -162,8 +162,8 @@ def _some(rows: Rows) -> Rows:
     """At most 20,000 rows of two million characters, evenly chosen, in memory; a longer text is cut."""
 
     def length(row: Row) -> int:
-        if on_disk([row]):
-            return size(row)
+        if any_on_disk([row]):
+            return row_size(row)
         return sum(len(value) for value in row.values.values() if isinstance(value, str | tuple))
 
     looked = rows[:: max(1, len(rows) // 200)]
@@ -215,7 +215,7 @@ def trained_parameters(model: Model) -> int:
 
 
 def card_of(
-    task: Task, rows: Rows, settings: RunSettings, mapping: Mapping[str, str] | None = None, same: Same = content
+    task: Task, rows: Rows, settings: RunSettings, mapping: Mapping[str, str] | None = None, same: Same = content_digest
 ) -> dict[str, Any]:
     """Returns the content of ``heedful.json``; ``mapping`` holds the column names of the training data,"""
     return {
@@ -224,7 +224,7 @@ def card_of(
         "data": {
             "train": list(settings.train),
             **({"columns": dict(mapping)} if mapping else {}),
-            **({"same": BY_CONTENT} if same is content else {}),
+            **({"same": BY_CONTENT} if same is content_digest else {}),
             "examples": len(rows),
             "sha256": digest(rows),
         },

@@ -23,7 +23,7 @@ import torch
 from heedful import tasks
 from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
 from heedful.data import Rows
-from heedful.data.split import Same, content
+from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError
 from heedful.kernels.onednn_linear import emulates_bfloat16
 from heedful.kernels.plan import apply_training_plan
@@ -172,7 +172,7 @@ def _begun(
     kind = tasks.chosen(given)
     check_reports(given.training.report or ())
     given = spread(asked_for(kind, given), ranks, say)
-    same: Same = content
+    same: Same = content_digest
     if given.resume:
         kind, same = kind.for_folder(out / "last"), rule_of(read_card(out / "last"))
     rows, valid = divided(kind, given, settled=given.resume, same=same)

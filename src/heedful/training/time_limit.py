@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from heedful.config import ModelConfig
 from heedful.data.rows import Row, Rows
-from heedful.data.texts_on_disk import size
+from heedful.data.texts_on_disk import row_size
 from heedful.errors import many
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.tasks.model_setup import stacks_of
@@ -279,10 +279,10 @@ def part(task: Task, held: Encoded, share: float, max_length: int | None) -> Enc
         count = max(1, round(share * len(held.rows)))
         rows = [held.rows[len(held.rows) * i // count] for i in range(count)]
         return task.encode(Rows(rows, 0, held.rows.columns), max_length)
-    left, kept = share * sum(map(size, held.rows)), []
+    left, kept = share * sum(map(row_size, held.rows)), []
     for row in held.rows:
-        kept.append(row if size(row) <= left else _first(row, left / max(1, size(row))))
-        left -= size(row)
+        kept.append(row if row_size(row) <= left else _first(row, left / max(1, row_size(row))))
+        left -= row_size(row)
         if left <= 0:
             break
     return task.encode(Rows(kept, 0, held.rows.columns), max_length)

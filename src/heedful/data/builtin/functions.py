@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from textwrap import dedent
 
-from heedful.data.builtin.stdlib import PACKAGES, drawn, modules, no_source, parsed, text_of
+from heedful.data.builtin.stdlib import PACKAGES, modules, no_source, parsed, sample_split, text_of
 from heedful.errors import HeedfulError
 
 SHARES = {"test": 0.1, "valid": 0.08}  # of all functions; the rest is for training
@@ -37,7 +37,7 @@ def rows(argument: str | None, part: str) -> list[dict[str, str]]:
     found = _every()
     if not found:
         raise no_source()
-    chosen = drawn(Counter(_package(row["name"]) for row in found), part, SHARES, LARGE, 8)
+    chosen = sample_split(Counter(_package(row["name"]) for row in found), part, SHARES, LARGE, 8)
     return [dict(row) for row in found if _package(row["name"]) in chosen]
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from heedful.data.builtin.stdlib import home, parsed, text_of
 from heedful.data.rows import Span
-from heedful.data.text_files import below
+from heedful.data.text_files import files_below
 from heedful.errors import HeedfulError
 
 PACKAGES = ("babel", "cyclopts", "huggingface_hub", "numpy", "PIL", "rich", "sacrebleu", "torch")
@@ -144,7 +144,7 @@ def _files() -> Iterator[str]:
         folder = home(package)
         assert folder is not None, "heedful needs it"
         for part in TORCH if package == "torch" else ("",):
-            yield from (path for path in below(os.path.join(folder, part), FOLDERS) if path.endswith(".py"))
+            yield from (path for path in files_below(os.path.join(folder, part), FOLDERS) if path.endswith(".py"))
 
 
 def _docstrings(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from importlib.util import find_spec
 
-from heedful.data.text_files import below
+from heedful.data.text_files import files_below
 from heedful.errors import HeedfulError
 
 # What is no library (tests, demonstrations, an editor, what was installed besides), and what was written by programs.
@@ -36,7 +36,7 @@ def rows(argument: str | None, part: str) -> list[dict[str, str]]:
     modules = dict(_modules())
     if not modules:
         raise no_source()
-    chosen = drawn({text: len(text.encode()) for text in modules}, part, SHARES, LARGE, 16)
+    chosen = sample_split({text: len(text.encode()) for text in modules}, part, SHARES, LARGE, 16)
     return [{"text": text, "module": name} for text, name in modules.items() if text in chosen]
 
 
@@ -46,7 +46,9 @@ def no_source() -> HeedfulError:
     return HeedfulError(f"no source in {folder}; install Python with its standard library, or give texts of your own")
 
 
-def drawn(sizes: Mapping[str, int], part: str, shares: Mapping[str, float], large: float, digest: int) -> set[str]:
+def sample_split(
+    sizes: Mapping[str, int], part: str, shares: Mapping[str, float], large: float, digest: int
+) -> set[str]:
     """What is in a part: each of the ``shares`` of all is filled in the order of a hash of ``digest`` bytes, none with
     what has ``large`` of all or more; the rest is "train".
     """
@@ -67,7 +69,7 @@ def drawn(sizes: Mapping[str, int], part: str, shares: Mapping[str, float], larg
 def _modules() -> Iterator[tuple[str, str]]:
     """(source, dotted name) of each module."""
     library = sysconfig.get_path("stdlib")
-    for path in below(library, FOLDERS):
+    for path in files_below(library, FOLDERS):
         names = os.path.relpath(path, library).removesuffix(".py").split(os.sep)
         if path.endswith(".py") and not names[0].startswith(BEGINNINGS):
             with tokenize.open(path) as file:  # which knows how a module says its encoding
@@ -90,7 +92,7 @@ def home(package: str) -> str | None:
 def modules(packages: Iterable[str]) -> Iterator[tuple[str, str]]:
     """(path, dotted name) of each module of the standard library and of the packages that are installed."""
     for package, folder in [("", sysconfig.get_path("stdlib")), *((name, home(name)) for name in packages)]:
-        for path in below(folder, FOLDERS | BESIDE) if folder else ():
+        for path in files_below(folder, FOLDERS | BESIDE) if folder else ():
             if path.endswith(".py"):
                 inside = os.path.relpath(path, folder).removesuffix(".py").removesuffix("__init__")
                 yield path, ".".join(part for part in (package, *inside.split(os.sep)) if part)
