@@ -188,7 +188,8 @@ def _decompressed(file: Path) -> IO[bytes]:
         case ".xz":
             return io.BufferedReader(_LimitedReader(file, lzma.open(file)), 4 * CHUNK)
         case ".zst":
-            return io.BufferedReader(_LimitedReader(file, _ZstdReader(file)), 4 * CHUNK)
+            zstandard = require_library("zstandard", str(file))
+            return io.BufferedReader(_LimitedReader(file, _ZstdReader(file.open("rb"), zstandard)), 4 * CHUNK)
         case _:
             return file.open("rb")
 
@@ -223,9 +224,8 @@ class _LimitedReader(io.RawIOBase):
 class _ZstdReader(io.RawIOBase):
     """Frames of a .zst file, decompressed on reading: the library's own stream accepts a truncated file."""
 
-    def __init__(self, file: Path) -> None:
-        self._library, self._name = require_library("zstandard", str(file)), str(file)
-        self._file = file.open("rb")
+    def __init__(self, file: IO[bytes], library: ModuleType) -> None:  # both at hand, so that `close` finds the file
+        self._file, self._library, self._name = file, library, file.name
         self._frame: Any = None
         self._packed = b""
         self._held = memoryview(b"")
