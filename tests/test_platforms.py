@@ -22,7 +22,7 @@ SOURCES = sorted(Path(files.__file__).parents[1].rglob("*.py"))
 
 # Runs before heedful is imported: other packages have seen the machine as it is, heedful sees no POSIX.
 WINDOWS = """
-import fcntl, os, signal, sys, types, warnings
+import fcntl, os, shutil, signal, sys, types, warnings
 import babel, huggingface_hub, numpy, PIL.Image, rich.progress, sacrebleu, safetensors.torch, sklearn.linear_model
 import tokenizers, torch, torch.distributed.checkpoint, torch.optim
 from sklearn.feature_extraction import text
@@ -72,6 +72,7 @@ def refusing(function):
 for name in ("replace", "rename", "unlink", "remove"):
     setattr(os, name, refusing(getattr(os, name)))
 sys.modules["posix"] = None
+shutil._use_fd_functions = False  # as where `os` has no dir_fd
 
 import heedful.util.files
 heedful.util.files.WINDOWS = True

@@ -340,6 +340,7 @@ def pretend_gpu(no_float64: bool = False) -> Iterator[Watch]:
         (torch.cuda, "manual_seed_all"): generator.manual_seed,
         (torch.cuda, "get_rng_state"): lambda device=None: generator.get_state(),
         (torch.cuda, "set_rng_state"): lambda state, device=None: generator.set_state(state),
+        (torch.accelerator, "current_accelerator"): lambda check_available=False: None,  # a CUDA build without a driver
         (torch.cuda.amp.common, "amp_definitely_not_available"): lambda: False,
         (torch, "autocast"): Autocast,
         (torch, "is_autocast_enabled"): lambda device=None: (
