@@ -12,9 +12,21 @@ A leaf: it imports ``heedful.errors``, ``heedful.util``, the standard library an
 ``babel``, ``pyarrow``, ``zstandard`` and ``sklearn``. It knows nothing of tokenizers, models or tasks.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from heedful.data.lazy_image import LazyImage
-from heedful.data.read_source import read, splits
 from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.split import split
 
+if TYPE_CHECKING:
+    from heedful.data.read_source import read, splits
+
 __all__ = ["Kind", "LazyImage", "Row", "Rows", "Span", "read", "split", "splits"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("read", "splits"):  # imported on first use, with all readers
+        from heedful.data import read_source
+
+        return getattr(read_source, name)
+    raise AttributeError(f"module 'heedful.data' has no attribute {name!r}")

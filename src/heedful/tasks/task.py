@@ -12,20 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.config import ModelConfig
-from heedful.data import Kind, LazyImage, Row, Rows, Span, split
+from heedful.data import LazyImage, Rows, Span, split
 from heedful.data.batching import evaluation_batches
-from heedful.data.split import Same, content_digest
+from heedful.data.split import content_digest
 from heedful.errors import HeedfulError
-from heedful.metrics.example_scores import Scored
-from heedful.models import Model
 from heedful.pretrained import load
-from heedful.settings import RunSettings
 from heedful.util import sharding
 from heedful.util.escaping import pictured
 
 if TYPE_CHECKING:
+    from heedful.config import ModelConfig
+    from heedful.data import Kind, Row
+    from heedful.data.split import Same
     from heedful.generation.options import Options
+    from heedful.metrics.example_scores import Scored
+    from heedful.models import Model
+    from heedful.settings import RunSettings
 
 R = TypeVar("R")
 Batch = Mapping[str, Tensor]
