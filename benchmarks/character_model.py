@@ -36,8 +36,10 @@ from heedful import presets
 from heedful.config import DecoderConfig, LearnedPosition
 from heedful.data.token_stream import Stream, StreamWindow, read_windows
 from heedful.training.averages import Polynomial
+from heedful.training.guard import GradientLimits
 from heedful.training.loader import Loader
-from heedful.training.loop import Loop, Optimiser
+from heedful.training.loop import Loop
+from heedful.training.loop_parts import Objective, Optimiser
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
 from heedful.training.schedule import Limits, Schedule, constant, schedule
@@ -130,13 +132,12 @@ class Ours:
         """Train in our loop."""
         Loop(
             model=self.model,
-            objective=objective,
-            count=count,
+            objective=Objective(loss=objective, count=count),
             loader=self.loader,
             optimiser=self.optimiser,
             schedule=rates,
             limits=limits,
-            clip=CLIP,
+            gradient_limits=GradientLimits(clip=CLIP),
             average=self.average,
         ).fit()
 

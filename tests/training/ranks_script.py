@@ -30,7 +30,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.kernels.plan import apply_training_plan
-from heedful.training import Limits, Loop, adamw
+from heedful.training import GradientLimits, Limits, Loop, Objective, adamw
 from heedful.training.averages import Polynomial
 from heedful.training.engine import Alone, Replicated, Sharded
 from heedful.training.muon import muon
@@ -127,13 +127,12 @@ def run(
     average = Polynomial(model)
     loop = Loop(
         model=model,
-        objective=learn,
-        count=count,
+        objective=Objective(loss=learn, count=count),
         loader=Given(sizes),
         optimiser=optimiser(model),
         schedule=constant(),
         limits=Limits(max_steps=2),
-        clip=0.5,
+        gradient_limits=GradientLimits(clip=0.5),
         engine=engine,
         average=average,
     )

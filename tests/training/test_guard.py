@@ -161,7 +161,7 @@ def spiking(toy: Any, folder: Path | None, stop: int, **options: Any) -> Any:
 
     given = {"limits": Limits(max_steps=stop), "schedule": constant(), "evaluate": None, "patience": None}
     made = toy.loop(folder, **given, **options)
-    made.objective = learn
+    made.objective = replace(made.objective, loss=learn)
     return made
 
 

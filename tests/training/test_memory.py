@@ -109,7 +109,7 @@ def test_one_row_that_does_not_fit_ends_the_run(
 LIMITED = """
 import resource, sys, torch
 from torch import nn
-from heedful.training import Limits, Loop
+from heedful.training import Limits, Loop, Objective
 from heedful.training.schedule import constant
 
 class Given:
@@ -124,10 +124,11 @@ def objective(model, batch):  # 32 MB a row, and more behind
 def learned():
     model = nn.Linear(1, 1)
     nn.init.ones_(model.weight), nn.init.zeros_(model.bias)
-    loop = Loop(model=model, objective=objective, count=lambda batch: len(batch["x"]), loader=Given(),
+    counted = Objective(loss=objective, count=lambda batch: len(batch["x"]))
+    loop = Loop(model=model, objective=counted, loader=Given(),
                 optimiser=torch.optim.SGD(model.parameters(), lr=1e-3), schedule=constant(), limits=Limits(max_steps=2))
     loop.fit()
-    return loop._numbers.parts, model.weight.item()
+    return loop.state()["numbers"]["parts"], model.weight.item()
 
 torch.set_num_threads(1)
 parts, plain = learned()

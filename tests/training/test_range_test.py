@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 
 from heedful import cli
 from heedful.errors import HeedfulError
-from heedful.training import Limits, Loop
+from heedful.training import GradientLimits, Limits, Loop, Objective
 from heedful.training import range_test as range_test_module
 from heedful.training.layer_rates import layer_rates
 from heedful.training.range_test import APART, HIGHEST, LOWEST, STEPS, range_test
@@ -38,11 +39,13 @@ def bowl(curvature: float, start: float = 1.0, **options: Any) -> Loop:
     """½ λ θ² under plain descent, which falls apart at rates above 2 / λ."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, start)
-    given = {"limits": Limits(max_steps=5), "schedule": cosine(2), "clip": None, **options}
+    given = {"limits": Limits(max_steps=5), "schedule": cosine(2), **options}
     return Loop(
         model=model,
-        objective=lambda model, batch: curvature / 2 * model(batch["x"]).square().sum() + 1,
-        count=lambda batch: 1,
+        objective=Objective(
+            loss=lambda model, batch: curvature / 2 * model(batch["x"]).square().sum() + 1, count=lambda batch: 1
+        ),
+        gradient_limits=GradientLimits(clip=None),
         loader=Same(),
         optimiser=torch.optim.SGD(model.parameters(), lr=0.123),
         **given,
@@ -84,7 +87,7 @@ def test_numbers_that_are_none_end_it_and_the_table_is_told() -> None:
         return loss / 0 if loop.optimiser.param_groups[0]["lr"] > 3e-3 else loss
 
     loop = bowl(200.0)
-    loop.objective = overflows
+    loop.objective = replace(loop.objective, loss=overflows)
     found = range_test(loop)
     assert found.rates[-1] <= 3e-3
     lines = found.lines()
@@ -94,7 +97,7 @@ def test_numbers_that_are_none_end_it_and_the_table_is_told() -> None:
 
 def test_what_is_broken_from_the_start_is_told_as_such() -> None:
     loop = bowl(200.0)
-    loop.objective = lambda model, batch: model(batch["x"]).sum() / 0
+    loop.objective = replace(loop.objective, loss=lambda model, batch: model(batch["x"]).sum() / 0)
     with pytest.raises(HeedfulError, match="at step 1"):
         range_test(loop)
     with pytest.raises(HeedfulError, match="did not fall at any learning rate"):
@@ -142,8 +145,10 @@ def test_groups_of_lower_rates_keep_their_share(monkeypatch: pytest.MonkeyPatch)
     loop = bowl(1.0)
     loop = Loop(
         model=model,
-        objective=lambda model, batch: nn.functional.cross_entropy(model(pixels), torch.arange(4), reduction="sum"),
-        count=lambda batch: 4,
+        objective=Objective(
+            loss=lambda model, batch: nn.functional.cross_entropy(model(pixels), torch.arange(4), reduction="sum"),
+            count=lambda batch: 4,
+        ),
         loader=Same(),
         optimiser=optimiser,
         schedule=cosine(),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from heedful.util.ranks import Ranks
 
 def everything(loop):
     """All that a run ends with, but its times."""
-    numbers = {name: value for name, value in vars(loop._numbers).items() if not name.endswith("seconds")}
+    numbers = {name: value for name, value in loop.state()["numbers"].items() if not name.endswith("seconds")}
     optimiser = loop.optimiser.state_dict()
     return {
         "model": loop.model.state_dict(),
@@ -105,15 +106,15 @@ def test_a_signal_lets_the_step_end_and_saves_it(toy, straight, tmp_path, number
 
 def test_an_evaluation_is_left_at_once_and_made_again(toy, straight, tmp_path):
     loop = toy.loop(tmp_path, log=Log(tmp_path / "metrics.jsonl", quiet=True))
-    measure, reached = loop.evaluate, []
+    measure, reached = loop.evaluation.measure, []
 
-    def interrupted():
-        if loop._numbers.step == 8:
+    def interrupted(step, share):
+        if step == 8:
             signal.raise_signal(signal.SIGINT)
             reached.append("the end of the evaluation")
-        return measure()
+        return measure(step, share)
 
-    loop.evaluate = interrupted
+    loop.evaluation = replace(loop.evaluation, measure=interrupted)
     with pytest.raises(KeyboardInterrupt):
         loop.fit()
     assert not reached
@@ -186,14 +187,14 @@ def test_only_shares_whose_writing_ended_are_said_to_be_there(toy, tmp_path, end
             raise error
 
     loop = toy.loop(tmp_path, at=gone, engine=Shares(Second()), save_every=3, evaluate=None, patience=None)
-    write = loop.checkpoints._write
+    write = loop.saving.checkpoints._write
 
     def some(state):
         if state["numbers"]["step"] > ended:
             raise error
         write(state)
 
-    loop.checkpoints._write = some
+    loop.saving.checkpoints._write = some
     with pytest.raises(HeedfulError, match=r"gone, at step \d+; ") as told:
         loop.fit()
     assert ("the checkpoint of step 3 is in" in str(told.value)) == bool(ended)
@@ -204,11 +205,11 @@ def test_only_shares_whose_writing_ended_are_said_to_be_there(toy, tmp_path, end
 def test_best_weights_that_were_replaced_are_forgotten(toy, tmp_path):
     loop = toy.loop(tmp_path)
     loop.fit()
-    best = loop._numbers.best
+    best = loop.state()["numbers"]["best"]
     assert not loop.forget_best(best["metrics"])
-    assert loop._numbers.best is best
-    assert loop.forget_best({**best["metrics"], loop.metric: best["value"] + 1})
-    assert (loop._numbers.best, loop._numbers.highest, loop._numbers.stale) == (None, None, 0)
+    assert loop.state()["numbers"]["best"] == best
+    assert loop.forget_best({**best["metrics"], "loss": best["value"] + 1})
+    assert [loop.state()["numbers"][name] for name in ("best", "highest", "stale")] == [None, None, 0]
     assert not loop.forget_best({})
 
 
@@ -224,10 +225,10 @@ def test_where_the_first_goes_in_an_evaluation_no_other_writes(toy, tmp_path):
 
 def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before(toy, straight, tmp_path, caplog):
     stopped = toy.loop(tmp_path, at=lambda step: [][0] if step == 17 else None)
-    stopped.checkpoints.keep = 2
+    stopped.saving.checkpoints.keep = 2
     with pytest.raises(IndexError):
         stopped.fit()
-    newest = stopped.checkpoints.path
+    newest = stopped.saving.checkpoints.path
     newest.write_bytes(newest.read_bytes()[:-1])
     resumed = toy.loop(tmp_path)
     resumed.fit()
@@ -241,17 +242,17 @@ def test_no_evaluation_is_made_twice(toy, tmp_path):
         crashing = toy.loop(tmp_path, at=lambda step, stop=stop: [][0] if step == stop else None, save_every=4)
 
         def evaluate(loop=crashing):
-            made.append(loop._numbers.step)
+            made.append(loop.step)
             return {"loss": 1.0}
 
-        crashing.evaluate = evaluate
+        crashing.evaluation = replace(crashing.evaluation, measure=lambda step, share: evaluate())
         if stop is None:
             crashing.fit()
         else:
             with pytest.raises(IndexError):
                 crashing.fit()
     assert made == [4, 8, 12, 16, 20]
-    assert crashing._numbers.stale == 4
+    assert crashing.state()["numbers"]["stale"] == 4
 
 
 def test_a_second_interrupt_leaves_at_once_and_saves_nothing(toy, tmp_path):

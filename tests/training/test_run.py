@@ -617,7 +617,7 @@ def test_a_checkpoint_does_not_store_again_what_the_folder_stores(
     data, straight, out = pairs(tmp_path), tmp_path / "straight", tmp_path / "out"
     options = [average, "--training.schedule=constant", "--training.warmup=5"]
     assert cli.main(command(data, straight, "--max-steps=40", *options)) == 0
-    monkeypatch.setattr("heedful.training.run.WORTHWHILE", 0)
+    monkeypatch.setattr("heedful.training.finish.WORTHWHILE", 0)
     assert cli.main(command(data, out, "--max-steps=20", *options)) == 0
     state = torch.load(out / "checkpoint.pt", weights_only=True)
     assert state["model"] == {}, "all of them are in last/"
@@ -635,7 +635,7 @@ def test_a_checkpoint_does_not_store_again_what_the_folder_stores(
 def test_a_checkpoint_whose_weights_were_changed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("heedful.training.run.WORTHWHILE", 0)
+    monkeypatch.setattr("heedful.training.finish.WORTHWHILE", 0)
     data, out = pairs(tmp_path), tmp_path / "out"
     assert cli.main(command(data, out, "--max-steps=20")) == 0
     weights = load_file(out / "last" / "model.safetensors")

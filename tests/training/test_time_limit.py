@@ -20,11 +20,11 @@ from heedful.data import Row, Rows
 from heedful.settings import ModelSettings, RunSettings, TrainingSettings, read_toml, resolve
 from heedful.tasks import defaults
 from heedful.tasks.defaults import EncoderDecoderSize
-from heedful.training import run as running
+from heedful.training import time_limit
 from heedful.training.report import ended, too_short
 from heedful.training.resolve import settled
 from heedful.training.schedule import Limits
-from heedful.training.time_limit import Speed, fitted, half_batch, planned, sizes
+from heedful.training.time_limit import Speed, ending_seconds, fitted, half_batch, planned, sizes
 
 ASKED = RunSettings(task="translation", train=("a.tsv",), out="a", max_minutes=3.0)
 SIZE = EncoderDecoderSize("transformer-small", 8000, 0.1, 10, 400, 4096)
@@ -193,7 +193,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("heedful.training.loop.time.monotonic", made)
+    monkeypatch.setattr("heedful.training.clock.time.monotonic", made)
     return made
 
 
@@ -215,7 +215,9 @@ def timed(toy: Any, clock: Clock, step: float, evaluation: float, **options: Any
 
 def test_a_run_ends_in_time_with_its_last_evaluation_and_writing(toy: Any, clock: Clock) -> None:
     limits = Limits(max_minutes=1)
-    loop, shares = timed(toy, clock, 1, 6, limits=limits, evaluate_every=10**6, spent=10, evaluating=6, ending=4)
+    loop, shares = timed(
+        toy, clock, 1, 6, limits=limits, evaluate_every=10**6, beginning=10, evaluation_seconds=6, ending=4
+    )
     outcome = loop.fit()
     assert outcome.stopped_because == "max_minutes"
     assert outcome.steps == 40
@@ -226,7 +228,7 @@ def test_a_run_ends_in_time_with_its_last_evaluation_and_writing(toy: Any, clock
 def test_no_step_is_made_that_no_evaluation_could_follow(toy: Any, clock: Clock) -> None:
     """The evaluation takes four times as long as planned: with 15 seconds left it is the last."""
     limits = Limits(max_minutes=1)
-    loop, shares = timed(toy, clock, 1, 20, limits=limits, evaluate_every=25, evaluating=5)
+    loop, shares = timed(toy, clock, 1, 20, limits=limits, evaluate_every=25, evaluation_seconds=5)
     assert loop.fit().steps == 25
     assert shares == [1]
 
@@ -234,7 +236,7 @@ def test_no_step_is_made_that_no_evaluation_could_follow(toy: Any, clock: Clock)
 def test_an_evaluation_that_would_overrun_is_cut(toy: Any, clock: Clock) -> None:
     """The step before takes longer than planned; the evaluation has time for a part only."""
     limits = Limits(max_minutes=1)
-    loop, shares = timed(toy, clock, 30, 20, limits=limits, evaluate_every=50, evaluating=20, spent=5)
+    loop, shares = timed(toy, clock, 30, 20, limits=limits, evaluate_every=50, evaluation_seconds=20, beginning=5)
     loop.fit()
     assert len(shares) == 1
     assert shares[0] < 1
@@ -288,9 +290,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
     """A machine on which a step takes two seconds, or 0.05 with a narrower model; what was measured."""
     measured: list[RunSettings] = []
 
-    class Timed(running._Trial):
+    class Timed(time_limit.LoopTrial):
         def steps(self, seconds: float) -> Speed:
-            settings = self.run.settings
+            settings = self.settings
             measured.append(settings)
             found = super().steps(0.0)  # the real ones are made, and leave nothing behind
             return Speed(2.0 if settings.model.dim is None else 0.05, found.steps_per_epoch)
@@ -299,7 +301,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
             super().evaluation(0.0)
             return 0.001, 0.05
 
-    monkeypatch.setattr(running, "_Trial", Timed)
+    monkeypatch.setattr(time_limit, "LoopTrial", Timed)
     return measured
 
 
@@ -390,20 +392,20 @@ def test_the_verdict_is_of_the_rows_that_were_evaluated(
         seen.append((len(held.rows), len(measured.outputs)))
         return {}
 
-    monkeypatch.setattr(running, "judged", judged)
+    monkeypatch.setattr("heedful.training.finish.judged", judged)
     assert train(data, tmp_path / "out", "--preset=transformer-tiny", "--max-steps=2") == 0
     assert seen == [(3, 3)]
 
 
 def test_a_busy_machine_keeps_more_time_for_the_end() -> None:
     model = heedful.create("vit-micro", seed=0)
-    quiet, busy, busiest = (running._ending(SUGGESTED, model, slowdown) for slowdown in (0.5, 3.0, 1000.0))
+    quiet, busy, busiest = (ending_seconds(SUGGESTED, model, slowdown) for slowdown in (0.5, 3.0, 1000.0))
     assert 3 < quiet < busy < busiest <= 0.15 * 180
 
 
 def test_evaluations_are_of_the_same_part_of_the_validation_rows() -> None:
     from heedful.tasks.task import Encoded
-    from heedful.training.time_limit import part
+    from heedful.training.validation import part
 
     class Task:
         columns: ClassVar[dict[str, str]] = {"text": "text"}

@@ -13,7 +13,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from heedful.training import Checkpoints, Limits, Loader, Loop, Polynomial, adamw
+from heedful.training import (
+    Checkpoints,
+    Evaluation,
+    GradientLimits,
+    Limits,
+    Loader,
+    Logging,
+    Loop,
+    Objective,
+    Polynomial,
+    Saving,
+    adamw,
+)
+from heedful.training.clock import ReservedTime
 from heedful.training.schedule import cosine
 
 LENGTHS = np.random.default_rng(5).integers(2, 9, 60)
@@ -53,6 +66,29 @@ def count(batch: Any) -> int:
     return int((batch["target"] != 0).sum())
 
 
+def assembled(*, objective: Any, count: Any, evaluate: Any = None, evaluate_part: Any = None, **options: Any) -> Loop:
+    """A loop of flat options: ``evaluate`` measures all examples, ``evaluate_part`` a share of them."""
+
+    def take(**names: str) -> dict[str, Any]:
+        return {name: options.pop(flat) for name, flat in names.items() if flat in options}
+
+    def measure(step: int, share: float) -> Any:
+        return evaluate() if evaluate_part is None or share == 1 else evaluate_part(share)
+
+    named = {name: name for name in ("metric", "margin", "patience", "on_better", "samples")}
+    evaluation, checkpoints = take(every="evaluate_every", **named), options.pop("checkpoints", None)
+    saving = take(every="save_every", stored="stored")
+    return Loop(
+        objective=Objective(loss=objective, count=count),
+        evaluation=None if evaluate is None else Evaluation(measure=measure, **evaluation),
+        saving=None if checkpoints is None else Saving(checkpoints=checkpoints, **saving),
+        logging=Logging(**take(log="log", every="log_every")),
+        gradient_limits=GradientLimits(**take(clip="clip", skip_spikes="skip_spikes")),
+        reserved=ReservedTime(**take(beginning="beginning", evaluation="evaluation_seconds", ending="ending")),
+        **options,
+    )
+
+
 def loop(folder: Path | None = None, *, at: Callable[[int], None] | None = None, **options: Any) -> Loop:
     """A run of 20 steps over two epochs and more, with dropout, accumulation, averaging and evaluations every 4 steps.
 
@@ -65,7 +101,7 @@ def loop(folder: Path | None = None, *, at: Callable[[int], None] | None = None,
 
     def learn(model: nn.Module, batch: Any) -> torch.Tensor:
         if at is not None:
-            at(made._numbers.step + 1)
+            at(made.step + 1)
         return objective(model, batch)
 
     def evaluate() -> dict[str, float]:
@@ -85,7 +121,7 @@ def loop(folder: Path | None = None, *, at: Callable[[int], None] | None = None,
         "log_every": 5,
         "checkpoints": None if folder is None else Checkpoints(folder),
     }
-    made = Loop(
+    made = assembled(
         model=model,
         loader=loader,
         optimiser=adamw(model, lr=0.02),

@@ -42,13 +42,13 @@ def train(
 
     from heedful.audit.audit import start_warnings
     from heedful.cli.scores import print_result
+    from heedful.training.range_test import find_lr as run_range_test
     from heedful.training.run import train as run
-    from heedful.training.run import tried
     from heedful.views.run_figures import draw_report, draw_run
     from heedful.views.watch_html import draw_watch
 
     if find_lr:
-        found = tried(settings, quiet=json)
+        found = run_range_test(settings, quiet=json)
         people = found.pop("lines")
         print(to_json(found) if json else "\n".join(people))
         return

@@ -16,22 +16,29 @@
 
 from heedful.training.averages import Exponential, Last, Polynomial
 from heedful.training.checkpoint import Checkpoints
+from heedful.training.guard import GradientLimits
 from heedful.training.loader import Loader
 from heedful.training.log import Log
-from heedful.training.loop import Loop, Outcome
+from heedful.training.loop import Loop
+from heedful.training.loop_parts import Evaluation, Logging, Objective, Outcome, Saving
 from heedful.training.optimisation import adamw
 from heedful.training.schedule import SCHEDULES, Limits
 
 __all__ = [
     "SCHEDULES",
     "Checkpoints",
+    "Evaluation",
     "Exponential",
+    "GradientLimits",
     "Last",
     "Limits",
     "Loader",
     "Log",
+    "Logging",
     "Loop",
+    "Objective",
     "Outcome",
     "Polynomial",
+    "Saving",
     "adamw",
 ]

@@ -11,7 +11,7 @@ import re
 import signal
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -22,6 +22,8 @@ import torch
 
 from heedful.errors import HeedfulError
 from heedful.util.files import atomic_file, check_regular, move, sync
+
+FORMAT, REDUCED = 3, 4  # of a state: whole, and without the weights that the run's folder stores
 
 log = logging.getLogger("heedful")
 
@@ -268,21 +270,54 @@ def copied(state: Any) -> Any:
 Tensors = Mapping[str, torch.Tensor]
 
 
-def without(tensors: Tensors, stored: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Splits ``tensors`` into those that ``stored`` does not have with the same bits, and a note of the others: their
-    names and a digest, for :func:`completed`.
+Stored = Callable[[str], Tensors]  # returns the weights in the folder "last" or "average" of a run
+
+
+def without_stored(state: Mapping[str, Any], stored: Stored) -> dict[str, Any]:
+    """Returns a state without the weights that the run's folder stores with the same bits, and notes of them.
+
+    The inverse is :func:`with_stored`.
     """
+    model, note = _without(state["model"], stored("last"))
+    reduced = {**state, "format": REDUCED, "model": model, "stored": {"last": note}}
+    if (average := state["average"]) is not None and "weights" in average:
+        weights, note = _without(average["weights"], stored("average"))
+        reduced["average"] = {**average, "weights": weights}
+        reduced["stored"]["average"] = note
+    return reduced
+
+
+def with_stored(state: Mapping[str, Any], stored: Stored, path: Path) -> Mapping[str, Any]:
+    """Returns a state with the weights that the run's folder stores; a whole state as it is.
+
+    Raises:
+        HeedfulError: the folder stores other weights than it did; ``path`` is the checkpoint's.
+    """
+    if state.get("format") != REDUCED:
+        return state
+    whole = {**state, "format": FORMAT}
+    for folder, note in state["stored"].items():
+        tensors = state["model"] if folder == "last" else state["average"]["weights"]
+        weights = stored(folder)
+        names = note["names"]
+        if not weights.keys() >= set(names) or _digest_of(weights, names) != note["sha256"]:
+            raise HeedfulError(
+                f"{path} needs the weights in {path.with_name(folder)}, and these were changed; put them back, or "
+                "fine-tune them in another run with --from"
+            )
+        tensors = {**tensors, **{name: weights[name].detach().cpu() for name in names}}
+        if folder == "last":
+            whole["model"] = tensors
+        else:
+            whole["average"] = {**state["average"], "weights": tensors}
+    return whole
+
+
+def _without(tensors: Tensors, stored: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Splits ``tensors`` into those that ``stored`` lacks, and a note of the others: their names and a digest."""
     shared = [name for name, tensor in tensors.items() if name in stored and _same(tensor, stored[name])]
     note = {"names": shared, "sha256": _digest_of(stored, shared)}
     return {name: tensor for name, tensor in tensors.items() if name not in shared}, note
-
-
-def completed(tensors: Tensors, note: Mapping[str, Any], stored: Tensors) -> dict[str, torch.Tensor] | None:
-    """The inverse of :func:`without`; None where ``stored`` is not what it was."""
-    names = note["names"]
-    if not stored.keys() >= set(names) or _digest_of(stored, names) != note["sha256"]:
-        return None
-    return {**tensors, **{name: stored[name].detach().cpu() for name in names}}
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,19 @@ from torch import Tensor, nn
 
 OBJECTIVE = "the objective, from finite outputs of the model"
 WINDOW = 100  # steps whose gradients' norms tell what is usual
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientLimits:
+    """Limits of a step's gradient.
+
+    Attributes:
+        clip: its largest global norm (Pascanu et al. 2013); None: not clipped.
+        skip_spikes: the step is left out where the norm is so many times the usual; None: never.
+    """
+
+    clip: float | None = 1.0
+    skip_spikes: float | None = None
 
 
 def origin(

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,15 @@ REDRAW = 0.1  # seconds between two updates of the bar
 QUIET = 10.0  # seconds of an evaluation without a bar between two lines
 DROPPED = ("ceiling", "epoch", "lr", "speed")  # from a line that is too long, the least important first
 SAID = 60  # characters of a sample that is shown
+
+
+@dataclass
+class LogWindow:
+    """The steps since the last line of the log."""
+
+    loss: float = 0.0  # summed
+    tokens: int = 0  # predictions that the loss is summed over
+    seconds: float = 0.0  # of steps; evaluating and saving are left out
 
 
 class Log:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from heedful.errors import HeedfulError
+from heedful.settings import RunSettings
+from heedful.training.determinism import deterministic, threads_restored
 from heedful.training.log import Log, describe
 from heedful.training.loop import Loop
+from heedful.training.memory import within_memory
+from heedful.training.run import build_loop, prepare, print_nothing
 from heedful.training.schedule import Limits
+from heedful.util.ranks import joined
 
 LOWEST, HIGHEST, STEPS = 1e-7, 1.0, 100
 AROUND = 4  # steps before and after one, over which its loss is a mean
@@ -70,6 +78,27 @@ class _Losses(Log):
             raise _Apart
 
 
+def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
+    """Runs the range test on the run that ``settings`` describe, and leaves nothing behind.
+
+    Returns:
+        ``{"task", "rates", "losses", "lowest", "steepest", "suggested", "lines"}``, the last for people.
+    """
+    if settings.resume:
+        raise HeedfulError("--find-lr looks at a run's beginning, and --resume goes on with one; give one of them")
+    if settings.training.report:
+        raise HeedfulError("--find-lr leaves no log to report; leave --training.report out")
+    with joined() as ranks, threads_restored(), TemporaryDirectory() as folder:
+        if ranks.size > 1:
+            raise HeedfulError("--find-lr is a matter of one process; leave torchrun out")
+        temporary = replace(settings, out=str(Path(folder, "range_test")), overwrite=False)
+        run = prepare(temporary, ranks, print_nothing, began=time.monotonic())
+        loop = build_loop(run, None, ranks, quiet=True)
+        with deterministic(run.settings.deterministic), within_memory(run.settings.training):
+            result = range_test(loop, quiet)
+    return {"task": run.task.name, **vars(result), "lines": result.lines()}
+
+
 def range_test(loop: Loop, quiet: bool = True) -> Tried:
     """Try rates from 1e-7 to 1, each a fixed factor above the one before, a step each (Smith 2017, section 3.3).
 
@@ -87,13 +116,11 @@ def range_test(loop: Loop, quiet: bool = True) -> Tried:
         loop,
         schedule=rising,
         limits=Limits(max_steps=STEPS),
-        evaluate=None,
-        patience=None,
-        skip_spikes=None,
+        gradient_limits=replace(loop.gradient_limits, skip_spikes=None),
+        evaluation=None,
         average=None,
-        checkpoints=None,
-        log=log,
-        log_every=1,
+        saving=None,
+        logging=replace(loop.logging, log=log, every=1),
     )
     try:
         trial.fit()

@@ -27,7 +27,7 @@ from heedful.pretrained.folder import CARD, find, to_json
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.tasks.run_data import BY_CONTENT
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
-from heedful.training.loop import Outcome
+from heedful.training.loop_parts import Outcome
 from heedful.util.files import write
 
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
@@ -82,6 +82,14 @@ def ended(outcome: Outcome, planned_steps: int | None = None) -> str:
         "already done": f"this run was done already, by {_flag(outcome.met)},",
     }
     return f"{reasons[outcome.stopped_because]} after {many(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"
+
+
+def within_chance(outcome: Outcome, task: Task) -> str:
+    """Explains why the saved weights are not those of the highest metric; "" where they are."""
+    if outcome.best is None or outcome.highest in (None, outcome.best["step"]):
+        return ""
+    name = task.main_metric.replace("_", " ")
+    return f", whose {name} is that of step {outcome.highest:,} within chance, and the loss lower"
 
 
 def too_short(outcome: Outcome, settings: ResolvedSettings) -> str | None:

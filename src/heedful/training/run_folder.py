@@ -9,15 +9,21 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from heedful.errors import HeedfulError
-from heedful.pretrained import read_card
+from heedful.models import Model
+from heedful.pretrained import load, read_card, save
+from heedful.pretrained.fill_model import pack
 from heedful.pretrained.folder import settle
 from heedful.settings import RunSettings, read_toml, resolve, to_toml
+from heedful.tasks.task import Task
 from heedful.training.resolve import changed, check_same
 from heedful.util.files import TEMPORARY, temporary_path, write
 from heedful.util.locks import contents
@@ -117,6 +123,20 @@ def check_checkpoint(out: Path) -> None:
             f"{out}: the run ended after step {steps:,} and its checkpoint was removed; fine-tune its weights with "
             f"--from {out / 'last'} and another --out, or train again with --overwrite --training.keep 1"
         )
+
+
+def save_task_and_model(model: Model | None, task: Task, folder: Path, card: Mapping[str, Any]) -> None:
+    """Writes a model folder, ``card`` as its ``heedful.json``; nothing where the model is None, on other ranks."""
+    if model is not None:
+        save(model, folder, extra=card)
+        task.save(folder)
+
+
+def stored_weights(folder: Path, device: torch.device) -> Mapping[str, torch.Tensor]:
+    """Returns the weights in a folder of the run, by the names that they have in training."""
+    model = load(folder, dtype="float32").to(device)
+    pack(model)
+    return model.state_dict()
 
 
 def link_equal_weights(out: Path) -> None:

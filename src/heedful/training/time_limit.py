@@ -7,18 +7,32 @@ changed. With the number of steps fixed, a resumed run ends with the same bits; 
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import torch
 
 from heedful.config import ModelConfig
-from heedful.data.rows import Row, Rows
-from heedful.data.texts_on_disk import row_size
 from heedful.errors import many
+from heedful.models import Model
+from heedful.models.create import create
+from heedful.pretrained.fill_model import pack
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.tasks.model_setup import stacks_of
 from heedful.tasks.task import Encoded, Task
+from heedful.training.clock import ReservedTime
+from heedful.training.loader import Loader
+from heedful.training.log import Log
+from heedful.training.loop import Loop
+from heedful.training.loop_parts import Logging, Outcome
+from heedful.training.schedule import Limits
+from heedful.training.validation import ANSWERED, part, units
+from heedful.util.ranks import Ranks
 
 MARGIN = 0.9  # share of the time that is planned: the machine may become slower
 EVALUATING = 0.2  # share of it for all evaluations together
@@ -31,8 +45,12 @@ FAR = 4  # times too few steps from which on the smallest model alone is tried
 WARMUP = 0.1  # share of the steps at most
 EVALUATIONS = 3, 10  # fewest where there is time, and most
 EXAMPLES, FEWEST_EXAMPLES = 200, 16  # of an evaluation: wanted, and at least
-ANSWERED = 500  # validation examples answered at each evaluation; the loss is over all of them
 NARROWEST = 32  # width of a model
+CLOSING, MOST_SLOWDOWN = 3.0, 10.0  # seconds of work at the end of a run, and how often as long it may take
+WRITTEN, BYTES_A_SECOND = 3, 1e8  # copies of the weights that are written at the end of a run, and how fast
+TRIAL_STEPS = 30  # steps at most by which a run's speed is measured
+TOO_LONG = 3  # times the seconds for measuring that the first step may take before it is the only one
+TRIAL_EXAMPLES = (1, 8, 64)  # validation examples by which the speed of an evaluation is measured, as time allows
 LATE = 0.3  # share of the limit below which what came before is to blame for few steps
 
 
@@ -269,39 +287,141 @@ def half_batch(
     return halved
 
 
-def part(task: Task, held: Encoded, share: float, max_length: int | None) -> Encoded:
-    """A share of the validation examples, the same ones each time: rows at equal distances, of documents the first
-    part of their text.
+# -------------------------------------------------------------------------------------------------------- a run's plan
+
+
+def plan_run(
+    given: RunSettings,
+    settings: ResolvedSettings,
+    task: Task,
+    model: Model,
+    valid: Encoded,
+    *,
+    ends: float,
+    ranks: Ranks,
+    resolve: Callable[[RunSettings], ResolvedSettings],
+    build_loop: Callable[[ResolvedSettings, Model], Loop],
+) -> Plan | None:
+    """Plans a new run; None where no step can be measured: their number was given, or the model is sharded.
+
+    Args:
+        given: settings that somebody set.
+        settings: the same, resolved.
+        task: its task.
+        model: its model, which stays as it is.
+        valid: its validation examples.
+        ends: ``time.monotonic`` at which steps and evaluations must have ended.
+        ranks: the processes of the run.
+        resolve: resolves other settings of the same run.
+        build_loop: makes the loop for settings and a model.
     """
-    if share >= 1:
-        return held
-    if not _documents(task, held):
-        count = max(1, round(share * len(held.rows)))
-        rows = [held.rows[len(held.rows) * i // count] for i in range(count)]
-        return task.encode(Rows(rows, 0, held.rows.columns), max_length)
-    left, kept = share * sum(map(row_size, held.rows)), []
-    for row in held.rows:
-        kept.append(row if row_size(row) <= left else _first(row, left / max(1, row_size(row))))
-        left -= row_size(row)
-        if left <= 0:
-            break
-    return task.encode(Rows(kept, 0, held.rows.columns), max_length)
+    if settings.training.planned_steps is not None or settings.training.shard:
+        return None
+
+    def candidates() -> Iterator[tuple[ResolvedSettings, tuple[str, ...]]]:
+        yield settings, ()
+        for shape in sizes(given, settings, model.config):
+            smaller = replace(given, model=replace(given.model, **shape))  # type: ignore[arg-type]  # dim and depth
+            yield resolve(smaller), tuple(f"model {name} {value}" for name, value in shape.items())
+
+    def trial(other: ResolvedSettings) -> Trial:
+        same = other.start_from is not None or other.model == settings.model
+        own = copy.deepcopy(model) if same else fresh_model(task, other, model.device)
+        return LoopTrial(other, task, own, valid, ranks, build_loop)
+
+    return fitted(
+        given,
+        candidates(),
+        half_batch(given, settings),
+        trial,
+        lambda: ends - time.monotonic(),
+        units(task, valid),
+    )
 
 
-def units(task: Task, held: Encoded) -> int:
-    """Number of validation examples: rows, or windows of documents."""
-    return len(held.examples) if _documents(task, held) else len(held.rows)
+class LoopTrial:
+    """Measures the speed of a run on a model of its own; nothing of the run is changed."""
+
+    def __init__(
+        self,
+        settings: ResolvedSettings,
+        task: Task,
+        model: Model,
+        valid: Encoded,
+        ranks: Ranks,
+        build_loop: Callable[[ResolvedSettings, Model], Loop],
+    ) -> None:
+        self.settings, self.task, self.model, self.valid = settings, task, model, valid
+        training = settings.training
+        own = -(-training.accumulate // ranks.size)  # micro-batches of a step on one rank
+        quiet = replace(settings, training=replace(training, accumulate=own, report=(), watch=()))
+        self.loop = replace(
+            build_loop(quiet, model),
+            evaluation=None,
+            saving=None,
+            logging=Logging(log=Log(quiet=True), every=1),
+            reserved=ReservedTime(),
+        )
+
+    def steps(self, seconds: float) -> Speed:
+        """Speed of the optimisation steps; the first, which is slower, counts only where it takes far too long."""
+        with self._own_random_numbers():
+            outcome = self._fit(Limits(max_steps=1))
+            left = max(seconds / 4, seconds - outcome.seconds, 1e-3)
+            if outcome.seconds < TOO_LONG * seconds:
+                outcome = self._fit(Limits(max_steps=TRIAL_STEPS, max_minutes=left / 60))
+        loader = self.loop.loader
+        assert isinstance(loader, Loader)
+        batches = loader.steps_per_epoch * loader.accumulate
+        return Speed(outcome.seconds / outcome.steps, max(1, -(-batches // self.settings.training.accumulate)))
+
+    def evaluation(self, seconds: float) -> tuple[float, float]:
+        """Seconds of the loss of a validation example and of predicting one; untrained models are slowest."""
+        task, model, most = self.task, self.model.eval(), units(self.task, self.valid)
+        began = time.monotonic()
+        read = answer = 0.0
+        with self._own_random_numbers(), torch.no_grad():
+            for count in sorted({min(most, examples) for examples in TRIAL_EXAMPLES}):
+                some = part(task, self.valid, count / most, self.settings.data.max_length)
+                count = units(task, some)
+                first = time.monotonic()
+                task.measure(model, some.examples, some.rows, most=1)
+                middle = time.monotonic()
+                task.measure(model, some.examples, some.rows, most=count)
+                last = time.monotonic()
+                read = (middle - first) / count
+                answer = max(0.0, (last - middle) - (middle - first)) / count
+                if last - began > seconds / 4:
+                    break
+        return read, answer
+
+    def _fit(self, limits: Limits) -> Outcome:
+        return replace(self.loop, limits=limits).fit()
+
+    def _own_random_numbers(self) -> AbstractContextManager[Any]:
+        device = self.model.device
+        return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
-def _documents(task: Task, held: Encoded) -> bool:
-    return task.columns.get("text") == "document" and "text" in held.rows[0].values
+def fresh_model(task: Task, settings: ResolvedSettings, device: torch.device) -> Model:
+    """Returns the model of a run with fresh weights, ready for training."""
+    model = create(task.config(settings), seed=settings.seed)
+    task.before_training(model, settings)
+    pack(model.to(device))
+    return model
 
 
-def _first(row: Row, share: float) -> Row:
-    """The first part of a document, cut after a word."""
-    text: str = row.values["text"]
-    head = text[: max(1, math.ceil(share * len(text)))]
-    return Row({"text": head.rpartition(" ")[0] or head}, row.file, row.line)
+def ending_seconds(settings: ResolvedSettings, model: Model, slowdown: float) -> float:
+    """Seconds of --max-minutes reserved for what follows the last evaluation: writing weights, the verdict, pictures.
+
+    ``slowdown`` is the time of reading the data by that which the processor worked on it: other programs had the rest.
+    """
+    limit = 60 * (settings.max_minutes or 0.0)
+    work = CLOSING * min(MOST_SLOWDOWN, max(1.0, slowdown))
+    return min(0.15 * limit, work + 0.02 * limit + WRITTEN * 4 * model.count() / BYTES_A_SECOND)
+
+
+# ------------------------------------------------------------------------------------------------------------- helpers
 
 
 def _affordable(speed: Speed, seconds: float, most: int) -> int:

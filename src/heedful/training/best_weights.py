@@ -1,0 +1,84 @@
+"""Choice of the weights that are kept, and patience."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from heedful.errors import HeedfulError, nearest
+from heedful.metrics.registry import sign
+
+
+class BestWeights:
+    """The evaluation whose weights are kept.
+
+    Args:
+        metric: decides, by its own direction (:func:`heedful.metrics.registry.sign`); among equals the loss.
+        margin: the standard error of the metric, as evaluated last. Weights whose metric lies within it of the highest
+            are kept where their loss is lower.
+    """
+
+    def __init__(self, metric: str, margin: Callable[[], float]) -> None:
+        self.metric, self.margin = metric, margin
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets all evaluations."""
+        self.best: dict[str, Any] | None = None  # {"step", "value", "metrics"}, of the weights that are kept
+        self.highest: tuple[float, int] | None = None  # sign · metric and its step, of the best value
+        self.lowest = math.inf  # loss
+        self.stale = 0  # evaluations since the best, and since the lowest loss
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Records an evaluation; returns True if its weights are to be kept."""
+        if self.metric not in metrics:
+            raise HeedfulError(f"the evaluation has no metric {self.metric!r}; {nearest(self.metric, metrics)}")
+        loss = metrics.get("loss", math.inf)
+        lower = loss < self.lowest
+        if lower:
+            self.lowest = loss
+        better = self._better(step, metrics)
+        if better:
+            self.best = {"step": step, "value": metrics[self.metric], "metrics": dict(metrics)}
+        self.stale = 0 if lower or better else self.stale + 1
+        return better
+
+    def _better(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Returns True if the metric is the highest so far, or within a standard error of it with a lower loss."""
+        value, loss = self._rank(metrics)
+        if not math.isfinite(value):
+            return False
+        if self.best is not None and self.highest is not None and value <= self.highest[0]:
+            if loss <= self._rank(self.best["metrics"])[1]:
+                return False
+            if value < self.highest[0]:
+                return value >= self.highest[0] - self.margin()
+        self.highest = value, step
+        return True
+
+    def _rank(self, metrics: Mapping[str, float]) -> tuple[float, float]:
+        """Returns the sort key of an evaluation, higher is better: the metric, then the loss."""
+        loss = metrics.get("loss", math.inf)
+        return sign(self.metric) * metrics[self.metric], -loss if math.isfinite(loss) else -math.inf
+
+    def same(self, metrics: Mapping[str, float]) -> bool:
+        """Returns True if ``metrics`` rank as those of the kept weights, or if none are kept."""
+        if self.best is None:
+            return True
+        return self.metric in metrics and self._rank(metrics) == self._rank(self.best["metrics"])
+
+    def state(self) -> dict[str, Any]:
+        """Returns the numbers that a checkpoint holds."""
+        return {
+            "best": copy.deepcopy(self.best),
+            "highest": self.highest,
+            "lowest": self.lowest,
+            "stale": self.stale,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the numbers of a checkpoint."""
+        self.best, self.highest = state["best"], state["highest"]
+        self.lowest, self.stale = state["lowest"], state["stale"]

@@ -1,0 +1,105 @@
+"""Clock of a run: its seconds, its limits, and how much of an evaluation there is time for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.training.schedule import Limits
+from heedful.util.ranks import Ranks
+
+OVERRUN = 1.25  # times the time left that an evaluation may be expected to take before it is cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReservedTime:
+    """Seconds of ``max_minutes`` that are not for steps.
+
+    Attributes:
+        beginning: before the first step of a new run: reading data, planning.
+        evaluation: expected duration of an evaluation, until one is measured; 0: not known.
+        ending: what follows the last evaluation: writing weights, the verdict.
+    """
+
+    beginning: float = 0.0
+    evaluation: float = 0.0
+    ending: float = 0.0
+
+
+class Clock:
+    """Seconds of training and evaluating, over all sessions of a run, against its limits.
+
+    Rank 0's clock is that of all ranks (:meth:`update`).
+
+    Args:
+        limits: where the run ends.
+        reserved: seconds of ``max_minutes`` that are not for steps.
+    """
+
+    def __init__(self, limits: Limits, reserved: ReservedTime) -> None:
+        self.limits = limits
+        self.beginning, self.evaluation_seconds = reserved.beginning, reserved.evaluation
+        self.ending = reserved.ending
+        self.seconds = 0.0
+        self.updated = 0.0  # seconds at the last update, on all ranks alike
+        self.progress: float | None = None  # share of the run that is done; None: without limits
+        self._mark = time.monotonic()
+
+    def start(self) -> None:
+        """Starts or restarts the clock; the time since the last lap is not counted."""
+        self._mark = time.monotonic()
+
+    def lap(self) -> float:
+        """Counts the seconds since the last lap, and returns them."""
+        now = time.monotonic()
+        seconds, self._mark = now - self._mark, now
+        self.seconds += seconds
+        return seconds
+
+    def update(self, ranks: Ranks, steps: int, epochs: float) -> str | None:
+        """Updates the progress on all ranks; returns the limit that is met, or None."""
+        first = (self.seconds, self._reserved(steps)) if ranks.first else (0.0, 0.0)
+        self.seconds, reserved = ranks.sum(*first)
+        self.updated = self.seconds
+        self.progress = self.limits.progress(steps=steps, epochs=epochs, seconds=self.seconds)
+        shares = self.limits.shares(steps=steps, epochs=epochs, seconds=self.seconds + reserved)
+        return next((name for name, share in shares.items() if share >= 1), None)
+
+    def _reserved(self, steps: int) -> float:
+        """Seconds of max_minutes that are not for steps. The first step is always made."""
+        return self.beginning + self.evaluation_seconds + self.ending if steps else 0.0
+
+    def evaluation_share(self) -> float:
+        """Returns the share of an evaluation, 0 to 1, that max_minutes has time for at the pace of the last one.
+
+        A small overrun is allowed.
+        """
+        minutes = self.limits.max_minutes
+        if minutes is None or not self.evaluation_seconds:
+            return 1.0
+        left = max(0.0, 60 * minutes - self._elapsed() - self.beginning - self.ending)
+        return 1.0 if self.evaluation_seconds <= OVERRUN * left + 1 else left / self.evaluation_seconds
+
+    def left(self) -> float | None:
+        """Returns the seconds to the end at the pace so far, or those that max_minutes leaves if they are fewer."""
+        elapsed, minutes = self._elapsed(), self.limits.max_minutes
+        by_pace = elapsed * (1 / self.progress - 1) if self.progress else None
+        by_clock = None if minutes is None else 60 * minutes - elapsed - self.beginning
+        return min((seconds for seconds in (by_pace, by_clock) if seconds is not None), default=None)
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.monotonic() - self._mark
+
+    def state(self) -> dict[str, Any]:
+        """Returns the numbers that a checkpoint holds."""
+        return {
+            "seconds": self.seconds,
+            "spent_seconds": self.beginning,
+            "evaluation_seconds": self.evaluation_seconds,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores the numbers of a checkpoint."""
+        self.seconds = self.updated = state["seconds"]
+        self.beginning, self.evaluation_seconds = state["spent_seconds"], state["evaluation_seconds"]

@@ -1,0 +1,98 @@
+"""The end of a run: last weights, verdict, checkpoint, result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heedful.data import Rows
+from heedful.errors import HeedfulError
+from heedful.settings import ResolvedSettings
+from heedful.tasks.task import Measured
+from heedful.training.loop import Loop
+from heedful.training.loop_parts import Outcome
+from heedful.training.report import ended, judged, too_short, trained_parameters, within_chance
+from heedful.training.run_folder import link_equal_weights, save_task_and_model
+from heedful.training.validation import Validation
+
+if TYPE_CHECKING:
+    from heedful.training.run import Run
+
+WORTHWHILE = 2**20  # bytes of a checkpoint above which weights that the folder stores are left out of it
+Say = Callable[[str], None]
+Draw = Callable[[Path, Measured, Rows], object]
+
+
+def finish(
+    run: Run, loop: Loop, validation: Validation, outcome: Outcome, say: Say, draw: Draw | None
+) -> dict[str, Any]:
+    """Writes the last weights and the verdict, describes the run, and returns its result."""
+    settings, task, out, first = run.settings, run.task, run.out, loop.engine.ranks.first
+    _save_last(run, loop, outcome)
+    if first and validation.best is None and outcome.best is not None:
+        validation.measure_folder(out)  # the best weights were saved before the run was resumed
+    if draw is not None and validation.best is not None:
+        draw(out, validation.best, validation.best_examples.rows)
+
+    best = outcome.best or {"step": outcome.steps, "metrics": {}}
+    reason = ended(outcome, settings.training.planned_steps)
+    say(f"{reason}; the best weights are those of step {best['step']:,}{within_chance(outcome, task)}")
+    if (warning := too_short(outcome, settings)) is not None:
+        say(warning)
+    for line in _settle_checkpoint(loop, settings, outcome) if first else ():
+        say(line)
+    judgement = (
+        judged(task, settings, run.train.rows, validation.best_examples, validation.best, outcome) if first else {}
+    )
+    if judgement:
+        say(f"verdict: {judgement['verdict']['text']}")
+    return {
+        "task": task.name,
+        "model": str(out),
+        "metrics": best["metrics"],
+        "seconds": round(outcome.seconds, 3),
+        "steps": outcome.steps,
+        "epochs": round(outcome.epochs, 4),
+        "tokens": outcome.tokens,
+        "best_step": best["step"],
+        "stopped_because": outcome.stopped_because,
+        "parameters": run.model.count(),
+        "trained": trained_parameters(run.model),
+        "settings": settings.to_dict(),
+        **judgement,
+        **(validation.best.details if validation.best is not None else {}),
+    }
+
+
+def _save_last(run: Run, loop: Loop, outcome: Outcome) -> None:
+    """Writes the last weights and the averaged ones."""
+    card = {**run.card, "steps": outcome.steps}
+    loop.model.eval()
+    with loop.engine.whole(loop.model) as model:
+        save_task_and_model(model, run.task, run.out / "last", card)
+    if loop.average is not None:
+        with loop.average.swapped(), loop.engine.whole(loop.model) as model:
+            save_task_and_model(model, run.task, run.out / "average", card)
+
+
+def _settle_checkpoint(loop: Loop, settings: ResolvedSettings, outcome: Outcome) -> list[str]:
+    """Keeps the checkpoint of a run that a limit ended, without what its folder stores; removes that of one that
+    patience ended, unless --training.keep says otherwise. Returns a line where something was removed.
+    """
+    out, keep = Path(settings.out), settings.training.keep
+    assert loop.saving is not None
+    checkpoints = loop.saving.checkpoints
+    link_equal_weights(out)
+    if outcome.stopped_because == "already done":
+        return []
+    if keep == 0 or (keep is None and outcome.met == "patience"):
+        size = checkpoints.size()
+        checkpoints.clear()
+        why = "--training.keep 0" if keep == 0 else "no gain any more; --training.keep 1 keeps it"
+        return [f"freed      {size / 1e6:,.0f} MB: the checkpoint was removed ({why})"] if size else []
+    if (keep or 1) == 1 and not loop.engine.needs_all and checkpoints.size() > WORTHWHILE:
+        with suppress(HeedfulError):  # a full disk: the whole checkpoint stays
+            loop.reduce_checkpoint()
+    return []

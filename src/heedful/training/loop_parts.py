@@ -1,0 +1,142 @@
+"""Objects that the training loop takes, and its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+
+from heedful.training.ceiling import Ceiling
+from heedful.training.checkpoint import Checkpoints, Stored
+from heedful.training.gradient import Batch
+from heedful.training.log import Log
+
+if TYPE_CHECKING:
+    from heedful.training.loop import Loop
+
+
+class Steps(Protocol):
+    """Protocol of a loader; :class:`heedful.training.loader.Loader` is one."""
+
+    @property
+    def epochs(self) -> float:
+        """Epochs yielded so far; a whole number exactly at the end of one."""
+
+    def __next__(self) -> Sequence[Batch]:
+        """The micro-batches of the next optimisation step, of all ranks; each is made when it is asked for."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go there."""
+
+
+class Optimiser(Protocol):
+    """Protocol of an optimiser; those of ``torch.optim`` are such."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Its groups, each with its learning rate."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+
+    def step(self) -> Any:
+        """Change the parameters."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the optimiser's state."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Restores a state."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a run."""
+
+    steps: int
+    epochs: float
+    tokens: int  # what the objective counted, over the whole run
+    seconds: float  # of training and evaluating, over all sessions of the run
+    best: dict[str, Any] | None  # {"step", "value", "metrics"} of the evaluation whose weights are kept
+    highest: int | None  # the step of the best value of the metric; chance may lie between it and ``best``
+    met: str  # the limit: "max_steps", "max_epochs", "max_minutes" or "patience"
+    stopped_because: str  # that, or "already done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """The loss of a batch, and the number of predictions that it sums over.
+
+    Attributes:
+        loss: returns the loss *summed* over the batch's predictions.
+        count: returns their number; sees the batch before it is moved to the device.
+        unit: of ``count``, for the log.
+        divisible: False where the loss is of a batch as a whole: then no batch is split where memory is too small.
+    """
+
+    loss: Callable[[nn.Module, Batch], Tensor]
+    count: Callable[[Batch], int]
+    unit: str = "tokens"
+    divisible: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Evaluations during a run, and what follows from them.
+
+    Attributes:
+        measure: given the number of steps done and a share (0 to 1) of the examples, returns the model's metrics.
+        every: steps between evaluations; None: at the end of each epoch. The last step is always evaluated.
+        metric: decides which weights are best.
+        margin: the standard error of that metric, as evaluated last; 0: not known.
+        patience: evaluations with neither a better metric nor a lower loss after which the run stops; None: never.
+        on_better: called with the metrics while the model has the best weights.
+        samples: outputs of the last evaluation, for the log.
+    """
+
+    measure: Callable[[int, float], Mapping[str, float] | None]
+    every: int | None = None
+    metric: str = "loss"
+    margin: Callable[[], float] = float
+    patience: int | None = None
+    on_better: Callable[[Mapping[str, float]], None] = lambda metrics: None
+    samples: Callable[[], Sequence[Mapping[str, str]]] = list
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """Checkpoints of a run.
+
+    Attributes:
+        checkpoints: where they are written; a checkpoint that is there is resumed from.
+        every: steps between checkpoints; None: after evaluations, and after epochs a minute later. The last step is
+            always saved.
+        stored: returns the weights in the folder "last" or "average" of the run.
+        on_resume: called with the loop before the first step after a checkpoint.
+    """
+
+    checkpoints: Checkpoints
+    every: int | None = None
+    stored: Stored | None = None
+    on_resume: Callable[[Loop], None] = lambda loop: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logging:
+    """The log of a run.
+
+    Attributes:
+        log: takes the lines.
+        every: steps between lines.
+        ceiling: measures the share of the machine's peak; None: not shown.
+    """
+
+    log: Log = field(default_factory=partial(Log, quiet=True))
+    every: int = 50
+    ceiling: Ceiling | None = None

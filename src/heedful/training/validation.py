@@ -1,0 +1,116 @@
+"""Evaluation of a run's model on its validation examples, or on a part of them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from heedful.data.rows import Row, Rows
+from heedful.data.texts_on_disk import row_size
+from heedful.metrics.intervals import standard_error
+from heedful.models import Model
+from heedful.pretrained import load
+from heedful.pretrained.fill_model import pack
+from heedful.settings import ResolvedSettings
+from heedful.tasks.task import Encoded, LoggedSample, Measured, Task
+
+if TYPE_CHECKING:
+    from heedful.training.watch import Watch
+
+FEWEST = 8  # validation examples of an evaluation, however little time is left
+ANSWERED = 500  # validation examples predicted at each evaluation; the loss is over all of them
+
+
+class Validation:
+    """Evaluates a model as it stands.
+
+    Args:
+        task: measures the model.
+        model: the model in training.
+        examples: all encoded validation examples; ``--training.evaluate-examples`` says how many are used.
+        settings: of the run.
+        watch: records attention maps at each evaluation.
+
+    Attributes:
+        last: the last evaluation, ``last_examples`` its examples and ``samples`` some of its outputs.
+        best: the evaluation of the weights that were saved as the best, and ``best_examples`` its examples.
+    """
+
+    def __init__(
+        self, task: Task, model: Model, examples: Encoded, settings: ResolvedSettings, watch: Watch | None = None
+    ) -> None:
+        self.task, self.model, self.watch = task, model, watch
+        self.max_length = settings.data.max_length
+        share = (settings.training.evaluate_examples or math.inf) / units(task, examples)
+        self.examples = part(task, examples, share, self.max_length)
+        self.last_examples = self.best_examples = self.examples
+        self.last: Measured | None = None
+        self.samples: list[LoggedSample] = []
+        self.best: Measured | None = None
+
+    def measure(self, step: int, share: float = 1.0) -> dict[str, float]:
+        """Returns the metrics after ``step`` steps, on a share of the examples."""
+        share = max(share, FEWEST / units(self.task, self.examples))
+        self.last_examples = part(self.task, self.examples, share, self.max_length)
+        self.last = self.task.measure(self.model, self.last_examples.examples, self.last_examples.rows, most=ANSWERED)
+        self.samples = self.task.logged_samples(self.model, self.last_examples.rows, self.last)
+        metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
+        if self.watch is not None:
+            self.watch.look(step, metrics)
+        return metrics
+
+    def keep(self) -> None:
+        """Notes that the weights evaluated last were saved as the best."""
+        self.best, self.best_examples = self.last, self.last_examples
+
+    def margin(self) -> float:
+        """Returns the standard error of the deciding metric, as measured last; 0 where no scores per example exist."""
+        scores = self.last.each if self.last is not None else None
+        return 0.0 if scores is None else standard_error(scores, self.task.main_metric)
+
+    @torch.no_grad()
+    def measure_folder(self, folder: Path) -> None:
+        """Evaluates the best weights, which lie in ``folder``."""
+        model = load(folder, dtype="float32").to(self.model.device)
+        pack(model)
+        self.best_examples = self.examples
+        self.best = self.task.measure(model.eval(), self.examples.examples, self.examples.rows, most=ANSWERED)
+
+
+def part(task: Task, examples: Encoded, share: float, max_length: int | None) -> Encoded:
+    """Returns a share of the validation examples, the same ones each time: rows at equal distances, of documents the
+    first part of their text.
+    """
+    if share >= 1:
+        return examples
+    rows = examples.rows
+    if not _documents(task, examples):
+        count = max(1, round(share * len(rows)))
+        chosen = [rows[len(rows) * i // count] for i in range(count)]
+        return task.encode(Rows(chosen, 0, rows.columns), max_length)
+    left, chosen = share * sum(map(row_size, rows)), []
+    for row in rows:
+        chosen.append(row if row_size(row) <= left else _first(row, left / max(1, row_size(row))))
+        left -= row_size(row)
+        if left <= 0:
+            break
+    return task.encode(Rows(chosen, 0, rows.columns), max_length)
+
+
+def units(task: Task, examples: Encoded) -> int:
+    """Returns the number of validation examples: rows, or windows of documents."""
+    return len(examples.examples) if _documents(task, examples) else len(examples.rows)
+
+
+def _documents(task: Task, examples: Encoded) -> bool:
+    return task.columns.get("text") == "document" and "text" in examples.rows[0].values
+
+
+def _first(row: Row, share: float) -> Row:
+    """Returns the first part of a document, cut after a word."""
+    text: str = row.values["text"]
+    head = text[: max(1, math.ceil(share * len(text)))]
+    return Row({"text": head.rpartition(" ")[0] or head}, row.file, row.line)
