@@ -108,7 +108,7 @@ with torch.no_grad():
 #
 # .. math:: (a, b) \to (a\cos\theta_p - b\sin\theta_p,\; b\cos\theta_p + a\sin\theta_p)
 #
-# .. ours:: heedful.layers.position.Turned.rotate
+# .. ours:: heedful.layers.position.Rotation.rotate
 #
 # *ALiBi* (Press et al. 2021) turns nothing and subtracts from every score what grows with the
 # distance, in each head with another slope:

@@ -230,7 +230,7 @@ def test_it_is_for_answering_alone(tmp_path: Path) -> None:
         optimize(model, "int8")
     with pytest.raises(heedful.HeedfulError, match="no gradients"):
         model.decoder(torch.randn(1, 3, 32, requires_grad=True))
-    with pytest.raises(heedful.HeedfulError, match="looks at its own input"):
+    with pytest.raises(heedful.HeedfulError, match="attend to their own input"):
         model.decoder.block[0].attention(torch.randn(1, 3, 32), torch.randn(1, 4, 32))
 
 

@@ -31,10 +31,10 @@ print(sum(p.double().sum().item() for p in heedful.from_pretrained(sys.argv[1]).
 """
 READ = """
 import json, sys
-from heedful.data import parts, read
+from heedful.data import read, splits
 kinds = {"text": "text", "label": "label"}
 texts = [[row.values["text"] for row in read(sys.argv[1], kinds, split=part)] for part in ("train", "valid")]
-print(json.dumps([parts(sys.argv[1]), *texts]))
+print(json.dumps([splits(sys.argv[1]), *texts]))
 """
 PUSH = """
 import sys, heedful

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful.kernels.cpu_dropout import Bits
-
 
 @pytest.fixture(scope="session")
 def toy():
@@ -24,17 +22,3 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """What dropout drew, in turn."""
-    found = []
-    keep = Bits.keep
-
-    def kept(bits, shape):
-        found.append(keep(bits, shape))
-        return found[-1]
-
-    monkeypatch.setattr(Bits, "keep", kept)
-    return found

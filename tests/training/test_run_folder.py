@@ -226,7 +226,7 @@ def test_a_run_that_divided_its_rows_as_written_is_resumed_with_the_same_rows(
     command = ["train", "text-classification", "--train", str(data), "--out", str(out)]
     command += [*SMALL, "--data.valid-fraction=0.2"]
     with monkeypatch.context() as patch:
-        patch.setattr(run, "content", exact_bytes)
+        patch.setattr(run, "content_digest", exact_bytes)
         assert cli.main([*command, "--max-steps=1"]) == 0, capsys.readouterr().err
     assert "same" not in read_card(out / "last")["data"]
     for steps in (2, 3):
