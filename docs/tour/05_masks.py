@@ -51,7 +51,7 @@ masks(
 # .. ours:: heedful.layers.mask.padding_mask
 #
 # .. ours:: heedful.layers.mask.combine
-#    :mark: joined & mask
+#    :mark: intersection & mask
 #
 # Worth checking in any code that you meet: for the words 1, 2, 3, 4 and one padding, the rows are
 # the lower triangle with the last column off.

@@ -56,7 +56,7 @@ functions(
 #    :mark: self.
 #
 # .. ours:: heedful.stack.Residual.__init__
-#    :mark: slots
+#    :mark: norm_of
 
 assert pre[-1] > 2 * pre[0]  # it grows with the depth, and a last norm is needed at the end
 assert np.allclose(post[1:], 1, atol=0.01)  # every block's norm brings it back to 1
