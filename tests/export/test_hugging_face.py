@@ -85,7 +85,7 @@ def test_a_model_that_no_family_can_say_is_refused_by_its_fields(tmp_path: Path)
     config = presets.get("bert-tiny")
     assert isinstance(config, EncoderConfig)
     assert save(build(replace(config, encoder=replace(config.encoder, norm="batch"))), tmp_path / "model") == "heedful"
-    with pytest.raises(HeedfulError, match=r"BertModel, has no words for encoder\.norm; change"):
+    with pytest.raises(HeedfulError, match=r"BertModel, lacks encoder\.norm; change"):
         export(tmp_path / "model", "hf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     config = presets.get("gpt-micro")
@@ -159,7 +159,7 @@ def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--to", "ctranslate2", "--quantization", "int9"], "did you mean 'int"),
         (
             ["--to", "hf", "--quantization", "int8"],
-            "--quantization has no effect on --to hf; it is for --to ctranslate2",
+            "--quantization has no effect on --to hf; it belongs to --to ctranslate2",
         ),
         (["--to", "onnx", "--dtype", "float16"], "--dtype has no effect on --to onnx"),
     ],

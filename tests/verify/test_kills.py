@@ -93,33 +93,36 @@ def test_kills_of_all_processes_and_of_one_change_nothing(
     found = json.loads(told)
     assert (status, found["ok"]) == (0, True), said
     assert [kill["process"] is None for kill in found["kills"]] == [True, False]
-    assert f"process {found['kills'][1]['process']} killed" in said
+    assert f"rank {found['kills'][1]['process']} killed" in said
     assert "left alone" in {check["name"] for check in found["checks"]}
 
 
 @pytest.mark.parametrize(
-    ("does", "stayed"),
+    ("does", "left_running"),
     [
-        ("trap '' TERM; while :; do sleep 0.05; done", "process 1 was killed, and another went on in spite of SIGTERM"),
+        (
+            "trap '' TERM; while :; do sleep 0.05; done",
+            "rank 1 was killed, and another rank went on in spite of SIGTERM",
+        ),
         ("echo 'Traceback (most recent call last):' >&2; echo 'KeyError: 1' >&2; sleep 9", "ended with: KeyError: 1"),
         ("echo 'heedful: another process has gone' >&2; sleep 9", None),
     ],
 )
 def test_how_the_others_end_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, stayed: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, left_running: str | None
 ) -> None:
     script = tmp_path / "run"
     script.write_text(f"#!/bin/sh\ntouch {tmp_path}/begun-$RANK\n{does}\n", encoding="utf-8")
     script.chmod(0o755)
     monkeypatch.setattr(kills.sys, "executable", str(script))
-    monkeypatch.setattr(kills, "ALONE", 0.2)
-    monkeypatch.setattr(kills, "ASKED", 1)
+    monkeypatch.setattr(kills, "OWN_SECONDS", 0.2)
+    monkeypatch.setattr(kills, "SIGTERM_SECONDS", 1)
     with kills.Session([], tmp_path, processes=2, victim=1) as session:
         session.until(lambda: all((tmp_path / f"begun-{rank}").exists() for rank in "01"))
         time.sleep(0.1)
         assert session.kill()
-    assert (session.stayed or "").endswith(stayed or "")
-    assert (session.stayed is None) == (stayed is None)
+    assert (session.left_running or "").endswith(left_running or "")
+    assert (session.left_running is None) == (left_running is None)
 
 
 def test_who_ended_by_itself_is_not_killed_and_the_others_end_as_they_would(
@@ -129,12 +132,12 @@ def test_who_ended_by_itself_is_not_killed_and_the_others_end_as_they_would(
     script.write_text("#!/bin/sh\n[ $RANK = 1 ] || sleep 0.6\n", encoding="utf-8")
     script.chmod(0o755)
     monkeypatch.setattr(kills.sys, "executable", str(script))
-    monkeypatch.setattr(kills, "ALONE", 0.1)
+    monkeypatch.setattr(kills, "OWN_SECONDS", 0.1)
     with kills.Session([], tmp_path, processes=2, victim=1) as session:
         session.until(lambda: False)  # until one has ended
         assert not session.kill()
         assert session.end() is None
-        assert session.stayed is None
+        assert session.left_running is None
     with kills.Session([], tmp_path, processes=2) as session:
         session.until(lambda: False)
         assert session.kill()  # of what was left
@@ -147,10 +150,10 @@ def test_who_ended_by_itself_is_not_killed_and_the_others_end_as_they_would(
         (1, "true", None),
         (1, "echo 'heedful: no such file' >&2; exit 2", "no such file"),
         (1, "exit 3", "the run ended with exit status 3"),
-        (2, "echo done >&2; [ $RANK = 0 ] || kill -SEGV $$", "process 1 was ended by SIGSEGV; it had said: done"),
-        (2, "[ $RANK = 0 ] || kill -ABRT $$", "process 1 was ended by SIGABRT"),
+        (2, "echo done >&2; [ $RANK = 0 ] || kill -SEGV $$", "rank 1 was ended by SIGSEGV; its last message: done"),
+        (2, "[ $RANK = 0 ] || kill -ABRT $$", "rank 1 was ended by SIGABRT"),
         (2, "[ $RANK = 1 ] || echo 'heedful: no such file' >&2; exit 2", "no such file"),
-        (2, "exit 1", "process 0 ended with exit status 1; process 1 ended with exit status 1"),
+        (2, "exit 1", "rank 0 ended with exit status 1; rank 1 ended with exit status 1"),
     ],
 )
 def test_how_a_run_ended_is_told(
@@ -290,7 +293,7 @@ class Unfaithful:
     """In place of a process: a run that goes on with other weights, or with an error."""
 
     error: str | None = None
-    stayed: str | None = None
+    left_running: str | None = None
     seconds = 1.0
 
     def __init__(self, arguments: list[str], out: Path, processes: int, victim: int | None = None) -> None:
@@ -305,7 +308,7 @@ class Unfaithful:
     def until(self, seen: Callable[[], bool]) -> bool:
         return True
 
-    def learning(self) -> bool:
+    def has_begun(self) -> bool:
         return True
 
     def end(self) -> str | None:
@@ -320,7 +323,7 @@ def unfaithful(monkeypatch: pytest.MonkeyPatch, error: str | None = None) -> Non
     killed = iter([True, False, True, False])
     monkeypatch.setattr(Unfaithful, "error", error)
     monkeypatch.setattr(resume, "Session", Unfaithful)
-    monkeypatch.setattr(resume, "aimed", lambda *given: next(killed))
+    monkeypatch.setattr(resume, "kill_at", lambda *given: next(killed))
 
 
 def test_a_run_that_goes_on_otherwise_is_told(
@@ -341,11 +344,11 @@ def test_processes_that_stay_are_told(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unfaithful(monkeypatch)
-    monkeypatch.setattr(Unfaithful, "stayed", "process 0 was killed, and another went on in spite of SIGTERM")
+    monkeypatch.setattr(Unfaithful, "left_running", "rank 0 was killed, and another rank went on in spite of SIGTERM")
     command = ["verify", "resume", "text-classification", "--train", str(data), "--kills=2", "--processes=2", "--json"]
     assert cli.main(command) == 1
     found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
-    assert (found["left alone"]["verdict"], found["left alone"]["reason"]) == ("off", Unfaithful.stayed)
+    assert (found["left alone"]["verdict"], found["left alone"]["reason"]) == ("off", Unfaithful.left_running)
 
 
 def test_a_run_that_cannot_go_on_is_told(
@@ -355,7 +358,7 @@ def test_a_run_that_cannot_go_on_is_told(
     command = ["verify", "resume", "text-classification", "--train", str(data), "--kills=1", "--json"]
     assert cli.main(command) == 1
     told, said = capsys.readouterr()
-    assert "run 1 could not go on: checkpoint.pt is cut off" in said
+    assert "run 1 could not be resumed: checkpoint.pt is cut off" in said
     (check,) = json.loads(told)["checks"]
     assert (check["name"], check["verdict"], check["reason"]) == ("going on", "off", "checkpoint.pt is cut off")
 
@@ -401,7 +404,7 @@ def test_a_folder_called_resume_is_a_model_s(
 def test_a_folder_with_something_in_it_is_not_taken(data: Path, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
     settings = RunSettings("text-classification", train=(str(data),), out="-")
-    with pytest.raises(HeedfulError, match="is there already, and not empty; name a new folder"):
+    with pytest.raises(HeedfulError, match="not empty; name a new folder"):
         verify_resume(settings, [], out=tmp_path)
 
 

@@ -84,7 +84,7 @@ def test_older_files_hold_and_what_differs_is_told(published: Published) -> None
     torch.save(state, folder / "pytorch_model.bin")
     found = finding(verify(folder), "stored tensors")
     assert found.verdict == "ok"
-    assert found.reason == "28 names of today for older ones, 1 computed or empty left out"
+    assert found.reason == "28 older names replaced, 1 computed or zero tensors left out"
 
 
 def test_an_adapter_holds_by_itself(published: Published, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_cache_that_forgets(trained: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "padded left" in verdicts(report, "ok")
     found = finding(report, "greedy text")
     assert found.difference > 0
-    assert "of the largest logit apart" in found.reason
+    assert "the logits differ by" in found.reason
 
 
 def test_positions_that_count_padding(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,7 @@ def test_the_figures_are_kept(published: Published, capsys: pytest.CaptureFixtur
 
 def test_images_are_not_asked_with_texts(tmp_path: Path) -> None:
     heedful.create("vit-micro", seed=0).save_pretrained(tmp_path)
-    with pytest.raises(heedful.HeedfulError, match="is a vision model, which reads no texts; leave --text out"):
+    with pytest.raises(heedful.HeedfulError, match="is a vision model, which takes no texts; leave --text out"):
         verify(tmp_path, texts=["a"])
 
 

@@ -106,7 +106,7 @@ def verify(
     *,
     task: Annotated[str | None, Parameter(help="what to ask of it; by default what the folder says")] = None,
     text: Annotated[tuple[str, ...], Parameter(help="texts of your own, for tokens, greedy text and the task")] = (),
-    save: Annotated[bool, Parameter(help="keep the figures in the folder's heedful.json")] = False,
+    save: Annotated[bool, Parameter(help="write the results into the folder's heedful.json")] = False,
     json: Json = False,
 ) -> int:
     """Prove that a model's folder is right: there and back, against transformers, padded, batched, cached."""
@@ -121,12 +121,12 @@ def verify(
     from rich.console import Console
 
     from heedful.verify import verify as run
-    from heedful.verify.check_report import keep
+    from heedful.verify.check_report import save_report
 
     with Console(stderr=True).status("opening the model") as status:
         report = run(model, task=task, texts=text, say=status.update)
     if save:
-        keep(report, model)
+        save_report(report, model)
     if json:
         print(to_json(report.as_dict()))
     else:
@@ -148,7 +148,7 @@ def verify_resume(
     processes: Annotated[
         int, Parameter(help="that learn together; kills take all of them and one of them in turn; 1 by default")
     ] = 1,
-    out: Annotated[str | None, Parameter(help="folder to keep the runs in")] = None,
+    out: Annotated[str | None, Parameter(help="folder for the runs; a temporary one by default")] = None,
     json: Json = False,
 ) -> int:
     """Kill a training run again and again, and compare its end, bit by bit, with that of one never stopped."""
@@ -202,6 +202,6 @@ def export(
     if json:
         print(to_json(result))
         return
-    place = Path(out).parent if formats.single(to, out) else Path(out)
+    folder = Path(out).parent if formats.writes_file(to, out) else Path(out)
     for name, size in result["files"].items():
-        print(f"{place / name}  {size:,} bytes")
+        print(f"{folder / name}  {size:,} bytes")

@@ -1,9 +1,9 @@
 """CTranslate2: the engine's own converter, run on the model in Hugging Face's layout.
 
-Its reader of Marian models takes for granted what holds of the published ones: the target begins with padding, which is
-embedded as zeros and stands last in a vocabulary that both sides share. A Marian model that begins with a token of its
-own, or has two vocabularies, is read by ``Plain`` instead, which takes nothing for granted; and so is every BART, whose
-reader asks for keys that ``transformers`` no longer has.
+Its reader of Marian models assumes a published model: the target begins with the padding token, which is embedded as
+zeros and is the last of a vocabulary that both sides share. A Marian model with its own start token or with two
+vocabularies is read by ``PlainLoader``, which assumes neither. So is every BART, because its reader asks for keys that
+``transformers`` no longer has.
 """
 
 from __future__ import annotations
@@ -21,91 +21,93 @@ from heedful.export.target import copy_beside
 from heedful.models import Model
 from heedful.text import Tokenizer
 from heedful.text.tokenizer import TARGET
-from heedful.verify.reference import quiet
+from heedful.verify.reference import quiet_transformers
 
-# layouts that ``Plain`` reads: the configuration's and the model's class, and whether embeddings are normed
+# layouts that ``PlainLoader`` reads: classes of configuration and model, and whether embeddings are normalised
 PLAIN = {
     "marian": ("MarianConfig", "MarianMTModel", False),
     "bart": ("BartConfig", "BartForConditionalGeneration", True),
 }
 
 
-def write(source: Path, place: Path, quantization: str | None = None) -> dict[str, Any]:
-    """Converts the model of ``source`` into the folder ``place``: ``model.bin``, ``config.json``, the vocabularies."""
-    model = hugging_face.opened(source)
+def write(source: Path, out: Path, quantization: str | None = None) -> dict[str, Any]:
+    """Converts the model of ``source`` into the folder ``out``: ``model.bin``, ``config.json``, the vocabularies."""
+    model = hugging_face.load_merged(source)
     if isinstance(model.config, EncoderConfig | VisionConfig):
-        raise HeedfulError(f"CTranslate2 runs models that write, and {source} does not; export it --to onnx")
-    with TemporaryDirectory() as beside:
-        folder = Path(beside) / "hf"
+        raise HeedfulError(f"CTranslate2 runs models that generate text, and {source} does not; export it --to onnx")
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "hf"
         folder.mkdir()
         layout = hugging_face.write(source, folder)["layout"]
         if not (folder / "tokenizer_config.json").exists():
             raise HeedfulError(
-                f"{source} has no tokenizer, whose vocabulary CTranslate2 needs; put one beside the model"
+                f"{source} has no tokenizer, whose vocabulary CTranslate2 needs; copy one into the folder"
             )
-        with quiet(), _reader(layout, model, folder):
+        with quiet_transformers(), _reader(layout, model, folder):
             from ctranslate2.converters import TransformersConverter
 
             try:
-                TransformersConverter(str(folder)).convert(str(place), quantization=quantization, force=True)
-            # the converter raises any of them for a model that it cannot read
+                TransformersConverter(str(folder)).convert(str(out), quantization=quantization, force=True)
+            # any of these for a model that the converter cannot read
             except (ValueError, NotImplementedError, KeyError, AttributeError, RuntimeError, OSError) as error:
                 reason = " ".join(str(error).split())[:300]
-                raise HeedfulError(f"CTranslate2 does not convert this {layout} model: {reason}") from None
-    return {"layout": layout, "quantization": quantization, "beside": copy_beside(source, place)}
+                raise HeedfulError(f"CTranslate2 cannot convert this {layout} model: {reason}") from None
+    return {"layout": layout, "quantization": quantization, "beside": copy_beside(source, out)}
 
 
 def as_published(model: Model, tokenizer: Tokenizer) -> bool:
-    """Returns whether a Marian model's start token is its padding: zeros, last in the shared vocabulary."""
+    """Returns whether a Marian model starts with its padding token, embedded as zeros and last in one vocabulary."""
     config = model.config
     assert isinstance(config, EncoderDecoderConfig)
     table = model.get_parameter("embedding.token.weight")
     last = len(table) - 1
-    begins = config.special.start == config.special.pad == last and tokenizer.backend.id_to_token(last) == "<pad>"
-    return begins and config.target is None and not bool(table[last].any())
+    starts_with_padding = (
+        config.special.start == config.special.pad == last and tokenizer.backend.id_to_token(last) == "<pad>"
+    )
+    return starts_with_padding and config.target is None and not bool(table[last].any())
 
 
 @contextmanager
 def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
-    """Returns the converter's table of readers, with ours where its own would misread this model, while this lasts."""
+    """Puts ``PlainLoader`` into the converter's table of readers if its own would misread this model."""
     from ctranslate2.converters import transformers as readers
 
     if layout not in PLAIN or (layout == "marian" and as_published(model, Tokenizer.load(folder))):
         yield
         return
-    known, architecture, embedding_norm = PLAIN[layout]
+    config_class, architecture, embedding_norm = PLAIN[layout]
     target = Tokenizer.load(folder, TARGET) if (folder / f"{TARGET}.json").exists() else None
     config = model.config
 
-    class Plain(readers.BartLoader):
-        """A model as it is stored: post-norm, its own start token, every row of the table, two vocabularies if so."""
+    class PlainLoader(readers.BartLoader):
+        """Reads a model as stored: post-norm, own start token, all rows of the embedding, one or two vocabularies."""
 
         architecture_name = architecture
 
         def get_model_spec(self, model: Any) -> Any:
-            """Bart's, with the two facts that the configuration leaves unsaid."""
+            """Returns BART's specification with two values that the configuration lacks."""
             model.config.normalize_before, model.config.normalize_embedding = False, embedding_norm
             return super().get_model_spec(model)
 
         def get_vocabulary(self, model: Any, tokenizer: Any) -> list[str]:
-            """Returns the tokens in order; rows of the table that have none are named."""
+            """Returns the tokens in order, with a name for each row of the embedding without one."""
             return _filled(super().get_vocabulary(model, tokenizer), model.config.vocab_size)
 
         def set_vocabulary(self, spec: Any, tokens: list[str]) -> None:
-            """The source's tokens, and the target's own where it has them."""
+            """Registers the source's tokens, and those of the target if it has its own."""
             spec.register_source_vocabulary(tokens)
-            own = tokens
+            target_tokens = tokens
             if target is not None:
                 ids = sorted(target.backend.get_vocab().items(), key=lambda item: item[1])
-                own = _filled([token for token, _ in ids], _target_size(config))
-            spec.register_target_vocabulary(own)
+                target_tokens = _filled([token for token, _ in ids], _target_size(config))
+            spec.register_target_vocabulary(target_tokens)
 
-    before = readers._MODEL_LOADERS[known]
-    readers._MODEL_LOADERS[known] = Plain()
+    before = readers._MODEL_LOADERS[config_class]
+    readers._MODEL_LOADERS[config_class] = PlainLoader()
     try:
         yield
     finally:
-        readers._MODEL_LOADERS[known] = before
+        readers._MODEL_LOADERS[config_class] = before
 
 
 def _target_size(config: ModelConfig) -> int:
@@ -114,5 +116,5 @@ def _target_size(config: ModelConfig) -> int:
 
 
 def _filled(tokens: list[str], size: int) -> list[str]:
-    """As many tokens as the table has rows."""
+    """Returns ``size`` tokens: cut, or filled with names of rows."""
     return [*tokens[:size], *(f"<row {number}>" for number in range(len(tokens), size))]

@@ -1,4 +1,4 @@
-"""The formats that a model can be handed on in, and ``export``. Only ``export`` imports torch, when it is called."""
+"""The table of export formats, and ``export``, which alone imports torch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """An export format: its module, options, required packages, and the extension of the single
-    file that can be written in place of a folder ("" where there is none).
+    """Export format.
+
+    Attributes:
+        module: module whose ``write`` writes the folder.
+        options: options that the format takes.
+        needs: required packages.
+        extension: extension of a single file that can be written in place of a folder; "" for none.
     """
 
     module: str
@@ -36,34 +41,36 @@ FORMATS: Mapping[str, ExportFormat] = {
     ),
     "onnx": ExportFormat("heedful.export.onnx_writer", needs=("onnx", "onnxscript"), extension=".onnx"),
 }
-FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf")  # extensions that no folder is meant to have
+FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf")  # extensions of files, not of folders
 
 
 def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are given; raises ``HeedfulError`` for what is wrong with them, before anything is opened."""
-    made = lookup(FORMATS, to, "format")
+    """Returns the options that are set; raises ``HeedfulError`` for invalid ones, before anything is loaded."""
+    export_format = lookup(FORMATS, to, "format")
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
-        if name not in made.options:
-            owners = [f"--to {word}" for word, each in FORMATS.items() if name in each.options]
-            raise HeedfulError(f"--{name} has no effect on --to {to}; it is for {' and '.join(owners)}; leave it out")
+        if name not in export_format.options:
+            owners = [f"--to {word}" for word, candidate in FORMATS.items() if name in candidate.options]
+            raise HeedfulError(
+                f"--{name} has no effect on --to {to}; it belongs to {' and '.join(owners)}; leave it out"
+            )
     for name, known in (("dtype", DTYPES), ("quantization", QUANTIZATIONS)):
         if name in given and given[name] not in known:
             raise HeedfulError(f"unknown {name} {given[name]!r}; {nearest(str(given[name]), known)}")
-    if single(to, out):
+    if writes_file(to, out):
         check_file_target(out, overwrite)
     elif (extension := Path(out).suffix.lower()) in FILES and not Path(out).expanduser().is_dir():
-        raise HeedfulError(f"--to {to} writes a folder, and --out {out} is named as a file; leave {extension} out")
+        raise HeedfulError(f"--to {to} writes a folder, and --out {out} is named like a file; leave {extension} out")
     else:
         check_target(out, overwrite)
-    need(*made.needs, format=to)
+    need(*export_format.needs, format=to)
     return given
 
 
-def single(to: str, out: str | Path) -> bool:
-    """Returns whether one file is written, in place of a folder: where ``out`` has the extension of the format's files.
+def writes_file(to: str, out: str | Path) -> bool:
+    """Returns whether a single file is written: if ``out`` has the extension of the format.
 
-    >>> single("onnx", "model.onnx"), single("onnx", "model"), single("hf", "model.onnx")
+    >>> writes_file("onnx", "model.onnx"), writes_file("onnx", "model"), writes_file("hf", "model.onnx")
     (True, False, False)
     """
     return bool(FORMATS[to].extension) and Path(out).suffix.lower() == FORMATS[to].extension
@@ -78,25 +85,25 @@ def export(
     quantization: str | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Writes a model's folder in another format.
+    """Writes a model in another format.
 
     Args:
-        model: a model's folder, ours or Hugging Face's, or a Hub id.
-        to: "hf", Hugging Face's layout with adapters merged, which ``transformers`` opens; "ctranslate2", for that
+        model: a model folder, ours or Hugging Face's, or a Hub id.
+        to: "hf", Hugging Face's layout with adapters merged, which ``transformers`` loads; "ctranslate2", for that
             engine, converted by its own tool; "onnx", one graph without a cache, traced by ``torch.onnx``.
-        out: the folder to write; it appears whole, or not at all. For "onnx" a name that ends in ``.onnx`` is a file:
+        out: the folder to write, atomically. For "onnx" a name that ends in ``.onnx`` is a file:
             the graph alone, without tokenizer and configuration.
         dtype: of the weights ("hf"): "float32", "float16", "bfloat16", "float64"; None: as stored.
         quantization: of the weights ("ctranslate2"): "int8", "int8_float16", "float16", ...; None: as stored.
         overwrite: replace a folder that holds a model, or a file.
 
     Returns:
-        ``{"format", "model", "out", "files": {name: bytes}, ...}`` and what the format has to say; names are relative
-        to the folder, a single file has its own.
+        ``{"format", "model", "out", "files": {name: bytes}, ...}`` and details of the format. Names are relative to the
+        folder.
 
     Raises:
         HeedfulError: for an unknown format, an option that the format does not take, a target that is not empty, a
-            missing package, and a model that the format cannot say, naming the fields.
+            missing package, and a model that the format cannot express, with the fields.
 
     >>> import heedful, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -104,23 +111,23 @@ def export(
     ...     export(f"{folder}/model", "hf", f"{folder}/out", dtype="bfloat16")["layout"]
     'gpt2'
     """
-    given = check(to, out, overwrite, {"dtype": dtype, "quantization": quantization})
+    options = check(to, out, overwrite, {"dtype": dtype, "quantization": quantization})
     writer = import_module(FORMATS[to].module)
     from heedful.pretrained.configuration import home
     from heedful.pretrained.folder import find
 
     source, target = find(model), Path(out)
-    if single(to, out):
-        with replaced_file(target) as place:
-            told = writer.write_file(source, place, **given)
+    if writes_file(to, out):
+        with replaced_file(target) as file:
+            details = writer.write_file(source, file, **options)
         size = target.expanduser().stat().st_size
-        return {"format": to, "model": str(model), "out": str(out), **told, "files": {target.name: size}}
-    there = target.expanduser().resolve()
+        return {"format": to, "model": str(model), "out": str(out), **details, "files": {target.name: size}}
+    target_path = target.expanduser().resolve()
     for whose, folder in (("model's own", source), ("adapter's base", home(source))) if overwrite else ():
-        here = folder.resolve()
-        if here == there or here in there.parents or there in here.parents:
-            raise HeedfulError(f"--out {out} is the {whose} folder, inside it or around it; name another")
-    with replaced(target) as place:
-        told = writer.write(source, place, **given)
+        path = folder.resolve()
+        if path == target_path or path in target_path.parents or target_path in path.parents:
+            raise HeedfulError(f"--out {out} is the {whose} folder, inside it or around it; choose another")
+    with replaced(target) as folder:
+        details = writer.write(source, folder, **options)
     files = {str(file.relative_to(target)): file.stat().st_size for file in sorted(target.rglob("*")) if file.is_file()}
-    return {"format": to, "model": str(model), "out": str(out), **told, "files": files}
+    return {"format": to, "model": str(model), "out": str(out), **details, "files": files}

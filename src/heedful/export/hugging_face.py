@@ -1,4 +1,4 @@
-"""Hugging Face's layout: configuration, weights, tokenizer, preprocessing; what ``transformers`` opens without us."""
+"""Writes Hugging Face's layout: configuration, weights, tokenizer and preprocessing, for use without Heedful."""
 
 from __future__ import annotations
 
@@ -19,47 +19,51 @@ from heedful.pretrained.model_type import FREE, Architecture, ModelType
 from heedful.pretrained.model_types import MODEL_TYPES, express
 
 SHOWN = 6  # fields in an error
-OWN = ("layout", "heedful", "verification")  # of the card: what ``save`` says itself, and figures of other weights
+CARD_KEYS = (
+    "layout",
+    "heedful",
+    "verification",
+)  # keys of the card that ``save`` writes anew, and checks of the original weights
 
 
-def write(source: Path, place: Path, dtype: str | None = None) -> dict[str, Any]:
-    """Writes the model of ``source`` into the folder ``place``; returns its layout."""
-    model = opened(source)
+def write(source: Path, out: Path, dtype: str | None = None) -> dict[str, Any]:
+    """Writes the model of ``source`` into the folder ``out``; returns its layout, dtype and copied files."""
+    model = load_merged(source)
     if dtype is not None:
         model.to(getattr(torch, dtype))
-    card = {name: value for name, value in read_card(source).items() if name not in OWN}
-    layout = save(model, place, extra=card)
-    return {"layout": layout, "dtype": str(model.dtype).removeprefix("torch."), "beside": copy_beside(source, place)}
+    card = {name: value for name, value in read_card(source).items() if name not in CARD_KEYS}
+    layout = save(model, out, extra=card)
+    return {"layout": layout, "dtype": str(model.dtype).removeprefix("torch."), "beside": copy_beside(source, out)}
 
 
-def opened(source: Path) -> Model:
-    """Returns the model as it would be written: adapters merged; raises where no layout of theirs can say it."""
+def load_merged(source: Path) -> Model:
+    """Loads a model with its adapter merged; raises ``HeedfulError`` if no published layout expresses it."""
     model = load(source, device="cpu")
     if model.adapter is not None:
         merge(model)
-    refuse_unsayable(model.config)
+    check_expressible(model.config)
     return model
 
 
-def refuse_unsayable(config: ModelConfig) -> None:
-    """Raises ``HeedfulError``, naming the fields, for a configuration that no model type can say."""
+def check_expressible(config: ModelConfig) -> None:
+    """Raises ``HeedfulError`` with the fields that no published layout expresses."""
     if express(config) is not None:
         return
-    alike = [model_type for model_type in MODEL_TYPES.values() if model_type.fixed["kind"] == config.kind]
-    tried = [
-        (unsaid(config, model_type, architecture), architecture.name)
-        for model_type in alike
+    same_family = [model_type for model_type in MODEL_TYPES.values() if model_type.fixed["kind"] == config.kind]
+    candidates = [
+        (inexpressible_fields(config, model_type, architecture), architecture.name)
+        for model_type in same_family
         for architecture in model_type.architectures
     ]
-    fields, name = min(tried, key=lambda found: len(found[0]))
+    fields, name = min(candidates, key=lambda candidate: len(candidate[0]))
     more = f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
     raise HeedfulError(
-        f"no layout of Hugging Face can say this model; the nearest class, {name}, has no words for "
-        f"{', '.join(fields[:SHOWN])}{more}; change those, or export --to onnx"
+        f"no layout of Hugging Face expresses this model; the nearest class, {name}, lacks "
+        f"{', '.join(fields[:SHOWN])}{more}; change those fields, or export --to onnx"
     )
 
 
-def unsaid(config: ModelConfig, model_type: ModelType, architecture: Architecture) -> list[str]:
+def inexpressible_fields(config: ModelConfig, model_type: ModelType, architecture: Architecture) -> list[str]:
     """Returns the fields of a configuration that an architecture cannot express."""
     ours = flat(config)
     theirs: dict[str, Any] = {"architectures": [architecture.name], "model_type": model_type.name}
@@ -75,13 +79,13 @@ def unsaid(config: ModelConfig, model_type: ModelType, architecture: Architectur
         if isinstance(config_key, StoredTensor)
     }
     try:
-        back = flat(model_type.read(theirs, architecture, implied))
+        read_back = flat(model_type.read(theirs, architecture, implied))
     except HeedfulError:
-        back = {}
-    return sorted({*missing, *_different(ours, back)})
+        read_back = {}
+    return sorted({*missing, *_different(ours, read_back)})
 
 
-def _different(ours: Flat, back: Flat) -> list[str]:
-    """Paths whose values differ, but for those that only tell how a model is born and trained."""
-    paths = ours.keys() | back.keys()
-    return [path for path in paths if not path.endswith(FREE) and ours.get(path) != back.get(path)]
+def _different(ours: Flat, read_back: Flat) -> list[str]:
+    """Returns the fields that differ, except those that only concern initialisation and training."""
+    paths = ours.keys() | read_back.keys()
+    return [path for path in paths if not path.endswith(FREE) and ours.get(path) != read_back.get(path)]

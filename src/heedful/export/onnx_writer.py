@@ -1,9 +1,9 @@
 """ONNX: the model as one graph, traced by ``torch.onnx``, with batch and lengths left open.
 
 Inputs are named as Optimum names them: ``input_ids``, ``attention_mask``, ``token_type_ids``, ``decoder_input_ids``,
-``pixel_values``; the output is ``logits``, ``last_hidden_state`` where the model has no head, ``sentence_embedding``
-where it pools. An encoder-decoder is one graph: source and target in, logits of every target token out. No graph
-remembers anything between calls.
+``pixel_values``; the output is ``logits``, ``last_hidden_state`` if the model has no head, ``sentence_embedding``
+if it pools. An encoder-decoder is one graph: source and target in, logits of every target token out. A graph
+has no cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from heedful.adapters import merge
 from heedful.config import EncoderConfig, EncoderDecoderConfig, Head, ModelConfig, NoHead, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.export.target import copy_beside
-from heedful.export.traceable import Traceable, TraceableImages, TraceablePair, TraceableText, example, lengths
+from heedful.export.traceable import (
+    Traceable,
+    TraceableEncoderDecoder,
+    TraceableImages,
+    TraceableText,
+    axis_limits,
+    example_inputs,
+)
 from heedful.pretrained import load
 from heedful.pretrained.folder import CARD, CONFIG, GENERATION
 
@@ -42,35 +49,36 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
     return ("input_ids", "attention_mask", *(["token_type_ids"] if segments else []))
 
 
-def write(source: Path, place: Path) -> dict[str, Any]:
-    """Traces the model of ``source`` into the folder ``place``, with its tokenizer, preprocessing and configuration."""
-    told = write_file(source, place / GRAPH)
+def write(source: Path, out: Path) -> dict[str, Any]:
+    """Traces the model of ``source`` into the folder ``out``, with its tokenizer, preprocessing and configuration."""
+    details = write_file(source, out / GRAPH)
     for name in (CONFIG, GENERATION, CARD):
         if (source / name).exists():
-            shutil.copyfile(source / name, place / name)
-    return {**told, "beside": copy_beside(source, place)}
+            shutil.copyfile(source / name, out / name)
+    return {**details, "beside": copy_beside(source, out)}
 
 
 def write_file(source: Path, file: Path) -> dict[str, Any]:
-    """Trace the model of ``source`` into ``file``, the graph with its weights and nothing beside it; those of more than
-    two gigabytes the exporter puts into a second file.
+    """Traces the model of ``source`` into ``file``, the graph with its weights.
+
+    The exporter puts weights of more than two gigabytes into a second file.
     """
     model = load(source, device="cpu", dtype="float32")
     if model.adapter is not None:
         merge(model)
     config = model.config
     names = names_of(config)
-    made: type[Traceable] = TraceableText
+    traceable: type[Traceable] = TraceableText
     if isinstance(config, VisionConfig):
-        made = TraceableImages
+        traceable = TraceableImages
     elif isinstance(config, EncoderDecoderConfig):
-        made = TraceablePair
+        traceable = TraceableEncoderDecoder
     outputs = [OUTPUTS.get(type(config.head), "logits")]
-    traced = made(model)
-    given = example(names, model)
+    traced = traceable(model)
+    inputs = example_inputs(names, model)
     with _quiet():
         try:
-            program = torch.export.export(traced, (), given, dynamic_shapes=_open(names, config), strict=False)
+            program = torch.export.export(traced, (), inputs, dynamic_shapes=_dynamic_axes(names, config), strict=False)
             graph = torch.onnx.export(
                 program,
                 (),
@@ -90,19 +98,19 @@ def write_file(source: Path, file: Path) -> dict[str, Any]:
     return {"inputs": list(names), "outputs": outputs, "opset": OPSET, "beside": []}
 
 
-def _open(names: tuple[str, ...], config: ModelConfig) -> dict[str, dict[int, Any]]:
-    """Returns the dynamic axes and their limits: lengths up to the graph's positions."""
+def _dynamic_axes(names: tuple[str, ...], config: ModelConfig) -> dict[str, dict[int, Any]]:
+    """Returns the dynamic axes of each input: the batch, and lengths up to the number of positions."""
     batch = Dim("batch", min=1)
     if isinstance(config, VisionConfig):
         return {"pixel_values": {0: batch}}
-    most = lengths(config)
-    dims = {name: Dim(name, min=1, max=limit) if limit else Dim(name, min=1) for name, limit in most.items()}
+    limits = axis_limits(config)
+    dims = {name: Dim(name, min=1, max=limit) if limit else Dim(name, min=1) for name, limit in limits.items()}
     return {name: {0: batch, 1: dims["decoder_length" if name.startswith("decoder_") else "length"]} for name in names}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings and log lines that the exporter has for its own authors."""
+    """Switches off the warnings and log lines of the exporter."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

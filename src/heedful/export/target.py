@@ -1,4 +1,4 @@
-"""The folder that an export writes: new or meant, whole or not there; and what travels beside the weights. No torch."""
+"""The folder or file that an export writes atomically, and the files copied beside the weights. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heedful.errors import HeedfulError
 from heedful.pretrained.configuration import home
 from heedful.util.files import move, temporary_path
 
-# what tells a tokenizer or a preprocessor apart from weights, configurations and a run's own files
+# files of tokenizers and preprocessing, as patterns
 BESIDE = (
     "tokenizer*.json",
     "tokenizer.model",
@@ -33,31 +33,31 @@ BESIDE = (
     "config_sentence_transformers.json",
 )
 
-WRITTEN = ("config.json", "model.bin", "model.onnx")  # one of them is in every folder that an export wrote
+WRITTEN = ("config.json", "model.bin", "model.onnx")  # every exported folder has one of them
 
 
 def check_target(out: str | Path, overwrite: bool) -> None:
-    """Raises ``HeedfulError`` where the folder is a file, holds something that is not to be replaced, or cannot be."""
+    """Raises ``HeedfulError`` if the folder is a file, cannot be written, or holds files that must not be replaced."""
     path = Path(out).expanduser()
     if not str(out).strip():
         raise HeedfulError("--out is empty; name a folder for the export")
     if path.exists() and not path.is_dir():
         raise HeedfulError(f"--out {out} is a file; name a folder")
-    filled = path.is_dir() and any(path.iterdir())
-    if filled and not overwrite:
+    has_files = path.is_dir() and any(path.iterdir())
+    if has_files and not overwrite:
         raise HeedfulError(f"--out {out} is not empty; --overwrite replaces it")
-    if filled and not any((path / name).is_file() for name in WRITTEN):
+    if has_files and not any((path / name).is_file() for name in WRITTEN):
         raise HeedfulError(f"--overwrite: {out} holds no model; empty it yourself, or choose another --out")
     _check_writable(path, out)
 
 
 def check_file_target(out: str | Path, overwrite: bool) -> None:
-    """Raises ``HeedfulError`` where the file is a folder, is not to be replaced, or cannot be written."""
+    """Raises ``HeedfulError`` if the file is a folder, exists and must not be replaced, or cannot be written."""
     path = Path(out).expanduser()
     if path.is_dir():
         raise HeedfulError(f"--out {out} is a folder; name a file, or leave {path.suffix} out to write a folder")
     if path.exists() and not overwrite:
-        raise HeedfulError(f"{out} is there already; --overwrite replaces it")
+        raise HeedfulError(f"{out} exists already; --overwrite replaces it")
     _check_writable(path, out)
 
 
@@ -69,28 +69,31 @@ def _check_writable(path: Path, out: str | Path) -> None:
 
 @contextmanager
 def replaced(out: Path) -> Iterator[Path]:
-    """Returns a new folder that takes the place of ``out`` when the block ends well; otherwise ``out`` is as it was."""
+    """Yields a new folder that replaces ``out`` when the block succeeds; otherwise ``out`` does not change."""
     out = out.expanduser().absolute()
-    place, old = temporary_path(out), out.with_name(f".{out.name}.{os.getpid()}.old")
+    new, old = temporary_path(out), out.with_name(f".{out.name}.{os.getpid()}.old")
     try:
-        place.mkdir(parents=True)
-        yield place
+        new.mkdir(parents=True)
+        yield new
         if out.exists():
             move(out, old)
-        move(place, out)
+        move(new, out)
     except OSError as error:
         if old.exists() and not out.exists():
             move(old, out)
-        raise HeedfulError(f"cannot write {out}: {error.strerror or error}; make room, or choose another") from None
+        raise HeedfulError(
+            f"cannot write {out}: {error.strerror or error}; free some space, or choose another --out"
+        ) from None
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
 def replaced_file(out: Path) -> Iterator[Path]:
-    """A new file that takes the place of ``out`` when the block ends well and wrote nothing else beside it; otherwise
-    ``out`` is as it was.
+    """Yields the path of a new file that replaces ``out`` when the block succeeds; otherwise ``out`` does not change.
+
+    The block may write only this file; a second one beside it is an error.
     """
     out = out.expanduser().absolute()
     folder = temporary_path(out)
@@ -99,31 +102,33 @@ def replaced_file(out: Path) -> Iterator[Path]:
         yield folder / out.name
         if len(list(folder.iterdir())) > 1:
             raise HeedfulError(
-                f"the weights are larger than one {out.suffix} file can hold; leave {out.suffix} out of --out, and "
-                "a folder is written"
+                f"the weights do not fit into one {out.suffix} file; leave {out.suffix} out of --out to write a folder"
             )
         os.replace(folder / out.name, out)
     except OSError as error:
-        raise HeedfulError(f"cannot write {out}: {error.strerror or error}; make room, or choose another") from None
+        raise HeedfulError(
+            f"cannot write {out}: {error.strerror or error}; free some space, or choose another --out"
+        ) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def copy_beside(source: Path, place: Path) -> list[str]:
-    """Copies the files of tokenizer and preprocessing, an adapter's base's where it has none; those that are there
-    already stay. Their names.
+def copy_beside(source: Path, out: Path) -> list[str]:
+    """Copies the files of tokenizer and preprocessing, or those of an adapter's base model; returns their names.
+
+    Existing files are not replaced.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for folder in (source, home(source)):
-        found = found or sorted({file for pattern in BESIDE for file in folder.glob(pattern) if file.is_file()})
-    for file in found:
-        if not (place / file.name).exists():
-            shutil.copyfile(file, place / file.name)
-    return [file.name for file in found]
+        paths = paths or sorted({file for pattern in BESIDE for file in folder.glob(pattern) if file.is_file()})
+    for file in paths:
+        if not (out / file.name).exists():
+            shutil.copyfile(file, out / file.name)
+    return [file.name for file in paths]
 
 
 def need(*packages: str, format: str) -> None:
-    """Raises ``HeedfulError``, with the line that installs them, where packages are missing."""
+    """Raises ``HeedfulError`` with the install line if packages are missing."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise HeedfulError(f"--to {format} needs {' and '.join(missing)}; pip install 'heedful[{format}]'")

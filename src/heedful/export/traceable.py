@@ -1,7 +1,7 @@
-"""A model that can be traced: the same outputs, without operations that a tracer cannot follow.
+"""Models that ``torch.export`` can trace: the same outputs, without operations that depend on the sizes of inputs.
 
-The fused attention asks whether two lengths are equal: the plan "export" computes attention in another way. A table of
-sines grows while the model runs, which a graph cannot do: it is extended before.
+Fused attention compares two lengths; the plan "export" computes attention without that. A table of sines grows while
+the model runs, which a graph cannot do; it is extended to ``SINES`` positions before tracing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from heedful.kernels.plan import apply_plan
 from heedful.layers.position import Sinusoidal
 from heedful.models import Model
 
-SINES = 4096  # positions of a table of sines, which a graph cannot extend
+SINES = 4096  # positions in the table of sines of a graph
 
 
 class Traceable(nn.Module):
-    """The model as a function of the named tensors of a graph: masks come as whole numbers, 1 for a real token."""
+    """Model whose ``forward`` takes the named inputs of a graph; masks are integers, 1 for a real token."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -36,52 +36,58 @@ class Traceable(nn.Module):
 
 
 class TraceableText(Traceable):
-    """An encoder or a decoder."""
+    """Traceable encoder or decoder."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """Returns the head's output for ids (B, T)."""
+        """Returns the output of the head for ids (B, T), such as logits (B, T, V)."""
         more = () if token_type_ids is None else (token_type_ids,)
         return self.model(input_ids, attention_mask.bool(), *more)
 
 
 class TraceableImages(Traceable):
-    """A vision model."""
+    """Traceable vision model."""
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Returns the head's output for pixels (B, C, H, W)."""
+        """Returns the output of the head for pixels (B, C, H, W)."""
         return self.model(pixel_values)
 
 
-class TraceablePair(Traceable):
-    """An encoder-decoder: both sides in one call, nothing remembered."""
+class TraceableEncoderDecoder(Traceable):
+    """Traceable encoder-decoder: source and target in, logits of the whole target out, without a cache."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
-        """Returns the head's output for the target (B, U) given the source (B, T)."""
+        """Returns the output of the head for each token of the target.
+
+        Args:
+            input_ids: ids of the source, (B, T).
+            attention_mask: 1 for a real token of the source, (B, T).
+            decoder_input_ids: input ids of the target, (B, U), start token included.
+        """
         return self.model(input_ids, decoder_input_ids, attention_mask.bool())
 
 
-def longest(stack: StackConfig) -> int | None:
-    """Returns the number of tokens a traced stack can take; None: any number."""
+def position_limit(stack: StackConfig) -> int | None:
+    """Returns the largest number of tokens that a traced stack takes; None for any number."""
     if isinstance(stack.position, LearnedPosition):
         return stack.position.length
     return SINES if isinstance(stack.position, SinusoidalPosition) else None
 
 
-def lengths(config: ModelConfig) -> dict[str, int | None]:
-    """For each axis of tokens, how long it may be."""
+def axis_limits(config: ModelConfig) -> dict[str, int | None]:
+    """Returns the largest length of each axis of tokens; None for any length."""
     if isinstance(config, EncoderDecoderConfig):
-        return {"length": longest(config.encoder), "decoder_length": longest(config.decoder)}
-    return {"length": longest(getattr(config, "encoder", None) or getattr(config, "decoder"))}  # noqa: B009  # by kind
+        return {"length": position_limit(config.encoder), "decoder_length": position_limit(config.decoder)}
+    return {"length": position_limit(getattr(config, "encoder", None) or getattr(config, "decoder"))}  # noqa: B009  # by kind
 
 
-def example(names: tuple[str, ...], model: Model) -> dict[str, Tensor]:
-    """Tensors to trace with: sizes that no axis of the model's own has to share, and padding on both sides."""
+def example_inputs(names: tuple[str, ...], model: Model) -> dict[str, Tensor]:
+    """Returns inputs to trace with: sizes that differ from each other, and padding on both sides."""
     ids = torch.ones(3, 7, dtype=torch.long)
     mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]])
-    made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
-    made["decoder_input_ids"] = torch.ones(3, 5, dtype=torch.long)
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    inputs["decoder_input_ids"] = torch.ones(3, 5, dtype=torch.long)
     if "pixel_values" in names:
         assert isinstance(model.config, VisionConfig)
         patches = model.config.patches
-        made["pixel_values"] = torch.zeros(3, patches.channels, *patches.image_size, dtype=model.dtype)
-    return {name: made[name] for name in names}
+        inputs["pixel_values"] = torch.zeros(3, patches.channels, *patches.image_size, dtype=model.dtype)
+    return {name: inputs[name] for name in names}

@@ -1,4 +1,4 @@
-"""Results of a verification: a finding per check, the report, and its record in ``heedful.json``. No torch here."""
+"""Results of a verification: one result a check, the report, and its record in ``heedful.json``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ COLOURS = {"ok": "green", "off": "bold red", "skipped": "dim"}
 
 
 class Skipped(Exception):
-    """Raised by a check that cannot be made here; the message is the reason."""
+    """Raised by a check that does not apply; the message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Result of a check: the largest difference, the tolerance, and a reason for people."""
+    """What the function of a check returns: the largest difference, the tolerance, and a reason for people."""
 
     difference: float
     allowed: float
@@ -37,23 +37,23 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """True if the difference is a number and within what is allowed."""
+        """True if the difference is finite and within the tolerance."""
         return math.isfinite(self.difference) and self.difference <= self.allowed
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """One check.
+    """Result of one check.
 
     Attributes:
-        name: what to call it.
-        what: what it shows when it holds.
+        name: the name of the check.
+        what: what it proves.
         verdict: "ok", "off" or "skipped".
-        difference: the largest found: of the largest value where numbers are compared, else a count. None: skipped, or
-            broken off.
-        allowed: the largest that is ok.
+        difference: the largest difference: relative to the largest value where numbers are compared, else a count. None
+            if the check was skipped or raised.
+        allowed: the tolerance.
         reason: why it is off or skipped, or what was left out.
-        seconds: how long it took.
+        seconds: duration.
     """
 
     name: str
@@ -74,7 +74,7 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All findings of one folder, in the order of the table of checks."""
+    """Results of all checks of one folder, in the order of the table."""
 
     model: str
     checks: tuple[CheckResult, ...]
@@ -82,7 +82,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True if no check is off; skipped ones do not count."""
+        """True if no check is off; skipped checks do not count."""
         return not any(check.verdict == "off" for check in self.checks)
 
     @property
@@ -95,12 +95,12 @@ class Report:
         return f"{text}{f', {skipped} skipped' if skipped else ''} ({self.seconds:.1f} s)"
 
     def as_dict(self) -> dict[str, Any]:
-        """``{"ok", "checks", "model", "seconds"}``, plain values."""
+        """Returns ``{"ok", "checks", "model", "seconds"}`` in plain values."""
         checks = [asdict(check) for check in self.checks]
         return {"ok": self.ok, "checks": checks, "model": self.model, "seconds": self.seconds}
 
     def table(self) -> Table:
-        """A row a check: its verdict, the largest difference against what is allowed, and what it shows or lacks."""
+        """Returns a table with a row a check: verdict, largest difference against the tolerance, and text."""
         from rich.table import Table
         from rich.text import Text
 
@@ -109,36 +109,36 @@ class Report:
         table.add_column("", overflow="fold")
         for check in self.checks:
             sign = "≤" if check.verdict == "ok" else ">"
-            apart = "" if check.difference is None else f"{check.difference:.2g} {sign} {check.allowed:.2g}"
-            table.add_row(check.name, Text(check.verdict, style=COLOURS[check.verdict]), apart, Text(check.text))
+            difference = "" if check.difference is None else f"{check.difference:.2g} {sign} {check.allowed:.2g}"
+            table.add_row(check.name, Text(check.verdict, style=COLOURS[check.verdict]), difference, Text(check.text))
         return table
 
 
-def keep(report: Report, folder: str | Path) -> None:
-    """Writes the figures as "verification" into ``heedful.json`` of the folder, and its model card anew.
+def save_report(report: Report, folder: str | Path) -> None:
+    """Writes the results as "verification" into ``heedful.json`` of the folder, and updates its model card.
 
-    They are the verdict, the day, the versions of what was compared, and of each check made its verdict, the largest
-    difference and what is allowed.
+    The record has the verdict, the date, the versions of the packages, and the results of the checks that were not
+    skipped.
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
-        raise HeedfulError(f"{folder} is no folder here, so nothing can be kept in it; leave --save out")
+        raise HeedfulError(f"{folder} is not a local folder, so the results cannot be saved in it; leave --save out")
     finished = [check for check in report.checks if check.verdict != "skipped"]
-    figures = [
+    checks = [
         {
             "name": check.name,
             "verdict": check.verdict,
-            "difference": check.difference if isfinite(check.difference or 0.0) else None,  # JSON has no other word
+            "difference": check.difference if isfinite(check.difference or 0.0) else None,  # JSON has no infinity
             "allowed": check.allowed,
             "reason": check.reason,
         }
         for check in finished
     ]
     versions = {"heedful": __version__} | {
-        name: found for name in ("torch", "transformers") if (found := _version(name))
+        name: installed for name in ("torch", "transformers") if (installed := _version(name))
     }
-    text = {"ok": report.ok, "date": date.today().isoformat(), "versions": versions, "checks": figures}
-    write(folder / CARD, to_json({**read_card(folder), "verification": text}).decode())
+    record = {"ok": report.ok, "date": date.today().isoformat(), "versions": versions, "checks": checks}
+    write(folder / CARD, to_json({**read_card(folder), "verification": record}).decode())
     describe(folder)
 
 

@@ -1,4 +1,4 @@
-"""The table of checks of a model folder, and ``verify``, which makes them in order."""
+"""The table of checks of a model folder, and ``verify``, which runs them in order."""
 
 from __future__ import annotations
 
@@ -21,27 +21,33 @@ from heedful.verify.verified_folder import VerifiedFolder
 
 
 class Check(NamedTuple):
-    """A name, what it shows when it holds, and how it is made."""
+    """Row of the table: the name of a check, what it proves, and its function."""
 
     name: str
     what: str
-    make: Callable[[VerifiedFolder], Outcome]
+    run: Callable[[VerifiedFolder], Outcome]
 
 
 CHECKS = (
-    Check("round trip", "opened, saved, opened: the same tensors and configuration", consistency_checks.reopened),
-    Check("stored tensors", "saved again, the files' tensors are the same bits", consistency_checks.stored_again),
-    Check("logits, float64", "as transformers gives them", partial(transformers_checks.logits, dtype=torch.float64)),
-    Check("logits, float32", "as transformers gives them", partial(transformers_checks.logits, dtype=torch.float32)),
-    Check("saved logits", "transformers opens what is saved: the same logits", transformers_checks.logits_of_saved),
-    Check("greedy text", "as transformers generates it, token by token", transformers_checks.greedy_text),
-    Check("token ids", "as AutoTokenizer gives them", transformers_checks.token_ids),
-    Check("padded left", "a row answers as it does alone", partial(consistency_checks.padded, side="left")),
-    Check("padded right", "a row answers as it does alone", partial(consistency_checks.padded, side="right")),
-    Check("mixed batch", "a row answers as it does alone", partial(consistency_checks.padded, side="mixed")),
+    Check("round trip", "loaded, saved, loaded: the same tensors and configuration", consistency_checks.reloaded),
+    Check(
+        "stored tensors", "saved again, the tensors in the files have the same bits", consistency_checks.stored_again
+    ),
+    Check(
+        "logits, float64", "the same as those of transformers", partial(transformers_checks.logits, dtype=torch.float64)
+    ),
+    Check(
+        "logits, float32", "the same as those of transformers", partial(transformers_checks.logits, dtype=torch.float32)
+    ),
+    Check("saved logits", "transformers loads the saved folder: the same logits", transformers_checks.logits_of_saved),
+    Check("greedy text", "the same tokens as those of transformers", transformers_checks.greedy_text),
+    Check("token ids", "the same as those of AutoTokenizer", transformers_checks.token_ids),
+    Check("padded left", "the output of a row is the same as alone", partial(consistency_checks.padded, side="left")),
+    Check("padded right", "the output of a row is the same as alone", partial(consistency_checks.padded, side="right")),
+    Check("mixed batch", "the output of a row is the same as alone", partial(consistency_checks.padded, side="mixed")),
     Check("batched text", "greedy text is the same as alone", consistency_checks.generated),
-    Check("cached", "token by token as all at once", consistency_checks.cached),
-    Check("answers", "the task answers a batch as it does each alone", consistency_checks.together),
+    Check("cached", "token by token the same as in one pass", consistency_checks.cached),
+    Check("answers", "the task's predictions in a batch are the same as alone", consistency_checks.predictions),
 )
 
 
@@ -53,25 +59,25 @@ def verify(
     revision: str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Report:
-    """Proves that a model's folder is right: ours or Hugging Face's, of any family, with any head.
+    """Checks a model folder: ours or Hugging Face's, of any family, with any head.
 
-    It is opened, saved and opened again; compared with ``transformers`` (logits, greedy text, token ids) where that is
-    installed and the layout is its own; asked alone, padded on either side and in a mixed batch; decoded with and
-    without a cache. Inputs are short, random but always the same. Everything runs on the CPU.
+    The model is loaded, saved and loaded again; compared with ``transformers`` (logits, greedy text, token ids) if that
+    is installed and knows the layout; run on single rows, on rows padded on either side and on a mixed batch; and
+    decoded with and without a cache. Inputs are short, random and the same each time. Everything runs on the CPU.
 
     Args:
-        folder: a model's folder, or a Hub id.
-        task: which task to ask, where the folder does not say (the check "answers").
-        texts: your own, for the tokenizer, the greedy text and the task.
-        revision: of the Hub's folder.
-        say: is told the name of each check before it is made.
+        folder: a model folder, or a Hub id.
+        task: task of the check "answers", if the folder names none.
+        texts: your own texts for the tokenizer, the greedy text and the task.
+        revision: revision of the folder on the Hub.
+        say: called with the name of each check before it runs.
 
     Returns:
         The report: ``ok``, ``seconds`` and ``checks``, each a ``CheckResult``.
 
     Raises:
-        HeedfulError: for a folder that does not open at all, a task that is unknown or not the model's, and texts for a
-            model of images.
+        HeedfulError: the folder cannot be loaded, the task is unknown or does not suit the model, or a vision model is
+            given texts.
 
     >>> import heedful, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -82,30 +88,30 @@ def verify(
     if task is not None:
         tasks.check(task)
     started = time.perf_counter()
-    findings = []
+    results = []
     with VerifiedFolder(find(folder, revision), texts, task) as verified, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a state of its own: nothing of the caller's moves
-        if isinstance(verified.config, VisionConfig) and texts:  # a folder that does not open is no finding either
-            raise HeedfulError(f"{folder} is a vision model, which reads no texts; leave --text out")
+        torch.manual_seed(0)  # forked: the caller's random state does not change
+        if isinstance(verified.config, VisionConfig) and texts:
+            raise HeedfulError(f"{folder} is a vision model, which takes no texts; leave --text out")
         if task is not None:
-            pipeline(task, verified.path, device="cpu")  # one that the model cannot serve is a mistake, not a finding
+            pipeline(task, verified.path, device="cpu")  # raises if the task does not suit the model
         for check in CHECKS:
             if say is not None:
                 say(check.name)
-            findings.append(_made(check, verified))
-    return Report(model=str(folder), checks=tuple(findings), seconds=time.perf_counter() - started)
+            results.append(_result(check, verified))
+    return Report(model=str(folder), checks=tuple(results), seconds=time.perf_counter() - started)
 
 
-def _made(check: Check, verified: VerifiedFolder) -> CheckResult:
-    """One check, with its verdict: a check that breaks off has found something, and is off."""
+def _result(check: Check, verified: VerifiedFolder) -> CheckResult:
+    """Runs a check. One that raises is off, with the error as its reason."""
     started = time.perf_counter()
     outcome: Outcome | None = None
     try:
-        outcome = check.make(verified)
+        outcome = check.run(verified)
         verdict, reason = ("ok" if outcome.ok else "off"), outcome.reason
-    except Skipped as why:
-        verdict, reason = "skipped", str(why)
-    except Exception as error:  # whatever breaks in the model, in its files, or in transformers
+    except Skipped as skipped:
+        verdict, reason = "skipped", str(skipped)
+    except Exception as error:  # of the model, its files or transformers
         verdict, reason = "off", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return CheckResult(
         name=check.name,

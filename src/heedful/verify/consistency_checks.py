@@ -31,34 +31,34 @@ from heedful.verify.check_report import Outcome, Skipped
 from heedful.verify.inputs import (
     ModelCall,
     Side,
+    batch_of,
     distance,
-    draw,
     greedy_ids,
     need_language_head,
     new_tokens,
     output,
-    pack,
     prompts,
-    real_rows,
+    random_rows,
+    rows_without_padding,
 )
 from heedful.verify.verified_folder import TEXTS, VerifiedFolder
 
 SHOWN = 3  # names in a reason
 
 
-def reopened(verified: VerifiedFolder) -> Outcome:
+def reloaded(verified: VerifiedFolder) -> Outcome:
     """Counts tensors, configuration fields and other attributes that differ after saving."""
-    again = load(verified.saved, dtype=verified.stored.dtype, device="cpu")
-    wrong = _differences(verified.stored, again)
-    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=_listed("differ: ", wrong))
+    reloaded_model = load(verified.saved, dtype=verified.stored.dtype, device="cpu")
+    wrong = _differences(verified.stored, reloaded_model)
+    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=_first_names("differ: ", wrong))
 
 
 def _differences(before: Model, after: Model) -> list[str]:
-    """Returns names of what is not the same."""
+    """Returns the names of tensors, configuration fields and attributes that differ."""
     ours, theirs = before.state_dict(), after.state_dict()
     wrong = [n for n in sorted(ours.keys() | theirs.keys()) if not _equal(ours.get(n), theirs.get(n))]
-    said, says = flat(before.config), flat(after.config)
-    wrong += [path for path in sorted(said.keys() | says.keys()) if said.get(path) != says.get(path)]
+    fields, new_fields = flat(before.config), flat(after.config)
+    wrong += [path for path in sorted(fields.keys() | new_fields.keys()) if fields.get(path) != new_fields.get(path)]
     head = before.config.head
     if isinstance(head, LanguageHead) and dict(before.generation) != dict(after.generation):
         wrong.append("generation")
@@ -73,21 +73,21 @@ def _differences(before: Model, after: Model) -> list[str]:
     return wrong
 
 
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
-    """Returns whether both are there and have the same bits."""
-    return one is not None and other is not None and one.dtype == other.dtype and torch.equal(one, other)
+def _equal(first: Tensor | None, second: Tensor | None) -> bool:
+    """Returns whether both exist and have the same bits."""
+    return first is not None and second is not None and first.dtype == second.dtype and torch.equal(first, second)
 
 
 def stored_again(verified: VerifiedFolder) -> Outcome:
-    """Returns the number of tensors, by the names of the files, are not what they were once the folder was saved.
+    """Counts tensors of the files that saving changed.
 
-    What may differ is told: older names, copies of a tied tensor, buffers that are computed, another type.
+    Not counted but listed: older names, copies of a tied tensor, computed buffers, and another dtype.
     """
     if verified.stored.adapter is not None:
         raise Skipped("the folder holds an adapter; the round trip compares its tensors")
     (described, _), (again, _) = read_configs(verified.path), read_configs(verified.saved)
     if described["model_type"] != again["model_type"]:
-        reason = f"the layout is {again['model_type']}, no longer {described['model_type']}"
+        reason = f"the saved layout is {again['model_type']}, not {described['model_type']}"
         return Outcome(difference=1.0, allowed=0.0, reason=reason)
     model_type = model_type_of(described)
     architecture = model_type.architecture_of(described)
@@ -100,46 +100,48 @@ def stored_again(verified: VerifiedFolder) -> Outcome:
     drops = [rule for rule in (*architecture.rules, *architecture.body, *model_type.rules) if isinstance(rule, Drop)]
     computed = {name for name in lost if any(rule.claims(name) for rule in drops) or not lost[name].any()}
     wrong = [name for name in sorted(both) if not torch.equal(before[name], after[name])]
-    wrong += [name for name in sorted(lost.keys() - computed) if not _copy(lost[name], after)]
-    wrong += [name for name in sorted(after.keys() - both) if not _copy(after[name], before)]
+    wrong += [name for name in sorted(lost.keys() - computed) if not _has_copy(lost[name], after)]
+    wrong += [name for name in sorted(after.keys() - both) if not _has_copy(after[name], before)]
     older = len(both) - len(files.keys() & copies.keys())
-    notes = [f"{older} names of today for older ones"] if older else []
+    notes = [f"{older} older names replaced"] if older else []
     notes += [f"now {', '.join(sorted(types))}"] if types else []
-    notes += [f"{len(computed)} computed or empty left out"] if computed else []
-    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=_listed("differ: ", wrong) or ", ".join(notes))
+    notes += [f"{len(computed)} computed or zero tensors left out"] if computed else []
+    return Outcome(
+        difference=float(len(wrong)), allowed=0.0, reason=_first_names("differ: ", wrong) or ", ".join(notes)
+    )
 
 
-def _copy(tensor: Tensor, among: Tensors) -> bool:
+def _has_copy(tensor: Tensor, among: Tensors) -> bool:
     """Returns whether one of the tensors has the same values: a tied tensor under its other name."""
     return any(other.shape == tensor.shape and torch.equal(other.to(tensor.dtype), tensor) for other in among.values())
 
 
-def _listed(what: str, names: list[str]) -> str:
+def _first_names(what: str, names: list[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return what + ", ".join(names[:SHOWN]) + more
 
 
-BATCH_LENGTHS = (1.0, 0.5, 0.8, 0.2)  # lengths of rows, of the longest
+BATCH_LENGTHS = (1.0, 0.5, 0.8, 0.2)  # lengths of rows, as shares of the longest
 
 
 def padded(verified: VerifiedFolder, side: Side) -> Outcome:
-    """Compares the outputs of rows padded together with those of each row alone."""
+    """Compares the outputs of rows padded in a batch with those of each row alone."""
     config = verified.config
     images = isinstance(config, VisionConfig)
     if images and side != "mixed":
         raise Skipped("images have no padding")
     model, pad = verified.model(torch.float64), None if isinstance(config, VisionConfig) else config.special.pad
-    rows = draw(config, BATCH_LENGTHS)
-    call = pack(rows, "none" if images else side, pad)
-    together = real_rows(output(model, call), call, config)
-    alone = [output(model, pack([row], "none", pad))[0] for row in rows]
-    return Outcome(difference=distance(together, alone), allowed=ALLOWED)
+    rows = random_rows(config, BATCH_LENGTHS)
+    call = batch_of(rows, "none" if images else side, pad)
+    batched = rows_without_padding(output(model, call), call, config)
+    alone = [output(model, batch_of([row], "none", pad))[0] for row in rows]
+    return Outcome(difference=distance(batched, alone), allowed=ALLOWED)
 
 
 def generated(verified: VerifiedFolder) -> Outcome:
-    """Returns the number of rows get other greedy tokens in a batch, padded on either side, than alone."""
+    """Counts rows whose greedy tokens in a batch, padded on either side, differ from those alone."""
     need_language_head(verified)
     model, count = verified.model(torch.float64), new_tokens(verified)
     rows = prompts(verified)
@@ -152,13 +154,13 @@ def generated(verified: VerifiedFolder) -> Outcome:
         for number, row in enumerate(rows):
             start = width - len(row) if side == "left" else 0
             ids[number, start : start + len(row)], mask[number, start : start + len(row)] = row, True
-        made = greedy_ids(model, ids, mask, count)
-        wrong |= {n for n, ids in enumerate(alone) if made[n, : len(ids)].tolist() != ids}
+        batched = greedy_ids(model, ids, mask, count)
+        wrong |= {n for n, ids in enumerate(alone) if batched[n, : len(ids)].tolist() != ids}
     reason = f"rows {', '.join(map(str, sorted(wrong)))}" if wrong else ""
     return Outcome(difference=float(len(wrong)), allowed=0.0, reason=reason)
 
 
-ALLOWED = 1e-10  # of the largest value, in float64
+ALLOWED = 1e-10  # in float64, relative to the largest value
 CACHE_LENGTHS = (1.0, 0.5, 0.8)
 
 
@@ -170,8 +172,8 @@ def cached(verified: VerifiedFolder) -> Outcome:
         raise Skipped("nothing is decoded step by step")
     model, stack = verified.model(torch.float64), config.decoder
     # a sliding cache takes padding on the left only; a decoder's prompts are padded there, targets not at all
-    call = pack(
-        draw(config, CACHE_LENGTHS), "left" if isinstance(config, DecoderConfig) else "right", config.special.pad
+    call = batch_of(
+        random_rows(config, CACHE_LENGTHS), "left" if isinstance(config, DecoderConfig) else "right", config.special.pad
     )
     tokens, real = (call.ids, call.mask) if call.target is None else (call.target, call.target_mask)
     assert real is not None
@@ -183,7 +185,10 @@ def cached(verified: VerifiedFolder) -> Outcome:
 
 
 def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | None) -> Tensor:
-    """Logits of a language model, else the stream: at once, or up to where every row has begun, then token by token."""
+    """Returns the logits of a language model, else the hidden states.
+
+    Without a cache in one pass; with one, up to the position where every row has begun, then token by token.
+    """
     tokens, mask = (call.ids, call.mask) if call.target is None else (call.target, call.target_mask)
     assert mask is not None
     begun = int(mask.int().argmax(1).max()) + 1
@@ -202,50 +207,50 @@ def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | Non
     return model.head(stream) if isinstance(model.config.head, LanguageHead) else stream  # type: ignore
 
 
-SCORE_ALLOWED = 1e-4  # of scores, which are probabilities
+SCORE_ALLOWED = 1e-4  # absolute; scores are probabilities
 
 
-def together(verified: VerifiedFolder) -> Outcome:
-    """Returns the largest difference of a score; infinite where an output itself is another."""
-    told = verified.task or read_card(verified.path).get("task")
+def predictions(verified: VerifiedFolder) -> Outcome:
+    """Compares the scores of predictions in a batch with those alone; infinite if an output differs."""
+    task = verified.task or read_card(verified.path).get("task")
     try:
-        pipe = pipeline(told, verified.path, device="cpu", dtype="float32")
+        pipe = pipeline(task, verified.path, device="cpu", dtype="float32")
     except HeedfulError as error:
-        if told is not None:
+        if task is not None:
             raise
-        raise Skipped(f"no task answers with it ({str(error).partition(';')[0]})") from None
+        raise Skipped(f"no task uses this model ({str(error).partition(';')[0]})") from None
     images = "image" in pipe.task.columns.values()
-    inputs = _noise() if images else pipe.task.trial_inputs(verified.texts or TEXTS)
-    options = {"do_sample": False, "max_new_tokens": 12}
-    given = {name: value for name, value in options.items() if name in pipe.task.options}
-    alone = [pipe(one, **given) for one in inputs]
-    batch = pipe(inputs, **given)
-    apart = 0.0
-    for one, other in zip(alone, batch, strict=True):
-        output = difference(one["output"], other["output"])
+    inputs = _noise_images() if images else pipe.task.trial_inputs(verified.texts or TEXTS)
+    options: dict[str, Any] = {"do_sample": False, "max_new_tokens": 12}
+    options = {name: value for name, value in options.items() if name in pipe.task.options}
+    alone = [pipe(value, **options) for value in inputs]
+    batch = pipe(inputs, **options)
+    largest = 0.0
+    for first, second in zip(alone, batch, strict=True):
+        output = difference(first["output"], second["output"])
         if output > SCORE_ALLOWED:
-            return Outcome(difference=output, allowed=SCORE_ALLOWED, reason=f"{one['input']!r} gets another answer")
-        apart = max(apart, output, difference(one["score"], other["score"]))
-    return Outcome(difference=apart, allowed=SCORE_ALLOWED)
+            return Outcome(difference=output, allowed=SCORE_ALLOWED, reason=f"{first['input']!r} has another output")
+        largest = max(largest, output, difference(first["score"], second["score"]))
+    return Outcome(difference=largest, allowed=SCORE_ALLOWED)
 
 
-def difference(one: Any, other: Any) -> float:
-    """The largest difference of two numbers at the same place in two answers; infinite where anything else differs.
+def difference(first: Any, second: Any) -> float:
+    """Returns the largest difference of two numbers at the same position in two outputs; infinite if others differ.
 
     >>> difference([{"label": "x", "score": 0.5}], [{"label": "x", "score": 0.25}]), difference("a", "b")
     (0.25, inf)
     """
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other)
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return max((difference(a, b) for a, b in zip(one, other, strict=True)), default=0.0)
-    if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
-        return max((difference(one[name], other[name]) for name in one), default=0.0)
-    return 0.0 if one == other else float("inf")
+    if isinstance(first, float) and isinstance(second, float):
+        return abs(first - second)
+    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        return max((difference(a, b) for a, b in zip(first, second, strict=True)), default=0.0)
+    if isinstance(first, Mapping) and isinstance(second, Mapping) and first.keys() == second.keys():
+        return max((difference(first[name], second[name]) for name in first), default=0.0)
+    return 0.0 if first == second else float("inf")
 
 
-def _noise() -> list[Any]:
-    """Pictures of noise in sizes of their own."""
+def _noise_images() -> list[Any]:
+    """Returns images of noise in three sizes."""
     sizes = ((28, 28), (40, 30), (64, 64))
     random = torch.Generator().manual_seed(0)
     return [torch.randint(256, (*size, 3), generator=random, dtype=torch.uint8).numpy() for size in sizes]

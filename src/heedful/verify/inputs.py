@@ -1,6 +1,6 @@
-"""Random inputs of verified models, greedy decoding, and the distance of two outputs.
+"""Random inputs for verified models, greedy decoding, and the difference of two outputs.
 
-Rows are drawn from a seed of their own, so that a verification repeats itself. Shapes: B rows, T tokens, U of a target.
+Rows are drawn from a fixed seed, so that a verification can be repeated. Shapes: B rows, T tokens, U of a target.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Side = Literal["none", "left", "right", "mixed"]
 
 NEW = 12  # tokens generated for a prompt
 PROMPT = 24  # tokens of a prompt, at most
-LONGEST = 12  # tokens of a drawn row: enough for every mask and distance to matter
-TOKENWISE = (NoHead, LanguageHead, MaskedHead, TokenHead, SpanHead)  # heads that answer for each token
+LONGEST = 12  # tokens of a random row: enough for every mask and relative position to matter
+TOKENWISE = (NoHead, LanguageHead, MaskedHead, TokenHead, SpanHead)  # heads with an output for each token
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class InputRow:
 
 @dataclass(frozen=True)
 class ModelCall:
-    """Rows as tensors. Masks are None where there is no padding."""
+    """Arguments of a model's call. Masks are None if there is no padding."""
 
     ids: Tensor  # (B, T), or pixels (B, C, H, W)
     mask: Tensor | None = None  # (B, T), True for a real token
@@ -61,18 +61,18 @@ class ModelCall:
 
 
 def embedding_of(config: EncoderConfig | DecoderConfig | EncoderDecoderConfig) -> EmbeddingConfig:
-    """Returns the embedding of what is read first."""
+    """Returns the embedding of the input, an encoder-decoder's source."""
     return config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
 
 
-def room(config: ModelConfig, most: int = LONGEST) -> int:
-    """Returns the number of tokens a row may have: ``most``, but no more than the model has learned positions for."""
+def token_limit(config: ModelConfig, most: int = LONGEST) -> int:
+    """Returns the number of tokens a row may have: ``most``, or the number of learned positions if that is less."""
     learned = [s.position.length for s in stacks_of(config) if isinstance(s.position, LearnedPosition)]
     return min([most, *learned])
 
 
-def draw(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[InputRow]:
-    """Returns a random row for each share of the longest length; special tokens are left out where others are left."""
+def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[InputRow]:
+    """Returns a random row for each share of the longest length, without special tokens if there are others."""
     random = torch.Generator().manual_seed(seed)
     if isinstance(config, VisionConfig):
         shape = (config.patches.channels, *config.patches.image_size)
@@ -80,20 +80,22 @@ def draw(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[In
     source = embedding_of(config)
     special = {config.special.pad or 0, config.special.start, *config.special.end}
 
-    def some(count: int, vocabulary: int) -> Tensor:
+    def random_ids(count: int, vocabulary: int) -> Tensor:
         plain = torch.tensor([i for i in range(vocabulary) if i not in special] or list(range(vocabulary)))
         return plain[torch.randint(len(plain), (count,), generator=random)]
 
-    rows, most = [], room(config)
+    rows, most = [], token_limit(config)
     for share in shares:
         length = max(1, round(share * most))
-        ids, target, segments = some(length, source.vocab_size), None, None
+        ids, target, segments = random_ids(length, source.vocab_size), None, None
         if isinstance(config, EncoderDecoderConfig):
-            # a share of its own, so that neither length follows from the other
-            target = some(max(1, round((1.2 - share) * most * 0.8)), (config.target or source).vocab_size)
+            # another length than the source's
+            target = random_ids(max(1, round((1.2 - share) * most * 0.8)), (config.target or source).vocab_size)
             start = config.special.start
             target[0] = target[0] if start is None else start
-            if isinstance(config.head, SequenceHead):  # BART's and T5's read the whole text again, to its end token
+            if isinstance(
+                config.head, SequenceHead
+            ):  # BART and T5 read the whole text in the decoder too, up to its end token
                 ids[-1] = next(iter(config.special.end), ids[-1])
                 target = torch.cat((target[:1], ids[:-1]))
         if isinstance(config, EncoderConfig) and source.segments:
@@ -102,8 +104,8 @@ def draw(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[In
     return rows
 
 
-def pack(rows: Sequence[InputRow], side: Side, pad: int | None) -> ModelCall:
-    """Rows as one call, padded on a side; "mixed" pads some left, some right, some on both; "none" takes equal ones."""
+def batch_of(rows: Sequence[InputRow], side: Side, pad: int | None) -> ModelCall:
+    """Returns rows as one batch, padded on a side; "mixed": left, right and both; "none": rows of equal length."""
     if side == "none":
         ids, target, segments = (
             None if getattr(rows[0], name) is None else torch.stack([getattr(row, name) for row in rows])
@@ -121,7 +123,7 @@ def pack(rows: Sequence[InputRow], side: Side, pad: int | None) -> ModelCall:
 
 
 def _padded(rows: Sequence[Tensor], side: Side, pad: int) -> tuple[Tensor, Tensor]:
-    width = max(map(len, rows)) + (side == "mixed")  # one more, so that every row has padding somewhere
+    width = max(map(len, rows)) + (side == "mixed")  # one more: every row has padding
     ids = torch.full((len(rows), width), pad)
     mask = torch.zeros(len(rows), width, dtype=torch.bool)
     for number, row in enumerate(rows):
@@ -145,22 +147,22 @@ def output(model: Any, call: ModelCall) -> Tensor:
     )
 
 
-def real_rows(answer: Tensor, call: ModelCall, config: ModelConfig) -> list[Tensor]:
-    """Returns the answer row by row, without what stands at padding."""
+def rows_without_padding(output: Tensor, call: ModelCall, config: ModelConfig) -> list[Tensor]:
+    """Returns the output row by row, without padding."""
     real = call.target_mask if isinstance(config, EncoderDecoderConfig) else call.mask
     if real is None or not isinstance(config.head, TOKENWISE):
-        return list(answer)
-    return [row[kept] for row, kept in zip(answer, real, strict=True)]
+        return list(output)
+    return [row[mask] for row, mask in zip(output, real, strict=True)]
 
 
-def distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Returns the largest difference over all rows, of the largest wanted value; infinite where one is no number."""
-    if any(a.shape != b.shape for a, b in zip(found, wanted, strict=True)):
+def distance(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """Returns the largest difference over all rows, relative to the largest expected value; infinite for NaN."""
+    if any(a.shape != b.shape for a, b in zip(actual, expected, strict=True)):
         return float("inf")
-    apart = max(float((a.double() - b.double()).abs().max()) for a, b in zip(found, wanted, strict=True))
-    largest = max(float(b.abs().max()) for b in wanted)
-    broken = any(not bool(tensor.isfinite().all()) for tensor in (*found, *wanted))
-    return float("inf") if broken else apart / largest if largest else apart
+    difference = max(float((a.double() - b.double()).abs().max()) for a, b in zip(actual, expected, strict=True))
+    largest = max(float(b.abs().max()) for b in expected)
+    broken = any(not bool(tensor.isfinite().all()) for tensor in (*actual, *expected))
+    return float("inf") if broken else difference / largest if largest else difference
 
 
 def need_language_head(verified: VerifiedFolder) -> None:
@@ -170,25 +172,25 @@ def need_language_head(verified: VerifiedFolder) -> None:
 
 
 def prompts(verified: VerifiedFolder) -> list[Tensor]:
-    """Ids (T,) of the person's texts, or else of our own, where the folder has a tokenizer; random ones besides."""
+    """Returns ids (T,) of the user's texts or of ``TEXTS``, if the folder has a tokenizer, and random ones."""
     config = verified.config
     assert not isinstance(config, VisionConfig)
-    own: list[list[int]] = []
+    encoded: list[list[int]] = []
     if verified.tokenizer is not None:
         end = list(config.special.end[:1]) if isinstance(config, EncoderDecoderConfig) else []
-        own = [ids + end for ids in verified.tokenizer.encode(list(verified.texts or TEXTS)) if ids]
+        encoded = [ids + end for ids in verified.tokenizer.encode(list(verified.texts or TEXTS)) if ids]
     vocabulary = embedding_of(config).vocab_size
-    most = max(1, room(config, PROMPT + NEW) - new_tokens(verified))
-    kept = [torch.tensor(ids[:most]) for ids in own if max(ids) < vocabulary]
-    return [*kept, *(row.ids[:most] for row in draw(config, (0.7, 0.2)))]
+    most = max(1, token_limit(config, PROMPT + NEW) - new_tokens(verified))
+    texts = [torch.tensor(ids[:most]) for ids in encoded if max(ids) < vocabulary]
+    return [*texts, *(row.ids[:most] for row in random_rows(config, (0.7, 0.2)))]
 
 
 def new_tokens(verified: VerifiedFolder) -> int:
-    """Returns the number of tokens to generate: fewer where the learned positions end."""
-    return min(NEW, room(verified.config, PROMPT + NEW) // 2)
+    """Returns the number of tokens to generate, fewer if learned positions end before."""
+    return min(NEW, token_limit(verified.config, PROMPT + NEW) // 2)
 
 
 def greedy_ids(model: Any, ids: Tensor, mask: Tensor | None, count: int) -> Tensor:
-    """Greedy ids, with the folder's other settings but its stop strings, which end texts and not ids."""
+    """Returns greedy ids with the folder's generation settings, without its stop strings."""
     defaults = {**model.generation, "stop_strings": None}
     return generate(model, ids, mask, defaults=defaults, do_sample=False, num_beams=1, max_new_tokens=count)

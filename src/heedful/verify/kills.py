@@ -1,4 +1,4 @@
-"""A run in a process of its own, and the moments at which it is killed."""
+"""Training runs in processes of their own, and the moments at which they are killed."""
 
 from __future__ import annotations
 
@@ -19,26 +19,30 @@ from typing import IO, Any, Self
 from heedful.training.run_folder import BEGINNING, MODELS, SHARDS
 from heedful.util.files import TEMPORARY
 
-AIMS = ("training", "save", "any time", "save", "after a save", "save", "training", "beginning", "model", "training")
-WHOLE = "checkpoint.pt"
-INDEX = ".metadata"  # of a folder of shares, written last
-PAUSE = 1e-4  # seconds between two looks into the folder
-ALONE, ASKED = 5, 30  # seconds in which the others of a killed process are to end: by themselves, and when told to
+MOMENTS = ("training", "save", "any time", "save", "after a save", "save", "training", "beginning", "model", "training")
+CHECKPOINT = "checkpoint.pt"
+INDEX = ".metadata"  # of a folder of shards; written last
+POLL_SECONDS = 1e-4  # between two looks into the run's folder
+OWN_SECONDS, SIGTERM_SECONDS = (
+    5,
+    30,
+)  # in which the other processes must end after one was killed: by themselves, then after SIGTERM
 TRACEBACK = "Traceback (most recent call last)"
 KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1  # the exit status of a killed process; 1 on Windows
-READY = ".ready"  # the ending of a folder of files that are all there and are being moved
+READY = ".ready"  # suffix of a complete folder whose files are being moved
 
 
 class Session:
-    """From the start of a run to its kill: ``heedful train``, in one process or in several that learn together, each in
-    a process group of its own, watched through the run's folder. None outlives us where we are told to end (SIGTERM).
+    """A run of ``heedful train`` from its start to its kill: one process, or several ranks, each in its own group.
+
+    It is observed through the run's folder. SIGTERM to this process ends all of them.
     """
 
     def __init__(self, arguments: Sequence[str], out: Path, processes: int = 1, victim: int | None = None) -> None:
         self.out = out
-        self.victim = victim  # the one of its processes that is killed; None: all
-        self.stayed: str | None = None  # what was wrong with how the others ended
-        self.before = (_identity(out / "metrics.jsonl"), _identity(out / WHOLE))
+        self.victim = victim  # rank that is killed; None: all
+        self.left_running: str | None = None  # how another process failed to end after a kill
+        self.before = (_identity(out / "metrics.jsonl"), _identity(out / CHECKPOINT))
         self._errors: list[IO[bytes]] = [TemporaryFile() for _ in range(processes)]  # noqa: SIM115 (closed by __exit__)
         self._started = time.monotonic()
         self._processes = [
@@ -48,53 +52,56 @@ class Session:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
-                env=None if each is None else os.environ | each,
+                env=None if variables is None else os.environ | variables,
             )
-            for each, errors in zip(_together(processes), self._errors, strict=True)
+            for variables, errors in zip(_environments(processes), self._errors, strict=True)
         ]
 
     def __enter__(self) -> Self:
-        self._answer: Any = signal.signal(signal.SIGTERM, _leave) if current_thread() is main_thread() else None
+        self._handler: Any = (
+            signal.signal(signal.SIGTERM, _exit_on_sigterm) if current_thread() is main_thread() else None
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._answer is not None:
-            signal.signal(signal.SIGTERM, self._answer)
+        if self._handler is not None:
+            signal.signal(signal.SIGTERM, self._handler)
         self._kill(self._processes)
         for errors in self._errors:
             errors.close()
 
     @property
     def seconds(self) -> float:
-        """Since it was started."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """True if none of its processes has ended."""
         return all(process.poll() is None for process in self._processes)
 
     def end(self) -> str | None:
-        """Waits for the end; None where that is a good one, else how what failed did, and what it had said."""
+        """Waits for the end; returns None on success, else a description of each failure with its last message."""
         ended = [process.wait() for process in self._processes]
-        failed = [(place, status, self._last_line(place)) for place, status in enumerate(ended) if status != 0]
-        telling = [one for one in failed if one[1] < 0 or one[2]]  # where the first says why, the others end quietly
-        return "; ".join(self._ending(*one) for one in telling or failed) or None
+        failed = [(rank, status, self._last_line(rank)) for rank, status in enumerate(ended) if status != 0]
+        # ranks other than the first end without a message where the first reports the error
+        explained = [failure for failure in failed if failure[1] < 0 or failure[2]]
+        return "; ".join(self._describe_end(*failure) for failure in explained or failed) or None
 
-    def _ending(self, place: int, status: int, said: str) -> str:
-        if status > 0 and said:
-            return said
-        who = "the run" if len(self._processes) == 1 else f"process {place}"
+    def _describe_end(self, rank: int, status: int, message: str) -> str:
+        if status > 0 and message:
+            return message
+        who = "the run" if len(self._processes) == 1 else f"rank {rank}"
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-        return f"{who} {how}" + (f"; it had said: {said}" if said else "")
+        return f"{who} {how}" + (f"; its last message: {message}" if message else "")
 
     def kill(self) -> bool:
-        """SIGKILL to every process and what it started, or to the ``victim`` alone; whether any was still running."""
+        """Sends SIGKILL to all processes and their children, or to the ``victim``; returns whether any was running."""
         if self.victim is None:
             return self._kill(self._processes)
         running = self._kill([self._processes[self.victim]])
-        if running:  # else it was at its end, to which the others may go
-            self._see_the_others_end([place for place in range(len(self._processes)) if place != self.victim])
+        if running:  # else the run had ended
+            self._wait_for_others([rank for rank in range(len(self._processes)) if rank != self.victim])
         return running
 
     def _kill(self, processes: Sequence[subprocess.Popen[bytes]]) -> bool:
@@ -103,113 +110,117 @@ class Session:
         ended = [process.wait() for process in processes]
         return KILLED in ended
 
-    def _see_the_others_end(self, places: Sequence[int]) -> None:
-        """They are to notice, or to heed SIGTERM, which is what ``torchrun`` sends them, and to say so in a line."""
-        others = [self._processes[place] for place in places]
-        for end, kill in ((ALONE, False), (ASKED, True)):
+    def _wait_for_others(self, ranks: Sequence[int]) -> None:
+        """Checks that the other ranks end, by themselves or after SIGTERM as from ``torchrun``, without a traceback."""
+        others = [self._processes[rank] for rank in ranks]
+        for end, kill in ((OWN_SECONDS, False), (SIGTERM_SECONDS, True)):
             limit = time.monotonic() + end
             while any(process.poll() is None for process in others) and time.monotonic() < limit:
-                time.sleep(PAUSE)
+                time.sleep(POLL_SECONDS)
             for process in others:
                 _end(process, kill=kill)
         if KILLED in [process.wait() for process in others]:
-            self.stayed = f"process {self.victim} was killed, and another went on in spite of SIGTERM"
+            self.left_running = f"rank {self.victim} was killed, and another rank went on in spite of SIGTERM"
             return
-        for place in places:
-            if TRACEBACK in self._said(place):
-                self.stayed = f"process {self.victim} was killed, and another ended with: {self._last_line(place)}"
+        for rank in ranks:
+            if TRACEBACK in self._stderr(rank):
+                self.left_running = f"rank {self.victim} was killed, and another ended with: {self._last_line(rank)}"
 
-    def _said(self, place: int) -> str:
-        self._errors[place].seek(0)
-        return self._errors[place].read().decode(errors="replace")
+    def _stderr(self, rank: int) -> str:
+        self._errors[rank].seek(0)
+        return self._errors[rank].read().decode(errors="replace")
 
-    def _last_line(self, place: int) -> str:
-        lines = self._said(place).strip().splitlines() or [""]
+    def _last_line(self, rank: int) -> str:
+        lines = self._stderr(rank).strip().splitlines() or [""]
         return lines[-1].removeprefix("heedful: ")
 
-    def until(self, seen: Callable[[], bool]) -> bool:
-        """Waits until something is ``seen`` in the folder; False where the process ended first."""
-        while self.runs:
-            if seen():
+    def until(self, condition: Callable[[], bool]) -> bool:
+        """Waits until the condition holds; returns False if a process ended first."""
+        while self.is_running:
+            if condition():
                 return True
-            time.sleep(PAUSE)
+            time.sleep(POLL_SECONDS)
         return False
 
-    # --------------------------------------------------------------------------------------------- what is to be seen
+    # --------------------------------------------------------------------------------------- conditions of the folder
 
-    def learning(self) -> bool:
-        """Returns the run was taken up or begun: its log was opened."""
+    def has_begun(self) -> bool:
+        """Returns whether the run has begun or was resumed: its log was opened."""
         return _identity(self.out / "metrics.jsonl") not in (None, self.before[0])
 
-    def beginning(self) -> bool:
-        """Returns the run's folder is being made."""
+    def is_creating_folder(self) -> bool:
+        """Returns whether the run's folder is being created."""
         return (self.out / BEGINNING).exists()
 
-    def saved(self) -> bool:
-        """Returns a checkpoint was written."""
-        return _identity(self.out / WHOLE) not in (None, self.before[1])
+    def has_saved(self) -> bool:
+        """Returns whether a checkpoint was written."""
+        return _identity(self.out / CHECKPOINT) not in (None, self.before[1])
 
-    def writing(self) -> bool:
-        """Anything is being written."""
+    def is_writing(self) -> bool:
+        """Returns whether a file is being written."""
         return any(name != BEGINNING for name in unfinished(self.out))
 
-    def writing_model(self) -> bool:
-        """Files of a model are being written, or moved to their place."""
-        return any(name not in (BEGINNING, WHOLE) for name in unfinished(self.out))
+    def is_writing_model(self) -> bool:
+        """Returns whether files of a model are being written or moved."""
+        return any(name not in (BEGINNING, CHECKPOINT) for name in unfinished(self.out))
 
 
-def _together(processes: int) -> list[dict[str, str] | None]:
+def _environments(processes: int) -> list[dict[str, str] | None]:
     """Returns the environment of each process, as ``torchrun`` sets it; [None] for a single one."""
     if processes == 1:
         return [None]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    threads = os.environ.get("OMP_NUM_THREADS", "1")  # for the same bits on every start, and they share the cores
-    alike = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": threads}
-    each = [alike | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(processes)]
-    return [{name: str(value) for name, value in one.items()} for one in each]
+    threads = os.environ.get("OMP_NUM_THREADS", "1")  # the same bits each time; the ranks share the cores
+    common = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": threads}
+    variables = [common | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(processes)]
+    return [{name: str(value) for name, value in ranked.items()} for ranked in variables]
 
 
-def _leave(*_: object) -> None:
+def _exit_on_sigterm(*_: object) -> None:
     raise SystemExit(143)
 
 
-def aimed(session: Session, aim: str, whole: float, learning: float, draw: random.Random) -> bool:
-    """Kills a session at a moment of the kind ``aim``; False where it ended before.
+def kill_at(session: Session, moment: str, run_seconds: float, training_seconds: float, random: random.Random) -> bool:
+    """Kills a session at a moment; returns False if it ended before.
 
     Args:
-        session: just started.
-        aim: of ``AIMS``. "save" and "model" are the moments at which a file is being written, the first of any, the
-            second of a model; "after a save" is right after a checkpoint was; "beginning" while the folder is made, or
-            where it is made, at any time.
-        whole: seconds that a run takes.
-        learning: those of them after its log was opened.
-        draw: the source of what is random.
+        session: a session that has just started.
+        moment: one of ``MOMENTS``. "save": while any file is being written; "model": while a file of a model is;
+            "after a save": right after a checkpoint; "beginning": while the folder is created, or at any time if it
+            exists; "training": after the log was opened.
+        run_seconds: duration of an undisturbed run.
+        training_seconds: the part of it after its log was opened.
+        random: source of random numbers.
     """
-    again = session.out.exists()
-    if aim == "any time" or (aim == "beginning" and again):
-        end = draw.uniform(0, whole)
+    resumed = session.out.exists()
+    if moment == "any time" or (moment == "beginning" and resumed):
+        end = random.uniform(0, run_seconds)
         session.until(lambda: session.seconds > end)
         return session.kill()
-    if aim == "beginning":
-        seen, wait = session.beginning, draw.uniform(0, 0.02)
-    elif aim == "training":
-        seen, wait = session.learning, draw.uniform(0, learning / 4)
-    elif aim == "after a save":
-        seen, wait = session.saved, draw.choice([0.0, 0.002, 0.01])
+    if moment == "beginning":
+        condition, delay = session.is_creating_folder, random.uniform(0, 0.02)
+    elif moment == "training":
+        condition, delay = session.has_begun, random.uniform(0, training_seconds / 4)
+    elif moment == "after a save":
+        condition, delay = session.has_saved, random.choice([0.0, 0.002, 0.01])
     else:
-        seen, wait = session.writing if aim == "save" else session.writing_model, draw.choice([0.0, 0.0, 0.001])
-        if again and session.until(session.learning):
-            time.sleep(draw.uniform(0, learning / 6))  # not always the first save
-    if session.until(seen) and wait:
-        time.sleep(wait)
+        condition, delay = (
+            session.is_writing if moment == "save" else session.is_writing_model,
+            random.choice([0.0, 0.0, 0.001]),
+        )
+        if resumed and session.until(session.has_begun):
+            time.sleep(random.uniform(0, training_seconds / 6))  # not always the first save
+    if session.until(condition) and delay:
+        time.sleep(delay)
     return session.kill()
 
 
 def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """Ends a process that still runs, and what it started, by SIGKILL or SIGTERM. Windows has neither signals nor
-    process groups: there the process alone is terminated, which no handler can notice.
+    """Ends a running process and its children by SIGKILL or SIGTERM.
+
+    Windows has neither signals nor process groups: there the process alone is terminated, without a handler.
     """
     if process.poll() is not None:
         return
@@ -222,26 +233,26 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 
 
 def unfinished(out: Path) -> list[str]:
-    """Returns what a run is writing in its folder, or was when it was killed: files, and "last/" for a model."""
-    found = [BEGINNING] if (out / BEGINNING).exists() else []
+    """Returns the files that a run is writing in its folder, or was when it was killed; "last/" for a model."""
+    names = [BEGINNING] if (out / BEGINNING).exists() else []
     for part in MODELS:
         try:
             entries = {entry.name: entry.is_dir() for entry in os.scandir(out / part)}
-        except OSError:  # not there, or not any more
+        except OSError:  # missing, or removed meanwhile
             continue
-        found += [
+        names += [
             SHARDS for name in entries if name.startswith(f"{SHARDS}-") and not (out / part / name / INDEX).exists()
         ]
-        found += [
-            _called(part, name, is_folder)
+        names += [
+            _final_name(part, name, is_folder)
             for name, is_folder in entries.items()
             if TEMPORARY.fullmatch(name) or name.endswith(READY)
         ]
-    return found
+    return names
 
 
-def _called(part: str, name: str, is_folder: bool) -> str:
-    """Returns the file, or the folder of a model, that a half written one was to become."""
+def _final_name(part: str, name: str, is_folder: bool) -> str:
+    """Returns the final name of a half-written file or model folder."""
     inside = "" if part == "." else f"{part}/"
     if name.endswith(READY) or re.fullmatch(r"\.\d+-\d+\.part", name):
         return inside or "the best model"
@@ -253,9 +264,9 @@ def _called(part: str, name: str, is_folder: bool) -> str:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Tells a file from another that was put in its place."""
+    """Returns the inode and time of a file, which change when another file replaces it; None without a file."""
     try:
         stat = path.stat()
     except OSError:
         return None
-    return stat.st_ino, stat.st_mtime_ns if path.name == WHOLE else 0
+    return stat.st_ino, stat.st_mtime_ns if path.name == CHECKPOINT else 0

@@ -1,4 +1,4 @@
-"""The folder as ``transformers`` opens and runs it: the reference of the numbers. Never imported with the package."""
+"""The reference: the folder loaded and run by ``transformers``, which is imported only when a check runs."""
 
 from __future__ import annotations
 
@@ -23,58 +23,58 @@ from heedful.verify.verified_folder import VerifiedFolder
 
 
 @contextmanager
-def quiet() -> Iterator[Any]:
-    """``transformers``, without its warnings and progress bars while this lasts. Raises ``Skipped`` where absent."""
+def quiet_transformers() -> Iterator[Any]:
+    """Yields ``transformers`` without warnings and progress bars; raises ``Skipped`` if it is not installed."""
     if importlib.util.find_spec("transformers") is None:
         raise Skipped("transformers is not installed (pip install transformers)")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers
 
-        said, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
+        verbosity, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         try:
             yield transformers
         finally:
-            transformers.logging.set_verbosity(said)
+            transformers.logging.set_verbosity(verbosity)
             if bars:
                 transformers.logging.enable_progress_bar()
 
 
-def need_their_layout(verified: VerifiedFolder) -> None:
-    """Raises ``Skipped`` for a folder in our own layout, which only we open, and for one that holds an adapter."""
+def need_published_layout(verified: VerifiedFolder) -> None:
+    """Raises ``Skipped`` for a folder in our own layout, and for one that holds an adapter."""
     if verified.stored.adapter is not None:
         raise Skipped("the folder holds an adapter; export it --to hf, which merges it, and verify that")
     if verified.layout == "heedful":
-        raise Skipped("the folder is in heedful's own layout, which transformers does not open")
+        raise Skipped("the folder is in heedful's own layout, which transformers cannot load")
 
 
-def opened(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """Returns the class that the folder names, with its weights; raises where a tensor is missing or left over."""
+def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
+    """Returns the model of the class that the folder names; raises ``ValueError`` for missing or misshapen tensors."""
     name = class_of(folder)
     model, info = getattr(transformers, name).from_pretrained(folder, dtype=dtype, output_loading_info=True)
     wrong = {what: sorted(map(str, info[what])) for what in ("missing_keys", "mismatched_keys") if info.get(what)}
     if wrong:
         raise ValueError(f"transformers does not fill its {name}: {wrong}")
     if getattr(model.config, "pad_token_id", 0) is None:
-        model.config.pad_token_id = 0  # a class of theirs may read off the ids where a row ends
+        model.config.pad_token_id = 0  # some classes find the end of a row by this id
     if dtype == torch.float64:
         for part in model.modules():
-            if hasattr(part, "variance_epsilon"):  # an RMS norm of theirs computes in float32, whatever the type
+            if hasattr(part, "variance_epsilon"):  # their RMS norm always computes in float32
                 part.register_forward_hook(_rms_norm)
     return model.eval()
 
 
 def reference_model(transformers: Any, verified: VerifiedFolder, dtype: torch.dtype) -> Any:
-    """Returns the folder's own model in a type; in float32, which several checks take, it is opened once."""
-    kept = verified.references
-    if dtype not in kept:
-        model = opened(transformers, verified.path, dtype)
+    """Returns the reference of the folder in a dtype; in float32, which several checks use, it is loaded once."""
+    references = verified.references
+    if dtype not in references:
+        model = load_reference(transformers, verified.path, dtype)
         if dtype != torch.float32:
             return model
-        kept[dtype] = model
-    return kept[dtype]
+        references[dtype] = model
+    return references[dtype]
 
 
 def class_of(folder: Path) -> str:
@@ -88,16 +88,17 @@ def _rms_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     return part.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + part.variance_epsilon)
 
 
-def sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
-    """Returns the paddings that a model of theirs can be compared on, and why others are left out.
+def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
+    """Returns the sides of padding on which the reference can be compared, and why others are left out.
 
-    Padding on the left needs positions that are told, or none; and a pooled first token of theirs is then padding.
+    Padding on the left needs a model that takes position ids or has relative positions, and that does not pool the
+    first column.
     """
     if isinstance(config, VisionConfig):
         return ["none"], ""
-    told = "position_ids" in inspect.signature(model.forward).parameters
+    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
     relative = isinstance(stacks_of(config)[0].position, RelativePosition | AlibiPosition | NoPosition)
-    if not told and not relative:
+    if not takes_positions and not relative:
         return ["none", "right"], "not left-padded: transformers counts padding in its positions there"
     if not isinstance(config.head, TOKENWISE) and getattr(config.head, "pooling", "first") == "first":
         return ["none", "right"], "not left-padded: transformers pools the first column there"
@@ -110,19 +111,20 @@ def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
     names = inspect.signature(model.forward).parameters
     if isinstance(config, VisionConfig):
         return _tensor(model(pixel_values=call.ids.to(model.dtype)))
-    given: dict[str, Any] = {"input_ids": call.ids}
+    arguments: dict[str, Any] = {"input_ids": call.ids}
     if call.mask is not None:
-        given["attention_mask"] = call.mask.long()
+        arguments["attention_mask"] = call.mask.long()
         if "position_ids" in names:
-            given["position_ids"] = token_positions(call.mask) + getattr(stacks_of(config)[0].position, "offset", 0)
+            offset = getattr(stacks_of(config)[0].position, "offset", 0)
+            arguments["position_ids"] = token_positions(call.mask) + offset
     if call.segments is not None and "token_type_ids" in names:
-        given["token_type_ids"] = call.segments
+        arguments["token_type_ids"] = call.segments
     if call.target is not None:
-        given["decoder_input_ids"] = call.target
+        arguments["decoder_input_ids"] = call.target
     if call.target_mask is not None:
-        given["decoder_attention_mask"] = call.target_mask.long()
-    made = _tensor(model(**given))
-    return _pooled(made, call.mask, config.head) if isinstance(config.head, PooledHead) else made
+        arguments["decoder_attention_mask"] = call.target_mask.long()
+    output = _tensor(model(**arguments))
+    return _pooled(output, call.mask, config.head) if isinstance(config.head, PooledHead) else output
 
 
 def _pooled(hidden: Tensor, mask: Tensor | None, head: PooledHead) -> Tensor:
@@ -134,10 +136,10 @@ def _pooled(hidden: Tensor, mask: Tensor | None, head: PooledHead) -> Tensor:
     return made / made.norm(dim=1, keepdim=True) if head.normalise else made
 
 
-def _tensor(answer: Any) -> Tensor:
-    if hasattr(answer, "start_logits"):
-        return torch.stack((answer.start_logits, answer.end_logits), -1)
+def _tensor(output: Any) -> Tensor:
+    if hasattr(output, "start_logits"):
+        return torch.stack((output.start_logits, output.end_logits), -1)
     for name in ("logits", "prediction_logits", "last_hidden_state"):
-        if getattr(answer, name, None) is not None:
-            return getattr(answer, name)
-    raise Skipped(f"transformers answers with {', '.join(answer.keys())}, which no head of ours gives")
+        if getattr(output, name, None) is not None:
+            return getattr(output, name)
+    raise Skipped(f"transformers returns {', '.join(output.keys())}, which none of our heads gives")

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.verify.check_report import CheckResult, Report
-from heedful.verify.kills import AIMS, Session, aimed, unfinished
+from heedful.verify.kills import MOMENTS, Session, kill_at, unfinished
 from heedful.verify.resume_options import check_repeatable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-NAME = "run"  # of the folder of each run: the same, so that what tells its name is the same
+NAME = "run"  # of every run's folder: files that contain the name are then equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +30,12 @@ class Kill:
     """One kill.
 
     Attributes:
-        run: which of the runs, from 1.
-        aim: what moment was meant.
-        step: the last one in the log then; None where none was logged yet.
-        writing: what was being written, and was left half done.
-        seconds: after the start of the process.
-        process: the one of several that was killed; None: all at once.
+        run: number of the run, from 1.
+        aim: the intended moment, one of ``kills.MOMENTS``.
+        step: last logged step; None if no step was logged yet.
+        writing: names of half-written files.
+        seconds: time since the start of the process.
+        process: rank that was killed; None: all.
     """
 
     run: int
@@ -46,7 +46,7 @@ class Kill:
     process: int | None = None
 
     def __str__(self) -> str:
-        who = "killed" if self.process is None else f"process {self.process} killed"
+        who = "killed" if self.process is None else f"rank {self.process} killed"
         step = "before the first line of the log" if self.step is None else f"after step {self.step:,}"
         were = "were" if len(self.writing) > 1 else "was"
         what = f", while {' and '.join(self.writing)} {were} being written" if self.writing else ""
@@ -55,7 +55,7 @@ class Kill:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeReport:
-    """Result of ``verify resume``: a finding per compared item, over all runs."""
+    """Result of ``verify resume``: one result per compared item, over all runs."""
 
     task: str
     kills: tuple[Kill, ...]
@@ -65,7 +65,7 @@ class ResumeReport:
 
     @property
     def ok(self) -> bool:
-        """True if every run went on to the end, and ended the same."""
+        """True if every run resumed to its end and ended with the same bits."""
         return not any(check.verdict == "off" for check in self.checks)
 
     @property
@@ -73,17 +73,17 @@ class ResumeReport:
         """The verdict in one line."""
         during = sum(bool(kill.writing) for kill in self.kills)
         runs = f"{self.runs} {'run' if self.runs == 1 else 'runs'}"
-        told = f"{len(self.kills)} kills in {runs}, {during} of them during a write"
+        counts = f"{len(self.kills)} kills in {runs}, {during} of them during a write"
         differing = [check.name for check in self.checks if check.verdict == "off"]
         verdict = f"different: {', '.join(differing)}" if differing else "ok, the same bits"
-        return f"{verdict}: {told} ({self.seconds:.0f} s)"
+        return f"{verdict}: {counts} ({self.seconds:.0f} s)"
 
     def table(self) -> Table:
-        """Returns a row a thing that was compared."""
+        """Returns a table with a row a compared item."""
         return Report(model=self.task, checks=self.checks, seconds=self.seconds).table()
 
     def as_dict(self) -> dict[str, Any]:
-        """``{"ok", "checks", "kills", "runs", "task", "seconds"}``, plain values."""
+        """Returns ``{"ok", "checks", "kills", "runs", "task", "seconds"}`` in plain values."""
         return {
             "ok": self.ok,
             "checks": [asdict(check) for check in self.checks],
@@ -104,111 +104,118 @@ def verify_resume(
     say: Callable[[str], object] = print,
     status: Callable[[str], object] | None = None,
 ) -> ResumeReport:
-    """Proves that a run goes on with the same bits, wherever it is killed.
+    """Checks that a run ends with the same bits wherever it is killed and resumed.
 
-    It is made once undisturbed. Then it is begun again in another folder and killed (SIGKILL to the groups of all its
-    processes) at random moments, many of them while a file is being written, and taken up with ``--resume`` each time.
-    When it ends before all kills are made, another is begun. Each is compared with the first: see ``ends.compared``.
-    Of several processes every second kill takes a single one, drawn at random, and the others are to end by themselves.
+    The run is trained once undisturbed. Then it is started in another folder, killed (SIGKILL to the process groups of
+    all ranks) at random moments, many of them while a file is being written, and resumed with ``--resume`` each time.
+    If it ends before all kills are done, another run is started. Each run is compared with the undisturbed one
+    (``run_comparison.compared``). With several ranks, every second kill takes one random rank, and the others must end
+    by themselves.
 
     Args:
-        settings: what ``arguments`` say; their seed is that of the moments too.
-        arguments: of ``heedful train``, without ``--out``.
-        kills: how many.
-        processes: that learn together, on this machine.
-        out: the folder in which the runs' are made, and kept; by default one that is removed.
-        say: is told each kill in a line.
-        status: is told what is going on, with the time that is left.
+        settings: the parsed ``arguments``; their seed also draws the moments.
+        arguments: arguments of ``heedful train``, without ``--out``.
+        kills: number of kills.
+        processes: number of ranks on this machine.
+        out: folder for the runs; by default a temporary one.
+        say: called with a line for each kill.
+        status: called with the present activity and the remaining time.
 
     Raises:
-        HeedfulError: for what cannot be the same twice, and where the undisturbed run fails.
+        HeedfulError: options whose run cannot be repeated with the same bits, or the undisturbed run fails.
     """
     check_repeatable(settings, kills, processes)
     if settings.training.keep is None:
-        arguments = [*arguments, "--training.keep=1"]  # after a run that patience ended as well
+        arguments = [*arguments, "--training.keep=1"]  # a run that patience ended keeps no checkpoint by default
     if out is not None and Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
-        raise HeedfulError(f"--out {out} is there already, and not empty; name a new folder")
+        raise HeedfulError(f"--out {out} exists and is not empty; name a new folder")
     started = time.monotonic()
-    with TemporaryDirectory() as place:
-        trial = _KilledRuns(arguments, Path(out or place), kills, processes, random.Random(settings.seed or 0))
-        findings = _joined(list(trial.made(say, status or (lambda line: None), keep=out is not None)))
+    with TemporaryDirectory() as temporary:
+        killed_runs = _KilledRuns(
+            arguments, Path(out or temporary), kills, processes, random.Random(settings.seed or 0)
+        )
+        results = _worst_results(
+            list(killed_runs.results_of_runs(say, status or (lambda line: None), keep=out is not None))
+        )
     return ResumeReport(
         task=settings.task,
-        kills=tuple(trial.kills),
-        runs=trial.runs,
-        checks=findings,
+        kills=tuple(killed_runs.kills),
+        runs=killed_runs.runs,
+        checks=results,
         seconds=round(time.monotonic() - started, 1),
     )
 
 
 class _KilledRuns:
-    """The runs in ``place`` and what is known of them so far."""
+    """Trains runs in ``folder`` and kills them; holds their kills and durations."""
 
-    def __init__(self, arguments: Sequence[str], place: Path, wanted: int, processes: int, draw: random.Random) -> None:
-        self.arguments, self.place, self.wanted, self.draw = arguments, place, wanted, draw
+    def __init__(self, arguments: Sequence[str], folder: Path, kills: int, processes: int, draw: random.Random) -> None:
+        self.arguments, self.folder, self.wanted, self.random = arguments, folder, kills, draw
         self.processes = processes
         self.kills: list[Kill] = []
         self.runs = 0
-        self.whole, self.learning = 0.0, 0.0  # seconds of the undisturbed run, and those of its learning
-        self.error: str | None = None  # of the run at hand
-        self.stayed: str | None = None  # how processes ended that were left alone
+        self.run_seconds, self.training_seconds = 0.0, 0.0  # of the undisturbed run
+        self.error: str | None = None  # of the present run
+        self.left_running: str | None = None  # how another rank failed to end
 
-    def made(
+    def results_of_runs(
         self, say: Callable[[str], object], status: Callable[[str], object], *, keep: bool
     ) -> Iterator[list[CheckResult]]:
-        """Makes all runs; of each that was killed, what it ended with."""
+        """Trains all runs; yields the results of each killed run."""
         from heedful.verify.run_comparison import compared
 
-        first = self.place / "undisturbed" / NAME
+        first = self.folder / "undisturbed" / NAME
         first.parent.mkdir(parents=True)
         status("the undisturbed run")
         with Session(self.arguments, first, self.processes) as session:
-            session.until(session.learning)
-            opened = session.seconds
+            session.until(session.has_begun)
+            begun_after = session.seconds
             error = session.end()
-            self.whole, self.learning = session.seconds, session.seconds - opened
+            self.run_seconds, self.training_seconds = session.seconds, session.seconds - begun_after
         if error is not None:
             raise HeedfulError(error)
-        begun = time.monotonic()
+        started = time.monotonic()
         while len(self.kills) < self.wanted:
             self.runs += 1
-            stopped = self.place / f"killed-{self.runs}" / NAME
+            stopped = self.folder / f"killed-{self.runs}" / NAME
             stopped.parent.mkdir()
-            for kill in self._killed(stopped):
+            for kill in self._kills_of_run(stopped):
                 say(f"{len(self.kills):>4}  run {self.runs}: {kill}")
-                each = (time.monotonic() - begun) / len(self.kills)
-                left = round(each * (self.wanted - len(self.kills)) + self.whole)
+                seconds_per_kill = (time.monotonic() - started) / len(self.kills)
+                left = round(seconds_per_kill * (self.wanted - len(self.kills)) + self.run_seconds)
                 status(f"kill {len(self.kills)} of {self.wanted}, {left // 60}:{left % 60:02} left")
             if self.error is not None:
-                say(f"      run {self.runs} could not go on: {self.error}")
-                yield self._ended()
+                say(f"      run {self.runs} could not be resumed: {self.error}")
+                yield self._end_results()
                 continue
-            found = [*self._ended(), *compared(first, stopped)]
-            differing = [check.name for check in found if check.verdict == "off"]
+            results = [*self._end_results(), *compared(first, stopped)]
+            differing = [check.name for check in results if check.verdict == "off"]
             say(f"      run {self.runs} ended " + (f"different: {', '.join(differing)}" if differing else "the same"))
             if not keep and not differing:
                 shutil.rmtree(stopped.parent)
-            yield found
+            yield results
 
-    def _ended(self) -> list[CheckResult]:
-        """Returns findings on how the processes of a run ended, and those that a kill left running."""
-        found = [_finding("going on", "every run was taken up after every kill, to its end", self.error)]
+    def _end_results(self) -> list[CheckResult]:
+        """Returns the results on resuming the run and on the ranks that a kill left alone."""
+        results = [_result("going on", "every run was resumed after every kill, to its end", self.error)]
         if self.processes > 1:
-            what = "where one of several processes was killed, the others ended by themselves, with a line"
-            found.append(_finding("left alone", what, self.stayed))
-        return found
+            what = "after a kill of one rank, the others ended by themselves with a message"
+            results.append(_result("left alone", what, self.left_running))
+        return results
 
-    def _killed(self, out: Path) -> Iterator[Kill]:
-        """One run, killed and taken up again until it ends; ``error`` is what it said where it could not go on."""
-        again: list[str] = []
-        self.stayed = None
+    def _kills_of_run(self, out: Path) -> Iterator[Kill]:
+        """Trains one run, killed and resumed until it ends, and yields its kills; sets ``error`` if resuming fails."""
+        resume: list[str] = []
+        self.left_running = None
         while True:
-            aim = AIMS[self.draw.randrange(len(AIMS))]
-            with Session([*self.arguments, *again], out, self.processes, self._victim()) as session:
-                if len(self.kills) == self.wanted or not aimed(session, aim, self.whole, self.learning, self.draw):
+            aim = MOMENTS[self.random.randrange(len(MOMENTS))]
+            with Session([*self.arguments, *resume], out, self.processes, self._next_victim()) as session:
+                if len(self.kills) == self.wanted or not kill_at(
+                    session, aim, self.run_seconds, self.training_seconds, self.random
+                ):
                     self.error = session.end()
                     return
-                self.stayed = self.stayed or session.stayed
+                self.left_running = self.left_running or session.left_running
                 kill = Kill(
                     run=self.runs,
                     aim=aim,
@@ -219,25 +226,25 @@ class _KilledRuns:
                 )
             self.kills.append(kill)
             yield kill
-            again = ["--resume"]
+            resume = ["--resume"]
 
-    def _victim(self) -> int | None:
-        """Returns the process that the next kill takes; None for all."""
-        return self.draw.randrange(self.processes) if self.processes > 1 and len(self.kills) % 2 else None
+    def _next_victim(self) -> int | None:
+        """Returns the rank that the next kill takes; None for all."""
+        return self.random.randrange(self.processes) if self.processes > 1 and len(self.kills) % 2 else None
 
 
 def _step(out: Path) -> int | None:
-    """Returns the last whole line's in the log of a run."""
+    """Returns the last run_seconds line's in the log of a run."""
     path = out / "metrics.jsonl"
     for line in reversed(path.read_text(encoding="utf-8").splitlines() if path.is_file() else []):
         try:
             return int(json.loads(line)["step"])
-        except ValueError:  # it was being written
+        except ValueError:  # half-written
             continue
     return None
 
 
-def _finding(name: str, what: str, wrong: str | None) -> CheckResult:
+def _result(name: str, what: str, wrong: str | None) -> CheckResult:
     return CheckResult(
         name=name,
         what=what,
@@ -248,10 +255,10 @@ def _finding(name: str, what: str, wrong: str | None) -> CheckResult:
     )
 
 
-def _joined(runs: Sequence[Sequence[CheckResult]]) -> tuple[CheckResult, ...]:
-    """Returns a finding of each name: the worst of all runs."""
+def _worst_results(runs: Sequence[Sequence[CheckResult]]) -> tuple[CheckResult, ...]:
+    """Returns the worst result of each name over all runs."""
     worst: dict[str, CheckResult] = {}
-    for one in (finding for found in runs for finding in found):
-        if one.name not in worst or (one.verdict, worst[one.name].verdict) == ("off", "ok"):
-            worst[one.name] = one
+    for result in (result for results in runs for result in results):
+        if result.name not in worst or (result.verdict, worst[result.name].verdict) == ("off", "ok"):
+            worst[result.name] = result
     return tuple(worst.values())

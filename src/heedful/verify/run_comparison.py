@@ -16,35 +16,35 @@ from heedful.training.run_folder import MODELS, SHARDS
 from heedful.verify.check_report import CheckResult
 from heedful.verify.kills import unfinished
 
-# of a run's own folder, what is no part of the model in it: compared otherwise, or a picture of what is compared
-OTHERS = ("metrics.jsonl", "run.toml", "watch.jsonl")
+# files of a run's folder that are not part of its model: compared separately, or drawn from what is compared
+RUN_FILES = ("metrics.jsonl", "run.toml", "watch.jsonl")
 DRAWN = {".svg", ".html"}
-ITS_OWN = ("out", "resume", "overwrite")  # settings in which two runs that are to be alike may differ
-TIMED = ("seconds", "_per_second", "share_of_ceiling")  # how names of the log end that are of the clock
-SHOWN = 3  # names of what differs
-Facts = Mapping[str, str]  # what something holds: a digest, or a number, by name
+OWN_SETTINGS = ("out", "resume", "overwrite")  # settings in which the two runs may differ
+TIMED = ("seconds", "_per_second", "share_of_ceiling")  # suffixes of logged names that depend on the clock
+SHOWN = 3  # names in a reason
+Facts = Mapping[str, str]  # digests and numbers by name
 
 
 def compared(whole: Path, stopped: Path) -> list[CheckResult]:
-    """Returns whether the folder of a run that was stopped and resumed holds what that of a run never stopped does.
+    """Compares the folder of a stopped and resumed run with that of an undisturbed run.
 
-    The two folders are to have the same name, which the model card tells. ``difference`` is a count of what differs:
-    files of a model, tensors and numbers of the checkpoint, lines of the log. What neither run has is left out.
+    The two folders must have the same name, which is in the model card. ``difference`` counts what differs: files of a
+    model, tensors and numbers of the checkpoint, lines of the log. What neither run has is left out.
     """
     checks: list[tuple[str, str, Callable[[Path], Facts]]] = [
         ("last weights", "the files of last/", lambda run: _model(run / "last")),
         ("best weights", "the model in the run's folder, its metrics and tokenizer", _model),
         ("averaged weights", "the files of average/", lambda run: _model(run / "average")),
-        ("checkpoint", "weights, optimiser, averages, place in the data, best and patience", _state),
+        ("checkpoint", "weights, optimiser, averages, position in the data, best and patience", _state),
         ("losses", "metrics.jsonl, without seconds and speeds", _lines),
         ("attention", "watch.jsonl", lambda run: _digests(run, ["watch.jsonl"])),
-        ("files", "the same ones, and nothing half written", _names),
+        ("files", "the same ones, and nothing half-written", _names),
     ]
-    found = [(name, what, facts(whole), facts(stopped)) for name, what, facts in checks]
-    return [_same(name, what, ours, theirs) for name, what, ours, theirs in found if ours or theirs]
+    pairs = [(name, what, facts(whole), facts(stopped)) for name, what, facts in checks]
+    return [_result(name, what, first, second) for name, what, first, second in pairs if first or second]
 
 
-def _same(name: str, what: str, whole: Facts, stopped: Facts) -> CheckResult:
+def _result(name: str, what: str, whole: Facts, stopped: Facts) -> CheckResult:
     differing = sorted(key for key in whole.keys() | stopped.keys() if whole.get(key) != stopped.get(key))
     more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
     return CheckResult(
@@ -58,19 +58,21 @@ def _same(name: str, what: str, whole: Facts, stopped: Facts) -> CheckResult:
 
 
 def _model(folder: Path) -> Facts:
-    """The files of a model, but for those of a run in its folder: digests, and of ``heedful.json`` what it says."""
-    others = {name for name in _files(folder) if name in OTHERS or KEPT.fullmatch(name) or Path(name).suffix in DRAWN}
-    names = [name for name in _files(folder) if name not in others]
-    found = dict(_digests(folder, [name for name in names if name != CARD]))
+    """Returns digests of the files of a model, without those of a run, and the values of ``heedful.json``."""
+    excluded = {
+        name for name in _files(folder) if name in RUN_FILES or KEPT.fullmatch(name) or Path(name).suffix in DRAWN
+    }
+    names = [name for name in _files(folder) if name not in excluded]
+    facts = dict(_digests(folder, [name for name in names if name != CARD]))
     if CARD in names:
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        settings = {name: value for name, value in card.get("settings", {}).items() if name not in ITS_OWN}
-        found |= {f"{CARD}: {key}": json.dumps(value) for key, value in (card | {"settings": settings}).items()}
-    return found
+        settings = {name: value for name, value in card.get("settings", {}).items() if name not in OWN_SETTINGS}
+        facts |= {f"{CARD}: {key}": json.dumps(value) for key, value in (card | {"settings": settings}).items()}
+    return facts
 
 
 def _files(folder: Path) -> list[str]:
-    """Those in a folder and in the folders of a model's modules in it ("1_Pooling/config.json")."""
+    """Returns the files of a folder and of the module folders in it ("1_Pooling/config.json")."""
     paths = [*folder.glob("*"), *folder.glob("[0-9]_*/*")]
     return [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
 
@@ -86,7 +88,7 @@ def _digest(path: Path) -> str:
 
 def _state(run: Path) -> Facts:
     state = Checkpoints(run).load() or {}
-    if SHARDS in state:  # names a folder of shares; its name, and how often one was written, are no part of the state
+    if SHARDS in state:  # names a folder of shards; its name and its number are not part of the state
         from heedful.training.sharded import DIGESTS, whole
 
         state[SHARDS] = whole(run / state[SHARDS])
@@ -95,13 +97,13 @@ def _state(run: Path) -> Facts:
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every tensor and number in a mapping of state, by its path: the one as a digest, the other as it is written."""
+    """Yields every tensor (as a digest) and number (as its text) in a mapping of state, by its path."""
     if isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _flat(one, f"{name}.{key}" if name else str(key))
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple):
-        for place, one in enumerate(value):
-            yield from _flat(one, f"{name}.{place}")
+        for index, inner in enumerate(value):
+            yield from _flat(inner, f"{name}.{index}")
     elif isinstance(value, torch.Tensor):
         bits = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         yield name, f"{value.dtype} {list(value.shape)} {hashlib.sha256(bits).hexdigest()}"
@@ -112,11 +114,13 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 def _lines(run: Path) -> Facts:
     path = run / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    told = [{name: value for name, value in json.loads(line).items() if not name.endswith(TIMED)} for line in lines]
-    return {f"line {number} (step {line.get('step')})": json.dumps(line) for number, line in enumerate(told, start=1)}
+    untimed = [{name: value for name, value in json.loads(line).items() if not name.endswith(TIMED)} for line in lines]
+    return {
+        f"line {number} (step {line.get('step')})": json.dumps(line) for number, line in enumerate(untimed, start=1)
+    }
 
 
 def _names(run: Path) -> Facts:
     names = [f"{part}/{name}".removeprefix("./") for part in MODELS for name in _files(run / part)]
     names += [f"{SHARDS} {number}" for number, _ in enumerate(run.glob(f"{SHARDS}-*"), start=1)]
-    return dict.fromkeys(names, "there") | dict.fromkeys(unfinished(run), f"half written in {run}")
+    return dict.fromkeys(names, "present") | dict.fromkeys(unfinished(run), f"half-written in {run}")

@@ -1,4 +1,4 @@
-"""The folder under proof: its files, and its model in the types that the checks ask for, opened once each."""
+"""The folder under verification: its files, and its model in each dtype, loaded once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ TEXTS = ("Once upon a time", "How are you?", "The committee, after much debate, 
 
 
 class VerifiedFolder:
-    """A model's folder; ``texts`` are a person's own, ``task`` what to ask of it where the folder does not say."""
+    """A model folder under verification.
+
+    Args:
+        folder: the model folder.
+        texts: texts of the user, in place of ``TEXTS``.
+        task: task to run, if the folder names none.
+    """
 
     def __init__(self, folder: Path, texts: Sequence[str] = (), task: str | None = None) -> None:
         self.path, self.texts, self.task = folder, tuple(texts), task
-        self._opened: dict[torch.dtype, Model] = {}
-        self.references: dict[torch.dtype, Any] = {}  # what transformers opened of it
+        self._loaded: dict[torch.dtype, Model] = {}
+        self.references: dict[torch.dtype, Any] = {}  # models of transformers
         self._temporary = TemporaryDirectory()
 
     def __enter__(self) -> Self:
@@ -38,20 +44,20 @@ class VerifiedFolder:
 
     @property
     def layout(self) -> str:
-        """The family whose layout the folder has: "gpt2", "bert", ..., or "heedful" for our own."""
+        """The model type of the folder: "gpt2", "bert", ..., or "heedful" for our own layout."""
         return self.stored.layout
 
     @cached_property
     def stored(self) -> Model:
-        """The model as the folder has it."""
+        """The model in the dtype of the folder."""
         return load(self.path, device="cpu")
 
     @cached_property
     def saved(self) -> Path:
-        """A folder in which the model was saved again; it is gone when the proof is over."""
-        place = Path(self._temporary.name) / "saved"
-        save(self.stored, place)
-        return place
+        """A temporary folder in which the model was saved again."""
+        folder = Path(self._temporary.name) / "saved"
+        save(self.stored, folder)
+        return folder
 
     @property
     def config(self) -> ModelConfig:
@@ -59,20 +65,20 @@ class VerifiedFolder:
         return self.stored.config
 
     def model(self, dtype: torch.dtype) -> Model:
-        """The model in another type. Raises ``Skipped`` where it and the reference would not fit into memory."""
+        """Returns the model in a dtype. Raises ``Skipped`` if it and the reference do not fit into memory."""
         if dtype == self.stored.dtype:
             return self.stored
-        if dtype not in self._opened:
+        if dtype not in self._loaded:
             needed = 2 * self.stored.count() * dtype.itemsize
             memory = total_memory()
             if memory is not None and needed > memory / 2:
                 raise Skipped(f"two models in {str(dtype).removeprefix('torch.')} need {needed / 1e9:.0f} GB")
-            self._opened[dtype] = load(self.path, dtype=dtype, device="cpu")
-        return self._opened[dtype]
+            self._loaded[dtype] = load(self.path, dtype=dtype, device="cpu")
+        return self._loaded[dtype]
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The folder's tokenizer, None where it has none that opens."""
+        """The folder's tokenizer; None if it has none that can be loaded."""
         try:
             return Tokenizer.load(self.path)
         except HeedfulError:
