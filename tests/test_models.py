@@ -22,7 +22,7 @@ import heedful
 from heedful.config import (
     AlibiPosition,
     DecoderConfig,
-    Dropout,
+    DropoutRates,
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
@@ -658,7 +658,7 @@ def test_every_parameter_is_trained(name: str) -> None:
 def test_dropout_is_at_its_four_sites() -> None:
     """Each alone makes a training call random; none does in evaluation."""
     for site in ("embedding", "attention", "hidden", "residual"):
-        stack = replace(STACK, dropout=Dropout(**{site: 0.5}), init_std=0.5)
+        stack = replace(STACK, dropout=DropoutRates(**{site: 0.5}), init_std=0.5)
         model = build(EncoderConfig(embedding=EmbeddingConfig(vocab_size=20), encoder=stack))
         ids = torch.randint(20, (2, 5))
         assert not torch.equal(model(ids), model(ids)), site

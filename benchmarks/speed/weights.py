@@ -53,7 +53,7 @@ def config_of(name: str) -> ModelConfig:
 def _to_train(name: str) -> ModelConfig:
     """As ``config_of``, with the heads that are trained and without dropout."""
     from heedful import presets
-    from heedful.config import Dropout, SequenceHead, StackConfig
+    from heedful.config import DropoutRates, SequenceHead, StackConfig
 
     short, characters = name.endswith("-tiny"), {"vocab": 65, "activation": "gelu"}
     made: dict[str, Callable[[], ModelConfig]] = {
@@ -62,7 +62,7 @@ def _to_train(name: str) -> ModelConfig:
     }
     config = made.get(name.rpartition("-")[0], lambda: config_of(name))()
     rate = 0.2 if name.startswith("gpt2-6x384") else 0.0
-    dropout = Dropout(embedding=rate, attention=rate, residual=rate)
+    dropout = DropoutRates(embedding=rate, attention=rate, residual=rate)
     stacks = {part: replace(own, dropout=dropout) for part, own in vars(config).items() if isinstance(own, StackConfig)}
     if name.startswith("bert"):
         stacks["head"] = SequenceHead(labels=LABELS, dropout=0.0)  # type: ignore[assignment]  # not a stack

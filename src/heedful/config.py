@@ -1,8 +1,8 @@
 """Model configurations: frozen dataclasses that serialise. Nothing here imports torch.
 
-A stack of blocks is described once (``StackConfig``); a family holds one or two stacks, its embedding and its head.
-Every choice of a kind is a word from a closed list (``Literal``) or one small dataclass a case, looked up in a table
-when the part is built. Nothing is ever read off a model's name.
+``StackConfig`` describes a stack of blocks; the configuration of a family holds one or two stacks, its embedding and
+its head. A choice is a word from a closed list (``Literal``), or one small dataclass for each case, looked up in a
+table when the part is built. Nothing depends on the name of a model.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from heedful.errors import HeedfulError, nearest
+from heedful.renamed import old_attribute
 from heedful.util.values import describe, fits
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
@@ -22,8 +23,8 @@ Norm = Literal["layer", "rms", "batch"]
 Pooling = Literal["first", "last", "mean", "max"]
 
 
-_hints = cache(get_type_hints)  # which compiles every annotation anew
-_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # of numbers that are no whole ones, by their field's name
+_hints = cache(get_type_hints)  # which compiles every annotation at each call
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # field of type float: its check, and the check in words
     **dict.fromkeys(
         ("dropout", "embedding", "attention", "hidden", "residual"),
         (lambda p: 0 <= p < 1, "a probability below 1"),
@@ -40,17 +41,18 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # of numbers that a
 
 
 class Config:
-    """The base of all configurations: checked when made, and a dictionary there and back.
+    """Base class of all configurations: checks its fields, and converts to a dictionary and back.
 
-    ``to_dict`` writes the class as ``"kind"``; ``from_dict`` refuses an unknown kind, key or word, naming the nearest.
+    ``to_dict`` writes the class as ``"kind"``. ``from_dict`` raises for an unknown kind, key or word and names the
+    nearest.
     """
 
     kind: ClassVar[str]
-    least: ClassVar[int] = 1  # of whole numbers whose default is not 0
-    known: ClassVar[dict[str, type[Config]]] = {}
+    least: ClassVar[int] = 1  # lower bound of integers whose default is not 0
+    kinds: ClassVar[dict[str, type[Config]]] = {}
 
     def __init_subclass__(cls) -> None:
-        Config.known[cls.kind] = cls
+        Config.kinds[cls.kind] = cls
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))  # type: ignore[arg-type]  # a class can be hashed
@@ -58,15 +60,15 @@ class Config:
             value, hint = getattr(self, f.name), hints[f.name]
             if not fits(value, hint):
                 words = get_args(hint) if get_origin(hint) is Literal else None
-                said = f"; {nearest(str(value), words)}" if words else f", not {describe(hint)}"
-                raise HeedfulError(f"{self.kind}.{f.name} is {value!r}{said}")
+                remedy = nearest(str(value), words) if words else f"give {describe(hint)}"
+                raise HeedfulError(f"{self.kind}.{f.name} is {value!r}; {remedy}")
             least = 0 if f.default == 0 else self.least
             for number in value if isinstance(value, tuple) else (value,):
                 if type(number) is int and number < least:
-                    raise HeedfulError(f"{self.kind}.{f.name} is {number}; it must be at least {least}")
-                holds, wanted = _RANGES.get(f.name, (math.isfinite, "a finite number"))
-                if hint in (float, float | None) and number is not None and not holds(number):
-                    raise HeedfulError(f"{self.kind}.{f.name} is {number}; give {wanted}")
+                    raise HeedfulError(f"{self.kind}.{f.name} is {number}; give at least {least}")
+                is_valid, valid = _RANGES.get(f.name, (math.isfinite, "a finite number"))
+                if hint in (float, float | None) and number is not None and not is_valid(number):
+                    raise HeedfulError(f"{self.kind}.{f.name} is {number}; give {valid}")
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON values."""
@@ -74,21 +76,25 @@ class Config:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The configuration that ``to_dict`` wrote; raises ``HeedfulError`` for what it does not know."""
+        """Returns the configuration of a dictionary as ``to_dict`` writes it.
+
+        Raises:
+            HeedfulError: for an unknown kind, key or word, and a missing key.
+        """
         kind = str(data.get("kind", cls.kind if cls is not Config else None))
-        made = Config.known.get(kind)
-        if made is None:
-            raise HeedfulError(f"unknown kind of configuration {kind!r}; {nearest(kind, Config.known)}")
-        if not issubclass(made, cls):
-            raise HeedfulError(f"a {kind!r} configuration stands where a {cls.kind!r} one belongs")
-        hints = _hints(made)  # type: ignore[arg-type]  # a class can be hashed
-        names = [f.name for f in fields(made)]  # type: ignore[arg-type]  # subclasses are dataclasses
+        config = Config.kinds.get(kind)
+        if config is None:
+            raise HeedfulError(f"unknown kind of configuration {kind!r}; {nearest(kind, Config.kinds)}")
+        if not issubclass(config, cls):
+            raise HeedfulError(f"a configuration of kind {kind!r}, where one of kind {cls.kind!r} is expected")
+        hints = _hints(config)  # type: ignore[arg-type]  # a class can be hashed
+        names = [f.name for f in fields(config)]  # type: ignore[arg-type]  # subclasses are dataclasses
         for key in data:
             if key != "kind" and key not in names:
                 raise HeedfulError(f"unknown key {key!r} in a {kind!r} configuration; {nearest(key, names)}")
         try:
-            return made(**{k: _typed(hints[k], v) for k, v in data.items() if k != "kind"})
-        except TypeError as error:  # Python's own words name what is missing
+            return config(**{k: _typed(hints[k], v) for k, v in data.items() if k != "kind"})
+        except TypeError as error:  # Python's message names the missing keys
             raise HeedfulError(f"a {kind!r} configuration is incomplete: {error}") from None
 
 
@@ -111,14 +117,14 @@ def _typed(hint: Any, value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class NoPosition(Config):
-    """No positions: the stack sees a set."""
+    """No positions: the order of tokens has no effect."""
 
     kind: ClassVar[str] = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalPosition(Config):
-    """Fixed sines and cosines added to the embedding: interleaved as in the paper, or all sines first (``halves``)."""
+    """Fixed sines and cosines added to the embedding: interleaved as in the paper, or all sines first ("halves")."""
 
     kind: ClassVar[str] = "sinusoidal"
     order: Literal["interleaved", "halves"] = "interleaved"
@@ -128,7 +134,7 @@ class SinusoidalPosition(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedPosition(Config):
-    """A learned row for each of ``length`` positions, added to the embedding; row ``offset`` is position 0."""
+    """A learned row for each of ``length`` positions, added to the embedding; position 0 has row ``offset``."""
 
     kind: ClassVar[str] = "learned"
     length: int
@@ -137,9 +143,9 @@ class LearnedPosition(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryPosition(Config):
-    """Queries and keys rotated by their position. ``scaling`` stretches a model to more than ``original_length``.
+    """Queries and keys rotated by their position; ``scaling`` extends a model beyond ``original_length``.
 
-    ``length`` tells how many positions the model was made for; later ones are computed all the same.
+    ``length`` is the number of positions that the model was trained for; later ones are computed too.
     """
 
     kind: ClassVar[str] = "rotary"
@@ -157,9 +163,12 @@ class RotaryPosition(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.scaling == "llama3" and self.low_frequency_factor == self.high_frequency_factor:
-            raise HeedfulError(f"rotary.high_frequency_factor is {self.high_frequency_factor}, as is the low one")
+            raise HeedfulError(
+                f"rotary.low_frequency_factor and rotary.high_frequency_factor are both {self.low_frequency_factor}; "
+                "llama3 scaling divides by their difference: give two different numbers"
+            )
         if self.scaling == "yarn" and self.base == 1:
-            raise HeedfulError("rotary.base is 1.0; yarn divides by its logarithm: give another")
+            raise HeedfulError("rotary.base is 1.0; yarn scaling divides by its logarithm: give another number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,24 +194,24 @@ Position = NoPosition | SinusoidalPosition | LearnedPosition | RotaryPosition | 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dropout(Config):
-    """Probabilities at the four sites."""
+class DropoutRates(Config):
+    """Dropout probabilities at four places."""
 
     kind: ClassVar[str] = "dropout"
     embedding: float = 0.0  # after tokens, positions and the embedding norm
     attention: float = 0.0  # on attention weights; has no fused kernel on CPU
     hidden: float = 0.0  # inside the feed-forward
-    residual: float = 0.0  # on what a sublayer adds to the stream
+    residual: float = 0.0  # on the output of a sublayer, before it is added to the stream
 
     @classmethod
-    def everywhere(cls, rate: float, *, attention: float = 0.0) -> Dropout:
-        """The same rate at all sites but attention, whose rate is its own."""
+    def everywhere(cls, rate: float, *, attention: float = 0.0) -> DropoutRates:
+        """The same rate everywhere, except for attention weights, which have their own."""
         return cls(embedding=rate, attention=attention, hidden=rate, residual=rate)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig(Config):
-    """A stack of ``depth`` equal blocks: attention, cross-attention where ``cross``, feed-forward."""
+    """A stack of ``depth`` blocks alike: self-attention, cross-attention where ``cross``, feed-forward."""
 
     kind: ClassVar[str] = "stack"
     dim: int
@@ -224,8 +233,8 @@ class StackConfig(Config):
     position: Position = field(default_factory=NoPosition)
     causal: bool = False
     cross: bool = False
-    window: int | None = None  # a query sees the last `window` keys, itself included
-    dropout: Dropout = field(default_factory=Dropout)
+    window: int | None = None  # a query attends to the last `window` keys, itself included
+    dropout: DropoutRates = field(default_factory=DropoutRates)
     init: Literal["normal", "scaled", "truncated", "xavier"] = "normal"
     init_std: float = 0.02
 
@@ -236,9 +245,9 @@ class StackConfig(Config):
         if self.heads % (self.kv_heads or self.heads):
             raise HeedfulError(f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly")
         if self.causal and self.norm == "batch":
-            raise HeedfulError("batch norm in a causal stack lets each token see the future; use 'layer' or 'rms'")
+            raise HeedfulError("batch norm in a causal stack leaks later tokens; use norm 'layer' or 'rms'")
         if self.window is not None and not self.causal:
-            raise HeedfulError("a sliding window needs a causal stack")
+            raise HeedfulError(f"stack.window is {self.window}, but the stack is not causal; leave window out")
 
 
 # ----------------------------------------------------------------------------------------------------------- embeddings
@@ -246,7 +255,7 @@ class StackConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig(Config):
-    """Token embeddings, multiplied by √dim where ``scale`` says so; ``segments`` > 0 adds a segment embedding."""
+    """Token embedding, multiplied by √dim with ``scale="sqrt"``; ``segments`` > 0 adds a segment embedding."""
 
     kind: ClassVar[str] = "embedding"
     vocab_size: int
@@ -256,7 +265,7 @@ class EmbeddingConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchConfig(Config):
-    """An image cut into square patches, with the tokens that stand before them."""
+    """An image cut into square patches, with prefix tokens before them."""
 
     kind: ClassVar[str] = "patches"
     image_size: tuple[int, int] = (224, 224)  # height, width
@@ -284,7 +293,7 @@ class PatchConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialTokens(Config):
-    """The ids that generation needs to know; ``start`` begins an encoder-decoder's target."""
+    """Token ids that generation uses; ``start`` is the first token of an encoder-decoder's target."""
 
     kind: ClassVar[str] = "special"
     least: ClassVar[int] = 0
@@ -298,7 +307,7 @@ class SpecialTokens(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class NoHead(Config):
-    """The hidden stream itself. ``pooler`` keeps BERT's pooler with the model, for a head put on later."""
+    """No head: the final stream. ``pooler`` stores BERT's pooler with the model, for a head that is added later."""
 
     kind: ClassVar[str] = "no-head"
     pooler: bool = False
@@ -306,7 +315,7 @@ class NoHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageHead(Config):
-    """Logits over the vocabulary. Tying and output scaling (by 1/√dim) are two facts."""
+    """Logits over the vocabulary: with the embedding's weights where ``tied``, times 1/√dim with ``scale="sqrt"``."""
 
     kind: ClassVar[str] = "language-model"
     tied: bool = True
@@ -326,7 +335,7 @@ class MaskedHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceHead(Config):
-    """One row of label logits a sequence: pooled, through BERT's dense layer where ``pooler``, then linear."""
+    """Label logits of a sequence: pooling, BERT's dense layer where ``pooler``, a linear map."""
 
     kind: ClassVar[str] = "sequence"
     labels: int = 2
@@ -339,7 +348,7 @@ class SequenceHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenHead(Config):
-    """One row of label logits a token."""
+    """Label logits of each token."""
 
     kind: ClassVar[str] = "token"
     labels: int = 2
@@ -348,14 +357,14 @@ class TokenHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SpanHead(Config):
-    """Two logits a token: the answer starts here, the answer ends here."""
+    """Two logits for each token: that the answer starts there, and that it ends there."""
 
     kind: ClassVar[str] = "span"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PooledHead(Config):
-    """One vector a sequence, through BERT's dense layer where ``pooler``, of unit length where ``normalise``."""
+    """One vector for each sequence: pooling, BERT's dense layer where ``pooler``, unit length where ``normalise``."""
 
     kind: ClassVar[str] = "pooled"
     pooling: Pooling = "mean"
@@ -365,11 +374,11 @@ class PooledHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead(Config):
-    """Class logits from the tokens before the patches, each through a classifier of its own, averaged; where none stand
-    before them, from the patches' mean (Beyer et al. 2022, section 2).
+    """Class logits of an image: the mean over the prefix tokens, each with its own classifier.
 
-    With ``tokens="class"`` the class token alone is read. ``hidden`` is the width of the pre-training head's one hidden
-    layer (with tanh); 0 is the single linear layer.
+    Without prefix tokens the head reads the mean of the patches (Beyer et al. 2022, section 2); with ``tokens="class"``
+    it reads the class token alone. ``hidden`` is the width of a hidden layer with tanh (the head of pre-training); 0 is
+    a single linear layer.
     """
 
     kind: ClassVar[str] = "image"
@@ -386,7 +395,7 @@ Head = NoHead | LanguageHead | MaskedHead | SequenceHead | TokenHead | SpanHead 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Config):
-    """Encoder only (BERT): every token sees every other."""
+    """Encoder (BERT): every token attends to every other."""
 
     kind: ClassVar[str] = "encoder"
     embedding: EmbeddingConfig
@@ -396,13 +405,13 @@ class EncoderConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _looks(self.encoder, "encoder", cross=False)
-        _stands(self.head, self.kind, not_on=(ImageHead,))
+        _check_stack(self.encoder, "encoder", cross=False)
+        _check_head(self.head, self.kind, not_on=(ImageHead,))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(Config):
-    """Decoder only (GPT-2, Llama): every token sees those before it."""
+    """Decoder (GPT-2, Llama): every token attends to itself and those before it."""
 
     kind: ClassVar[str] = "decoder"
     embedding: EmbeddingConfig
@@ -412,13 +421,13 @@ class DecoderConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _looks(self.decoder, "decoder", cross=False, causal=True)
-        _stands(self.head, self.kind, not_on=(ImageHead,))
+        _check_stack(self.decoder, "decoder", cross=False, causal=True)
+        _check_head(self.head, self.kind, not_on=(ImageHead,))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderConfig(Config):
-    """Encoder and decoder (the paper, T5, BART, Marian). ``target`` None: one embedding for both sides."""
+    """Encoder-decoder (the paper, T5, BART, Marian). ``target`` None: source and target share one embedding."""
 
     kind: ClassVar[str] = "encoder-decoder"
     source: EmbeddingConfig
@@ -431,10 +440,12 @@ class EncoderDecoderConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.encoder.dim != self.decoder.dim:
-            raise HeedfulError(f"encoder dim {self.encoder.dim} and decoder dim {self.decoder.dim} differ")
-        _looks(self.encoder, "encoder", cross=False)
-        _looks(self.decoder, "decoder", cross=True, causal=True)
-        _stands(self.head, self.kind, not_on=(ImageHead,))
+            raise HeedfulError(
+                f"encoder.dim is {self.encoder.dim} and decoder.dim is {self.decoder.dim}; make them the same"
+            )
+        _check_stack(self.encoder, "encoder", cross=False)
+        _check_stack(self.decoder, "decoder", cross=True, causal=True)
+        _check_head(self.head, self.kind, not_on=(ImageHead,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -448,20 +459,20 @@ class VisionConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _looks(self.encoder, "encoder", cross=False)
-        _stands(self.head, self.kind, not_on=(LanguageHead, MaskedHead))
+        _check_stack(self.encoder, "encoder", cross=False)
+        _check_head(self.head, self.kind, not_on=(LanguageHead, MaskedHead))
 
 
-def _looks(stack: StackConfig, name: str, *, cross: bool, causal: bool | None = None) -> None:
-    """Refuse a stack that would look where its family has nothing, or not where it must."""
+def _check_stack(stack: StackConfig, name: str, *, cross: bool, causal: bool | None = None) -> None:
+    """Raises where the cross-attention or causal mask of a stack does not fit its family."""
     if stack.cross != cross or (causal is not None and stack.causal != causal):
-        wanted = f"cross={cross}" + (f", causal={causal}" if causal is not None else "")
-        raise HeedfulError(f"the {name} has cross={stack.cross}, causal={stack.causal}; here it must have {wanted}")
+        required = f"cross={cross}" + (f", causal={causal}" if causal is not None else "")
+        raise HeedfulError(f"the {name} has cross={stack.cross}, causal={stack.causal}; its family needs {required}")
 
 
-def _stands(head: Head, family: str, *, not_on: tuple[type[Config], ...]) -> None:
+def _check_head(head: Head, family: str, *, not_on: tuple[type[Config], ...]) -> None:
     if isinstance(head, not_on):
-        raise HeedfulError(f"a {head.kind!r} head cannot stand on a {family} model")
+        raise HeedfulError(f"a {family} model cannot have a head of kind {head.kind!r}; choose another")
 
 
 ModelConfig = EncoderConfig | DecoderConfig | EncoderDecoderConfig | VisionConfig
@@ -472,14 +483,14 @@ class LoraConfig:
     """Configuration of a low-rank adapter (Hu et al. 2022).
 
     Args:
-        rank: r, the width of the narrow way.
-        alpha: α; what the adapter adds is scaled by α/r. None is 2r, so that another rank does not ask for another
-            learning rate.
+        rank: r, the inner width of the adapter.
+        alpha: α; the output of the adapter is scaled by α/r. None is 2r, so that the learning rate need not change with
+            the rank.
         dropout: probability on the adapter's input in training.
-        targets: the maps of every block that get one: "query", "key", "value", "out" of each attention, "up", "down",
-            "gate" of the feed-forward; ("all",) for all that there are. By default query and value, as in the paper's
-            section 4.2. Where the model's layout stores several as one map (GPT-2's query, key and value), all of them
-            get one with the same A, which is an adapter of that one map.
+        targets: the linear maps of every block that get an adapter: "query", "key", "value", "out" of each attention,
+            "up", "down", "gate" of the feed-forward; ("all",) for all of these. By default query and value, as in
+            section 4.2 of the paper. Where the model's layout stores several as one map (GPT-2's query, key and value),
+            all of them get an adapter with the same A, which is an adapter of that one map.
         rslora: scale by α/√r (Kalajdzievski 2023).
     """
 
@@ -493,7 +504,7 @@ class LoraConfig:
         if isinstance(self.targets, str):
             object.__setattr__(self, "targets", (self.targets,))
         if not isinstance(self.rank, int) or self.rank < 1:
-            raise HeedfulError(f"the adapter's rank is {self.rank!r}; give a whole number above 0")
+            raise HeedfulError(f"the adapter's rank is {self.rank!r}; give an integer above 0")
         if not 0 <= self.dropout < 1:
             raise HeedfulError(f"the adapter's dropout is {self.dropout}; give a probability below 1")
         if self.alpha is None:
@@ -502,7 +513,11 @@ class LoraConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """Adapter of a model: its kind, and the parameters that are trained in full (a classifier's)."""
+    """Adapter of a model: its configuration, and the parameters that are trained whole (those of a classifier)."""
 
     config: LoraConfig
     whole: tuple[str, ...] = ()
+
+
+def __getattr__(name: str) -> Any:
+    return old_attribute(__name__, name)

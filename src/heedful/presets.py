@@ -1,6 +1,6 @@
-"""Published sizes as data, one line each, and laptop-sized ones of each family. Nothing here imports torch.
+"""Presets: published model sizes, one line each, and small ones of each family. Nothing here imports torch.
 
-A new size is one line in ``PRESETS``; a new shape of model is one function above it.
+A new size is one line in ``PRESETS``; a new architecture is one function above it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from heedful.config import (
     DecoderConfig,
-    Dropout,
+    DropoutRates,
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
@@ -41,9 +41,9 @@ def transformer(
     activation: Any = "relu",
     special: SpecialTokens | None = None,
 ) -> EncoderDecoderConfig:
-    """The paper's Transformer (Vaswani et al. 2017) as Marian stores it: post-norm, sines first, one shared embedding.
+    """Transformer of the paper (Vaswani et al. 2017) as Marian stores it: post-norm, sines first, one embedding.
 
-    With the sines first the model is the paper's up to the order of its features, which training does not see.
+    Sines first differs from the paper's order of features only by a permutation, which has no effect on training.
     """
 
     def stack(causal: bool) -> StackConfig:
@@ -57,7 +57,7 @@ def transformer(
             position=SinusoidalPosition(order="halves"),
             causal=causal,
             cross=causal,
-            dropout=Dropout(embedding=dropout, residual=dropout),
+            dropout=DropoutRates(embedding=dropout, residual=dropout),
             init="xavier",
         )
 
@@ -89,7 +89,7 @@ def t5(dim: int, depth: int, heads: int, ff_dim: int, head_dim: int = 64, v1_1: 
             position=RelativePosition(),
             causal=causal,
             cross=causal,
-            dropout=Dropout.everywhere(0.1, attention=0.1),
+            dropout=DropoutRates.everywhere(0.1, attention=0.1),
         )
 
     return EncoderDecoderConfig(
@@ -114,7 +114,7 @@ def bart(dim: int, depth: int, heads: int, vocab: int = 50265, length: int = 102
             position=LearnedPosition(length=length, offset=2),
             causal=causal,
             cross=causal,
-            dropout=Dropout(embedding=0.1, residual=0.1),
+            dropout=DropoutRates(embedding=0.1, residual=0.1),
         )
 
     return EncoderDecoderConfig(
@@ -145,7 +145,7 @@ def gpt2(
             activation=activation,
             position=LearnedPosition(length=length),
             causal=True,
-            dropout=Dropout(embedding=dropout, attention=dropout, residual=dropout),
+            dropout=DropoutRates(embedding=dropout, attention=dropout, residual=dropout),
             init="scaled",
             init_std=std,
         ),
@@ -199,7 +199,7 @@ def bert(dim: int, depth: int, heads: int, vocab: int = 30522, length: int = 512
             placement="post",
             embedding_norm=True,
             position=LearnedPosition(length=length),
-            dropout=Dropout(embedding=0.1, attention=0.1, residual=0.1),
+            dropout=DropoutRates(embedding=0.1, attention=0.1, residual=0.1),
         ),
         head=NoHead(pooler=True),
         special=SpecialTokens(pad=0),

@@ -66,6 +66,7 @@ MODULES = {  # old: new
     "views.watch": "views.watch_html",
 }
 ATTRIBUTES = {  # old: module and name
+    "config.Dropout": "config:DropoutRates",
     "inference.prepare": "kernels.optimize:optimize",
     "inspection.find_heads.Found": "inspection.find_heads:HeadMatch",
     "inspection.picture": "inspection.embedding_space:principal_components",

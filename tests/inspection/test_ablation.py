@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import heedful
-from heedful.config import DecoderConfig, Dropout, EmbeddingConfig, LearnedPosition, RotaryPosition, StackConfig
+from heedful.config import DecoderConfig, DropoutRates, EmbeddingConfig, LearnedPosition, RotaryPosition, StackConfig
 from heedful.errors import HeedfulError
 from heedful.inspection.ablation import ablate
 from heedful.inspection.importance import head_importance, least_important_heads
@@ -26,7 +26,7 @@ SIZE = 4  # of a head
 def small(**changes: Any) -> Model:
     """Two blocks of random weights in float64, in training mode, with dropout that must not be seen."""
     settings = {"dim": 16, "depth": 2, "heads": 4, "ff_dim": 10, "position": LearnedPosition(length=9)}
-    settings |= {"dropout": Dropout.everywhere(0.5, attention=0.5), "causal": True}
+    settings |= {"dropout": DropoutRates.everywhere(0.5, attention=0.5), "causal": True}
     model = build(DecoderConfig(embedding=EmbeddingConfig(vocab_size=13), decoder=StackConfig(**(settings | changes))))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)

@@ -17,7 +17,7 @@ import heedful
 from heedful.config import (
     AlibiPosition,
     DecoderConfig,
-    Dropout,
+    DropoutRates,
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
@@ -40,7 +40,7 @@ LEFT = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]).bool()
 
 
 def stack(causal: bool = True, **options: Any) -> StackConfig:
-    options = {"position": LearnedPosition(length=8), "depth": 3, "dropout": Dropout.everywhere(0.4), **options}
+    options = {"position": LearnedPosition(length=8), "depth": 3, "dropout": DropoutRates.everywhere(0.4), **options}
     return StackConfig(dim=16, heads=4, ff_dim=24, causal=causal, **options)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.config import AlibiPosition, Dropout, RelativePosition, RotaryPosition
+from heedful.config import AlibiPosition, DropoutRates, RelativePosition, RotaryPosition
 from heedful.errors import HeedfulError
 from heedful.models import build
 
@@ -63,7 +63,7 @@ def test_the_output_stays_the_same_bit_for_bit(name: str) -> None:
 def test_training_under_a_record_is_the_same_training() -> None:
     """Dropout on: the same random numbers are drawn, the same gradients come, and patterns are those before dropout."""
     config = heedful.presets.get("gpt-micro")
-    config = replace(config, decoder=replace(config.decoder, dropout=Dropout.everywhere(0.3, attention=0.3)))
+    config = replace(config, decoder=replace(config.decoder, dropout=DropoutRates.everywhere(0.3, attention=0.3)))
     ids = torch.randint(50, (2, 6))
     gradients = []
     for recorded in (False, True):

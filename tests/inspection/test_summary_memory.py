@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 import heedful
 from heedful import presets
 from heedful.cache import Cache
-from heedful.config import AlibiPosition, DecoderConfig, Dropout, ModelConfig, RelativePosition, StackConfig
+from heedful.config import AlibiPosition, DecoderConfig, DropoutRates, ModelConfig, RelativePosition, StackConfig
 from heedful.errors import HeedfulError
 from heedful.inspection.summary.table import Summary
 from heedful.models import Model
@@ -30,7 +30,7 @@ def changed(name: str, **changes: object) -> ModelConfig:
 
 CONFIGS = {
     "pre-norm decoder": changed("gpt-micro"),
-    "dropout everywhere": changed("gpt-micro", dropout=Dropout.everywhere(0.1, attention=0.1)),
+    "dropout everywhere": changed("gpt-micro", dropout=DropoutRates.everywhere(0.1, attention=0.1)),
     "grouped queries, rotary": presets.get("stories260k"),
     "window": changed("stories260k", window=5),
     "ALiBi": changed("gpt-micro", position=AlibiPosition()),

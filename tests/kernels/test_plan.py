@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 import heedful
 from heedful import cli
-from heedful.config import Dropout as Dropouts
-from heedful.config import StackConfig
+from heedful.config import DropoutRates, StackConfig
 from heedful.kernels import PLANS, Plan, apply_plan, using
 from heedful.kernels.cpu_dropout import cpu_dropout
 from heedful.kernels.onednn_linear import onednn_linear
@@ -283,7 +282,7 @@ def test_a_run_with_plain_kernels_has_the_same_losses(tmp_path: Path) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
 def test_a_residual_calls_a_slot_that_is_filled_or_drops(placement: Any) -> None:
-    stack = Stack(StackConfig(dim=16, depth=1, heads=4, placement=placement, dropout=Dropouts(residual=0.5))).eval()
+    stack = Stack(StackConfig(dim=16, depth=1, heads=4, placement=placement, dropout=DropoutRates(residual=0.5))).eval()
     x, residual = torch.randn(2, 3, 16), stack.block[0].attention_residual
     expected = stack(x)
     apply_plan(stack, "cpu-inference")

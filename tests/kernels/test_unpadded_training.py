@@ -14,7 +14,7 @@ import heedful
 from heedful import presets
 from heedful.config import (
     AlibiPosition,
-    Dropout,
+    DropoutRates,
     EmbeddingConfig,
     EncoderConfig,
     RelativePosition,
@@ -128,7 +128,7 @@ def test_an_encoder_decoder_learns_the_same_without_padding(filled: bool) -> Non
 
 
 def test_dropout_still_drops_the_real_tokens() -> None:
-    model = encoder(dropout=Dropout(embedding=0.5, attention=0.3, residual=0.5))
+    model = encoder(dropout=DropoutRates(embedding=0.5, attention=0.3, residual=0.5))
     apply_training_plan(model)
     model.train()
     first, second = scored(model), scored(model)

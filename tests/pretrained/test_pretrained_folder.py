@@ -23,7 +23,7 @@ from heedful import presets
 from heedful.config import (
     AlibiPosition,
     DecoderConfig,
-    Dropout,
+    DropoutRates,
     EmbeddingConfig,
     EncoderConfig,
     LanguageHead,
@@ -133,7 +133,7 @@ def test_our_own_layout(config: Any, tmp_path: Path) -> None:
 
 
 def test_what_only_training_sees_travels_too(tmp_path: Path) -> None:
-    dropout = Dropout(embedding=0.1, attention=0.2, hidden=0.3, residual=0.4)
+    dropout = DropoutRates(embedding=0.1, attention=0.2, hidden=0.3, residual=0.4)
     config = replace(BERT, encoder=replace(BERT.encoder, ff_dim=64, dropout=dropout, init="xavier"))
     assert save(noisy(config), tmp_path) == "bert"
     back = load(tmp_path).config.encoder

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import heedful
 from heedful.config import (
     DecoderConfig,
-    Dropout,
+    DropoutRates,
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
@@ -62,7 +62,7 @@ class Given:
 
 
 def made(family: str, dropout: float) -> nn.Module:
-    stack = StackConfig(dim=8, depth=2, heads=2, dropout=Dropout(residual=dropout, attention=dropout))
+    stack = StackConfig(dim=8, depth=2, heads=2, dropout=DropoutRates(residual=dropout, attention=dropout))
     embedding, causal = EmbeddingConfig(vocab_size=20), StackConfig(**{**vars(stack), "causal": True})
     config: Any = {
         "decoder": lambda: DecoderConfig(embedding=embedding, decoder=causal, head=LanguageHead()),

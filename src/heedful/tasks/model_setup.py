@@ -16,7 +16,7 @@ from heedful import presets
 from heedful.config import (
     Config,
     DecoderConfig,
-    Dropout,
+    DropoutRates,
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
@@ -63,7 +63,7 @@ def changed(stack: StackConfig, model: ModelSettings, depth: int | None) -> Stac
     dim = model.dim or stack.dim
     dropout = stack.dropout
     if model.dropout is not None:
-        dropout = Dropout(embedding=model.dropout, residual=model.dropout)
+        dropout = DropoutRates(embedding=model.dropout, residual=model.dropout)
     return replace(
         stack,
         dim=dim,
