@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install dev demo test lint fuzz docs bench package clean
+.PHONY: install dev demo test test-full lint fuzz docs bench package clean
 
 # the package alone, for those who use it
 install: $(VENV)/.installed
@@ -27,6 +27,10 @@ demo: install
 
 test: dev
 	$(BIN)/python -m pytest
+
+# grids, notebooks, long kills and fuzzing as well: about twice as long
+test-full: dev
+	$(BIN)/python -m pytest --full
 
 lint: dev
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,3 +33,25 @@ def shared_data() -> Callable[[str], Path]:
         return DATA / name
 
     return find
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full", action="store_true", help="also grids, notebooks, long kills and fuzzing (make test-full)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is marked ``full`` without ``--full``: a whole test, or its cases after the first ``keep``."""
+    if config.getoption("--full"):
+        return
+    cases: Counter[str] = Counter()
+    short, left_out = [], []
+    for item in items:
+        mark = item.get_closest_marker("full")
+        name = item.nodeid.partition("[")[0]
+        cases[name] += 1
+        (short if mark is None or cases[name] <= mark.kwargs.get("keep", 0) else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = short

@@ -45,6 +45,7 @@ def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
         ("digits", {"accuracy", "macro_f1"}, {"confusion.svg", "mistakes.svg"}, "the most frequent one"),
     ],
 )
+@pytest.mark.full(keep=2)
 def test_a_demo_takes_every_step(
     cut_short: None, tmp_path: Path, name: str, metrics: set[str], pictures: set[str], words: str
 ) -> None:

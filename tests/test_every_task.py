@@ -266,6 +266,7 @@ def learned_by_two(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, 
 
 
 @pytest.mark.parametrize(("name", "way"), SHARED_OUT)
+@pytest.mark.full(keep=4)
 def test_two_processes_learn_and_measure_what_one_does(
     learned_by_two: dict[tuple[str, str], tuple[Path, Path]], name: str, way: str
 ) -> None:
@@ -330,6 +331,7 @@ def test_what_cannot_be_read_is_one_line(
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_every_built_in_set_is_of_a_task() -> None:
     for name in builtin.names():
         first = builtin.load(f"builtin:{name}", "test")[0]

@@ -92,6 +92,7 @@ def test_vision_step_by_step(printed: Printed, tmp_path: Path) -> None:
     assert len(set(re.findall(r"feature \d+", text))) == 5
 
 
+@pytest.mark.full
 def test_encoder_decoder(printed: Printed) -> None:
     """Three steps instead of a thousand: all but what only training brings."""
     module = loaded("encoder_decoder")
@@ -124,6 +125,7 @@ def shape(line: str) -> str:
     return re.sub(r"-?\d[\d,.]*", "#", line)
 
 
+@pytest.mark.full
 def test_the_head_that_reorders(printed: Printed, tmp_path: Path) -> None:
     """After twenty steps: every line but what only training brings."""
     result = train(
@@ -159,6 +161,7 @@ def test_links_of_a_date() -> None:
     }
 
 
+@pytest.mark.full
 def test_the_head_that_looks_back(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After three steps, on a text of as many characters as it needs."""
     monkeypatch.chdir(tmp_path)
@@ -172,6 +175,7 @@ def test_the_head_that_looks_back(printed: Printed, tmp_path: Path, monkeypatch:
     assert (tmp_path / "shakespeare" / "head.html").stat().st_size > 10_000
 
 
+@pytest.mark.full
 def test_the_patches_that_matter(printed: Printed, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     module = loaded("patches_that_matter")
@@ -213,6 +217,7 @@ def encoder(tmp_path: Path) -> str:
     return settings.out
 
 
+@pytest.mark.full
 def test_code_in_colours(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After two steps, on a few functions: the page has the whole of the code."""
     module = loaded("code_in_colours")
@@ -239,6 +244,7 @@ def test_functions_of_a_file() -> None:
     assert found == ["def f ( x ) : def g ( ) : return x return g", "def h ( self ) : 0"]
 
 
+@pytest.mark.full
 def test_search_code(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str) -> None:
     monkeypatch.chdir(tmp_path)
     module = loaded("search_code")
@@ -249,6 +255,7 @@ def test_search_code(printed: Printed, tmp_path: Path, monkeypatch: pytest.Monke
     assert printed(module.main, encoder, ["compare two strings"], 12) == lines  # the vectors were kept
 
 
+@pytest.mark.full
 def test_ask_the_docs(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [{"question": "What is x?", "context": f"It is {i}. x is here.", "answers": ["here"]} for i in range(12)]
@@ -261,6 +268,7 @@ def test_ask_the_docs(printed: Printed, tmp_path: Path, monkeypatch: pytest.Monk
     assert {question for _, question in module.ASKED} <= set(lines)
 
 
+@pytest.mark.full
 def test_first_lines(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = "".join(f"text {i} of some words\tsummary {i}\n" for i in range(12))
@@ -282,6 +290,7 @@ def test_first_lines(printed: Printed, tmp_path: Path, monkeypatch: pytest.Monke
     assert sum(line.startswith("said:") for line in lines) == 1
 
 
+@pytest.mark.full
 def test_letters_with_holes(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After two steps, measured on a short text."""
     monkeypatch.chdir(tmp_path)

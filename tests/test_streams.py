@@ -44,6 +44,7 @@ def test_closed_streams_stop_nothing(tmp_path: Path, closed: str) -> None:
     ("streams", "status"),
     [("2>&-", 0), ("<&- >&- 2>&-", 0), (">/dev/full 2>/dev/full", 2)],
 )
+@pytest.mark.full(keep=1)
 def test_a_run_without_streams_saves_its_model(data: Path, streams: str, status: int) -> None:
     if "full" in streams and not os.path.exists("/dev/full"):
         pytest.skip("this system has no device that is always full")

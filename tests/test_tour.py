@@ -62,6 +62,7 @@ def values(page: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.full(keep=3)
 def test_a_page_runs_and_opens_with_a_picture(page: Path) -> None:
     """Six seconds at most, those that train a small model."""
     with warnings.catch_warnings():
@@ -153,6 +154,7 @@ def test_shown_source_exists_and_has_the_marked_lines(monkeypatch: pytest.Monkey
         assert wanted in piece(path).text, path
 
 
+@pytest.mark.full
 def test_the_site_is_whole_and_fetches_nothing(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(PAGES) + 4
@@ -171,6 +173,7 @@ def test_the_site_is_whole_and_fetches_nothing(site: Path) -> None:
         assert not re.findall(r"@import|url\(\s*['\"]?(?:https?:)?//", style.read_text(encoding="utf-8")), style.name
 
 
+@pytest.mark.full
 def test_pages_of_the_site_show_equations_code_and_pictures(site: Path) -> None:
     for page in PAGES:
         text = (site / "transformer" / f"{page.stem}.html").read_text(encoding="utf-8")
@@ -184,6 +187,7 @@ def test_pages_of_the_site_show_equations_code_and_pictures(site: Path) -> None:
         assert text.index("<h1>") < first.start() < text.index('class="highlight')
 
 
+@pytest.mark.full
 def test_notebooks_and_scripts_can_be_downloaded(site: Path) -> None:
     for page in PAGES:
         (script,) = site.rglob(page.name)

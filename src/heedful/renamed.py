@@ -67,6 +67,8 @@ MODULES = {  # old: new
 }
 ATTRIBUTES = {  # old: module and name
     "config.Dropout": "config:DropoutRates",
+    "data.Picture": "data.lazy_image:LazyImage",
+    "data.parts": "data.read_source:splits",
     "inference.prepare": "kernels.optimize:optimize",
     "inspection.find_heads.Found": "inspection.find_heads:HeadMatch",
     "inspection.picture": "inspection.embedding_space:principal_components",

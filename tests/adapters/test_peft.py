@@ -166,6 +166,7 @@ def every(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @every
+@pytest.mark.full(keep=5)
 def test_theirs_opens_here(case: str, room: Path) -> None:
     folder = theirs(case, room)
     expected = their_output(reopened(case, room, folder))

@@ -42,6 +42,7 @@ def read(written: tuple[Path, str]) -> dict[str, Any]:
     return json.loads((written[0] / "out.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.full
 def test_every_installed_program_does_every_work(written: tuple[Path, str]) -> None:
     told = read(written)
     assert [work["work"]["row"] for work in told["works"]] == [
@@ -63,6 +64,7 @@ def installed(program: str) -> bool:
     return program in INSTALLED and importlib.util.find_spec(INSTALLED[program]) is not None
 
 
+@pytest.mark.full
 def test_programs_give_the_same_answers(written: tuple[Path, str]) -> None:
     for work in read(written)["works"]:
         for one in work["results"]:
@@ -77,6 +79,7 @@ def test_programs_give_the_same_answers(written: tuple[Path, str]) -> None:
                 assert one["agrees"] is not False, (work["work"]["name"], one)
 
 
+@pytest.mark.full
 def test_what_is_missing_is_a_line(written: tuple[Path, str]) -> None:
     told = read(written)
     assert "give its folder with --nanogpt" in told["left_out"]["generation"]["nanogpt float32"]
@@ -86,6 +89,7 @@ def test_what_is_missing_is_a_line(written: tuple[Path, str]) -> None:
             assert not installed(name.split()[0]) or "this CPU" in why, (name, why)
 
 
+@pytest.mark.full
 def test_the_page_says_what_the_json_says(written: tuple[Path, str]) -> None:
     told, page = read(written), (written[0] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert page.startswith("# Speed\n")
@@ -101,6 +105,7 @@ def test_the_page_says_what_the_json_says(written: tuple[Path, str]) -> None:
     assert picture.exists() == bool(drawn) == ("](benchmarks.svg)" in page)
 
 
+@pytest.mark.full
 def test_a_page_of_training_alone_says_how_steps_are_measured(written: tuple[Path, str], tmp_path: Path) -> None:
     from benchmarks.speed import page
 
@@ -119,6 +124,7 @@ def test_a_page_of_training_alone_says_how_steps_are_measured(written: tuple[Pat
         assert f"    python -m benchmarks.speed --rows {rows} --docs docs/some.md\n" in text
 
 
+@pytest.mark.full
 def test_runs_are_joined_work_by_work(written: tuple[Path, str]) -> None:
     from benchmarks.speed import page
 
@@ -238,6 +244,7 @@ def test_what_cannot_be_asked_is_one_line(given: list[str], said: str) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory is read from /proc")
+@pytest.mark.full
 def test_the_memory_of_a_large_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("one two three four five six " * 20, encoding="utf-8")
     command = [sys.executable, str(ROOT / "benchmarks" / "large_text.py"), "words.txt", "--folder", "."]

@@ -43,6 +43,7 @@ def test_sizes_and_shares(sets: dict[str, list[dict[str, str]]]) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.full(keep=2)
 def test_no_source_text_is_in_two_splits_and_no_text_is_falsely_exact(pair: str) -> None:
     rows = {split: builtin.load(f"builtin:cldr-dates/{pair}:{split}") for split in SPLITS}
     texts = {split: {row["source"] for row in rows[split]} for split in SPLITS}

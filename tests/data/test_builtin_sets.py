@@ -68,6 +68,7 @@ def test_no_item_is_in_two_parts(name: str) -> None:
     assert len(items["train"]) > len(items["test"]) > 0
 
 
+@pytest.mark.full
 def test_two_processes_make_the_same_rows() -> None:
     program = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
     program += "from test_builtin_sets import COLUMNS, digest\nprint(*map(digest, COLUMNS))"

@@ -140,6 +140,7 @@ def test_blanks_of_a_long_text_become_one_in_parts(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "character", "unigram"])
 @pytest.mark.parametrize("kwargs", [{"template": "none"}, {"template": "both", "mask": True}, {}], ids=str)
+@pytest.mark.full(keep=4)
 def test_the_parts_of_a_long_text_give_its_vocabulary(
     kind: Any, kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

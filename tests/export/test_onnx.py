@@ -147,6 +147,7 @@ def session(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.full(keep=3)
 def test_the_graph_gives_our_numbers(case: str, tmp_path: Path) -> None:
     config, output = CASES[case]
     model = randomised(config)

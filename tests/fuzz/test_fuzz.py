@@ -25,6 +25,7 @@ def fuzz(*options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the fuzzer forks a process a case and reads /proc")
 @pytest.mark.parametrize("kind", SEEDS)
+@pytest.mark.full(keep=1)
 def test_hostile_inputs_are_accepted_or_refused_in_a_line(kind: str) -> None:
     done = fuzz(kind, "--short", f"--seed={SEEDS[kind]}", "--workers=1")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -33,6 +34,7 @@ def test_hostile_inputs_are_accepted_or_refused_in_a_line(kind: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the fuzzer forks a process a case and reads /proc")
+@pytest.mark.full
 def test_every_sort_of_fault_is_found() -> None:
     done = fuzz("faults", "--json", "--workers=1", "--busy=1", "--waiting=10", "--memory=64")
     assert done.returncode == 1, done.stderr

@@ -47,6 +47,7 @@ def proposals(pairs, family, kind, count):
 @pytest.mark.parametrize("kind", ["itself", "near", "stranger", "lookup"])
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.full(keep=16)
 def test_greedy_tokens_are_the_same(pairs, prompts, family, kind, rules, side):
     model, (ids, mask) = pairs[family](1).ours, prompts(LENGTHS, side)
     whole = decode(model, ids, mask, max_new_tokens=15, logprobs=True, **rules)

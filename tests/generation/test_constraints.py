@@ -162,6 +162,7 @@ def test_beams(pairs, plain, prompts, family, rules):
 @pytest.mark.parametrize("family", ["gpt2", "marian"])
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("rules", RULES, ids=str)
+@pytest.mark.full(keep=12)
 def test_a_row_is_the_same_alone_and_beside_others(pairs, plain, prompts, family, rules, beams):
     model, (ids, mask) = pairs[family](0).ours, prompts([9, 1, 6, 3, 1], SIDE[family])
     for limit in ({"max_new_tokens": 7}, {"max_length": 14}, {}):

@@ -80,6 +80,7 @@ def gap(index: int, ours: Any, theirs: Any) -> float:
 
 
 @pytest.mark.parametrize(("family", "seed"), [*product(FAMILIES, SEEDS)])
+@pytest.mark.full(keep=5)
 def test_as_transformers(family: str, seed: int) -> None:
     pair, equal, gaps = both(family, seed), 0, []
     first = 5 * SEEDS.index(seed) + 3 * list(FAMILIES).index(family)

@@ -67,6 +67,7 @@ def watched(model: Any, at: tuple[int, ...]) -> tuple[list[int], dict[int, int]]
 
 
 @pytest.mark.parametrize(("name", "options"), [("window", {}), ("context", {"context": WINDOW})])
+@pytest.mark.full(keep=1)
 def test_many_tokens_in_flat_memory(name: str, options: dict[str, Any]) -> None:
     model, prompt = model_of(name), torch.randint(50, (1, 40), generator=torch.Generator().manual_seed(1))
     early, late, before = TOKENS // 10, TOKENS - 100, alive()

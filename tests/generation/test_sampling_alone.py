@@ -85,6 +85,7 @@ def to_border(model: Any, prompt: Tensor, one: list[int], other: list[int], opti
 
 @pytest.mark.parametrize("ready", [False, True], ids=["plain", "prepared"])
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.full(keep=2)
 def test_two_hundred_prompts_alone_and_in_batches(name: str, ready: bool) -> None:
     plain, options = model_of(name), OPTIONS[name]
     model = optimize(model_of(name)) if ready else plain

@@ -261,6 +261,7 @@ def stories():
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
 @pytest.mark.parametrize("strings", [["\n\n"], [". S"], ["y was ", "happy"], ["her mom", "\n"], ["."]], ids=str)
+@pytest.mark.full(keep=2)
 def test_as_transformers_on_published_weights(strings, options):
     """Stories of a Llama with SentencePiece's pieces, where a new line is a byte."""
     pipe, theirs, tokenizer = stories()

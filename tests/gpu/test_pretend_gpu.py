@@ -89,6 +89,7 @@ def test_a_tensor_on_the_cpu_is_refused() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.full(keep=6)
 def test_generation_gives_the_tokens_of_the_cpu(name: str, method: str) -> None:
     options, waits = METHODS[method], []
     for count in (8, 16):

@@ -60,6 +60,7 @@ def test_what_is_kept_between_tensors_is_handed_back_where_it_is_much() -> None:
 
 
 @pytest.mark.parametrize(("kind", "mebibytes"), [("some", 16), ("any", 16), ("any", 64), ("any", 200)])
+@pytest.mark.full(keep=2)
 def test_a_tensor_takes_the_pages_of_the_one_before(kind: str, mebibytes: int) -> None:
     command = [sys.executable, "-c", PROGRAM, kind, str(mebibytes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -234,6 +234,7 @@ def tuned(folder: Path, data: Path, out: Path, steps: int, lr: float) -> dict[st
         ("T5", "ForConditionalGeneration"),
     ],
 )
+@pytest.mark.full(keep=3)
 def test_tuned_evaluated_and_opened_by_its_own_library(name: str, kind: str, tmp_path: Path) -> None:
     published(name, tmp_path / "from", kind)
     data, out = written(tmp_path, pairs=name == "Roberta"), tmp_path / "out"

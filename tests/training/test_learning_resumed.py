@@ -30,6 +30,7 @@ def run(data: Path, out: Path, *more: str) -> list[str]:
     ],
     ids=["last, muon", "ema, adamw"],
 )
+@pytest.mark.full(keep=1)
 def test_two_sessions_are_one(tmp_path: Path, more: list[str]) -> None:
     data = tmp_path / "pairs.tsv"
     lines = [" ".join(WORDS[int(digit)] for digit in f"{number:03}") for number in range(0, 600, 10)]

@@ -120,6 +120,7 @@ def test_a_shared_run_goes_on_with_one_process_and_with_four(data: Path, alone: 
     assert len(list(out.glob("shards-*"))) == 1
 
 
+@pytest.mark.full
 def test_a_run_that_did_not_fit_one_process_goes_on_whole_with_two(data: Path, tmp_path: Path) -> None:
     """Where micro-batches are passed in parts, and a step has one less than the processes would pass."""
 
@@ -138,12 +139,14 @@ def test_a_run_that_did_not_fit_one_process_goes_on_whole_with_two(data: Path, t
     assert same_weights(tmp_path / "alone", tmp_path / "cut")
 
 
+@pytest.mark.full
 def test_the_first_alone_watches_what_the_model_says_itself(data: Path, alone: Path, tmp_path: Path) -> None:
     done(2, "-m", "heedful", *train(data, tmp_path / "x", "--max-steps=8", "--training.watch", "one two three"))
     assert same_weights(alone, tmp_path / "x")
     assert (tmp_path / "x" / "watch.html").is_file()
 
 
+@pytest.mark.full
 def test_muon_shares_its_matrices_and_what_it_remembers(data: Path, tmp_path: Path) -> None:
     def run(name: str, *options: str) -> list[object]:
         return train(data, tmp_path / name, "--training.optimiser=muon", *options)
@@ -156,6 +159,7 @@ def test_muon_shares_its_matrices_and_what_it_remembers(data: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.full(keep=1)
 def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(
     data: Path, alone: Path, tmp_path: Path, lost: int
 ) -> None:
@@ -186,6 +190,7 @@ def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(
     assert all(found[step] == pytest.approx(expected[step], abs=1e-5) for step in expected)
 
 
+@pytest.mark.full
 def test_a_process_that_is_silent_is_not_waited_for_long(data: Path, tmp_path: Path) -> None:
     """Stopped, it closes nothing: the other one ends after a while, here of six seconds, and keeps what it has."""
     out = tmp_path / "silent"
@@ -264,6 +269,7 @@ def failed(data: Path, out: Path, *options: object, **limits: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shard", [(), ("--training.shard",)], ids=["whole", "shared"])
+@pytest.mark.full(keep=1)
 def test_numbers_that_are_none_are_told_once_with_their_place(data: Path, tmp_path: Path, shard: tuple[str]) -> None:
     (said,) = failed(data, tmp_path / "x", "--max-steps=20", "--training.lr=1e30", *shard)
     assert re.search(
@@ -271,6 +277,7 @@ def test_numbers_that_are_none_are_told_once_with_their_place(data: Path, tmp_pa
     ), said
 
 
+@pytest.mark.full
 def test_shares_that_are_damaged_are_refused(data: Path, tmp_path: Path) -> None:
     done(2, "-m", "heedful", *train(data, tmp_path / "x", "--training.shard", "--max-steps=2"))
     file = max((tmp_path / "x").glob("shards-*/*.distcp"), key=lambda path: path.stat().st_size)
@@ -281,6 +288,7 @@ def test_shares_that_are_damaged_are_refused(data: Path, tmp_path: Path) -> None
     assert f"{file.parent} is cut off or damaged; start the run anew" in said
 
 
+@pytest.mark.full
 def test_shares_of_another_model_are_refused_once(data: Path, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     done(2, "-m", "heedful", *train(data, one, "--training.shard", "--max-steps=2"))
@@ -292,6 +300,7 @@ def test_shares_of_another_model_are_refused_once(data: Path, tmp_path: Path) ->
     assert f"{one / shares.name} is of another model; start the run anew" in said
 
 
+@pytest.mark.full
 def test_of_shares_that_are_kept_the_newest_that_are_whole_are_taken_up(
     data: Path, alone: Path, tmp_path: Path
 ) -> None:
@@ -308,6 +317,7 @@ def test_of_shares_that_are_kept_the_newest_that_are_whole_are_taken_up(
     assert sorted(path.name.split("-")[1] for path in out.glob("shards-*")) == ["6", "8"]
 
 
+@pytest.mark.full
 def test_shares_that_find_no_room_are_told_once_and_go(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "x"
     done(2, "-m", "heedful", *train(data, out, "--training.shard", "--max-steps=2"))
@@ -420,6 +430,7 @@ def hosts() -> Iterator[list[str]]:
         ip("netns", "del", name)
 
 
+@pytest.mark.full
 def test_two_machines_learn_as_one_process(data: Path, alone: Path, tmp_path: Path, hosts: list[str]) -> None:
     processes = []
     for number, host in enumerate(hosts):
@@ -451,6 +462,7 @@ def test_two_machines_learn_as_one_process(data: Path, alone: Path, tmp_path: Pa
     assert losses(tmp_path / "two") == pytest.approx(losses(alone), abs=1e-5)
 
 
+@pytest.mark.full
 def test_answers_and_scores_are_those_of_one_process(
     data: Path, alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -476,6 +488,7 @@ def test_answers_and_scores_are_those_of_one_process(
     assert two["baseline"] == one["baseline"]
 
 
+@pytest.mark.full
 def test_a_first_that_is_slow_to_speak_is_heard(alone: Path, tmp_path: Path) -> None:
     """torchrun ends all processes where one has ended with an error."""
     script = tmp_path / "slow.py"
@@ -496,6 +509,7 @@ def test_a_first_that_is_slow_to_speak_is_heard(alone: Path, tmp_path: Path) -> 
     assert "heedful: standard input reaches one process" in err
 
 
+@pytest.mark.full
 def test_what_several_cannot_share_is_said_once(alone: Path) -> None:
     for options, wrong in (
         (["evaluate", alone, "--data", "-"], "standard input reaches one process"),

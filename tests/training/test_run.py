@@ -147,6 +147,7 @@ def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 120) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
+@pytest.mark.full(keep=1)
 def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, number: signal.Signals) -> None:
     """Stopped where it happens to be, in the middle of an epoch, and taken up; against a run never stopped."""
     data = pairs(tmp_path)

@@ -63,6 +63,7 @@ def test_three_kills_change_nothing(
     assert {"going on", "last weights", "best weights", "averaged weights", "checkpoint", "losses"} <= verdicts.keys()
 
 
+@pytest.mark.full
 def test_kills_of_processes_that_share_the_weights_change_nothing(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_kills_of_processes_that_share_the_weights_change_nothing(
     assert off(run, again)["checkpoint"].startswith("optimiser.param_groups.0.lr, ")
 
 
+@pytest.mark.full
 def test_kills_of_all_processes_and_of_one_change_nothing(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

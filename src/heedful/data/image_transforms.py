@@ -2,6 +2,10 @@
 
 Batches are uint8 (B, C, H, W), C = 1 or 3, and are never changed in place. All randomness comes from the given
 `numpy.random.Generator`: the same generator gives the same images.
+
+Why not torchvision's v2 transforms: they take no generator, so that a batch could not be a function of (seed, epoch,
+batch), and on a CPU they take 1.5 to 20 times as long on batches of small images (RandAugment of 128 images of
+32 pixels: 28 ms against 6), though a crop, flip and erase of 224 pixels is faster there (3.7 ms against 9.7).
 """
 
 from __future__ import annotations

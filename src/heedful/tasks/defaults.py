@@ -27,7 +27,7 @@ from heedful.tasks.model_setup import stacks_of
 
 # ------------------------------------------------------------------------------------------------------ learning rates
 
-FROM_SCRATCH_LR = 1e-3  # at a width of 256; of a decoder at any width, as nanoGPT has it
+FROM_SCRATCH_LR = 1e-3  # of an encoder-decoder of width 256, scaled by lr_for_width; of others as it is (nanoGPT)
 # Fine-tuning an encoder-decoder or a decoder: a tenth, since a large rate overwrites what the model has learned.
 FINETUNING_LR = 1e-4
 VISION_LR = 1.4e-3  # at a width of 128; nearly the same rule as FROM_SCRATCH_LR

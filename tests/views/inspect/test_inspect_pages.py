@@ -80,6 +80,7 @@ def test_an_encoder_decoder_opens_at_its_cross_attention(made: Make, open_page: 
         ("decoder", TEXT * 2, {"view": "model", "queries": "2:9", "keys": "0:9"}),
     ],
 )
+@pytest.mark.full(keep=3)
 def test_pages_that_move(made: Make, open_page: Opened, kind: str, given: Any, options: dict[str, Any]) -> None:
     """That they open without a complaint; how they move is their own tests' matter."""
     look = inspect(made(kind), given, **options)
