@@ -50,7 +50,7 @@ def test_a_recipe_is_settings_of_a_run(name: str) -> None:
     assert run.task in {told["name"] for told in tasks.names()}
     assert isinstance(presets.get(run.preset), FAMILY[run.task])
     assert run.max_steps or run.max_epochs or run.training.schedule == "constant"
-    told = schedule(run.training.schedule, run.training.warmup, run.training.floor)  # the pair is one that fits
+    told = schedule(run.training.schedule, run.training.warmup, run.training.min_lr_ratio)  # the pair is one that fits
     assert told(1, 0.0) == pytest.approx(1 / max(1, run.training.warmup))
 
 
@@ -96,7 +96,7 @@ def test_nanogpt() -> None:
         assert {stack.dropout.embedding, stack.dropout.attention, stack.dropout.residual} == {dropout}
         assert (run.data.max_length, told.batch_tokens, run.max_steps) == (context, batch * context, steps)
         assert stack.position.length == context
-        assert (told.lr, told.warmup, told.schedule, told.lr * told.floor) == (1e-3, 100, "cosine", 1e-4)
+        assert (told.lr, told.warmup, told.schedule, told.lr * told.min_lr_ratio) == (1e-3, 100, "cosine", 1e-4)
         assert (told.betas, told.weight_decay, told.clip) == ((0.9, 0.99), 0.1, 1.0)
         assert (run.tokenizer.kind, run.data.valid_fraction) == ("character", 0.1)
 
@@ -104,7 +104,7 @@ def test_nanogpt() -> None:
 def test_what_a_source_does_not_do_is_off() -> None:
     for name in recipes.names():
         told = as_run(name).training
-        assert (as_run(name).averaging.share, told.patience) == (0.0, 0), name
+        assert (as_run(name).averaging.polynomial, told.patience) == (0.0, 0), name
         assert told.label_smoothing == (0.1 if name in ("transformer-base", "transformer-big") else 0.0)
 
 
@@ -118,7 +118,7 @@ def test_names_and_descriptions() -> None:
 
 def test_ours_is_nanogpts_but_for_what_it_names() -> None:
     ours, theirs = as_run("shakespeare-cpu"), as_run("nanogpt-shakespeare-cpu")
-    named = {"optimiser", "lr", "warmup", "floor", "batch_tokens"}
+    named = {"optimiser", "lr", "warmup", "min_lr_ratio", "batch_tokens"}
     changed = {name for name, value in vars(ours.training).items() if value != getattr(theirs.training, name)}
     assert changed == named
     assert (ours.preset, ours.data, ours.tokenizer) == (theirs.preset, theirs.data, theirs.tokenizer)

@@ -156,7 +156,7 @@ def test_a_run_file_holds_what_was_set_and_is_read_back(tmp_path: Path) -> None:
         start_from="model",
         max_minutes=2.0,
         resume=True,
-        training=TrainingSettings(lr=1e-9, betas=(0.9, 0.98), watch=("a\tb\nc",), shard=False),
+        training=TrainingSettings(lr=1e-9, betas=(0.9, 0.98), record_attention=("a\tb\nc",), shard=False),
     )
     path = tmp_path / "run.toml"
     path.write_text(to_toml(settings), encoding="utf-8")
@@ -193,8 +193,8 @@ COMPLETE = RunSettings(
 def test_resolved_settings_hold_a_value_for_every_option_that_needs_one() -> None:
     resolved = ResolvedSettings.of(COMPLETE)
     training = resolved.training
-    assert (training.lr, training.kernels, training.shard, training.watch) == (1e-3, "auto", False, ())
-    assert (training.skip_spikes, resolved.averaging.share, resolved.tuning.layer_decay) == (0.0, 0.0, 1.0)
+    assert (training.lr, training.kernels, training.shard, training.record_attention) == (1e-3, "auto", False, ())
+    assert (training.skip_spikes, resolved.averaging.polynomial, resolved.tuning.layer_decay) == (0.0, 0.0, 1.0)
     assert (resolved.deterministic, resolved.seed) == (False, 3)
     assert resolved.max_minutes is None
 

@@ -13,7 +13,7 @@ from typing import Any
 from heedful.errors import HeedfulError, nearest
 
 _PLAIN = {"label_smoothing": 0.0, "clip": 0.0, "weight_decay": 0.0, "patience": 0}
-_NO_AVERAGE = {"share": 0.0}
+_NO_AVERAGE = {"polynomial": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def nanogpt(preset: str, context: int, rows: int, steps: int, source: str) -> Re
                 "lr": 1e-3,
                 "schedule": "cosine",
                 "warmup": 100,
-                "floor": 0.1,
+                "min_lr_ratio": 0.1,
                 "betas": (0.9, 0.99),
                 "eps": 1e-8,
                 "weight_decay": 0.1,
@@ -116,7 +116,7 @@ def shakespeare() -> Recipe:
     Muon, twice the batch, and as many steps as that time holds; wider first weights are the preset's.
     """
     theirs = nanogpt("gpt-micro", 64, 24, 850, "benchmarks/character_model.py, in the time of nanogpt-shakespeare-cpu")
-    ours = {"optimiser": "muon", "lr": 6e-3, "warmup": 20, "floor": 0.0}
+    ours = {"optimiser": "muon", "lr": 6e-3, "warmup": 20, "min_lr_ratio": 0.0}
     return replace(theirs, settings={**theirs.settings, "training": theirs.settings["training"] | ours})
 
 
@@ -136,7 +136,7 @@ def vit(preset: str, epochs: int, lr: float, schedule: str, weight_decay: float,
         settings={
             "preset": preset,
             "max_epochs": epochs,
-            "image": {"size": 224, "augment": 0, "erase": 0.0, "mixup": 0.0},
+            "image": {"size": 224, "rand_augment": 0, "random_erasing": 0.0, "mixup": 0.0},
             "model": {"dropout": dropout},
             "averaging": _NO_AVERAGE,
             "training": _PLAIN

@@ -1,7 +1,8 @@
-"""Old module names of version 0.1, which still import for this version with a ``DeprecationWarning``.
+"""Old names of version 0.1 that still work in this version: modules, settings and options.
 
 To rename a module that documentation or examples name, add a line to ``MODULES``; a module below it follows it. Names
-are relative to ``heedful``. Nothing here imports torch.
+are relative to ``heedful``. A renamed setting is a line of ``SETTINGS``: Python warns (``DeprecationWarning``), the
+command line and ``--config`` print a line, and files of older runs are read as they are. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from importlib.machinery import ModuleSpec
 TYPE_CHECKING = False  # as in typing, which is not imported before Ctrl-C is handled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
     from typing import Any
 
@@ -51,6 +52,7 @@ MODULES = {  # old: new
     "text.merge_dropout": "text.bpe_dropout",
     "training.beginning": "training.run_folder",
     "training.choices": "training.resolve",
+    "training.watch": "training.record_attention",
     "verification": "verify",
     "verify.own_checks": "verify.consistency_checks",
     "verify.report": "verify.check_report",
@@ -65,6 +67,17 @@ MODULES = {  # old: new
     "views.steps_html": "views.generation_html",
     "views.watch": "views.watch_html",
 }
+SETTINGS = {  # old: new, keys of a run's settings
+    "averaging.share": "averaging.polynomial",
+    "data.separate": "data.document_mask",
+    "image.augment": "image.rand_augment",
+    "image.crop": "image.crop_padding",
+    "image.erase": "image.random_erasing",
+    "training.decay": "training.decay_ratio",
+    "training.floor": "training.min_lr_ratio",
+    "training.watch": "training.record_attention",
+}
+OPTIONS = {"--find-lr": "--lr-range-test"}  # old: new, options of the command line that are no settings
 ATTRIBUTES = {  # old: module and name
     "config.Dropout": "config:DropoutRates",
     "data.Picture": "data.lazy_image:LazyImage",
@@ -104,11 +117,11 @@ def old_attribute(module: str, name: str) -> Any:
     if place is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     home, _, attribute = place.partition(":")
-    _warn(f"{module}.{name}", f"heedful.{home}.{attribute}")
+    warn(f"{module}.{name}", f"heedful.{home}.{attribute}")
     return getattr(import_module(f"heedful.{home}"), attribute)
 
 
-def _warn(old: str, new: str) -> None:
+def warn(old: str, new: str) -> None:
     """Warns at the line that imports, below the frames of the import system and of this package's ``__getattr__``."""
     import warnings
 
@@ -122,6 +135,16 @@ def _warn(old: str, new: str) -> None:
         frame.f_lineno,
         frame.f_globals.get("__name__"),
     )
+
+
+def new_settings(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a section under their present names.
+
+    >>> new_settings("image", {"erase": 0.1, "size": 8})
+    {'random_erasing': 0.1, 'size': 8}
+    """
+    prefix = f"{section}."
+    return {SETTINGS.get(prefix + name, prefix + name).removeprefix(prefix): value for name, value in values.items()}
 
 
 class RenamedModules:
@@ -141,7 +164,7 @@ class RenamedModules:
         """Puts the module of the new name into the place of the empty one, and warns."""
         old = module.__name__
         new = str(new_name(old))
-        _warn(old, new)
+        warn(old, new)
         sys.modules[old] = import_module(new)
 
 

@@ -10,8 +10,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
 
+from heedful import renamed
 from heedful.errors import HeedfulError, nearest
 from heedful.util import files
 from heedful.util.values import BOUNDS, check, fits
@@ -22,8 +23,21 @@ def _option(help: str, default: Any = None, **bounds: float) -> Any:
     return field(default=default, metadata={"help": help, **bounds})
 
 
+class _OldNames(type):
+    """Lets sections be made with the old names of their fields, with a warning."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:
+            new = renamed.new_settings(cls.section, values)
+            for old in sorted(values.keys() - new.keys()):
+                key_of_old = f"{cls.section}.{old}"
+                renamed.warn(key_of_old, renamed.SETTINGS[key_of_old])
+            return super().__call__(*args, **new)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(metaclass=_OldNames):
     """Base of all sections: checks the values when made, and converts to and from a dictionary."""
 
     section: ClassVar[str] = ""  # the prefix of the section's flags and the name of its table in a file
@@ -44,6 +58,16 @@ class Settings:
         if isinstance(value, (tuple, list)) and len(value) == 1 and isinstance(value[0], str):
             object.__setattr__(self, name, tuple(part.strip() for part in value[0].split(",")))
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Reads a field by its old name, with a warning."""
+            old = f"{self.section}.{name}"
+            if old not in renamed.SETTINGS:
+                raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+            renamed.warn(old, renamed.SETTINGS[old])
+            return getattr(self, renamed.SETTINGS[old].rpartition(".")[2])
+
     def given(self) -> dict[str, Any]:
         """The options that are not left to *auto*, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
@@ -62,6 +86,7 @@ class Settings:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of :meth:`to_dict`; raises :class:`HeedfulError` for an unknown key or a wrong value."""
         hints = get_type_hints(cls)
+        values = renamed.new_settings(cls.section, values)
         names = [f.name for f in fields(cls)]
         for name in values:
             if name not in names:
@@ -125,7 +150,7 @@ class DataSettings(Settings):
     stride: int | None = _option("tokens that neighbouring windows of a long text share", least=0)
     prefix: str | None = _option('put before every source, as a T5 wants: "summarize: "')
     strip_prefix: str | None = _option("taken off every word that begins with it, as en: of WikiANN")
-    separate: bool | None = _option("documents that share a window do not see each other")
+    document_mask: bool | None = _option("documents that share a window do not attend to each other")
 
     def __post_init__(self) -> None:
         self._split("columns")
@@ -153,10 +178,10 @@ class ImageSettings(Settings):
 
     size: int | None = _option("pixels of a side; images are resized to it", least=1)
     channels: Literal[1, 3] | None = _option("1 grey, 3 colour")
-    crop: int | None = _option("pixels by which an image is moved about at most", least=0)
+    crop_padding: int | None = _option("random crops: pixels of padding on each side", least=0)
     flip: bool | None = _option("mirror half of the images")
-    augment: int | None = _option("random changes of colour and shape an image (RandAugment)", least=0)
-    erase: float | None = _option("share of the images with a rectangle of noise (random erasing)", least=0, most=1)
+    rand_augment: int | None = _option("operations of RandAugment an image: colour and shape; 0 for none", least=0)
+    random_erasing: float | None = _option("share of the images with a rectangle of noise", least=0, most=1)
     mixup: float | None = _option("alpha of mixup, two images and labels blended; 0 for none", least=0)
 
 
@@ -221,8 +246,10 @@ class TrainingSettings(Settings):
     lr: float | None = _option("peak learning rate", above=0)
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] | None = _option("fall after the warm-up")
     warmup: int | None = _option("steps of linear rise", least=0)
-    floor: float | None = _option("last rate of cosine, linear and wsd, as a share of the peak", least=0, below=1)
-    decay: float | None = _option("share of the run over which wsd falls; 0.2 by default", above=0, most=1)
+    min_lr_ratio: float | None = _option(
+        "last rate of cosine, linear and wsd, as a share of the peak", least=0, below=1
+    )
+    decay_ratio: float | None = _option("share of the run over which wsd falls; 0.2 by default", above=0, most=1)
     batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
     batch_size: int | None = _option("examples of one batch at most", least=1)
     accumulate: int | None = _option("batches added up for one step, of all processes", least=1)
@@ -253,7 +280,7 @@ class TrainingSettings(Settings):
         "CPU threads of an operation, which decide its bits; torch's choice by default", least=1
     )
     report: tuple[str, ...] | None = _option("show the log there as well: tensorboard,wandb,trackio")
-    watch: tuple[str, ...] | None = _option("texts (source, tab, target) or images whose attention is followed")
+    record_attention: tuple[str, ...] | None = _option("texts (source, tab, target) or images: their attention maps")
 
     def __post_init__(self) -> None:
         self._split("report")
@@ -265,8 +292,8 @@ class TrainingSettings(Settings):
             raise HeedfulError(
                 f"--training.skip-spikes must be above 1, or 0 for none, not {self.skip_spikes}; 10 is usual"
             )
-        if self.watch is not None and not all(text.strip() for text in self.watch):
-            raise HeedfulError("--training.watch is empty; give a text, or leave it out")
+        if self.record_attention is not None and not all(text.strip() for text in self.record_attention):
+            raise HeedfulError("--training.record-attention is empty; give a text, or leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +302,7 @@ class AveragingSettings(Settings):
 
     section: ClassVar[str] = "averaging"
 
-    share: float | None = _option(
+    polynomial: float | None = _option(
         "mean age of the averaged weights, a share of the run; 0 for none", least=0, below=0.5
     )
     ema: float | None = _option("decay of an exponential average; 0.999 is usual, 0 for none", least=0, below=1)
@@ -457,9 +484,10 @@ class Resolved(Settings):
 class ResolvedTraining(Resolved, TrainingSettings):
     """Training settings of a run that begins.
 
-    None means: ``floor`` and ``decay``: as the schedule has it; ``batch_tokens`` or ``batch_size``: no such limit (one
-    of them is set); ``evaluate_every``: at the end of each epoch; ``evaluate_examples``: all; ``planned_steps``: no
-    plan; ``save_every``: after evaluations and epochs; ``keep``: 1, or 0 where patience ends the run.
+    None means: ``min_lr_ratio``, ``decay_ratio``: as the schedule has it; ``batch_tokens`` or ``batch_size``: no such
+    limit (one of them is set); ``evaluate_every``: at the end of each epoch; ``evaluate_examples``: all;
+    ``planned_steps``: no plan; ``save_every``: after evaluations and epochs; ``keep``: 1, or 0 where patience ends the
+    run.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -468,7 +496,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
         "gradient_checkpointing": False,
         "shard": False,
         "report": (),
-        "watch": (),
+        "record_attention": (),
     }
 
     optimiser: Literal["adamw", "muon"]
@@ -490,7 +518,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
     log_every: int
     threads: int
     report: tuple[str, ...]
-    watch: tuple[str, ...]
+    record_attention: tuple[str, ...]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -506,9 +534,9 @@ class ResolvedTraining(Resolved, TrainingSettings):
 class ResolvedAveraging(Resolved, AveragingSettings):
     """Averaging of a run that begins: at most one is not 0."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {"share": 0.0, "ema": 0.0, "last": 0}
+    defaults: ClassVar[Mapping[str, Any]] = {"polynomial": 0.0, "ema": 0.0, "last": 0}
 
-    share: float
+    polynomial: float
     ema: float
     last: int
 

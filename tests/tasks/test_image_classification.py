@@ -242,7 +242,7 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
 
 def test_what_training_changes_is_drawn_from_the_generator_given() -> None:
     data = rows()
-    asked = settings({"crop": 2, "flip": True, "augment": 1, "erase": 0.5, "mixup": 0.5})
+    asked = settings({"crop_padding": 2, "flip": True, "rand_augment": 1, "random_erasing": 0.5, "mixup": 0.5})
     task, _ = made(asked, data)
     examples = task.encode(data).examples
     first, again, other = (task.collate(examples, np.random.default_rng(seed)) for seed in (1, 1, 2))
@@ -254,14 +254,14 @@ def test_what_training_changes_is_drawn_from_the_generator_given() -> None:
     assert not torch.equal(first["pixels"], still["pixels"])
     task.before_training(
         heedful.create(task.config(asked), seed=0),
-        settings({"crop": 0, "flip": False, "augment": 0, "erase": 0, "mixup": 0}),
+        settings({"crop_padding": 0, "flip": False, "rand_augment": 0, "random_erasing": 0.0, "mixup": 0}),
     )
     assert torch.equal(task.collate(examples, np.random.default_rng(1))["pixels"], still["pixels"])
 
 
 def test_erased_images_have_noise_that_is_normalised_with_them() -> None:
     data = rows()
-    task, _ = made(settings({"erase": 1.0}), data)
+    task, _ = made(settings({"random_erasing": 1.0}), data)
     examples = task.encode(data).examples
     erased, whole = (task.collate(examples, random)["pixels"] for random in (np.random.default_rng(0), None))
     assert ((erased != whole).flatten(1).any(1)).float().mean() > 0.8
@@ -484,7 +484,7 @@ def test_a_trained_model_keeps_its_channels_and_takes_another_size(tmp_path: Pat
     assert task.preprocessing.shape == (1, 16, 16)
     assert task.tokens == 4 * model.config.patches.tokens - 3  # four times the patches, one class token
     told = suggested(rows(), start_from=str(tmp_path), image=ImageSettings(size=64))
-    assert (told.image.size, told.image.crop) == (64, 2)
+    assert (told.image.size, told.image.crop_padding) == (64, 2)
     kept = model.state_dict()
     assert all(tensor.equal(kept[name]) for name, tensor in larger.state_dict().items() if "position" not in name)
 
@@ -568,7 +568,7 @@ def test_steps_that_are_asked_for_stand_in_place_of_the_suggested_epochs(tmp_pat
 
 def test_a_resumed_run_draws_the_same_changes(tmp_path: Path) -> None:
     data = halves(tmp_path)
-    changes = {"crop": 1, "flip": True, "augment": 1, "erase": 0.3, "mixup": 0.4}
+    changes = {"crop_padding": 1, "flip": True, "rand_augment": 1, "random_erasing": 0.3, "mixup": 0.4}
     trained(data, tmp_path / "whole", 8, changes)
     trained(data, tmp_path / "twice", 4, changes)
     trained(data, tmp_path / "twice", 8, resume=True)  # the changes are in run.toml

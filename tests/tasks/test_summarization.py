@@ -251,7 +251,7 @@ def test_trained_asked_and_opened_by_transformers(tmp_path: Path, capsys: pytest
         "120",
         "--training.lr",
         "0.005",
-        "--averaging.share",
+        "--averaging.polynomial",
         "0",
         "--training.save-every",
         "999",

@@ -266,7 +266,7 @@ def test_what_tuning_suggests(shared_data: Any) -> None:
     assert training.lr == pytest.approx(5e-5 * 768 / 384)
     assert (training.schedule, training.warmup) == ("linear", 3 * math.ceil(6920 / 32) // 10 + 1)
     assert (training.weight_decay, training.label_smoothing, training.clip) == (0.01, 0, 1)
-    assert found.averaging.share == 0
+    assert found.averaging.polynomial == 0
     assert training.evaluate_every == math.ceil(6920 / 32)
     few = TextClassification.suggested_settings(many[:200], asked)
     assert (few.max_epochs, few.training.warmup) == (20, 20 * 7 // 10 + 1)

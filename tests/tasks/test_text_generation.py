@@ -503,7 +503,7 @@ def test_a_resumed_run_ends_with_the_same_bits(start: bool, tmp_path: Path) -> N
         data=DataSettings(max_length=16),
         model=ModelSettings(dim=32, heads=4, depth=2),
         training=TrainingSettings(batch_size=4, schedule="constant", warmup=0, optimiser="adamw"),
-        averaging=AveragingSettings(share=0.0),
+        averaging=AveragingSettings(polynomial=0.0),
     )
 
     def run(asked: RunSettings) -> dict[str, torch.Tensor]:
@@ -528,7 +528,7 @@ POEMS = ("A cat sat.", "Two birds\nsang in a tree.", "Rain.", "The sea was calm 
 
 
 def separate(kind: str = "character", context: int = CONTEXT) -> RunSettings:
-    return settings(kind, data=DataSettings(max_length=context, separate=True))
+    return settings(kind, data=DataSettings(max_length=context, document_mask=True))
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["an end before each", "a start and an end"])

@@ -444,7 +444,7 @@ def test_a_run_from_files_to_answers(tmp_path: Path, capsys: pytest.CaptureFixtu
         data=DataSettings(max_length=12, stride=2),
         max_steps=30,
         training=TrainingSettings(lr=3e-3),
-        averaging=AveragingSettings(share=0.0),
+        averaging=AveragingSettings(polynomial=0.0),
     )
     whole = heedful.settings.resolve(
         heedful.settings.RunSettings(

@@ -215,11 +215,11 @@ def test_two_averages_are_refused():
         run = RunSettings(task="translation", train=("a",), out="o", averaging=AveragingSettings(**averages))
         return settled(resolve(run, defaults.encoder(100, run)), torch.device("cpu"))
 
-    assert asked(share=0.0, ema=0.9).averaging.ema == 0.9
-    with pytest.raises(HeedfulError, match=r"--averaging.share and --averaging.ema are averages of .*; give one"):
-        asked(share=0.1, ema=0.9)
+    assert asked(polynomial=0.0, ema=0.9).averaging.ema == 0.9
+    with pytest.raises(HeedfulError, match=r"--averaging.polynomial and --averaging.ema are averages of .*; give one"):
+        asked(polynomial=0.1, ema=0.9)
     with pytest.raises(HeedfulError, match=r"--averaging.ema and --averaging.last are"):
-        asked(share=0.0, ema=0.9, last=5)
+        asked(polynomial=0.0, ema=0.9, last=5)
     with pytest.raises(HeedfulError, match=r"--averaging.last must be at least 2"):
         asked(last=1)
 
@@ -234,5 +234,5 @@ def test_a_run_with_it_stands_in_place_of_the_suggested_average(tmp_path, asked)
     run = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out"), *small, asked]
     assert cli.main([*run, "--max-steps=6", "--training.evaluate-every=2", "--json"]) == 0
     told = json.loads((tmp_path / "out" / "heedful.json").read_text(encoding="utf-8"))["settings"]
-    assert told["averaging"]["share"] is None
+    assert told["averaging"]["polynomial"] is None
     assert (tmp_path / "out" / "average" / "model.safetensors").is_file()

@@ -114,7 +114,7 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(range_test_module, "STEPS", 40)
     Path("data.tsv").write_text(DATA, encoding="utf-8")
-    run = ["train", "text-classification", "--train", "data.tsv", *SMALL, "--find-lr"]
+    run = ["train", "text-classification", "--train", "data.tsv", *SMALL, "--lr-range-test"]
     assert cli.main([*run, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["task"] == "text-classification"
@@ -126,10 +126,10 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
     assert shown.err.splitlines()[0].startswith("step 10 of 40  epoch 1.")
     assert [path.name for path in tmp_path.iterdir()] == ["data.tsv"]
     assert cli.main([*run, "--resume"]) == 2
-    assert "--find-lr looks at a run's beginning" in capsys.readouterr().err
+    assert "--lr-range-test looks at a run's beginning" in capsys.readouterr().err
     assert cli.main([*run, "--training.report", "tensorboard"]) == 2
-    assert "--find-lr leaves no log to report; leave --training.report out" in capsys.readouterr().err
-    assert cli.main([*run[:-1], "--find-lr=false"]) == 2
+    assert "--lr-range-test leaves no log to report; leave --training.report out" in capsys.readouterr().err
+    assert cli.main([*run[:-1], "--lr-range-test=false"]) == 2
     assert "--out" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["data.tsv"]
 

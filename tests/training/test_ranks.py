@@ -141,7 +141,12 @@ def test_a_run_that_did_not_fit_one_process_goes_on_whole_with_two(data: Path, t
 
 @pytest.mark.full
 def test_the_first_alone_watches_what_the_model_says_itself(data: Path, alone: Path, tmp_path: Path) -> None:
-    done(2, "-m", "heedful", *train(data, tmp_path / "x", "--max-steps=8", "--training.watch", "one two three"))
+    done(
+        2,
+        "-m",
+        "heedful",
+        *train(data, tmp_path / "x", "--max-steps=8", "--training.record-attention", "one two three"),
+    )
     assert same_weights(alone, tmp_path / "x")
     assert (tmp_path / "x" / "watch.html").is_file()
 

@@ -499,7 +499,7 @@ def test_what_a_run_says_is_best_is_what_its_folder_holds(tmp_path: Path, capsys
         "--training.save-every=5",
         "--training.schedule=constant",
     ]
-    options += ["--training.lr=0.001", "--training.warmup=1", "--averaging.share=0"]
+    options += ["--training.lr=0.001", "--training.warmup=1", "--averaging.polynomial=0"]
     assert cli.main(command(pairs(tmp_path), out, *options, "--max-steps=20")) == 0
     metrics = json.loads((out / "heedful.json").read_text(encoding="utf-8"))["metrics"]
     for name in ("checkpoint.pt", "checkpoint.1.pt"):
@@ -611,7 +611,7 @@ def test_keep_0_keeps_none_after_a_limit_either(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("checkpoint*"))
 
 
-@pytest.mark.parametrize("average", ["--averaging.share=0.1", "--averaging.last=2", "--averaging.share=0"])
+@pytest.mark.parametrize("average", ["--averaging.polynomial=0.1", "--averaging.last=2", "--averaging.polynomial=0"])
 def test_a_checkpoint_does_not_store_again_what_the_folder_stores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, average: str
 ) -> None:
@@ -622,7 +622,7 @@ def test_a_checkpoint_does_not_store_again_what_the_folder_stores(
     assert cli.main(command(data, out, "--max-steps=20", *options)) == 0
     state = torch.load(out / "checkpoint.pt", weights_only=True)
     assert state["model"] == {}, "all of them are in last/"
-    if average == "--averaging.share=0.1":
+    if average == "--averaging.polynomial=0.1":
         assert state["average"]["weights"] == {}
     weights = (out / "last" / "model.safetensors").stat().st_size
     assert (out / "checkpoint.pt").stat().st_size < (straight / "checkpoint.pt").stat().st_size - 0.8 * weights

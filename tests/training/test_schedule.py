@@ -48,7 +48,7 @@ def test_linear_and_cosine_are_those_of_torch(warmup, total):
     line = oracle(lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.0, total_iters=rest))
     wave = oracle(lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, rest, eta_min=0.1))
     assert factors(linear(warmup), total)[warmup:] == pytest.approx(line, abs=1e-9)
-    assert factors(cosine(warmup, floor=0.1), total)[warmup:] == pytest.approx(wave, abs=1e-9)
+    assert factors(cosine(warmup, min_lr_ratio=0.1), total)[warmup:] == pytest.approx(wave, abs=1e-9)
 
 
 def test_a_run_limited_by_time_falls_as_one_limited_by_steps_of_that_pace():
@@ -102,7 +102,7 @@ def test_a_floor_without_effect_is_refused(name):
 
 @pytest.mark.parametrize("name", ["constant", "inverse_sqrt", "cosine", "linear"])
 def test_a_decay_without_effect_is_refused(name):
-    with pytest.raises(HeedfulError, match=f"training.decay has no effect with the schedule {name}; .* take wsd"):
+    with pytest.raises(HeedfulError, match=f"training.decay-ratio has no effect with the schedule {name}; .* take wsd"):
         schedule(name, 10, None, 0.1)
 
 
@@ -125,6 +125,6 @@ def test_an_option_that_the_schedule_has_not_is_refused_before_anything_is_writt
     data = tmp_path / "data.tsv"
     data.write_text("".join(f"{w} day {n}\t{w}\n" for w in ("good", "bad") for n in range(20)), encoding="utf-8")
     run = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out")]
-    assert cli.main([*run, "--training.schedule=cosine", "--training.decay=0.1"]) == 2
-    assert "--training.decay has no effect with the schedule cosine" in capsys.readouterr().err
+    assert cli.main([*run, "--training.schedule=cosine", "--training.decay-ratio=0.1"]) == 2
+    assert "--training.decay-ratio has no effect with the schedule cosine" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

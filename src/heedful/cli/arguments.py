@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from cyclopts import App, ArgumentCollection, Token
 
+from heedful import renamed
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError, nearest
 from heedful.settings import AnsweringSettings, DecodingSettings, RunSettings, keys, read_toml
@@ -39,10 +40,54 @@ ELSEWHERE = {
     "save-steps": "save-every",
     "save-total-limit": "keep",
     "gradient-accumulation-steps": "accumulate",
+    "fsdp": "shard",
+    "max-grad-norm": "clip",
+    "min-lr": "min-lr-ratio",
+    "report-to": "report",
+    "reprob": "random-erasing",
     "fp16": "precision",
     "bf16": "precision",
 }
 FIRST = "training", "model", "tokenizer"  # of options of one name in several sections the one that is likely meant
+
+
+# old names of options, as the command line writes them
+NEW_OPTIONS = {
+    f"--{old.replace('_', '-')}": f"--{new.replace('_', '-')}" for old, new in renamed.SETTINGS.items()
+} | renamed.OPTIONS
+
+
+def with_new_names(tokens: Sequence[str]) -> list[str]:
+    """Returns a command line with the present names of its options; a line on standard error names each change."""
+    end = [*tokens, "--"].index("--")
+    changed = []
+    for token in tokens[:end]:
+        name, equals, value = token.partition("=")
+        new = NEW_OPTIONS.get(name.replace("_", "-"))
+        if new is not None:
+            _tell_new_name(name, new)
+        changed.append(token if new is None else f"{new}{equals}{value}")
+    return [*changed, *tokens[end:]]
+
+
+def _tell_new_name(old: str, new: str) -> None:
+    """Prints that an option has another name now; on the first of several processes."""
+    if rank() == 0:
+        print(f"heedful: {old} is now {new}; the old name goes with the next version", file=sys.stderr)
+
+
+def _with_new_keys(values: Mapping[str, Any], path: str, text: str, prefix: str = "") -> dict[str, Any]:
+    """Returns the options of a file under their present names; a line on standard error names each change."""
+    changed: dict[str, Any] = {}
+    for name, value in values.items():
+        key = prefix + name
+        new = renamed.SETTINGS.get(key.replace("-", "_"))
+        if isinstance(value, Mapping):
+            value = _with_new_keys(value, path, text, f"{key}.")
+        elif new is not None:
+            _tell_new_name(f"{path}:{_line_of(key, text)}: {key}", new)
+        changed[name if new is None else new.rpartition(".")[2]] = value
+    return changed
 
 
 def likely(name: str, known: Iterable[str]) -> str | None:
@@ -95,6 +140,7 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     remedy = "mend it, or leave --config out"
     content = read_bytes(Path(path), remedy)
     values, text = parse_toml(content, path, remedy), content.decode("utf-8-sig")
+    values = _with_new_keys(values, path, text)
     known = keys(RunSettings)
     for name in _dotted(values):
         if name.replace("-", "_") not in known:
@@ -136,11 +182,11 @@ def _line_of(name: str, text: str) -> int:
 
 
 def try_without_a_folder(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """``train --find-lr`` writes nothing, and needs no ``--out``."""
+    """``train --lr-range-test`` writes nothing, and needs no ``--out``."""
     found = {argument.name: argument for argument in arguments}
-    tries = found.get("--find-lr")
+    tries = found.get("--lr-range-test")
     if tries is not None and any(one.implicit_value for one in tries.tokens) and not found["--out"].tokens:
-        found["--out"].append(Token(keyword="--out", value=".", source="--find-lr"))
+        found["--out"].append(Token(keyword="--out", value=".", source="--lr-range-test"))
 
 
 def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

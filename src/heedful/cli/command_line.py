@@ -13,7 +13,7 @@ from io import TextIOWrapper
 
 from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
-from heedful.cli.arguments import by_flags, join_dashes, likely
+from heedful.cli.arguments import by_flags, join_dashes, likely, with_new_names
 from heedful.cli.evaluation import compare, evaluate
 from heedful.cli.information import doctor, list_presets, list_recipes, list_tasks
 from heedful.cli.model_folders import export, inspect, proofs, summary
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     ``verify`` returns 1 where it finds something off.
     """
-    tokens = join_dashes(sys.argv[1:] if argv is None else argv)
+    tokens = with_new_names(join_dashes(sys.argv[1:] if argv is None else argv))
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
     try:

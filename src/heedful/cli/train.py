@@ -30,14 +30,14 @@ def train(
     settings: Annotated[RunSettings, Flattened],
     *,
     config: Annotated[str | None, Parameter(help="TOML file of options; the command line wins over it")] = None,
-    find_lr: Annotated[
+    lr_range_test: Annotated[
         bool, Parameter(help="try learning rates on the run's first steps instead; writes nothing, needs no --out")
     ] = (False),
     json: Json = False,
 ) -> None:
     """Train a model on your own files."""
     _check(settings)
-    if rank() == 0 and not find_lr:
+    if rank() == 0 and not lr_range_test:
         check_out(settings)
 
     from heedful.audit.audit import start_warnings
@@ -47,7 +47,7 @@ def train(
     from heedful.views.run_figures import draw_report, draw_run
     from heedful.views.watch_html import draw_watch
 
-    if find_lr:
+    if lr_range_test:
         found = run_range_test(settings, quiet=json)
         people = found.pop("lines")
         print(to_json(found) if json else "\n".join(people))

@@ -194,7 +194,7 @@ def encoder(examples: int, given: RunSettings, tokens: int = TOKENS_PER_EXAMPLE)
             betas=(0.9, 0.98),
             eps=1e-8,
         ),
-        averaging=AveragingSettings(share=0.1),
+        averaging=AveragingSettings(polynomial=0.1),
     )
 
 
@@ -222,7 +222,7 @@ def encoder_finetuning(examples: int, given: RunSettings, folder: str) -> RunSet
             eps=1e-8,
             evaluate_every=max(50, steps_per_epoch),
         ),
-        averaging=AveragingSettings(share=0.0),
+        averaging=AveragingSettings(polynomial=0.0),
     )
 
 
@@ -247,7 +247,7 @@ def masked_model(characters: int, given: RunSettings, lr: float = FROM_SCRATCH_L
             betas=(0.9, 0.98),
             eps=1e-6,
         ),
-        averaging=AveragingSettings(share=0.05),
+        averaging=AveragingSettings(polynomial=0.05),
     )
 
 
@@ -271,7 +271,7 @@ def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
         training=_training(
             lr=FINETUNING_LR if given.start_from else FROM_SCRATCH_LR,
             schedule="cosine",
-            floor=0.1 if given.training.schedule in (None, "cosine", "linear") else None,
+            min_lr_ratio=0.1 if given.training.schedule in (None, "cosine", "linear") else None,
             warmup=min(100, (given.max_steps or 10**9) // 10 + 1),
             batch_tokens=size.windows * context,
             label_smoothing=0.0,
@@ -279,7 +279,7 @@ def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
             betas=(0.9, 0.99),
             eps=1e-8,
         ),
-        averaging=AveragingSettings(share=0.05),
+        averaging=AveragingSettings(polynomial=0.05),
     )
 
 
@@ -307,7 +307,7 @@ def encoder_decoder(size: EncoderDecoderSize, given: RunSettings, dim: int) -> R
             betas=(0.9, 0.98),
             eps=1e-9,
         ),
-        averaging=AveragingSettings(share=0.1),
+        averaging=AveragingSettings(polynomial=0.1),
     )
 
 
@@ -328,7 +328,7 @@ def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> R
     return replace(
         given,
         max_epochs=epochs,
-        image=replace(given.image, crop=side // 32, flip=False, augment=0, erase=0.0, mixup=0.0),
+        image=replace(given.image, crop_padding=side // 32, flip=False, rand_augment=0, random_erasing=0.0, mixup=0.0),
         training=_training(
             lr=lr,
             schedule="cosine",
@@ -339,7 +339,7 @@ def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> R
             betas=(0.9, 0.98),
             eps=1e-8,
         ),
-        averaging=AveragingSettings(share=0.1),
+        averaging=AveragingSettings(polynomial=0.1),
     )
 
 

@@ -250,11 +250,11 @@ class ImageClassification(Task):
         how, changes = self.preprocessing, self.changes
         if random is None:
             return _tensors(how.normalised(pixels), labels)
-        pixels = pad_crop(pixels, changes.crop or 0, random)
+        pixels = pad_crop(pixels, changes.crop_padding or 0, random)
         if changes.flip:
             pixels = flip(pixels, random)
-        pixels = rand_augment(pixels, changes.augment or 0, random)
-        pixels = how.normalised(erase(pixels, changes.erase or 0.0, random))
+        pixels = rand_augment(pixels, changes.rand_augment or 0, random)
+        pixels = how.normalised(erase(pixels, changes.random_erasing or 0.0, random))
         if not changes.mixup:
             return _tensors(pixels, labels)
         targets = np.eye(len(self.labels), dtype=np.float32)[labels]

@@ -106,7 +106,7 @@ class TextGeneration(Task):
         {"text": "document", "prompt": "text?", "completion": "text?", "messages": "messages?"}
     )
     main_metric: str = "loss"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.separate", "model.decoder_depth", "model.tied"}
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.document_mask", "model.decoder_depth", "model.tied"}
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"num_return_sequences"})
     display_options: ClassVar[frozenset[str]] = frozenset({"logprobs"})
 
@@ -185,7 +185,8 @@ class TextGeneration(Task):
         named = [tokenizer.config.get("model_max_length"), positions_of(config)]
         known = [int(length) for length in named if length is not None and length < 1e9]  # a huge one stands for none
         ends = config.special.end if isinstance(config, DecoderConfig) else ()
-        separate = bool(read_card(folder).get("settings", {}).get("data", {}).get("separate"))
+        data = read_card(folder).get("settings", {}).get("data", {})
+        separate = bool(data.get("document_mask", data.get("separate")))  # the older name, in older folders
         return cls(tokenizer, min(known, default=None), ends, separate)
 
     def save(self, folder: str | Path) -> None:
@@ -548,12 +549,14 @@ def _letters(rows: Sequence[Row]) -> set[str]:
 
 def _separated(rows: Sequence[Row], settings: RunSettings) -> bool:
     """Returns True if documents are to be told apart; asked of what has nothing to tell apart is an error."""
-    if not settings.data.separate:
+    if not settings.data.document_mask:
         return False
     if are_talks(rows):
-        raise HeedfulError("--data.separate has no effect: instructions are examples of their own; leave it out")
+        raise HeedfulError("--data.document-mask has no effect: instructions are examples of their own; leave it out")
     if sum(not continues_previous(row) for row in rows) < 2:
-        raise HeedfulError("--data.separate has no effect: the text is one document; leave it out, or give several")
+        raise HeedfulError(
+            "--data.document-mask has no effect: the text is one document; leave it out, or give several"
+        )
     return True
 
 

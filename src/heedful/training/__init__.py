@@ -9,9 +9,10 @@
 - ``checkpoint`` is the file that a run resumes from (``sharded``: one a rank), ``run_folder`` its folder;
 - ``engine`` runs several processes, ``determinism`` asks for the same bits;
 - ``log`` writes ``metrics.jsonl`` and the progress bar, ``reporters`` other places, ``ceiling`` the share of the
-  machine's peak; ``watch`` and ``series`` record attention maps over a run; ``range_test`` tries learning rates.
+  machine's peak; ``record_attention`` and ``series`` record attention maps over a run; ``range_test`` tries learning
+  rates.
 
-``loop`` knows no model and no task; ``run`` and ``watch`` do.
+``loop`` knows no model and no task; ``run`` and ``record_attention`` do.
 """
 
 from heedful.training.averages import Exponential, Last, Polynomial

@@ -220,14 +220,12 @@ class Last(Average):
         self._kept = [{name: mean.copy_(one[name]) for name, mean in self._now().items()} for one in state["kept"]]
 
 
-def average_of(
-    model: nn.Module, *, share: float | None = None, decay: float | None = None, last: int | None = None
-) -> Average | None:
-    """The average that is asked for, if any is: by the mean age of its weights (``share``), by its ``decay``, or of the
-    ``last`` so many evaluations.
+def average_of(model: nn.Module, *, polynomial: float = 0.0, ema: float = 0.0, last: int = 0) -> Average | None:
+    """Returns the average of one of the settings that is not 0, or None: ``polynomial`` is the mean age, ``ema`` the
+    decay, ``last`` the number of evaluations.
     """
-    if decay:
-        return Exponential(model, decay=decay)
+    if ema:
+        return Exponential(model, decay=ema)
     if last:
         return Last(model, most=last)
-    return Polynomial(model, share=share) if share else None
+    return Polynomial(model, share=polynomial) if polynomial else None

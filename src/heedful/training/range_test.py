@@ -85,12 +85,14 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
         ``{"task", "rates", "losses", "lowest", "steepest", "suggested", "lines"}``, the last for people.
     """
     if settings.resume:
-        raise HeedfulError("--find-lr looks at a run's beginning, and --resume goes on with one; give one of them")
+        raise HeedfulError(
+            "--lr-range-test looks at a run's beginning, and --resume goes on with one; give one of them"
+        )
     if settings.training.report:
-        raise HeedfulError("--find-lr leaves no log to report; leave --training.report out")
+        raise HeedfulError("--lr-range-test leaves no log to report; leave --training.report out")
     with joined() as ranks, threads_restored(), TemporaryDirectory() as folder:
         if ranks.size > 1:
-            raise HeedfulError("--find-lr is a matter of one process; leave torchrun out")
+            raise HeedfulError("--lr-range-test is a matter of one process; leave torchrun out")
         temporary = replace(settings, out=str(Path(folder, "range_test")), overwrite=False)
         run = prepare(temporary, ranks, print_nothing, began=time.monotonic())
         loop = build_loop(run, None, ranks, quiet=True)

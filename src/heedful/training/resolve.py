@@ -30,7 +30,7 @@ MADE = (
     "pooling.kind",
     "pooling.normalise",
     "data.prefix",
-    "data.separate",
+    "data.document_mask",
     "training.shard",
     "training.optimiser",
     "tuning.layer_decay",
@@ -109,7 +109,7 @@ def spread(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -> R
                 "--nproc-per-node 2 -m heedful train ..., or leave it out"
             )
         for flag, asked, because in (
-            ("--training.watch", training.watch, "looks at whole weights"),
+            ("--training.record-attention", training.record_attention, "looks at whole weights"),
             ("--averaging.last", settings.averaging.last, "keeps whole weights"),
         ):
             if asked:
@@ -131,7 +131,7 @@ def suggested_for(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSet
     if settings.max_steps is not None:
         suggested = replace(suggested, max_epochs=None)
     if settings.averaging.ema or settings.averaging.last:
-        suggested = replace(suggested, averaging=replace(suggested.averaging, share=None))
+        suggested = replace(suggested, averaging=replace(suggested.averaging, polynomial=None))
     rank, lr = settings.lora.rank, suggested.training.lr
     if rank is not None:
         suggested = replace(suggested, lora=defaults.lora(settings.lora, rank))
@@ -172,7 +172,9 @@ def settled(
     settings = ResolvedSettings.of(resolve(settings, replace(settings, training=machine)))
     training = settings.training
     _check_one_average(settings)
-    schedule(training.schedule, training.warmup, training.floor, training.decay)  # raises for options it does not have
+    schedule(
+        training.schedule, training.warmup, training.min_lr_ratio, training.decay_ratio
+    )  # raises for options it does not have
     if training.precision == "bf16" and emulates_bfloat16(device):
         say("! --training.precision bf16: this machine has no instructions for it, many times slower; take fp32")
     return settings
@@ -180,7 +182,7 @@ def settled(
 
 def _check_one_average(settings: RunSettings) -> None:
     averages = {
-        "--averaging.share": settings.averaging.share,
+        "--averaging.polynomial": settings.averaging.polynomial,
         "--averaging.ema": settings.averaging.ema,
         "--averaging.last": settings.averaging.last,
     }

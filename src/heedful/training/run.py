@@ -73,7 +73,7 @@ from heedful.util.locks import locked
 from heedful.util.ranks import Ranks, joined, own_device
 
 if TYPE_CHECKING:
-    from heedful.training.watch import Watch
+    from heedful.training.record_attention import AttentionRecorder
 
 SHORT_EPOCH = 250  # steps below which evaluations are so many steps apart: each predicts hundreds of examples
 Say = Callable[[str], None]
@@ -100,7 +100,7 @@ def train(
         say: takes the lines that describe the run and its result.
         quiet: show no progress.
         draw: given the folder, the best evaluation and its rows at the end.
-        watched: given the folder whenever the attention maps of ``--training.watch`` were written to it.
+        watched: given the folder whenever the attention maps of ``--training.record-attention`` were written to it.
         began: the clock (``time.monotonic``) from which ``--max-minutes`` counts; now where it is None.
         audit: given the task, its training and validation rows and the encoded training examples, returns warnings
             about the data; they are printed before the first step.
@@ -154,7 +154,7 @@ class Run:
         ending: seconds of ``--max-minutes`` reserved for what follows the last evaluation.
         card: content of ``heedful.json``; without a digest of the data until the settings are fitted to the time.
         plan: of a new run with ``--max-minutes``.
-        watch: records attention maps; on rank 0 with ``--training.watch``.
+        watch: records attention maps; on rank 0 with ``--training.record-attention``.
     """
 
     settings: ResolvedSettings
@@ -166,7 +166,7 @@ class Run:
     ending: float
     card: dict[str, Any] = field(default_factory=lambda: {"data": {"sha256": ""}})
     plan: Plan | None = None
-    watch: Watch | None = None
+    watch: AttentionRecorder | None = None
 
     @property
     def out(self) -> Path:
@@ -213,7 +213,7 @@ def prepare(
     ):
         say(line)
 
-    watch = _watch(run, watched) if run.settings.training.watch and ranks.first else None
+    watch = _watch(run, watched) if run.settings.training.record_attention and ranks.first else None
     run = replace(run, card=card_of(task, train.rows, run.settings, rows.mapping, same), watch=watch)
     _begin_folder(run)
     return run
@@ -293,10 +293,10 @@ def _notes(rows: Rows, valid: Rows) -> list[str]:
     return [*rows.notes, *(f"validation: {note}" for note in valid.notes if note not in rows.notes)]
 
 
-def _watch(run: Run, watched: Callable[[Path], object] | None) -> Watch:
-    from heedful.training.watch import Watch
+def _watch(run: Run, watched: Callable[[Path], object] | None) -> AttentionRecorder:
+    from heedful.training.record_attention import AttentionRecorder
 
-    return Watch(run.task, run.model, run.settings.training.watch, run.out, watched)
+    return AttentionRecorder(run.task, run.model, run.settings.training.record_attention, run.out, watched)
 
 
 def _begin_folder(run: Run) -> None:
@@ -347,7 +347,7 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
         divisible=task.additive_loss and not any(isinstance(part, BatchNorm) for part in model.modules()),
     )
     averaging = settings.averaging
-    average = average_of(model, share=averaging.share, decay=averaging.ema, last=averaging.last)
+    average = average_of(model, polynomial=averaging.polynomial, ema=averaging.ema, last=averaging.last)
     optimiser = _optimiser(model, settings, dtype)
     checkpoints = Checkpoints(out, training.keep or 1, speaks=ranks.first)
     if engine.needs_all:
@@ -359,7 +359,7 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
         objective=objective,
         loader=loader,
         optimiser=optimiser,
-        schedule=schedule(training.schedule, training.warmup, training.floor, training.decay),
+        schedule=schedule(training.schedule, training.warmup, training.min_lr_ratio, training.decay_ratio),
         limits=Limits(
             max_steps=settings.max_steps,
             max_epochs=settings.max_epochs,

@@ -74,36 +74,36 @@ def inverse_sqrt(warmup: int = 4000) -> Schedule:
     return lambda step, progress: min(step / warmup, math.sqrt(warmup / step))
 
 
-def linear(warmup: int = 0, floor: float = 0.0) -> Schedule:
-    """step / warmup, then 1 − (1 − floor) q, where q is the share done of what follows the warm-up."""
-    return lambda step, progress: _rise(step, warmup) * (1 - (1 - floor) * _after(step, progress, warmup))
+def linear(warmup: int = 0, min_lr_ratio: float = 0.0) -> Schedule:
+    """step / warmup, then 1 − (1 − min_lr_ratio) q, where q is the share done of what follows the warm-up."""
+    return lambda step, progress: _rise(step, warmup) * (1 - (1 - min_lr_ratio) * _after(step, progress, warmup))
 
 
-def cosine(warmup: int = 0, floor: float = 0.0) -> Schedule:
-    """step / warmup, then floor + (1 − floor) (1 + cos πq) / 2, q as in :func:`linear`.
+def cosine(warmup: int = 0, min_lr_ratio: float = 0.0) -> Schedule:
+    """step / warmup, then min_lr_ratio + (1 − min_lr_ratio) (1 + cos πq) / 2, q as in :func:`linear`.
 
     Loshchilov and Hutter (2017), equation 5, without restarts.
     """
 
     def factor(step: int, progress: float | None) -> float:
         fall = (1 + math.cos(math.pi * _after(step, progress, warmup))) / 2
-        return _rise(step, warmup) * (floor + (1 - floor) * fall)
+        return _rise(step, warmup) * (min_lr_ratio + (1 - min_lr_ratio) * fall)
 
     return factor
 
 
-def wsd(warmup: int = 0, floor: float = 0.0, decay: float = 0.2) -> Schedule:
-    """Warm-up, stable, decay: step / warmup, then 1, and over the last share ``decay`` of the run 1 − (1 − floor) √q.
+def wsd(warmup: int = 0, min_lr_ratio: float = 0.0, decay_ratio: float = 0.2) -> Schedule:
+    """Warm-up, stable, decay: step / warmup, then 1, and in the last ``decay_ratio`` of the run 1 − (1 − m) √q.
 
-    q is the share done of that last part. The three phases are those of Hu et al. (2024), section 4; the root and the
-    fifth of the run those of Hägele et al. (2024), section 3 ("1-sqrt"). Until the decay begins, the rate does not
-    know how long the run will be: a run that has not got there goes on under a later limit as if that had always been
-    its limit.
+    m is ``min_lr_ratio``, q the share done of that last part. The phases are those of Hu et al. (2024), section 4; the
+    root and the fifth of the run those of Hägele et al. (2024), section 3 ("1-sqrt"). Until the decay begins, the
+    rate does not know how long the run will be: a run that has not got there goes on under a later limit as if that had
+    always been its limit.
     """
 
     def factor(step: int, progress: float | None) -> float:
-        over = max(0.0, 1 - (1 - _known(progress)) / decay)
-        return _rise(step, warmup) * (1 - (1 - floor) * math.sqrt(over))
+        over = max(0.0, 1 - (1 - _known(progress)) / decay_ratio)
+        return _rise(step, warmup) * (1 - (1 - min_lr_ratio) * math.sqrt(over))
 
     return factor
 
@@ -140,15 +140,17 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "linear": linear,
     "wsd": wsd,
 }
-HEARD = {"floor": ("cosine", "linear", "wsd"), "decay": ("wsd",)}  # the options that only some schedules have
+OPTIONS = {"min_lr_ratio": ("cosine", "linear", "wsd"), "decay_ratio": ("wsd",)}  # and the schedules that have them
 
 
-def schedule(name: str, warmup: int, floor: float | None = None, decay: float | None = None) -> Schedule:
-    """The schedule of a name; an option that it does not have is an error."""
-    given = {option: value for option, value in (("floor", floor), ("decay", decay)) if value is not None}
+def schedule(name: str, warmup: int, min_lr_ratio: float | None = None, decay_ratio: float | None = None) -> Schedule:
+    """Returns the schedule of a name; an option that it does not have is an error."""
+    options = {"min_lr_ratio": min_lr_ratio, "decay_ratio": decay_ratio}
+    given = {option: value for option, value in options.items() if value is not None}
     for option in given:
-        if name not in HEARD[option]:
+        if name not in OPTIONS[option]:
+            flag = f"--training.{option.replace('_', '-')}"
             raise HeedfulError(
-                f"--training.{option} has no effect with the schedule {name}; leave it out, or take {HEARD[option][0]}"
+                f"{flag} has no effect with the schedule {name}; leave it out, or take {OPTIONS[option][0]}"
             )
     return SCHEDULES[name](warmup, **given)

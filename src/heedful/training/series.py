@@ -118,8 +118,8 @@ class Series:
         asked = [one["text"] for one in self.inputs]
         if before != asked:
             raise HeedfulError(
-                f"--training.watch names other inputs than {self.path} holds; leave it out to go on with those, or "
-                "remove the file"
+                f"--training.record-attention names other inputs than {self.path} holds; leave it out to continue "
+                "with those, or remove the file"
             )
 
     def add(self, step: int, metric: str, value: float | None, looks: Sequence[Sequence[Seen]]) -> None:

@@ -354,7 +354,7 @@ class LoopTrial:
         self.settings, self.task, self.model, self.valid = settings, task, model, valid
         training = settings.training
         own = -(-training.accumulate // ranks.size)  # micro-batches of a step on one rank
-        quiet = replace(settings, training=replace(training, accumulate=own, report=(), watch=()))
+        quiet = replace(settings, training=replace(training, accumulate=own, report=(), record_attention=()))
         self.loop = replace(
             build_loop(quiet, model),
             evaluation=None,

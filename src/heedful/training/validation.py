@@ -18,7 +18,7 @@ from heedful.settings import ResolvedSettings
 from heedful.tasks.task import Encoded, LoggedSample, Measured, Task
 
 if TYPE_CHECKING:
-    from heedful.training.watch import Watch
+    from heedful.training.record_attention import AttentionRecorder
 
 FEWEST = 8  # validation examples of an evaluation, however little time is left
 ANSWERED = 500  # validation examples predicted at each evaluation; the loss is over all of them
@@ -40,7 +40,12 @@ class Validation:
     """
 
     def __init__(
-        self, task: Task, model: Model, examples: Encoded, settings: ResolvedSettings, watch: Watch | None = None
+        self,
+        task: Task,
+        model: Model,
+        examples: Encoded,
+        settings: ResolvedSettings,
+        watch: AttentionRecorder | None = None,
     ) -> None:
         self.task, self.model, self.watch = task, model, watch
         self.max_length = settings.data.max_length

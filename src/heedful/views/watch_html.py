@@ -164,7 +164,7 @@ def draw_watch(folder: str | os.PathLike[str]) -> Path:
 
 
 def read_watch(path: Path) -> WatchHistory:
-    """Reads ``watch.jsonl`` of ``--training.watch``; raises ``HeedfulError`` where it is not such a file."""
+    """Reads ``watch.jsonl`` of ``--training.record-attention``; raises ``HeedfulError`` where it is not such a file."""
     try:
         head, *lines = (parse_json(line, path, "remove it") for line in path.read_text(encoding="utf-8").splitlines())
         inputs = [one["text"] for one in head["inputs"]]
@@ -181,7 +181,9 @@ def read_watch(path: Path) -> WatchHistory:
             left_out=len(head["steps"]) - len(lines),
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise HeedfulError(f"{path} holds no looks of a run ({error}); train with --training.watch") from None
+        raise HeedfulError(
+            f"{path} holds no looks of a run ({error}); train with --training.record-attention"
+        ) from None
 
 
 def _maps(one: Mapping[str, Any]) -> AttentionMaps:

@@ -26,7 +26,7 @@ LONGEST = 64  # tokens of the model's own answer that are looked at
 CROSS = "cross_attention"
 
 
-class Watch:
+class AttentionRecorder:
     """Looks at ``inputs`` through the eyes of a model, and keeps what it sees in ``out``.
 
     A text stands for the task's first column, texts with tabs between them for its first columns; an image is a file.
@@ -36,7 +36,7 @@ class Watch:
     Args:
         task: turns inputs into batches.
         model: what is looked into; a look draws nothing at random and changes nothing.
-        inputs: as ``--training.watch`` names them.
+        inputs: as ``--training.record-attention`` names them.
         out: the folder of the run.
         kept: called with ``out`` whenever a look was kept.
 
@@ -95,7 +95,7 @@ class Watch:
         try:
             return self._looked_at(text)
         except HeedfulError as error:
-            raise HeedfulError(f"--training.watch {short(text)!r}: {error}") from None
+            raise HeedfulError(f"--training.record-attention {short(text)!r}: {error}") from None
 
     def _looked_at(self, text: str) -> list[Seen]:
         batch = {name: tensor.to(self.model.device) for name, tensor in self._batch(text).items()}
@@ -184,7 +184,7 @@ class Watch:
                 values[name] = parts[0]  # it is not looked at
             elif kind == "text" and name not in values:
                 values[name] = self._own(parts[0])
-        return Row(values, "--training.watch", 1)
+        return Row(values, "--training.record-attention", 1)
 
     def _own(self, source: str) -> str:
         """Returns the model's own output for ``source``, greedily decoded."""

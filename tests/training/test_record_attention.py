@@ -21,8 +21,8 @@ from heedful.errors import HeedfulError
 from heedful.settings import RunSettings, TrainingSettings, read_toml, to_toml
 from heedful.tasks.text_classification import TextClassification
 from heedful.text import Tokenizer
+from heedful.training.record_attention import AttentionRecorder
 from heedful.training.series import FILE, MEAN, Seen, Series, fitted
-from heedful.training.watch import Watch
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 SMALL = [
@@ -36,7 +36,7 @@ SMALL = [
     "--training.log-every=4",
     "--training.schedule=constant",
     "--training.warmup=1",
-    "--averaging.share=0",
+    "--averaging.polynomial=0",
     "--training.save-every=3",
 ]
 GIVEN, OWN = "one two three\tthree two one", "four 👋 <b>"
@@ -51,7 +51,7 @@ def run(folder: Path, name: str, *more: str) -> Path:
     return out
 
 
-WATCH = ("--training.watch", GIVEN, OWN)
+WATCH = ("--training.record-attention", GIVEN, OWN)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def test_other_inputs_are_refused_on_resuming(
 ) -> None:
     out = run(tmp_path, "out", "--max-steps", "2", *WATCH)
     arguments = ["train", "translation", "--train", str(tmp_path / "pairs.tsv"), "--out", str(out), *SMALL]
-    assert cli.main([*arguments, "--max-steps", "4", "--resume", "--training.watch", "nine"]) == 2
+    assert cli.main([*arguments, "--max-steps", "4", "--resume", "--training.record-attention", "nine"]) == 2
     assert "names other inputs" in capsys.readouterr().err
 
 
@@ -151,7 +151,7 @@ def test_other_inputs_are_refused_on_resuming(
     ("text", "said"),
     [
         ("a\tb\tc", "3 texts"),
-        (" ", "--training.watch is empty"),
+        (" ", "--training.record-attention is empty"),
         ("\tone", "a text is blank"),
         ("one " * 1100 + "\tone", "positions"),
     ],
@@ -161,7 +161,7 @@ def test_what_cannot_be_looked_at_is_said_before_the_run(
 ) -> None:
     (tmp_path / "pairs.tsv").write_text("".join(f"{one}\t{one}\n" for one in WORDS * 3), encoding="utf-8")
     arguments = ["train", "translation", "--train", str(tmp_path / "pairs.tsv"), "--out", str(tmp_path / "out"), *SMALL]
-    assert cli.main([*arguments, "--preset", "bart-base", "--max-steps", "1", "--training.watch", text]) == 2
+    assert cli.main([*arguments, "--preset", "bart-base", "--max-steps", "1", "--training.record-attention", text]) == 2
     error = capsys.readouterr().err.strip()
     assert said in error
     assert "\n" not in error
@@ -175,7 +175,7 @@ def test_a_decoder(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\nand the dog sat on the log\n" * 30, encoding="utf-8")
     arguments = ["train", "text-generation", "--train", str(text), "--out", str(tmp_path / "out"), "--max-steps", "1"]
-    assert cli.main([*arguments, "--preset", "gpt-micro", "--training.watch", "the cat"]) == 0
+    assert cli.main([*arguments, "--preset", "gpt-micro", "--training.record-attention", "the cat"]) == 0
     _, lines = looks(tmp_path / "out")
     (one,) = lines[-1]["looks"][0]
     assert one["name"] == "self-attention"
@@ -196,7 +196,7 @@ def test_an_encoder_and_its_pair_of_texts(tmp_path: Path, capsys: pytest.Capture
     lines = [f"{WORDS[i % 10]} {WORDS[i % 7]}\t{'odd' if i % 2 else 'even'}\n" for i in range(40)]
     (tmp_path / "texts.tsv").write_text("".join(lines), encoding="utf-8")
     arguments = ["train", "text-classification", "--train", str(tmp_path / "texts.tsv"), "--max-steps", "1"]
-    more = ["--preset", "bert-tiny", "--training.watch"]
+    more = ["--preset", "bert-tiny", "--training.record-attention"]
     assert cli.main([*arguments, "--out", str(tmp_path / "out"), *more, "one two"]) == 0
     (one,) = looks(tmp_path / "out")[1][-1]["looks"][0]
     assert one["name"] == "self-attention"
@@ -218,7 +218,7 @@ def test_a_classifier_with_a_decoder_names_what_each_side_reads(tmp_path: Path) 
         special=replace(config.special, start=tokenizer.end),
     )
     model = heedful.create(config, head="sequence", num_labels=2, seed=0)
-    watch = Watch(TextClassification(tokenizer, ["a", "b"]), model, ["one two"], tmp_path)
+    watch = AttentionRecorder(TextClassification(tokenizer, ["a", "b"]), model, ["one two"], tmp_path)
     own, decoder, cross = watch.first[0]
     pieces = list(own.queries)
     assert (own.name, decoder.name, cross.name) == (
@@ -239,7 +239,7 @@ def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             pixels = random.integers(0, 120, (28, 28), np.uint8) + (120 if label == "light" else 0)
             Image.fromarray(pixels).save(tmp_path / "images" / label / f"{number}.png")
     arguments = ["train", "image-classification", "--train", str(tmp_path / "images"), "--max-steps", "1"]
-    more = ["--preset", "vit-micro", "--training.watch"]
+    more = ["--preset", "vit-micro", "--training.record-attention"]
     file = tmp_path / "images" / "light" / "3.png"
     assert cli.main([*arguments, "--out", str(tmp_path / "out"), *more, str(file)]) == 0
     head, lines = looks(tmp_path / "out")
@@ -323,6 +323,6 @@ def test_what_is_too_large_is_averaged_then_cut_and_says_so() -> None:
 
 def test_any_letter_comes_back_from_the_settings_file(tmp_path: Path) -> None:
     texts = ("👋 \u0007\t\x7f", 'a "b" \\ \u2028é')
-    settings = RunSettings("translation", train=("a",), out="b", training=TrainingSettings(watch=texts))
+    settings = RunSettings("translation", train=("a",), out="b", training=TrainingSettings(record_attention=texts))
     (tmp_path / "run.toml").write_text(to_toml(settings), encoding="utf-8")
-    assert read_toml(tmp_path / "run.toml").training.watch == texts
+    assert read_toml(tmp_path / "run.toml").training.record_attention == texts
