@@ -9,7 +9,8 @@
 - prediction and evaluation: prediction_inputs.py
 
 A leaf: it imports ``heedful.errors``, ``heedful.renamed``, ``heedful.util``, the standard library and, on first use,
-``numpy``, ``PIL``, ``babel``, ``pyarrow``, ``zstandard`` and ``sklearn``. It knows nothing of tokenizers, models or tasks.
+``numpy``, ``PIL``, ``babel``, ``pyarrow``, ``zstandard`` and ``sklearn``. It knows nothing of
+tokenizers, models or tasks.
 """
 
 from typing import TYPE_CHECKING, Any
