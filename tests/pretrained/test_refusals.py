@@ -79,7 +79,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "llama",
         {"rope_parameters": {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 2, "high_freq_factor": 2}},
-        "high_frequency_factor is 2.0",
+        "high_frequency_factor are both 2.0",
     ),
     ("llama", {"rms_norm_eps": -1e-5}, "rms_norm_eps: stack.norm_eps is -1e-05; give 0"),
     ("qwen2", {"layer_types": ["x", "y"]}, "layer_types names 'x'; only"),
