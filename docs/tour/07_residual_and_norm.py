@@ -52,8 +52,8 @@ functions(
 # warm-up (Xiong et al. 2020). Both are one line here; the place of the norm is which of its three
 # slots is filled.
 #
-# .. ours:: heedful.stack.Residual.forward
-#    :mark: self.
+# .. ours:: heedful.stack.every_slot
+#    :mark: residual.
 #
 # .. ours:: heedful.stack.Residual.__init__
 #    :mark: norm_of

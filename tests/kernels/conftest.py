@@ -1,8 +1,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from heedful.kernels.cpu_dropout import Bits
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
