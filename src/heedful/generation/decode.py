@@ -104,7 +104,8 @@ def _all(steps: Generator[Tensor, None, Generated]) -> Generated:
             next(steps)
         except StopIteration as ended:
             generated: Generated = ended.value
-            return Generated(*(None if tensor is None else tensor.clone() for tensor in generated))  # type: ignore[arg-type]
+            copies = (None if tensor is None else tensor.clone() for tensor in generated)
+            return Generated(*copies)  # type: ignore[arg-type]  # a field is None only where it may be
 
 
 def _resolved(decoding: Options | None, options: Mapping[str, Any], defaults: Mapping[str, Any] | None) -> Options:

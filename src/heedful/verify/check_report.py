@@ -29,7 +29,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the function of a check returns: the largest difference, the tolerance, and a reason for people."""
+    """Result of one check function: the largest difference, the tolerance, and a reason in words."""
 
     difference: float
     allowed: float
