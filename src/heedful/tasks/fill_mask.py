@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.config import Head, MaskedHead, StackConfig
@@ -27,7 +29,6 @@ from heedful.models import Encoder, Model
 from heedful.pretrained.configuration import config_of
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.blanks import blanks
 from heedful.tasks.documents import divided, sampled
 from heedful.tasks.encoder_task import EncoderTask, limit_length
 from heedful.tasks.masked_windows import (
@@ -44,7 +45,6 @@ from heedful.tasks.masked_windows import (
 )
 from heedful.tasks.model_setup import IGNORED, check_texts, load_with_head, masked, tokenizer_of
 from heedful.tasks.output_loss import output_loss
-from heedful.tasks.pseudo import pseudo_log_likelihoods
 from heedful.tasks.task import (
     EVALUATED,
     SQUARE,
@@ -61,6 +61,9 @@ from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_masked, filled, mask_of
 from heedful.text.word_boundaries import joints
 from heedful.util import sharding
+from heedful.util.input_warnings import CountWarning
+
+log = logging.getLogger("heedful")
 
 IN_TURN = 2000  # tokens masked one at a time, of a file that has more
 
@@ -70,6 +73,14 @@ class Guess(NamedTuple):
 
     tokens: list[int]
     scores: list[float]
+
+
+class Blank(NamedTuple):
+    """Ids to read, whose text they are of, and where in them masks stand that are to be filled."""
+
+    owner: int
+    ids: list[int]
+    places: list[int]
 
 
 class FillMask(EncoderTask):
@@ -376,3 +387,75 @@ class FillMask(EncoderTask):
     def row_line(self, row: Row) -> str:
         """The beginning of the text."""
         return short(row.values["text"][:200])
+
+
+def blanks(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[Blank]:
+    """One for each text; of a text of more than ``longest`` tokens one for each of its masks, the part around it, and a
+    warning says so. The masks of a text come in their order.
+
+    >>> tokenizer = Tokenizer.train(["a small text"], size=300, template="both", mask=True)
+    >>> blanks(tokenizer, ["<mask> <mask>"], 8)
+    [Blank(owner=0, ids=[1, 4, 4, 2], places=[1, 2])]
+    >>> blanks(tokenizer, ["<mask><mask>"], 3)
+    [Blank(owner=0, ids=[1, 4, 2], places=[1]), Blank(owner=0, ids=[1, 4, 2], places=[1])]
+    """
+    (name, mask), around = mask_of(tokenizer), tokenizer.around()
+    room, shift = longest - around.added, len(around.before)
+    made, cut = [], 0
+    for owner, (text, ids) in enumerate(zip(texts, tokenizer.encode(texts), strict=True)):
+        places = [place for place, token in enumerate(ids) if token == mask]
+        if len(places) != text.count(name):
+            raise HeedfulError(
+                f"the tokenizer reads {name} as plain text in {short(text)!r}; set split_special_tokens to false in "
+                "its tokenizer_config.json"
+            )
+        if len(ids) <= room:
+            made.append(Blank(owner, around.join(ids)[0], [place + shift for place in places]))
+            continue
+        cut += 1
+        for place in places:
+            first = min(max(0, place - room // 2), len(ids) - room)
+            made.append(Blank(owner, around.join(ids[first : first + room])[0], [place - first + shift]))
+    if cut:
+        log.warning(
+            CountWarning(
+                cut,
+                len(texts),
+                f"longer than the {longest:,} tokens that the model reads; so many around each mask were read",
+            )
+        )
+    return made
+
+
+@torch.no_grad()
+def pseudo_log_likelihoods(
+    model: Encoder, rows: Mapping[int, Tensor], places: Sequence[tuple[int, int]], mask: int, tokens: int
+) -> NDArray[np.float64]:
+    """log p(w_t | all tokens of its row but w_t), in nats, for each (key of ``rows``, t) of ``places``.
+
+    Salazar et al. 2020, equation 2.
+
+    Each place is a forward pass of its row with that one token behind the mask.
+
+    Args:
+        model: an encoder with a masked-language-model head.
+        rows: ids (T,) of whole windows, without padding.
+        places: what is to be guessed.
+        mask: the mask token's id.
+        tokens: of a batch, about.
+    """
+    found = np.empty(len(places))
+    order = sorted(range(len(places)), key=lambda i: len(rows[places[i][0]]))
+    while order:
+        length = len(rows[places[order[0]][0]])
+        most = max(1, tokens // length)
+        batch = [i for i in order[:most] if len(rows[places[i][0]]) == length]
+        del order[: len(batch)]
+        ids = torch.stack([rows[places[i][0]] for i in batch]).to(model.device)
+        at = torch.tensor([places[i][1] for i in batch], device=model.device)
+        each = torch.arange(len(batch), device=model.device)
+        truth = ids[each, at]
+        ids[each, at] = mask
+        hidden = model.hidden(ids)
+        found[batch] = model.head(hidden[each, at]).double().log_softmax(-1)[each, truth].cpu().numpy()
+    return found
