@@ -165,16 +165,16 @@ def test_what_is_measured_is_made_of_the_rows(run: tuple[str, Path, list[str]]) 
     measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows)
     assert pipe.task.main_metric in measured.metrics
     assert math.isfinite(measured.metrics["loss"])
-    assert measured.each is not None
-    again = measured.each.figures(np.arange(len(measured.each)))
+    assert measured.example_scores is not None
+    again = measured.example_scores.metrics_of(np.arange(len(measured.example_scores)))
     assert again
     for metric, value in again.items():
         assert value == pytest.approx(measured.metrics[metric], rel=1e-6, abs=1e-9), metric
     assert pipe.task.main_metric in again
-    halves = measured.each.figures(np.arange(len(measured.each) // 2))
+    halves = measured.example_scores.metrics_of(np.arange(len(measured.example_scores) // 2))
     assert set(halves) == set(again)
     answers = name not in ("text-generation", "fill-mask")  # of which a text is measured, and nothing asked
-    assert len(measured.outputs) == answers * len(measured.each)
+    assert len(measured.outputs) == answers * len(measured.example_scores)
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(run: tuple[str, Path, list[str]], tmp_path: Path) -> None:

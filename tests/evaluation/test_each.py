@@ -82,8 +82,8 @@ def scored(request: pytest.FixtureRequest) -> tuple[Task, Model, Encoded, Measur
 
 
 def each_of(measured: Measured) -> Scored:
-    assert measured.each is not None
-    return measured.each
+    assert measured.example_scores is not None
+    return measured.example_scores
 
 
 def numbers(measured: Measured) -> dict[str, float]:
@@ -102,7 +102,7 @@ def test_of_some_rows_they_are_the_metrics_of_these(scored: tuple[Task, Model, E
     places = np.random.default_rng(0).choice(len(encoded.rows), 9, replace=False)
     some = task.encode(Rows([encoded.rows[i] for i in places]))
     alone = task.measure(model, some.examples, some.rows)
-    assert each_of(measured).figures(places) == pytest.approx(numbers(alone), rel=1e-4, abs=1e-4)
+    assert each_of(measured).metrics_of(places) == pytest.approx(numbers(alone), rel=1e-4, abs=1e-4)
     assert list(alone.outputs) == [measured.outputs[i] for i in places]
     if task.name == "translation":
         few = task.measure(model, some.examples, some.rows, most=4)
@@ -121,7 +121,7 @@ def test_of_a_translation_without_an_exact_answer_no_figures() -> None:
     task, model, encoded = made("translation", rows_of([{**one, "exact": "no"} for one in PAIRS[:3]]))
     measured = task.measure(model, encoded.examples, encoded.rows)
     assert list(measured.metrics) == ["loss"]
-    assert measured.each is None
+    assert measured.example_scores is None
     assert len(measured.outputs) == 3
 
 
@@ -145,7 +145,7 @@ def test_documents_each_with_their_own_nats() -> None:
     sizes = [len(book["text"].encode()) for book in BOOKS]
     for place, (start, end) in enumerate(zip(stream.starts.tolist(), ends, strict=True)):
         own, count = nats[start:end].sum(), end - max(start, 1)
-        assert each_of(measured).figures(np.array([place])) == {
+        assert each_of(measured).metrics_of(np.array([place])) == {
             "loss": pytest.approx(own / count, rel=1e-4),
             "perplexity": pytest.approx(math.exp(own / count), rel=1e-3),
             "bits_per_byte": pytest.approx(own / math.log(2) / sizes[place], rel=1e-4),

@@ -216,11 +216,11 @@ def test_any_choice_of_sentences_and_another_models_behind() -> None:
     places = random.integers(12, size=20)
     again = scored([sides[0][i] for i in places], [sides[1][i] for i in places]).metrics()
     again["loss"] = sum(losses[i] for i in places) / 80
-    assert every.figures(places) == pytest.approx(again)
+    assert every.metrics_of(places) == pytest.approx(again)
     assert len(every) == 12
     other = EntityScores()
     other.add(["S-new"], ["S-new"], 1.0)
     both = every.joined(other)
     assert len(both) == 13
-    assert both.figures(np.array([12]))["f1"] == 100
-    assert both.figures(places) == pytest.approx(every.figures(places))
+    assert both.metrics_of(np.array([12]))["f1"] == 100
+    assert both.metrics_of(places) == pytest.approx(every.metrics_of(places))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heedful.metrics.classification import Labelled
-from heedful.metrics.example_scores import Figures, Places, Sums, each, overall
+from heedful.metrics.example_scores import Metrics, Places, Sums, metrics_of_draws, overall
 from heedful.metrics.intervals import doubts, draws, intervals, resampled, standard_error
 from heedful.metrics.translation import translation_scores
 
@@ -27,7 +27,7 @@ class Median:
     def __len__(self) -> int:
         return len(self.values)
 
-    def figures(self, places: Places) -> Figures:
+    def metrics_of(self, places: Places) -> Metrics:
         return {"median": float(np.median(self.values[places]))}
 
 
@@ -36,10 +36,10 @@ def test_sums_of_many_draws_are_those_of_each() -> None:
     statistics = generator.random((40, 3))
     scored = Sums(statistics, lambda sums: {"ratio": sums[0] / sums[1], "sum": sums[2]})
     places = generator.integers(40, size=(11, 25))
-    for row, figures in zip(places, each(scored, places), strict=True):
+    for row, figures in zip(places, metrics_of_draws(scored, places), strict=True):
         a, b, c = statistics[row].sum(0)
         assert figures == {"ratio": pytest.approx(a / b), "sum": pytest.approx(c)}
-        assert scored.figures(row) == {"ratio": pytest.approx(a / b), "sum": pytest.approx(c)}
+        assert scored.metrics_of(row) == {"ratio": pytest.approx(a / b), "sum": pytest.approx(c)}
     assert overall(scored)["sum"] == pytest.approx(statistics[:, 2].sum())
 
 
@@ -120,7 +120,7 @@ def test_every_metric_of_a_translation_and_of_a_classifier_has_one() -> None:
 
 
 def test_what_is_not_finite_in_every_draw_has_none() -> None:
-    def formula(sums: Any) -> Figures:
+    def formula(sums: Any) -> Metrics:
         return {"share": sums[0] / 10, "ratio": sums[0] / sums[1] if sums[1] else math.nan}
 
     scored = Sums([[1, 0], [2, 0], [0, 1]], formula)

@@ -75,7 +75,7 @@ def test_one_label_each_equals_scikit_learn(seed: int) -> None:
     for size in (1, 50, 400):
         places = draw.integers(200, size=size)
         told = {"loss": pytest.approx(losses[places].mean()), **single(truth[places], said[places])}
-        assert scored.figures(places) == told
+        assert scored.metrics_of(places) == told
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -92,7 +92,7 @@ def test_several_labels_equal_scikit_learn(seed: int) -> None:
     assert details["by_class"] == by_class(truth, said)
     assert scored.outputs()[:3] == [[LABELS[i] for i in np.flatnonzero(row)] for row in said[:3]]
     places = draw.integers(60, size=90)
-    assert scored.figures(places) == several(truth[places], said[places])
+    assert scored.metrics_of(places) == several(truth[places], said[places])
 
 
 def test_one_class_alone_and_none_said() -> None:
@@ -112,9 +112,9 @@ def test_two_models_joined_whose_labels_stand_in_another_order() -> None:
     both = first.joined(second)
     assert len(both) == 8
     assert both.outputs() == [*first.outputs(), *second.outputs()]
-    assert both.figures(np.arange(4)) == overall(first)
-    assert both.figures(np.arange(4, 8)) == overall(second)
-    mixed = both.figures(np.array([0, 5, 6, 3]))
+    assert both.metrics_of(np.arange(4)) == overall(first)
+    assert both.metrics_of(np.arange(4, 8)) == overall(second)
+    mixed = both.metrics_of(np.array([0, 5, 6, 3]))
     names = np.array([label for (label,) in truth])
     assert mixed == single(names, np.array(["a", "b", "c", "c"]))
 

@@ -96,9 +96,9 @@ def test_of_any_choice_of_the_rows_the_figures_are_corpus_scores(outputs: list[s
     for size in (1, len(outputs), 2 * len(outputs)):
         places = draw.integers(len(outputs), size=size)
         taken = [[side[i] for i in places] for side in (outputs, references)]
-        assert scored.figures(places) == pytest.approx(official(*taken), abs=1e-9)
+        assert scored.metrics_of(places) == pytest.approx(official(*taken), abs=1e-9)
     some = np.stack([draw.integers(len(outputs), size=5) for _ in range(4)])
-    assert scored.each(some) == [pytest.approx(scored.figures(places), abs=1e-9) for places in some]
+    assert scored.metrics_of_draws(some) == [pytest.approx(scored.metrics_of(places), abs=1e-9) for places in some]
 
 
 def test_rows_that_do_not_count_add_nothing() -> None:

@@ -30,7 +30,7 @@ def test_correlations_are_scipys(x: list[float], y: list[float]) -> None:
     assert ranking.spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
     random = np.random.default_rng(0)
     places = random.integers(len(x), size=3 * len(x))
-    figures = ranking.Correlations(x, y, 0.05).figures(places)
+    figures = ranking.Correlations(x, y, 0.05).metrics_of(places)
     x, y = np.array(x)[places], np.array(y)[places]
     assert figures["spearman"] == pytest.approx(100 * stats.spearmanr(x, y).statistic)
     assert figures["pearson"] == pytest.approx(100 * stats.pearsonr(x, y).statistic)
@@ -92,7 +92,7 @@ def test_a_search_is_that_by_hand(block: int, monkeypatch: pytest.MonkeyPatch) -
         {f"recall_at_{k}": 100 * sum(rank <= k for rank in ranks) / 30 for k in (1, 5, 10)}
         | {"mrr": 100 * sum(1 / rank for rank in ranks) / 30, "loss": sum(losses) / 30}
     )
-    twice = scored.figures(np.array([3, 3, 4]))
+    twice = scored.metrics_of(np.array([3, 3, 4]))
     assert twice["mrr"] == pytest.approx(100 * (2 / ranks[3] + 1 / ranks[4]) / 3)
 
 
@@ -118,5 +118,5 @@ def test_two_models_correlations_stand_in_one_row() -> None:
     first, second = ranking.Correlations([0.1, 0.9], [1, 2], 0.05), ranking.Correlations([0.9, 0.1], [1, 2], 0.05)
     both = first.joined(second)
     assert len(both) == 4
-    assert both.figures(np.array([0, 1]))["spearman"] == pytest.approx(100)
-    assert both.figures(np.array([2, 3]))["spearman"] == pytest.approx(-100)
+    assert both.metrics_of(np.array([0, 1]))["spearman"] == pytest.approx(100)
+    assert both.metrics_of(np.array([2, 3]))["spearman"] == pytest.approx(-100)

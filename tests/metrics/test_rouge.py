@@ -202,10 +202,12 @@ def test_means_over_examples_and_any_choice_of_them() -> None:
     for kind in KINDS:
         f1 = [one[kind].f1 for one in each]
         assert scores.metrics()[kind] == pytest.approx(100 * np.mean(f1))
-        assert scores.each().figures(np.array([0, 0, 2]))[kind] == pytest.approx(100 * (2 * f1[0] + f1[2]) / 3)
+        assert scores.example_scores().metrics_of(np.array([0, 0, 2]))[kind] == pytest.approx(
+            100 * (2 * f1[0] + f1[2]) / 3
+        )
         for place, name in enumerate(("precision", "recall", "f1")):
             assert scores.details()[kind][name] == pytest.approx(100 * np.mean([one[kind][place] for one in each]))
-    assert overall(scores.each()) == scores.metrics()
+    assert overall(scores.example_scores()) == scores.metrics()
     assert scores.worst(2) == [3, 0]
     assert scores.of(1, "rougeL") == (1, 1, 1)
 

@@ -107,7 +107,7 @@ def test_figures_of_any_choice() -> None:
     scores = [Score(1, 1), Score(0, 0.5), Score(1, 1), Score(0, 0)]
     each = squad_sums(scores, [True, True, False, False], [1.0, 2.0, 3.0, 6.0], [1, 1, 2, 2])
     assert len(each) == 4
-    assert each.figures(np.arange(4)) == pytest.approx(
+    assert each.metrics_of(np.arange(4)) == pytest.approx(
         {
             "loss": 2.0,
             "exact_match": 50.0,
@@ -118,12 +118,12 @@ def test_figures_of_any_choice() -> None:
             "NoAns_f1": 50.0,
         }
     )
-    again = each.figures(np.array([1, 1, 3]))
+    again = each.metrics_of(np.array([1, 1, 3]))
     assert again["f1"] == pytest.approx(100 / 3)
     assert again["loss"] == pytest.approx(10 / 4)
-    assert each.figures(np.array([0]))["NoAns_f1"] == 0.0
+    assert each.metrics_of(np.array([0]))["NoAns_f1"] == 0.0
     assert by_kind(each, [True, True, False, False])["answerable"] == {"exact_match": 50.0, "f1": 75.0, "examples": 2}
-    assert squad_sums(scores, [True] * 4, [0] * 4, [1] * 4).figures(np.arange(4)).keys() == {
+    assert squad_sums(scores, [True] * 4, [0] * 4, [1] * 4).metrics_of(np.arange(4)).keys() == {
         "loss",
         "exact_match",
         "f1",

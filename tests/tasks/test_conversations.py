@@ -244,8 +244,8 @@ def test_the_figures_are_of_the_answers_alone() -> None:
         {"loss": total / count, "perplexity": math.exp(total / count), "bits_per_byte": total / math.log(2) / size},
         rel=1e-5,
     )
-    assert measured.each is not None
-    assert len(measured.each) == 3
+    assert measured.example_scores is not None
+    assert len(measured.example_scores) == 3
     batch = task.collate(encoded.examples)
     with torch.no_grad():
         assert float(task.objective(model, batch)) == pytest.approx(total, rel=1e-5)

@@ -256,7 +256,7 @@ def test_what_is_measured_is_what_a_search_by_hand_finds() -> None:
         assert measured.metrics[f"recall_at_{k}"] == pytest.approx(25 * sum(rank <= k for rank in ranks))
     assert len(measured.details["mistakes"]) == sum(rank > 1 for rank in ranks)
     assert json.loads(json.dumps(measured.details)) == measured.details
-    assert overall(measured.each) == measured.metrics
+    assert overall(measured.example_scores) == measured.metrics
 
 
 @pytest.mark.parametrize("symmetric", [True, False])

@@ -213,9 +213,9 @@ def test_the_figures_by_brute_force() -> None:
     assert measured.metrics["pseudo_perplexity"] == pytest.approx(math.exp(total / len(stream)), rel=1e-5)
     counts = {"tokens": len(stream), "hidden": int(chosen.sum()), "hidden_in_turn": len(stream)}
     assert measured.details == counts
-    assert measured.each is not None
-    every = np.arange(len(measured.each))
-    assert measured.each.figures(every) == pytest.approx(measured.metrics)
+    assert measured.example_scores is not None
+    every = np.arange(len(measured.example_scores))
+    assert measured.example_scores.metrics_of(every) == pytest.approx(measured.metrics)
     model.requires_grad_(True)
     again = task.measure(model, encoded.examples, encoded.rows, batch_tokens=20)
     assert again.metrics == pytest.approx(measured.metrics, rel=1e-5)
@@ -226,8 +226,8 @@ def test_each_document_has_its_own_figures() -> None:
     texts = [BOOK[:160], "The cow eats mice and says hoo.", BOOK[:200]]
     encoded = task.encode(rows(*texts), LENGTH)
     measured = task.measure(model, encoded.examples, encoded.rows)
-    assert measured.each is not None
-    assert len(measured.each) == 3
+    assert measured.example_scores is not None
+    assert len(measured.example_scores) == 3
     stream, c = encoded.examples[0].stream, LENGTH - 2
     batch = task.collate(encoded.examples)
     chosen = batch["labels"] != -100
@@ -239,7 +239,9 @@ def test_each_document_has_its_own_figures() -> None:
     for number in range(3):
         first, last = [-1, *ends][number], ends[number]
         own = [float(loss) for loss, place in zip(losses, places, strict=True) if first < place < last]
-        assert measured.each.figures(np.array([number]))["loss"] == pytest.approx(sum(own) / len(own), rel=1e-4)
+        assert measured.example_scores.metrics_of(np.array([number]))["loss"] == pytest.approx(
+            sum(own) / len(own), rel=1e-4
+        )
 
 
 def test_of_a_long_text_a_fixed_sample_is_hidden_in_turn() -> None:

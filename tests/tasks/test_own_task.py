@@ -98,7 +98,7 @@ class DigitParity(Task):
         right = [[float(said == row.values["label"]), 1.0] for said, row in zip(outputs, rows, strict=True)]
         loss, count = self.loss(model, examples)
         scored = Sums(right, lambda sums: {"right": 100 * sums[0] / sums[1]})
-        return Measured({"loss": loss / count, **overall(scored)}, each=scored, outputs=outputs)
+        return Measured({"loss": loss / count, **overall(scored)}, example_scores=scored, outputs=outputs)
 
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         examples = [([11, *map(int, text)], 0) for text in inputs]

@@ -515,10 +515,10 @@ def test_what_is_measured_is_what_is_answered() -> None:
         assert each["expected"] == rows[each["place"]].values["answers"][0].text
         assert each["output"] == answers[each["place"]].output["answer"]
         assert each["score"] == pytest.approx(answers[each["place"]].score, abs=1e-5)
-    assert measured.each is not None
-    assert measured.each.figures(np.arange(len(rows))) == measured.metrics
+    assert measured.example_scores is not None
+    assert measured.example_scores.metrics_of(np.arange(len(rows))) == measured.metrics
     half = task.measure(model, task.encode(Rows(rows[:7])).examples, Rows(rows[:7])).metrics
-    assert measured.each.figures(np.arange(7)) == pytest.approx(half, rel=1e-5)
+    assert measured.example_scores.metrics_of(np.arange(7)) == pytest.approx(half, rel=1e-5)
     assert json.loads(json.dumps(measured.details)) == measured.details
     with pytest.raises(HeedfulError, match="top_k has no effect"):
         task.measure(model, examples, rows, top_k=2)

@@ -223,12 +223,14 @@ def test_the_figures_by_hand() -> None:
     assert measured.metrics["perplexity"] == pytest.approx(math.exp(np.mean(losses)), rel=1e-4)
     assert measured.metrics["accuracy"] == pytest.approx(100 * np.mean(right))
     assert measured.details == {"tokens": ends[-1] + 1, "hidden": len(losses)}
-    assert measured.each is not None
-    assert len(measured.each) == 3
+    assert measured.example_scores is not None
+    assert len(measured.example_scores) == 3
     for number in range(3):
         own = [loss for loss, owner in zip(losses, owners, strict=True) if owner == number]
         mean = np.mean(own) if own else math.nan
-        assert measured.each.figures(np.array([number]))["loss"] == pytest.approx(mean, rel=1e-4, nan_ok=True)
+        assert measured.example_scores.metrics_of(np.array([number]))["loss"] == pytest.approx(
+            mean, rel=1e-4, nan_ok=True
+        )
     again = task.measure(model, encoded.examples, encoded.rows, batch_tokens=20)
     assert again.metrics == pytest.approx(measured.metrics, rel=1e-4)
     with pytest.raises(HeedfulError, match="num_beams has no effect: tokens are scored, nothing is filled in"):

@@ -123,10 +123,10 @@ def test_metrics_are_those_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> No
     assert measured.metrics["rougeL"] == measured.metrics["rougeLsum"]
     batch = task.collate(examples)
     assert measured.metrics["loss"] == pytest.approx(task.objective(model, batch).item() / task.count(batch))
-    assert measured.each is not None
-    assert overall(measured.each) == pytest.approx(measured.metrics)
+    assert measured.example_scores is not None
+    assert overall(measured.example_scores) == pytest.approx(measured.metrics)
     alone = task.collate(examples[1:2])
-    own = measured.each.figures(np.array([1]))["loss"]
+    own = measured.example_scores.metrics_of(np.array([1]))["loss"]
     assert own == pytest.approx(task.objective(model, alone).item() / task.count(alone), rel=1e-5)
     assert list(measured.outputs) == said
     worst = measured.details["worst"]

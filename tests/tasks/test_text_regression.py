@@ -263,7 +263,7 @@ def test_metrics_are_those_of_scikit_learn_and_scipy() -> None:
     true = drawn.normal(size=50).round(1)
     found = true + drawn.normal(size=50)
     scored = Regression(found, true, 2.0)
-    assert scored.figures(np.arange(50)) == pytest.approx(
+    assert scored.metrics_of(np.arange(50)) == pytest.approx(
         {
             "r2": 100 * metrics.r2_score(true, found),
             "pearson": 100 * stats.pearsonr(true, found)[0],
@@ -272,9 +272,9 @@ def test_metrics_are_those_of_scikit_learn_and_scipy() -> None:
             "loss": metrics.mean_squared_error(true, found) / 4,
         }
     )
-    mean = Regression(np.full(50, true.mean()), true).figures(np.arange(50))
+    mean = Regression(np.full(50, true.mean()), true).metrics_of(np.arange(50))
     assert (mean["r2"], mean["pearson"]) == (pytest.approx(0.0, abs=1e-9), 0.0)
-    assert Regression([1.0], [1.0]).figures(np.arange(1))["r2"] == 0.0
+    assert Regression([1.0], [1.0]).metrics_of(np.arange(1))["r2"] == 0.0
     assert len(scored.joined(scored)) == 100
     assert {"r2", "mae"} <= set(intervals(scored))
 
@@ -283,7 +283,7 @@ def test_the_baseline_is_ridge_regression_on_words() -> None:
     pairs = lines(300, 5)
     texts, numbers = [text for text, _ in pairs], [number for _, number in pairs]
     found = ridge_text(texts[:250], numbers[:250], texts[250:])
-    figures = Regression(found, numbers[250:]).figures(np.arange(50))
+    figures = Regression(found, numbers[250:]).metrics_of(np.arange(50))
     assert figures["r2"] > 90
 
 

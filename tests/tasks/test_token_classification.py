@@ -301,9 +301,9 @@ def test_what_is_measured_is_what_is_answered(which: str) -> None:
         task.objective(model, task.collate(examples)).item() / task.count(task.collate(examples)), abs=1e-5
     )
     assert measured.metrics[task.main_metric] < 100
-    assert measured.each is not None
-    assert measured.each.figures(np.arange(len(data))) == pytest.approx(measured.metrics)
-    learned = measured.each.figures(np.arange(len(data) - 1))
+    assert measured.example_scores is not None
+    assert measured.example_scores.metrics_of(np.arange(len(data))) == pytest.approx(measured.metrics)
+    learned = measured.example_scores.metrics_of(np.arange(len(data) - 1))
     assert learned["accuracy"] == 100
     wrong = measured.details["mistakes"][0]
     assert wrong["place"] == len(data) - 1

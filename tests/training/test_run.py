@@ -543,7 +543,7 @@ def test_of_weights_that_chance_cannot_tell_apart_those_of_the_lower_loss_are_ke
         metrics = next(given)
         right = np.arange(scored or 0) * 100 < (scored or 0) * metrics["bleu"]
         each = Sums(np.stack([right, np.ones_like(right)], 1), lambda sums: {"bleu": 100 * sums[0] / sums[1]})
-        return Measured(metrics, each=each if scored else None, outputs=[""] * len(rows))
+        return Measured(metrics, example_scores=each if scored else None, outputs=[""] * len(rows))
 
     monkeypatch.setattr(Translation, "measure", measure)
     assert cli.main([*command(pairs(tmp_path), tmp_path / "out", "--max-steps=40", "--json")]) == 0

@@ -16,7 +16,7 @@ from heedful.data.prediction_inputs import name_columns_option
 from heedful.errors import HeedfulError, many, nearest
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.inference.pipeline import Pipeline, pipeline
-from heedful.metrics.example_scores import each
+from heedful.metrics.example_scores import metrics_of_draws
 from heedful.metrics.intervals import doubts
 from heedful.metrics.paired import Difference, differences, verdict
 from heedful.tasks.run_data import columns_of, prefix_of
@@ -90,7 +90,7 @@ def compare(
         pipe.model.eval()
         measured.append(pipe.task.measure(pipe.model, part.examples, part.rows, **options))
     seconds = round(time.monotonic() - began, 3)
-    a, b = (result.each for result in measured)
+    a, b = (result.example_scores for result in measured)
     if a is None or b is None or len(a) < 2:
         metrics = _without_intervals(measured)
     else:
@@ -192,14 +192,14 @@ def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: s
     different outputs, of others those with different scores.
     """
     a, b = measured
-    if a.each is None or b.each is None or len(rows) != len(a.each):
+    if a.example_scores is None or b.example_scores is None or len(rows) != len(a.example_scores):
         return []
     answered = len(a.outputs) == len(b.outputs) == len(rows)
     places = [
         i for i in range(len(rows)) if not answered or _without_scores(a.outputs[i]) != _without_scores(b.outputs[i])
     ]
     alone = np.array(places, dtype=np.int64).reshape(-1, 1)
-    scores_a, scores_b = each(a.each, alone), each(b.each, alone)
+    scores_a, scores_b = metrics_of_draws(a.example_scores, alone), metrics_of_draws(b.example_scores, alone)
 
     def distance(at: int) -> tuple[float, ...]:
         return tuple(abs(scores_b[at].get(name, 0.0) - scores_a[at].get(name, 0.0)) for name in (decides, "loss"))

@@ -102,8 +102,8 @@ def evaluate(
             say(overlap_line(overlap, pipe.task.main_metric, measured.metrics, others))
             if others is not None:
                 extra["metrics_others"] = {k: v for k, v in overall(others).items() if k in measured.metrics}
-    bounds = {} if measured.each is None else intervals(measured.each)
-    caveats = [] if measured.each is None else doubts(measured.each, bounds)
+    bounds = {} if measured.example_scores is None else intervals(measured.example_scores)
+    caveats = [] if measured.example_scores is None else doubts(measured.example_scores, bounds)
     for line in (*measured.details.get("warnings", ()), *caveats):
         say(line)
     drawn = draw is not None and draw(measured, encoded.rows)

@@ -136,7 +136,7 @@ class Overlap(NamedTuple):
 
 def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]) -> Scored | None:
     """Returns the scores of the examples that were not trained on; None if there are none, or no per-example scores."""
-    scored, kept = measured.each, others
+    scored, kept = measured.example_scores, others
     if scored is None:
         return None
     if len(scored) != len(rows):  # pieces of documents, which are scored as a whole

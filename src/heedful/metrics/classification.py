@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from heedful.metrics.example_scores import Figures, Places
+from heedful.metrics.example_scores import Metrics, Places
 from heedful.metrics.registry import Metric
 
 METRICS = (
@@ -162,7 +162,7 @@ class Labelled:
     >>> scored = Labelled(["ham", "spam"], 3)
     >>> scored.add([2, 0], truth=[[1, 0], [0, 1]], predicted=[[1, 0], [1, 0]], loss=[0.1, 2.0])
     >>> scored.add([1], truth=[[0, 1]], predicted=[[0, 1]], loss=[0.3])
-    >>> scored.figures(np.array([1, 2]))["accuracy"], scored.outputs()
+    >>> scored.metrics_of(np.array([1, 2]))["accuracy"], scored.outputs()
     (100.0, ['ham', 'spam', 'ham'])
     """
 
@@ -182,7 +182,8 @@ class Labelled:
     ) -> Self:
         """Makes scores from names of true and predicted labels; unknown names are added to ``labels``.
 
-        >>> Labelled.of(["ham", "spam"], [["ham"], ["spam"]], [["ham"], ["ham"]]).figures(np.array([0, 1]))["accuracy"]
+        >>> scores = Labelled.of(["ham", "spam"], [["ham"], ["spam"]], [["ham"], ["ham"]])
+        >>> scores.metrics_of(np.array([0, 1]))["accuracy"]
         50.0
         """
         names = list(dict.fromkeys([*labels, *(name for own in (*truth, *predicted) for name in own)]))
@@ -211,7 +212,7 @@ class Labelled:
     def __len__(self) -> int:
         return self.examples
 
-    def figures(self, places: Places) -> Figures:
+    def metrics_of(self, places: Places) -> Metrics:
         """Returns the means and the metrics of ``classified``, or with several labels of ``several_classified``."""
         counts = np.bincount(places, minlength=len(self))
         sums = self._sums(counts)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
 from heedful.metrics.classification import by_class
-from heedful.metrics.example_scores import Figures, Places, overall
+from heedful.metrics.example_scores import Metrics, Places, overall
 
 OUTSIDE = "O"
 # prefix of a tag: B begins, I inside, E ends, S is a whole entity
@@ -170,7 +170,7 @@ class EntityScores:
         words = np.array(self._words or np.zeros((0, 2)), dtype=float)
         return np.concatenate([found.reshape(len(self), 3 * len(kinds)), words], axis=1)
 
-    def figures(self, places: Places) -> Figures:
+    def metrics_of(self, places: Places) -> Metrics:
         """Returns the metrics of the sentences at ``places``; a repeated place counts as often."""
         sums = np.bincount(places, minlength=len(self)) @ self._statistics
         size = 3 * len(self.kinds)
@@ -182,7 +182,7 @@ class EntityScores:
         both._counts, both._words = self._counts + other._counts, self._words + other._words
         return both
 
-    def metrics(self) -> Figures:
+    def metrics(self) -> Metrics:
         """Returns the metrics of all sentences."""
         return overall(self)
 
@@ -191,7 +191,7 @@ class EntityScores:
         sums = self._statistics.sum(0)[: 3 * len(self.kinds)]
         return {"by_class": by_class(self.kinds, *sums.astype(np.int64).reshape(3, -1))}
 
-    def _figures(self, kinds: NDArray[Any], words: float = 0, right: float = 0, loss: float | None = None) -> Figures:
+    def _figures(self, kinds: NDArray[Any], words: float = 0, right: float = 0, loss: float | None = None) -> Metrics:
         """Returns the metrics; ``kinds`` (3, K) counts true, predicted and right entities."""
         f1s = [_scores(*counts)[2] for counts in kinds.T.tolist() if counts[0] + counts[1]]
         metrics = {} if loss is None else {"loss": loss / max(1.0, words)}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Places = NDArray[np.int64]
-Figures = dict[str, float]
+Metrics = dict[str, float]
 
 
 class Scored(Protocol):
@@ -18,7 +18,7 @@ class Scored(Protocol):
     def __len__(self) -> int:
         """Returns the number of examples."""
 
-    def figures(self, places: Places) -> Figures:
+    def metrics_of(self, places: Places) -> Metrics:
         """Returns the metrics of the examples at ``places``; a repeated place counts as often."""
 
 
@@ -39,22 +39,22 @@ class Sums:
         formula: returns the metrics of the sums (K,).
 
     >>> right = Sums([[1, 1], [0, 1], [1, 1]], lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
-    >>> right.figures(np.array([0, 2, 2]))
+    >>> right.metrics_of(np.array([0, 2, 2]))
     {'accuracy': 100.0}
     """
 
-    def __init__(self, statistics: ArrayLike, formula: Callable[[NDArray[Any]], Figures]) -> None:
+    def __init__(self, statistics: ArrayLike, formula: Callable[[NDArray[Any]], Metrics]) -> None:
         self.statistics, self.formula = np.asarray(statistics), formula
 
     def __len__(self) -> int:
         return len(self.statistics)
 
-    def figures(self, places: Places) -> Figures:
+    def metrics_of(self, places: Places) -> Metrics:
         """Returns the metrics of the examples at ``places``."""
         counts = np.bincount(places, minlength=len(self))
         return self._metrics(counts @ self.statistics)
 
-    def each(self, places: Places) -> list[Figures]:
+    def metrics_of_draws(self, places: Places) -> list[Metrics]:
         """Returns the metrics of each row of ``places`` (R, n), by one matrix product."""
         times, size = len(places), len(self)
         flat = (places + size * np.arange(times)[:, None]).ravel()
@@ -65,15 +65,17 @@ class Sums:
         """Returns these examples followed by the ``other``'s, whose statistics have the same columns."""
         return Sums(np.concatenate([self.statistics, other.statistics]), self.formula)
 
-    def _metrics(self, sums: NDArray[Any]) -> Figures:
+    def _metrics(self, sums: NDArray[Any]) -> Metrics:
         return {name: float(value) for name, value in self.formula(sums).items()}
 
 
-def overall(scored: Scored) -> Figures:
+def overall(scored: Scored) -> Metrics:
     """Returns the metrics of all examples."""
-    return scored.figures(np.arange(len(scored)))
+    return scored.metrics_of(np.arange(len(scored)))
 
 
-def each(scored: Scored, places: Places) -> list[Figures]:
+def metrics_of_draws(scored: Scored, places: Places) -> list[Metrics]:
     """Returns the metrics of the examples in each row of ``places`` (R, n)."""
-    return scored.each(places) if isinstance(scored, Sums) else [scored.figures(row) for row in places]
+    if isinstance(scored, Sums):
+        return scored.metrics_of_draws(places)
+    return [scored.metrics_of(row) for row in places]

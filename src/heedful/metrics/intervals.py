@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.metrics.example_scores import Figures, Places, Scored, each
+from heedful.metrics.example_scores import Metrics, Places, Scored, metrics_of_draws
 
 TIMES, SEED, CONFIDENCE = 1000, 0, 0.95
 MAX_DRAWN = 1 << 21  # places drawn at a time
@@ -77,10 +77,10 @@ def resampled(scored: Sequence[Scored], times: int = TIMES, seed: int = SEED) ->
     """Returns the metrics (times,) of draws with replacement, the same draws for all of ``scored`` (scores of the same
     examples). Leaves out metrics that are not finite in every draw.
     """
-    metrics: list[list[Figures]] = [[] for _ in scored]
+    metrics: list[list[Metrics]] = [[] for _ in scored]
     for places in draws(len(scored[0]), times, seed):
         for scores, values in zip(scored, metrics, strict=True):
-            values += each(scores, places)
+            values += metrics_of_draws(scores, places)
     return [columns(values) for values in metrics]
 
 
@@ -92,7 +92,7 @@ def draws(examples: int, times: int, seed: int) -> Iterator[Places]:
         yield generator.integers(examples, size=(min(rows, times - done), examples))
 
 
-def columns(figures: Sequence[Figures]) -> Values:
+def columns(figures: Sequence[Metrics]) -> Values:
     """Returns each metric's values over the draws, if all are finite."""
     names = [name for name in figures[0] if all(name in draw for draw in figures)]
     values = {name: np.array([draw[name] for draw in figures]) for name in names}

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from heedful.metrics.example_scores import Figures
+from heedful.metrics.example_scores import Metrics
 from heedful.metrics.registry import Metric
 
 METRICS = (
@@ -19,7 +19,7 @@ METRICS = (
 )
 
 
-def next_token_metrics(sums: NDArray[Any]) -> Figures:
+def next_token_metrics(sums: NDArray[Any]) -> Metrics:
     """Returns ``loss``, Σ −log p / tokens in nats, and ``perplexity``, e^loss, from Σ −log p and the number of
     predicted tokens.
     """
@@ -28,7 +28,7 @@ def next_token_metrics(sums: NDArray[Any]) -> Figures:
     return {"loss": loss, "perplexity": math.exp(loss)}
 
 
-def text_metrics(sums: NDArray[Any]) -> Figures:
+def text_metrics(sums: NDArray[Any]) -> Metrics:
     """Returns the ``next_token_metrics`` and ``bits_per_byte``, Σ −log₂ p / bytes, from Σ −log p, the number of
     predicted tokens and that of bytes.
 
@@ -39,7 +39,7 @@ def text_metrics(sums: NDArray[Any]) -> Figures:
     return next_token_metrics(sums[:2]) | {"bits_per_byte": float(sums[0]) / math.log(2) / max(1, float(sums[2]))}
 
 
-def span_metrics(sums: NDArray[Any]) -> Figures:
+def span_metrics(sums: NDArray[Any]) -> Metrics:
     """Returns ``loss``, ``perplexity`` and ``accuracy`` in percent from Σ −log p, the number of right tokens and that
     of hidden tokens; loss and accuracy are NaN where nothing was hidden.
     """
@@ -52,7 +52,7 @@ def span_metrics(sums: NDArray[Any]) -> Figures:
     }
 
 
-def masked_metrics(sums: NDArray[Any]) -> Figures:
+def masked_metrics(sums: NDArray[Any]) -> Metrics:
     """Returns ``loss``, ``accuracy`` in percent and ``pseudo_perplexity`` from Σ −log p, the number of right tokens and
     that of hidden tokens, and Σ −log p and the number of tokens hidden one at a time; NaN where nothing was hidden.
     """

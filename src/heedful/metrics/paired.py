@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.metrics.example_scores import Figures, Joins, Scored, each, overall
+from heedful.metrics.example_scores import Joins, Metrics, Scored, metrics_of_draws, overall
 from heedful.metrics.intervals import CONFIDENCE, MAX_DRAWN, SEED, TIMES, columns, interval, resampled
 from heedful.metrics.registry import lower_is_better
 
@@ -81,10 +81,11 @@ def randomised(a: Scored, b: Scored, times: int = TIMES, seed: int = SEED) -> di
     both, size = a.joined(b), len(a)
     generator = np.random.default_rng(seed)
     rows, own = max(1, MAX_DRAWN // (2 * size)), np.arange(size)
-    differences: list[Figures] = []
+    differences: list[Metrics] = []
     for done in range(0, times, rows):
         exchanged = generator.integers(2, size=(min(rows, times - done), size)) * size
-        firsts, seconds = each(both, own + exchanged), each(both, own + size - exchanged)
+        firsts = metrics_of_draws(both, own + exchanged)
+        seconds = metrics_of_draws(both, own + size - exchanged)
         for first, second in zip(firsts, seconds, strict=True):
             differences.append({name: second[name] - first[name] for name in first.keys() & second.keys()})
     return columns(differences)

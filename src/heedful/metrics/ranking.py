@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from heedful.metrics.example_scores import Figures, Places, Sums
+from heedful.metrics.example_scores import Metrics, Places, Sums
 
 BLOCK = 1 << 22  # similarities computed at a time
 AT = (1, 5, 10)  # the k of recall@k
@@ -85,7 +85,7 @@ class Correlations:
         scores: (N,) human similarity scores.
         temperature: τ of the loss.
 
-    >>> round(Correlations([0.1, 0.5, 0.4], [1, 2, 3], 0.05).figures(np.arange(3))["spearman"], 6)
+    >>> round(Correlations([0.1, 0.5, 0.4], [1, 2, 3], 0.05).metrics_of(np.arange(3))["spearman"], 6)
     50.0
     """
 
@@ -101,7 +101,7 @@ class Correlations:
         cosines = np.concatenate([self.cosines, other.cosines])
         return Correlations(cosines, np.concatenate([self.scores, other.scores]), self.temperature)
 
-    def figures(self, places: Places) -> Figures:
+    def metrics_of(self, places: Places) -> Metrics:
         """Returns the metrics of the pairs at ``places``."""
         found, true = self.cosines[places], self.scores[places]
         return {
@@ -163,14 +163,14 @@ def retrieval(ranks: NDArray[np.int64], losses: NDArray[np.float64]) -> Sums:
     """``recall_at_1``, ``recall_at_5``, ``recall_at_10``: the share of queries whose own candidate is among so many
     nearest, in percent; ``mrr``, 100 × the mean of 1 / rank (Voorhees 1999); the mean ``loss``.
 
-    >>> retrieval(np.array([1, 4]), np.zeros(2)).figures(np.arange(2))
+    >>> retrieval(np.array([1, 4]), np.zeros(2)).metrics_of(np.arange(2))
     {'recall_at_1': 50.0, 'recall_at_5': 100.0, 'recall_at_10': 100.0, 'mrr': 62.5, 'loss': 0.0}
     """
     hits = [ranks <= k for k in AT]
     names = [*(f"recall_at_{k}" for k in AT), "mrr", "loss"]
     scales = np.array([*(100.0 for _ in hits), 100.0, 1.0])
 
-    def formula(sums: NDArray[np.float64]) -> Figures:
+    def formula(sums: NDArray[np.float64]) -> Metrics:
         return dict(zip(names, scales * sums[:-1] / max(1.0, sums[-1]), strict=True))
 
     return Sums(np.stack([*hits, 1 / ranks, losses, np.ones(len(ranks))], axis=1), formula)

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from heedful.metrics.example_scores import Figures, Places
+from heedful.metrics.example_scores import Metrics, Places
 from heedful.metrics.ranking import pearson, spearman
 from heedful.metrics.registry import Metric
 
@@ -31,7 +31,7 @@ class Regression:
         factor: divisor of the errors in the loss.
 
     >>> scored = Regression([1.0, 2.0, 4.0], [1.0, 2.0, 3.0])
-    >>> {name: round(value, 4) for name, value in scored.figures(np.arange(3)).items()}
+    >>> {name: round(value, 4) for name, value in scored.metrics_of(np.arange(3)).items()}
     {'r2': 50.0, 'pearson': 98.1981, 'spearman': 100.0, 'mae': 0.3333, 'loss': 0.3333}
     """
 
@@ -48,7 +48,7 @@ class Regression:
             np.concatenate([self.found, other.found]), np.concatenate([self.true, other.true]), self.factor
         )
 
-    def figures(self, places: Places) -> Figures:
+    def metrics_of(self, places: Places) -> Metrics:
         """Returns the metrics of the examples at ``places``."""
         found, true = self.found[places], self.true[places]
         errors = true - found

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heedful.metrics.example_scores import Figures, Sums, overall
+from heedful.metrics.example_scores import Metrics, Sums, overall
 
 KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 Words = list[str]
@@ -169,9 +169,9 @@ class Rouge:
         found = [rouge(*pair) for pair in zip(outputs, references, strict=True)]
         self.scores = np.array([[one[kind] for kind in KINDS] for one in found]).reshape(len(found), len(KINDS), 3)
 
-    def metrics(self) -> Figures:
+    def metrics(self) -> Metrics:
         """The mean F1 of each kind, 0 to 100."""
-        return overall(self.each())
+        return overall(self.example_scores())
 
     def details(self) -> dict[str, dict[str, float]]:
         """By kind the means of ``precision``, ``recall`` and ``f1``, 0 to 100."""
@@ -180,7 +180,7 @@ class Rouge:
             kind: dict(zip(Score._fields, row.tolist(), strict=True)) for kind, row in zip(KINDS, means, strict=True)
         }
 
-    def each(self) -> Sums:
+    def example_scores(self) -> Sums:
         """The F1 of each kind and a 1, an example a row."""
         ones = np.ones((len(self.scores), 1))
         return Sums(np.hstack([self.scores[:, :, 2], ones]), _means)
@@ -194,5 +194,5 @@ class Rouge:
         return [int(place) for place in np.argsort(self.scores[:, KINDS.index("rougeL"), 2], kind="stable")[:most]]
 
 
-def _means(sums: Any) -> Figures:
+def _means(sums: Any) -> Metrics:
     return {kind: 100 * float(total) / max(1.0, float(sums[-1])) for kind, total in zip(KINDS, sums, strict=False)}

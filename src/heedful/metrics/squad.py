@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from heedful.metrics.example_scores import Figures, Sums
+from heedful.metrics.example_scores import Metrics, Sums
 from heedful.metrics.rouge import SPACELESS
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -110,7 +110,7 @@ def squad_sums(scores: Sequence[Score], answerable: ArrayLike, losses: ArrayLike
         losses: (N,), loss summed over the question's windows.
         windows: (N,), number of the question's windows.
 
-    >>> squad_sums([Score(1, 1), Score(0, 0.5)], [True, True], [1.0, 2.0], [1, 2]).figures(np.array([0, 1]))
+    >>> squad_sums([Score(1, 1), Score(0, 0.5)], [True, True], [1.0, 2.0], [1, 2]).metrics_of(np.array([0, 1]))
     {'loss': 1.0, 'exact_match': 50.0, 'f1': 75.0}
     """
     has = np.asarray(answerable, np.float64)[:, None]
@@ -122,7 +122,7 @@ def squad_sums(scores: Sequence[Score], answerable: ArrayLike, losses: ArrayLike
     return Sums(np.concatenate(columns, axis=1), _figures)
 
 
-def _figures(sums: NDArray[np.float64]) -> Figures:
+def _figures(sums: NDArray[np.float64]) -> Metrics:
     em, f1, count, loss, windows, *kinds = sums.tolist()
     found = {"loss": loss / max(1, windows), "exact_match": _percent(em, count), "f1": _percent(f1, count)}
     parts = {"HasAns": kinds[:3], "NoAns": kinds[3:]} if kinds else {}
@@ -156,7 +156,7 @@ def by_kind(each: Sums, answerable: ArrayLike) -> dict[str, dict[str, float]]:
     """``exact_match``, ``f1`` and number of ``examples`` of the questions with an answer, and of those without one."""
     has, metrics = np.asarray(answerable, bool), {}
     for kind, places in (("answerable", has.nonzero()[0]), ("without answer", (~has).nonzero()[0])):
-        figures = each.figures(places)
+        figures = each.metrics_of(places)
         metrics[kind] = {"exact_match": figures["exact_match"], "f1": figures["f1"], "examples": len(places)}
     return metrics
 

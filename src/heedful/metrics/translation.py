@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.metrics.example_scores import Figures, Sums, overall
+from heedful.metrics.example_scores import Metrics, Sums, overall
 from heedful.metrics.registry import Metric
 
 METRICS = (
@@ -103,7 +103,7 @@ def _row(words: Any, edits: Any, output: str, reference: str) -> list[float]:
     ]
 
 
-def _figures(sums: NDArray[Any], ter: bool) -> Figures:
+def _figures(sums: NDArray[Any], ter: bool) -> Metrics:
     from sacrebleu.metrics import BLEU
 
     *counts, sys_len, ref_len = (round(one) for one in sums[:10])

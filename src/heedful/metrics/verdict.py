@@ -155,8 +155,8 @@ class _Chosen:
     def __len__(self) -> int:
         return len(self.places)
 
-    def figures(self, places: Places) -> dict[str, float]:
-        return self.scored.figures(self.places[places])
+    def metrics_of(self, places: Places) -> dict[str, float]:
+        return self.scored.metrics_of(self.places[places])
 
     def joined(self, other: Any) -> Scored:
         if not isinstance(self.scored, Joins):

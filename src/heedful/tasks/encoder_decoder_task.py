@@ -15,7 +15,7 @@ from torch import Tensor
 from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
 from heedful.errors import HeedfulError
 from heedful.generation.options import NAMES, Options, resolve
-from heedful.metrics.example_scores import Figures, Sums
+from heedful.metrics.example_scores import Metrics, Sums
 from heedful.models import EncoderDecoder, Model
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
@@ -176,12 +176,12 @@ def with_loss(scores: Sums, losses: np.ndarray) -> Sums:
     """The scores of examples with their mean loss a token beside, of ``losses`` (N, 2) or more.
 
     >>> scores = with_loss(Sums([[1], [0]], lambda sums: {"right": sums[0]}), np.array([[6.0, 3], [1.0, 1]]))
-    >>> scores.figures(np.array([0, 1]))
+    >>> scores.metrics_of(np.array([0, 1]))
     {'loss': 1.75, 'right': 1.0}
     """
     width = scores.statistics.shape[1]
 
-    def formula(sums: np.ndarray) -> Figures:
+    def formula(sums: np.ndarray) -> Metrics:
         return {"loss": sums[width] / max(1.0, sums[width + 1]), **scores.formula(sums[:width])}
 
     return Sums(np.concatenate([scores.statistics, losses[: len(scores)]], axis=1), formula)

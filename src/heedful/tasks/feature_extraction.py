@@ -286,7 +286,7 @@ class FeatureExtraction(EncoderTask):
             cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
             scores = np.array([each.score for each in examples], dtype=np.float64)
             scored: Scored = ranking.Correlations(cosines, scores, self.temperature)
-            return Measured(overall(scored), each=scored, outputs=cosines.tolist())
+            return Measured(overall(scored), example_scores=scored, outputs=cosines.tolist())
         found, nearest = search(vectors, places, self.temperature)
         losses = found.losses
         if self.symmetric:

@@ -266,7 +266,7 @@ class FillMask(EncoderTask):
         for name in options:
             raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
         sums, stream = np.zeros((len(rows), 5)), examples[0].stream
-        blocks = np.zeros((stream.windows, 5))
+        window_sums = np.zeros((stream.windows, 5))
 
         def read(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
             assert isinstance(model, Encoder)
@@ -280,12 +280,12 @@ class FillMask(EncoderTask):
             window, place = hidden.T
             firsts = np.array([examples[i].place * stream.context for i in places]) - len(self.around.before)
             np.add.at(sums[:, :3], documents_of(stream, firsts[window] + place), each)
-            np.add.at(blocks[:, :3], np.array([examples[i].place for i in places])[window], each)
+            np.add.at(window_sums[:, :3], np.array([examples[i].place for i in places])[window], each)
         tokens = self._in_turn(model, examples, sums, most or IN_TURN, batch_tokens or EVALUATED)
         scored = Sums(sums, masked_metrics)
         total = sums.sum(axis=0)
         details = {"tokens": tokens, "hidden": int(total[2]), "hidden_in_turn": int(total[4])}
-        return Measured(overall(scored), details, scored, blocks=Sums(blocks, masked_metrics))
+        return Measured(overall(scored), details, scored, window_scores=Sums(window_sums, masked_metrics))
 
     def _in_turn(self, model: Model, examples: Sequence[StreamWindow], sums: np.ndarray, most: int, tokens: int) -> int:
         """Hide up to ``most`` tokens one at a time, add -log p and 1 to the last two sums of their documents; how many

@@ -331,7 +331,7 @@ class QuestionAnswering(EncoderTask):
         scores = [score(span.text, answers) for (_, span), answers in zip(chosen, golds, strict=True)]
         each = squad_sums(scores, has, [one.loss for one in found], [one.windows for one in found])
         details = _mistakes(rows, golds, chosen, [one.exact for one in scores]).details()
-        metrics = each.figures(np.arange(len(rows)))
+        metrics = each.metrics_of(np.arange(len(rows)))
         if not has.all():
             outputs, margins = [one.chosen(None)[1].text for one in found], [one.margin for one in found]
             metrics |= best_thresholds(outputs, golds, margins)
@@ -349,7 +349,7 @@ class QuestionAnswering(EncoderTask):
         scores = [score(output, answers) for output, answers in zip(said, golds, strict=True)]
         nothing = np.zeros(len(rows))
         each = squad_sums(scores, [bool(answers) for answers in golds], nothing, nothing)
-        figures = {name: value for name, value in each.figures(np.arange(len(rows))).items() if name != "loss"}
+        figures = {name: value for name, value in each.metrics_of(np.arange(len(rows))).items() if name != "loss"}
         return Baseline("the sentence most like the question (TF-IDF)", figures, each)
 
     def predict(

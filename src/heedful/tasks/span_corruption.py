@@ -237,7 +237,7 @@ class SpanCorruption(EncoderDecoderTask):
         for name in options:
             raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
         sums, stream = np.zeros((len(rows), 3)), examples[0].stream
-        blocks = np.zeros((stream.windows, 3))
+        window_sums = np.zeros((stream.windows, 3))
         ordinary = torch.from_numpy(self.asked.ordinary).to(model.device)
 
         def read(batch: Batch) -> np.ndarray:
@@ -257,10 +257,10 @@ class SpanCorruption(EncoderDecoderTask):
                 for window, flags in zip(asked, self._fixed(asked), strict=True)
             ]
             np.add.at(sums, documents_of(stream, np.concatenate(at)), each)
-            np.add.at(blocks, np.concatenate(at) // stream.context, each)
+            np.add.at(window_sums, np.concatenate(at) // stream.context, each)
         scored = Sums(sums, span_metrics)
         details = {"tokens": len(stream.tokens), "hidden": int(sums[:, 2].sum())}
-        return Measured(overall(scored), details, scored, blocks=Sums(blocks, span_metrics))
+        return Measured(overall(scored), details, scored, window_scores=Sums(window_sums, span_metrics))
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Each token with its frequency in the training text, one added to every count, whatever stands around it."""

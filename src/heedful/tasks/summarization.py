@@ -97,7 +97,7 @@ class Summarization(SequenceToSequence):
             for place in scores.worst(WORST)
         ]
         details = {"rouge": scores.details(), "worst": worst}
-        each = with_loss(scores.each(), losses)
+        each = with_loss(scores.example_scores(), losses)
         return Measured({"loss": total / count, **scores.metrics()}, details, each, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
@@ -113,7 +113,7 @@ class Summarization(SequenceToSequence):
         }
         scores = {name: Rouge(outputs, wanted) for name, outputs in ways.items()}
         better, other = sorted(scores, key=lambda name: -scores[name].metrics()["rougeL"])
-        each = with_loss(scores[better].each(), np.zeros((len(rows), 2)))
+        each = with_loss(scores[better].example_scores(), np.zeros((len(rows), 2)))
         return Baseline(f"lead: the {better}, better here than the {other}", scores[better].metrics(), each)
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:

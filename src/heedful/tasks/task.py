@@ -69,9 +69,9 @@ class Measured:
 
     metrics: dict[str, Any]  # by the field's names; percentages from 0 to 100, "loss" the mean over predictions in nats
     details: dict[str, Any] = field(default_factory=dict)  # "by_format", "by_class", "confusion", "mistakes", ...
-    each: Scored | None = None  # the same figures of any choice of the rows: what intervals and comparisons are made of
-    outputs: Sequence[Any] = ()  # what was answered to each row, as ``Answer.output``; as many as ``each`` is long
-    blocks: Scored | None = None  # where rows are joined to one stream: the same figures of any choice of its windows
+    example_scores: Scored | None = None  # the metrics of any choice of the rows, for intervals and comparisons
+    outputs: Sequence[Any] = ()  # ``Prediction.output`` of each row; as many as there are ``example_scores``
+    window_scores: Scored | None = None  # of tasks that join rows to a stream: the metrics of any choice of its windows
 
 
 LoggedSample = dict[str, str]  # "input", "output" and, where there is one, "target", each cut to a line
@@ -85,7 +85,7 @@ class Baseline:
 
     name: str  # for people: "TF-IDF and logistic regression"
     metrics: dict[str, float]  # by the names that ``Measured.metrics`` has
-    each: Scored | None = None  # its scores, comparable with ``Measured.each`` of the same rows
+    example_scores: Scored | None = None  # comparable with ``Measured.example_scores`` of the same rows
 
     def as_dict(self) -> dict[str, Any]:
         """``{"name", "metrics"}``."""
@@ -238,8 +238,9 @@ class Task(ABC):
         raise HeedfulError(f"{self.name} has no simple method to stand beside it; leave --baseline out")
 
     def quick_baseline(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
-        """A simple method that takes a second or two, for the verdict at the end of a run; its ``each`` is comparable
-        with the ``blocks`` of ``Measured``, or else with its ``each``. By default the ``baseline``.
+        """A simple method that takes a second or two, for the verdict at the end of a run. Its ``example_scores`` are
+        comparable with the ``window_scores`` of ``Measured`` if it has them, else with its ``example_scores``. By
+        default the ``baseline``.
 
         Args:
             examples: what ``encode`` made of ``rows``.

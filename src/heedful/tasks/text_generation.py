@@ -318,13 +318,13 @@ class TextGeneration(Task):
             return _measured(sums)
         owners = np.cumsum([not continues_previous(row) for row in rows])  # of pieces of a large text, the document
         owners -= owners[0]
-        sums, blocks = np.zeros((owners[-1] + 1, 3)), np.zeros((examples[0].stream.windows, 2))
+        sums, window_sums = np.zeros((owners[-1] + 1, 3)), np.zeros((examples[0].stream.windows, 2))
         np.add.at(sums[:, 2], owners, [len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows])
         for document, window, nats in self._nats(model, examples, batch_tokens):
-            for table, owner in ((sums, document), (blocks, window)):
+            for table, owner in ((sums, document), (window_sums, window)):
                 table[:, 0] += np.bincount(owner, nats, len(table))
                 table[:, 1] += np.bincount(owner, minlength=len(table))
-        return replace(_measured(sums), blocks=Sums(blocks, next_token_metrics))
+        return replace(_measured(sums), window_scores=Sums(window_sums, next_token_metrics))
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
         """As all: how the beginnings of texts go on, or what is answered, by the likeliest token each time."""

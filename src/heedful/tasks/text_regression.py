@@ -178,7 +178,7 @@ class TextRegression(TextPairTask):
         for places, numbers in self.map_batches(model, examples, compute, options.get("batch_tokens")):
             predicted[places] = numbers.double().numpy()
         scores = Regression(predicted, [example.labels[0] for example in examples], self.factor)
-        return Measured(overall(scores), each=scores, outputs=predicted.tolist())
+        return Measured(overall(scores), example_scores=scores, outputs=predicted.tolist())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Scores TF-IDF and ridge regression (``heedful.tasks.baselines.ridge_text``)."""

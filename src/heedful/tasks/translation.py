@@ -120,7 +120,7 @@ class Translation(SequenceToSequence):
                 "counted": all(compress(fair, chosen)),
             }
         for name, chosen in _groups(asked, "language"):
-            own = each.figures(np.flatnonzero(chosen))
+            own = each.metrics_of(np.flatnonzero(chosen))
             details.setdefault("by_language", {})[name] = {**own, "examples": sum(chosen)}
         if told := warnings_of(outputs, targets):
             details["warnings"] = told

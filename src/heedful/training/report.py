@@ -117,12 +117,12 @@ def judged(
         ``{"verdict": ...}`` as :class:`heedful.metrics.verdict.Verdict` has it, with ``"remedy"``: what to do where
         the model is not better than the baseline, else None. Empty where nothing was measured.
     """
-    scored = None if measured is None else measured.blocks or measured.each
+    scored = None if measured is None else measured.window_scores or measured.example_scores
     if measured is None or scored is None:
         return {}
     out = Path(settings.out)
     still = outcome.met != "patience" and improving(_losses(out / "metrics.jsonl"))
-    blocks, rows = measured.blocks is not None, held.rows
+    blocks, rows = measured.window_scores is not None, held.rows
     labelled = any(kind in ("label", "tags") for kind in task.columns.values())
     expected = [task.input_and_target(row)[1] for row in rows[: len(measured.outputs)]]
     if not blocks:
@@ -163,7 +163,7 @@ def _rival(score: Callable[[], Baseline | None]) -> Rival | None:
             found = score()
         except Exception:
             return None
-    return None if found is None or found.each is None else Rival(found.name, found.each)
+    return None if found is None or found.example_scores is None else Rival(found.name, found.example_scores)
 
 
 def _some(rows: Rows) -> Rows:

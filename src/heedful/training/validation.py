@@ -73,7 +73,7 @@ class Validation:
 
     def margin(self) -> float:
         """Returns the standard error of the deciding metric, as measured last; 0 where no scores per example exist."""
-        scores = self.last.each if self.last is not None else None
+        scores = self.last.example_scores if self.last is not None else None
         return 0.0 if scores is None else standard_error(scores, self.task.main_metric)
 
     @torch.no_grad()
