@@ -273,7 +273,7 @@ def test_names_and_revisions_that_cannot_be(tmp_path: Path) -> None:
         ("org/name@v1", "v2", "org/name@v1 names a revision, and revision is 'v2'; give one of them"),
         ("org/name@", None, "no folder org/name@ here; give"),
         ("a/b/c", None, "no folder a/b/c here; give"),
-        (str(tmp_path / "here"), "v1", "revision 'v1' is asked for, but .*here is a folder here; leave it out"),
+        (str(tmp_path / "here"), "v1", "revision is 'v1', but .*here is a local folder; leave it out"),
     ):
         with pytest.raises(heedful.HeedfulError, match=line):
             load(name, revision=revision)

@@ -415,5 +415,5 @@ def test_what_is_no_text_is_one_line(wrong: Any, tmp_path: Path) -> None:
     for ask in (pipe, lambda one: pipe(["a", one]), lambda one: list(pipe.stream(one))):
         with pytest.raises(HeedfulError, match=f"a list of texts, not with a {type(wrong).__name__}"):
             ask(wrong)
-    with pytest.raises(HeedfulError, match="folder or its Hub id is wanted, not a"):
+    with pytest.raises(HeedfulError, match="give a model's folder or Hub id, not a"):
         heedful.pipeline("text-generation", wrong)

@@ -20,7 +20,7 @@ from heedful import tasks
 from heedful.kernels import optimize
 from heedful.kernels.plan import apply_training_plan
 from heedful.models import Model
-from heedful.pretrained.fill_model import pack
+from heedful.pretrained.fill_model import make_contiguous
 from heedful.training import Limits, Loader, Loop, adamw
 from heedful.training.schedule import constant
 
@@ -88,7 +88,7 @@ def vit(at: Setting) -> Ready:
 def training(at: Setting) -> Ready:
     """The losses of the first steps, in our loop or in a bare one."""
     model = heedful.from_pretrained(at.model, dtype="float32", device=at.device).train()
-    pack(model)
+    make_contiguous(model)
     apply_training_plan(model)
     task = tasks.get(TASKS[at.model.name.partition("-")[0]]).load(at.model)
     optimiser = adamw(model, lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY)

@@ -26,7 +26,7 @@ from heedful.data.split import row_keys
 from heedful.data.texts_on_disk import any_on_disk, continues_previous
 from heedful.errors import many
 from heedful.models.base import device_of
-from heedful.pretrained.fill_model import blank
+from heedful.pretrained.fill_model import build_empty
 from heedful.settings import RunSettings
 from heedful.tasks.documents import sampled
 from heedful.tasks.run_data import divided
@@ -109,7 +109,7 @@ def _task_and_config(kind: type[Task], train: Rows, settings: RunSettings) -> tu
         task, model = kind.for_fine_tuning(settings.start_from, train, settings)
     else:
         task = kind.prepare(train, settings)
-        model = blank(task.config(settings))
+        model = build_empty(task.config(settings))
     task.before_training(model, settings)
     return task, model.config
 

@@ -74,7 +74,7 @@ def inexpressible_fields(config: ModelConfig, model_type: ModelType, architectur
         except Inexpressible as error:
             missing.append(str(error))
     implied = {
-        config_key.theirs: config_key.foretold(ours)
+        config_key.theirs: config_key.from_config(ours)
         for config_key in config_keys
         if isinstance(config_key, StoredTensor)
     }

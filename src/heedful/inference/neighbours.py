@@ -19,7 +19,7 @@ from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, nearest
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.ranking import unit
-from heedful.pretrained.folder import read_json, reason, to_json, written
+from heedful.pretrained.folder import atomic_write, read_json, reason, to_json
 from heedful.tasks import EMBEDDING_TASK
 from heedful.tasks.task import Embeds
 from heedful.util.files import parse_json
@@ -144,7 +144,7 @@ class Index:
             json.dumps({"text": text, "file": file, "line": line}, ensure_ascii=False)
             for text, (file, line) in zip(self.texts, self.places, strict=True)
         )
-        with written(Path(folder).expanduser().resolve()) as place:
+        with atomic_write(Path(folder).expanduser().resolve()) as place:
             (place / ABOUT).write_bytes(to_json(about))
             with (place / TEXTS).open("w", encoding="utf-8", newline="\n") as file:
                 file.writelines(line + "\n" for line in lines)

@@ -19,8 +19,8 @@ from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.position import Alibi, Relative
 from heedful.models import Model
-from heedful.pretrained.fill_model import blank, fill, places
-from heedful.pretrained.peft_names import adaptable
+from heedful.pretrained.fill_model import build_empty, fill, tied_names
+from heedful.pretrained.peft_names import set_adapter_targets
 from heedful.stack import Stack
 
 M = TypeVar("M", bound=Model)
@@ -92,10 +92,10 @@ def prune(
     )
     plans = {name: _plan(name, stack, gone, pad) for name, stack in stacks.items()}
     sizes: dict[str, Any] = {name: plan.config for name, plan in plans.items()}
-    made = blank(replace(model.config, **sizes))
+    made = build_empty(replace(model.config, **sizes))
     old = {name: _old(name, plans) for name in made.state_dict()}
     state = model.state_dict()
-    fill(made, {name: _taken(old[name], state, plans) for name in places(made)}, model.dtype, model.device)
+    fill(made, {name: _taken(old[name], state, plans) for name in tied_names(made)}, model.dtype, model.device)
     _tell(made, model, old)
     return made  # type: ignore[return-value]  # a family's configuration makes its class
 
@@ -251,7 +251,7 @@ def _tell(made: Model, model: Model, old: Mapping[str, str]) -> None:
     for name, parameter in made.named_parameters():
         parameter.requires_grad_(parameters[old[name]].requires_grad)
     if model.layout:
-        adaptable(made)
+        set_adapter_targets(made)
     made.train(model.training)
 
 

@@ -36,8 +36,8 @@ class Model(nn.Module):
     multi_label: bool = False  # whether an input may have several of them, or none
     regression: bool = False  # whether the head's only output is a number, not the score of a class
     generation: Mapping[str, Any] = MappingProxyType({})  # how a folder says to generate, where the caller does not
-    kept_ids: Mapping[str, Any] = MappingProxyType({})  # the token ids of the generation_config.json that came in
-    kept: Mapping[str, Any] = MappingProxyType({})  # the config.json that came in, whose other keys go out again
+    source_ids: Mapping[str, Any] = MappingProxyType({})  # token ids in generation_config.json of the source
+    source_config: Mapping[str, Any] = MappingProxyType({})  # config.json of the source; unknown keys are saved again
     layout: str = ""  # the family whose layout the model was read from, and is written in where that can say it
     fresh: Sequence[str] = ()  # parameters of a loaded model that were drawn anew: an untrained head
     source: str = ""  # where the weights were read from: a folder's whole path, or the Hub's "org/name@revision"

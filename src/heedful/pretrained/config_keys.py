@@ -185,11 +185,11 @@ class LabelKeys(ConfigKey):
 class StoredTensor(ConfigKey):
     """A boolean of ours that no key of theirs tells: whether the tensor ``theirs`` is stored, with more than zeros."""
 
-    def look(self, tensors: Mapping[str, Tensor]) -> bool:
+    def from_tensors(self, tensors: Mapping[str, Tensor]) -> bool:
         """Returns the value that the stored tensors imply."""
         return self.theirs in tensors and bool(tensors[self.theirs].any())
 
-    def foretold(self, ours: Flat) -> bool:
+    def from_config(self, ours: Flat) -> bool:
         """Returns the value that our model's tensors will imply once saved."""
         return bool(ours.get(self.fields[0]))
 

@@ -46,7 +46,7 @@ class _Unfilled(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def belongs(config: ModelConfig, stored: Tensors) -> None:
+def check_sizes(config: ModelConfig, stored: Tensors) -> None:
     """Refuses a configuration of sizes that what is stored cannot have, before anything of these sizes is made."""
     most, paths = sum(tensor.numel() for tensor in stored.values()), flat(config)
     for path, value in paths.items():
@@ -59,7 +59,7 @@ def belongs(config: ModelConfig, stored: Tensors) -> None:
             raise HeedfulError(f"{path} is {value}, but the weights are {what} in all; they do not belong together")
 
 
-def blank(config: ModelConfig) -> Model:
+def build_empty(config: ModelConfig) -> Model:
     """Returns the model of a configuration, without weights."""
     try:
         with torch.device("meta"), _Unfilled():
@@ -68,7 +68,7 @@ def blank(config: ModelConfig) -> Model:
         raise HeedfulError(f"a model of these sizes cannot be made: {str(error).splitlines()[0]}") from None
 
 
-def places(model: nn.Module) -> dict[str, list[str]]:
+def tied_names(model: nn.Module) -> dict[str, list[str]]:
     """Returns the names of each stored tensor by the first: names of one shared parameter together."""
     return _grouped(model.state_dict(keep_vars=True))
 
@@ -80,7 +80,7 @@ def _grouped(state: Mapping[str, Tensor]) -> dict[str, list[str]]:
     return {shared[0]: shared for shared in names.values()}
 
 
-def matched(
+def match_tensors(
     model: Model, loaded: Tensors, unknown: list[str], named: Callable[[str], str], may_be_fresh: bool
 ) -> tuple[Tensors, list[str]]:
     """A tensor for each of the model's places, and the names of the head's that have none; all misfits in one error.
@@ -166,7 +166,7 @@ def fresh_head(model: Model, names: list[str]) -> Tensors:
 def fill(model: Model, tensors: Tensors, dtype: torch.dtype, device: torch.device) -> None:
     """Puts the tensors into all their places, and everything on the device. ``tensors`` is emptied, to save memory."""
     modules = dict(model.named_modules(remove_duplicate=False))
-    for first, names in places(model).items():
+    for first, names in tied_names(model).items():
         tensor = tensors.pop(first)
         value = _placed(tensor, dtype if tensor.is_floating_point() else tensor.dtype, device)
         for name in names:
@@ -207,7 +207,7 @@ def _packed(parameter: Tensor) -> None:
     parameter.grad = None if parameter.grad is None else parameter.grad.contiguous()
 
 
-def pack(model: nn.Module) -> None:
+def make_contiguous(model: nn.Module) -> None:
     """Gives every weight memory of its own, row after row, before training: the same sums whatever the file's order."""
     for parameter in model.parameters():
         _packed(parameter)

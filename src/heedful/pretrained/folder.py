@@ -1,4 +1,4 @@
-"""Pretrained folders: found locally or on the Hub, JSON files read, files written atomically. No torch here."""
+"""Pretrained folders: finds them locally or on the Hub, reads their JSON files, writes files atomically. No torch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ CONFIG, CARD, GENERATION, WEIGHTS = "config.json", "heedful.json", "generation_c
 INDEX, README = "model.safetensors.index.json", "README.md"
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 ADAPTER_CONFIG = "adapter_config.json"  # PEFT's
-READY, MOVES = ".ready", "moves.json"  # the ending of a folder of files to be moved, and the list of them
-MULTI_LABEL = {"problem_type": "multi_label_classification"}  # in config.json, where an input may have several labels
-REGRESSION = {"problem_type": "regression"}  # where the only output is a number
-# file name patterns that are downloaded from the Hub, and sent there
+READY, MOVES = ".ready", "moves.json"  # suffix of a folder of files to be moved, and the list of these files
+# entries of config.json
+MULTI_LABEL = {"problem_type": "multi_label_classification"}
+REGRESSION = {"problem_type": "regression"}
+# file name patterns of downloads and uploads
 SHARD_SUFFIX = "-?????-of-?????"
 SAFETENSORS_FILES = ("model.safetensors", f"model{SHARD_SUFFIX}.safetensors", "adapter_model.safetensors")
 PICKLE_FILES = ("pytorch_model.bin", f"pytorch_model{SHARD_SUFFIX}.bin", "adapter_model.bin")
@@ -34,14 +35,14 @@ _HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(@(?P<revision>[^@
 
 
 def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
-    """The folder of this name, or else the Hub's ("org/name", "org/name@revision"), fetched once into its cache."""
+    """Returns the folder of a model: a local one, or a Hub id ("org/name", "org/name@revision") downloaded once."""
     if not isinstance(folder_or_id, str | Path):
-        raise HeedfulError(f"a model's folder or its Hub id is wanted, not a {type(folder_or_id).__name__}")
+        raise HeedfulError(f"give a model's folder or Hub id, not a {type(folder_or_id).__name__}")
     folder = Path(folder_or_id).expanduser()
     if folder.is_dir():
         if revision is not None:
-            raise HeedfulError(f"revision {revision!r} is asked for, but {folder} is a folder here; leave it out")
-        _settled(folder)
+            raise HeedfulError(f"revision is {revision!r}, but {folder} is a local folder; leave it out")
+        _recover(folder)
         return folder
     if folder.exists():
         raise HeedfulError(f"{folder} is a file; give the model's folder")
@@ -54,9 +55,9 @@ def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
 
 
 def fetch(name: str, revision: str | None = None) -> Path:
-    """Returns the folder of a Hub id in the Hub's cache. A pickle is fetched only where there are no safetensors.
+    """Returns the folder of a Hub id in the Hub's cache. Pickles are downloaded only if there are no safetensors.
 
-    Raises ``HeedfulError`` for a name or revision that the Hub does not know, a gate, or a network that is away.
+    Raises ``HeedfulError`` for an unknown name or revision, a gated model, or an unreachable network.
     """
     snapshot = _fetch(name, revision, (*TEXT_FILES, *SAFETENSORS_FILES))
     if not any(next(snapshot.glob(pattern), None) for pattern in SAFETENSORS_FILES):
@@ -73,16 +74,18 @@ def _fetch(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
         ) from None
 
 
-def _settled(folder: Path) -> None:
+def _recover(folder: Path) -> None:
+    """Finishes a write that was interrupted."""
     try:
-        settle(folder)
+        finish_writing(folder)
     except OSError as error:
-        what = f"a write to {folder} was cut off and cannot be ended here ({reason(error)})"
-        raise HeedfulError(f"{what}; open it where it may be written") from None
+        raise HeedfulError(
+            f"a write to {folder} was interrupted and cannot be finished ({reason(error)}); make the folder writable"
+        ) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns a JSON object; a missing file, or one that is no JSON object, is an error that names it."""
+    """Returns a JSON object. Raises ``HeedfulError``, with the path, if the file is missing or no JSON object."""
     if not os.path.lexists(path):
         raise HeedfulError(f"{path.parent} is no model's folder: {path.name} is missing")
     data = files.read_json(path, "write the model anew")
@@ -101,14 +104,15 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     return card
 
 
-def multi_label(theirs: Mapping[str, Any]) -> bool:
-    """Returns whether a ``config.json`` says that an input may have several labels, or none."""
+def is_multi_label(theirs: Mapping[str, Any]) -> bool:
+    """Returns True if ``config.json`` declares a multi-label classifier: an input has any number of labels."""
     return theirs.get("problem_type") == MULTI_LABEL["problem_type"]
 
 
-def regression(theirs: Mapping[str, Any]) -> bool:
-    """Returns whether a ``config.json`` says that the only output of a classifier is a number: by its name, or as
-    ``transformers`` takes one of a single output that says nothing.
+def is_regression(theirs: Mapping[str, Any]) -> bool:
+    """Returns True if ``config.json`` declares a regression model.
+
+    As in ``transformers``, a classifier with one output and no ``problem_type`` is one.
     """
     problem, names = theirs.get("problem_type"), theirs.get("id2label")
     labels = len(names) if isinstance(names, Mapping) else theirs.get("num_labels", 2)
@@ -116,19 +120,19 @@ def regression(theirs: Mapping[str, Any]) -> bool:
 
 
 def to_json(data: Any) -> bytes:
-    """JSON for people: indented, keys in order, text as it is but for halves of surrogate pairs, which are escaped."""
+    """Returns indented JSON in UTF-8, keys in their order; lone surrogates are escaped."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
 
 
 @contextmanager
-def written(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path]:
-    """Returns a place to write files that come to stand in ``folder``: all of them when the block ends well, else none.
+def atomic_write(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path]:
+    """Yields a temporary folder whose files replace those of ``folder`` if the block succeeds: all of them, or none.
 
-    A new folder appears whole. In an existing one the files are put beside the others under a name that says that they
-    are all there; from then on they count, and ``settle`` moves them, now or, after a crash, when the folder is opened.
-    Other files stay, but for those whose whole names fit ``stale`` and that are not among the new. A file may stand in
-    a folder of its own there ("1_Pooling/config.json").
+    A new folder is renamed into place. For an existing folder, the temporary one is first renamed to a name that marks
+    it as complete; ``finish_writing`` then moves its files, now or, after a crash, when the folder is next opened.
+    Other files stay, except those whose names match ``stale`` and that are not written. Files may be in subfolders
+    ("1_Pooling/config.json").
     """
     beside = folder / files.temporary_name() if folder.is_dir() else files.temporary_path(folder)
     try:
@@ -137,12 +141,12 @@ def written(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path
         names = sorted(file.relative_to(beside).as_posix() for file in beside.rglob("*") if file.is_file())
         for name in names:
             with (beside / name).open("rb+") as file:
-                os.fsync(file.fileno())  # the bytes before the name: a power cut leaves the old files or the new ones
+                os.fsync(file.fileno())  # content before rename: a power cut leaves the old files or the new ones
         if folder.exists():
             old = [file.name for file in folder.iterdir() if stale and stale.fullmatch(file.name)]
             (beside / MOVES).write_bytes(to_json({"new": names, "old": sorted({*old} - {*names})}))
             files.move(beside, folder / f".{time.time_ns()}{READY}")
-            settle(folder)
+            finish_writing(folder)
         else:
             files.move(beside, folder)
     except OSError as error:
@@ -151,41 +155,38 @@ def written(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def settle(folder: Path) -> None:
-    """Brings to an end what ``written`` began in ``folder``; a process that does the same meanwhile does no harm."""
+def finish_writing(folder: Path) -> None:
+    """Finishes complete but unmoved writes of ``atomic_write`` in ``folder``. Several processes may do so at once."""
     for ready in sorted(folder.glob(f".*{READY}")):
         if (ready / MOVES).exists():
-            _moved(ready, folder)
-        with suppress(OSError):  # the other process was quicker
+            _move_files(ready, folder)
+        with suppress(OSError):  # another process was quicker
             for inner in [file for file in ready.iterdir() if file.is_dir()]:
                 inner.rmdir()
             ready.rmdir()
 
 
-def _moved(ready: Path, folder: Path) -> None:
+def _move_files(ready: Path, folder: Path) -> None:
     moves = read_json(ready / MOVES)
     new, old = moves.get("new"), moves.get("old")
-    if ready.is_symlink() or not all(isinstance(names, list) and all(map(_plain, names)) for names in (new, old)):
+    if ready.is_symlink() or not all(isinstance(names, list) and all(map(_is_inside, names)) for names in (new, old)):
         raise HeedfulError(f"{ready} was not written by heedful; remove it")
     for name in moves["new"]:
         (folder / name).parent.mkdir(exist_ok=True)
-        with suppress(FileNotFoundError):  # it was moved before
+        with suppress(FileNotFoundError):  # already moved
             files.move(ready / name, folder / name)
     for name in moves["old"]:
         (folder / name).unlink(missing_ok=True)
     (ready / MOVES).unlink(missing_ok=True)
 
 
-def _plain(name: Any) -> bool:
-    """Returns whether a name is that of a file of the folder, or of a folder in it."""
-    return isinstance(name, str) and 0 < len(parts := name.split("/")) <= 2 and all(map(_inside, parts))
-
-
-def _inside(part: str) -> bool:
-    return Path(part).name == part and part not in ("", ".", "..")
+def _is_inside(name: Any) -> bool:
+    """Returns True if a name is a file of the folder, or of a direct subfolder."""
+    parts = name.split("/") if isinstance(name, str) else []
+    return 0 < len(parts) <= 2 and all(Path(part).name == part and part not in ("", ".", "..") for part in parts)
 
 
 def reason(error: Exception) -> str:
-    """Returns the first line of what an error says."""
-    said = getattr(error, "strerror", None) or str(error)
-    return next(iter(said.splitlines()), type(error).__name__)
+    """Returns the first line of an error's message."""
+    message = getattr(error, "strerror", None) or str(error)
+    return next(iter(message.splitlines()), type(error).__name__)

@@ -51,7 +51,7 @@ class Architecture:
     prefix: str | None = None
 
 
-def called(architectures: Iterable[Architecture], old: str, new: str) -> tuple[Architecture, ...]:
+def rename_architectures(architectures: Iterable[Architecture], old: str, new: str) -> tuple[Architecture, ...]:
     """Returns the same classes under another model type's name: ``LlamaModel`` → ``MistralModel``."""
     return tuple(replace(architecture, name=architecture.name.replace(old, new, 1)) for architecture in architectures)
 
@@ -88,7 +88,7 @@ class ModelType:
     def implied_by(self, architecture: Architecture, tensors: Tensors) -> dict[str, bool]:
         """For each config key that a tensor tells: what it tells."""
         return {
-            key.theirs: key.look(tensors)
+            key.theirs: key.from_tensors(tensors)
             for key in (*self.config_keys, *architecture.config_keys)
             if isinstance(key, StoredTensor)
         }
@@ -127,7 +127,7 @@ class ModelType:
         try:
             for config_key in config_keys:
                 config_key.write(ours, theirs)
-            implied = {key.theirs: key.foretold(ours) for key in config_keys if isinstance(key, StoredTensor)}
+            implied = {key.theirs: key.from_config(ours) for key in config_keys if isinstance(key, StoredTensor)}
             back = flat(self.read(theirs, architecture, implied))
         except (Inexpressible, HeedfulError):
             return None

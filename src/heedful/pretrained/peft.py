@@ -28,8 +28,8 @@ from heedful.pretrained.folder import (
     PICKLE,
     PICKLE_INDEX,
     WEIGHTS,
-    multi_label,
-    regression,
+    is_multi_label,
+    is_regression,
 )
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.peft_config import (
@@ -199,8 +199,8 @@ def _tell(model: Model, folder: Path) -> None:
     """Sets label names and generation settings from our own adapter folder."""
     if (folder / CONFIG).exists():
         theirs, generation = read_configs(folder)
-        model.labels, model.multi_label = label_names(theirs), multi_label(theirs)
-        model.regression = regression(theirs)
+        model.labels, model.multi_label = label_names(theirs), is_multi_label(theirs)
+        model.regression = is_regression(theirs)
         model.generation = generation or model.generation
 
 

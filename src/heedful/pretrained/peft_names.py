@@ -78,7 +78,7 @@ def layout_of(model: Model) -> tuple[ModelType, Architecture]:
     return model_type, architecture
 
 
-def adaptable(model: Model) -> None:
+def set_adapter_targets(model: Model) -> None:
     """Tells a model what its layout says of adapters: which maps are one, and which parameters are the classifier's."""
     model_type, architecture = layout_of(model)
     maps = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]

@@ -70,7 +70,7 @@ def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
     return {MODULES: modules, "1_Pooling/config.json": {"word_embedding_dimension": dim, **modes}}
 
 
-def read_reading(folder: Path) -> TextPreparation:
+def read_text_preparation(folder: Path) -> TextPreparation:
     """Reads a folder's text preparation; raises ``HeedfulError`` for invalid values."""
     told = read_json(folder / READING) if (folder / READING).exists() else {}
     longest = told.get("max_seq_length")
@@ -83,8 +83,8 @@ def read_reading(folder: Path) -> TextPreparation:
     return TextPreparation(longest, bool(told.get("do_lower_case")), "" if name is None else prompts[name])
 
 
-def write_reading(folder: Path, reading: TextPreparation) -> None:
-    """Writes what ``read_reading`` reads."""
+def write_text_preparation(folder: Path, reading: TextPreparation) -> None:
+    """Writes what ``read_text_preparation`` reads."""
     told = {"max_seq_length": reading.longest, "do_lower_case": reading.lowercase}
     write(folder / READING, to_json(told))
     if reading.prompt:

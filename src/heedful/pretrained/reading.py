@@ -20,12 +20,12 @@ from heedful.models.base import device_of
 from heedful.models.create import head_config
 from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.configuration import IDS, read_configs
-from heedful.pretrained.fill_model import belongs, blank, fill, fresh_head, matched, not_finite
-from heedful.pretrained.folder import CONFIG, GENERATION, find, multi_label, read_card, read_json, regression
+from heedful.pretrained.fill_model import build_empty, check_sizes, fill, fresh_head, match_tensors, not_finite
+from heedful.pretrained.folder import CONFIG, GENERATION, find, is_multi_label, is_regression, read_card, read_json
 from heedful.pretrained.model_type import ModelType
 from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.peft import is_adapter, open_adapter
-from heedful.pretrained.peft_names import adaptable
+from heedful.pretrained.peft_names import set_adapter_targets
 from heedful.pretrained.pooling import pooled_head
 from heedful.pretrained.resizing import resize, resized
 from heedful.pretrained.rules import Tensors
@@ -117,21 +117,21 @@ def _opened(
         architecture = model_type.architecture_of(theirs)
         stored = model_type.names(read_tensors(folder), architecture)
         config = model_type.read(theirs, architecture, model_type.implied_by(architecture, stored))
-        belongs(config, stored)
+        check_sizes(config, stored)
         pools = head == PooledHead.kind or (head is None and read_card(folder).get("head") == PooledHead.kind)
         told_head = pooled_head(folder) if pools and config.head.kind != PooledHead.kind else None
         requested = told_head or _asked(model_type, theirs, stored, config, head, num_labels)
         wanted = resized(replace(config, head=requested), **sizes)
-        model = blank(wanted)
+        model = build_empty(wanted)
         other = requested.kind != config.head.kind
         loaded = model_type.tensors_in(stored, architecture, head=not other)
-        if other:  # what belongs to the old head is left where it is; a pooler may serve the new one too
+        if other:  # what check_sizes to the old head is left where it is; a pooler may serve the new one too
             kept = {name for name in model.state_dict() if "head.pooler." in name}
             loaded = {name: t for name, t in loaded.items() if not name.startswith("head.") or name in kept}
             stored = {name: t for name, t in stored.items() if not model_type.known(name)}
         rows = resize(loaded, config, wanted)
         named = partial(model_type.their_name, architecture=architecture)
-        tensors, fresh = matched(model, loaded, list(stored), named, requested != config.head)
+        tensors, fresh = match_tensors(model, loaded, list(stored), named, requested != config.head)
     except HeedfulError as error:
         where = "" if str(folder) in str(error) else f"{folder / CONFIG}: "
         raise HeedfulError(f"{where}{error}") from None
@@ -143,12 +143,12 @@ def _opened(
     fill(model, tensors, kind, place)
     model.layout, model.fresh, model.generation = model_type.name, [*fresh, *rows], generation
     model.labels = label_names(theirs) if requested == config.head else []
-    model.multi_label = multi_label(theirs)
-    model.regression = isinstance(model.config.head, SequenceHead) and regression(theirs)
-    model.kept = dict(theirs)
+    model.multi_label = is_multi_label(theirs)
+    model.regression = isinstance(model.config.head, SequenceHead) and is_regression(theirs)
+    model.source_config = dict(theirs)
     if (folder / GENERATION).exists():
-        model.kept_ids = {key: value for key, value in read_json(folder / GENERATION).items() if key in IDS}
-    adaptable(model)
+        model.source_ids = {key: value for key, value in read_json(folder / GENERATION).items() if key in IDS}
+    set_adapter_targets(model)
     return model
 
 

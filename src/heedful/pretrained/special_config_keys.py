@@ -200,14 +200,14 @@ class OwnHeadKeys(StoredTensor):
     default: bool = False
     embedding: str = "shared.weight"
 
-    def look(self, tensors: Mapping[str, Tensor]) -> bool:
+    def from_tensors(self, tensors: Mapping[str, Tensor]) -> bool:
         """Returns whether it is stored with other values than the embedding's."""
         if self.theirs not in tensors or self.embedding not in tensors:
             return self.theirs in tensors
         own, shared = tensors[self.theirs], tensors[self.embedding]
         return own.shape != shared.shape or not own.equal(shared)
 
-    def foretold(self, ours: Flat) -> bool:
+    def from_config(self, ours: Flat) -> bool:
         """Returns whether it will be."""
         return not ours.get("head.tied")
 

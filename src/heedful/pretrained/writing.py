@@ -17,7 +17,7 @@ from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained.config_keys import StoredTensor, WrittenKey, label_tables
 from heedful.pretrained.configuration import GENERATES
-from heedful.pretrained.fill_model import places
+from heedful.pretrained.fill_model import tied_names
 from heedful.pretrained.flat_config import flat
 from heedful.pretrained.folder import (
     ADAPTER_CONFIG,
@@ -29,8 +29,8 @@ from heedful.pretrained.folder import (
     README,
     REGRESSION,
     WEIGHTS,
+    atomic_write,
     to_json,
-    written,
 )
 from heedful.pretrained.model_card import card_text, is_ours
 from heedful.pretrained.model_type import Architecture, ModelType
@@ -118,7 +118,7 @@ def save(
         files[GENERATION] = _generation(model)
     out = Path(folder).expanduser().resolve()
     try:
-        with written(out, STALE if model.adapter is None else None) as place:
+        with atomic_write(out, STALE if model.adapter is None else None) as place:
             for name, content in (files | pools).items():
                 (place / name).parent.mkdir(exist_ok=True)
                 (place / name).write_bytes(to_json(content))
@@ -173,15 +173,15 @@ def _with_kept(
 
     A key that is only written for other programs (``max_position_embeddings`` of Marian) keeps the value that came in.
     """
-    if model_type.name != model.layout or model_type is OWN or not model.kept:
+    if model_type.name != model.layout or model_type is OWN or not model.source_config:
         return theirs
     free = {config_key.theirs for config_key in model_type.config_keys if isinstance(config_key, WrittenKey)} - {
         *GENERATES,
         "is_encoder_decoder",
     }
-    kept = {key: value for key, value in model.kept.items() if key in free or key not in {*theirs, *NOT_KEPT}}
+    kept = {key: value for key, value in model.source_config.items() if key in free or key not in {*theirs, *NOT_KEPT}}
     stored = {
-        config_key.theirs: config_key.foretold(flat(model.config))
+        config_key.theirs: config_key.from_config(flat(model.config))
         for config_key in (*model_type.config_keys, *architecture.config_keys)
         if isinstance(config_key, StoredTensor)
     }
@@ -195,7 +195,7 @@ def _with_kept(
 def _once(model: Model) -> Tensors:
     """Returns the model's tensors by our names, those with several places under the first."""
     state = stored(model)
-    return {first: state[first] for first in places(model)}
+    return {first: state[first] for first in tied_names(model)}
 
 
 def _unused(architecture: Architecture, dim: int) -> Tensors:
@@ -226,6 +226,6 @@ def _generation(model: Model) -> dict[str, Any]:
     special = config.special
     start = "bos_token_id" if config.kind == "decoder" else "decoder_start_token_id"
     end = list(special.end) if len(special.end) > 1 else next(iter(special.end), None)
-    ids = dict(model.kept_ids)
+    ids = dict(model.source_ids)
     ids |= {start: special.start, "eos_token_id": end, "pad_token_id": special.pad}
     return {key: value for key, value in ids.items() if value is not None} | dict(model.generation)

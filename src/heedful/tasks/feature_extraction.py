@@ -25,7 +25,13 @@ from heedful.metrics.example_scores import Scored, overall
 from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
-from heedful.pretrained.pooling import TextPreparation, pooled_head, read_reading, repool, write_reading
+from heedful.pretrained.pooling import (
+    TextPreparation,
+    pooled_head,
+    read_text_preparation,
+    repool,
+    write_text_preparation,
+)
 from heedful.settings import PoolingSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.baselines import word_vectors
@@ -165,14 +171,14 @@ class FeatureExtraction(EncoderTask):
     def load(cls, folder: str | Path) -> Self:
         """Loads the tokenizer, and how a text is read, from a folder of ours or of sentence-transformers."""
         folder = cls.model_folder(folder)
-        task = cls(tokenizer_of(folder), read_reading(folder))
+        task = cls(tokenizer_of(folder), read_text_preparation(folder))
         task._set_loss(PoolingSettings(**read_card(folder).get("settings", {}).get("pooling", {})))
         return task
 
     def save(self, folder: str | Path) -> None:
         """Writes the tokenizer, and how a text is read in the files of sentence-transformers."""
         super().save(folder)
-        write_reading(Path(folder), self.reading._replace(longest=self.longest))
+        write_text_preparation(Path(folder), self.reading._replace(longest=self.longest))
 
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
         """Returns a pooled head."""

@@ -22,7 +22,7 @@ from heedful.metrics.example_scores import overall
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
-from heedful.pretrained.folder import find, multi_label, regression
+from heedful.pretrained.folder import find, is_multi_label, is_regression
 from heedful.settings import RunSettings
 from heedful.tasks import get
 from heedful.tasks.baselines import linear_text, svm
@@ -121,7 +121,7 @@ class TextClassification(TextPairTask):
     def for_folder(cls, folder: str | Path) -> type[TextPairTask]:
         """Returns ``TextRegression`` if the model's only output is a number."""
         config, theirs = config_of(Path(folder)), read_configs(Path(folder))[0]
-        return _regression_task() if isinstance(config.head, SequenceHead) and regression(theirs) else cls
+        return _regression_task() if isinstance(config.head, SequenceHead) and is_regression(theirs) else cls
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -162,7 +162,7 @@ class TextClassification(TextPairTask):
         folder = cls.model_folder(folder)
         theirs, _ = read_configs(folder)
         columns = read_card(folder).get("columns")
-        return cls(tokenizer_of(folder), stored(theirs), columns=columns, multi_label=multi_label(theirs))
+        return cls(tokenizer_of(folder), stored(theirs), columns=columns, multi_label=is_multi_label(theirs))
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Names the model's classes; a new model has tokens hidden."""

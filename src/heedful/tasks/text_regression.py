@@ -23,7 +23,7 @@ from heedful.metrics.regression import Regression
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
-from heedful.pretrained.folder import regression
+from heedful.pretrained.folder import is_regression
 from heedful.pretrained.scaled_output import scale_output
 from heedful.settings import RunSettings
 from heedful.tasks.baselines import ridge_text
@@ -113,7 +113,7 @@ class TextRegression(TextPairTask):
         """Loads the folder's model, with a new output if its own does not give one number."""
         folder = cls.model_folder(folder)
         head = config_of(folder).head
-        own = isinstance(head, SequenceHead) and head.labels == 1 and regression(read_configs(folder)[0])
+        own = isinstance(head, SequenceHead) and head.labels == 1 and is_regression(read_configs(folder)[0])
         model = load_with_head(folder, SequenceHead.kind, settings.seed or 0, None if own else 1)
         task = cls(tokenizer_of(folder), columns=columns_of(rows, "number"), **_mean_and_factor(rows))
         task.check_model(model)

@@ -31,7 +31,7 @@ from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.models.create import create
 from heedful.pretrained import load, read_card
-from heedful.pretrained.fill_model import pack
+from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.stack import set_drop_path
 from heedful.tasks.run_data import divided, rule_of
@@ -198,7 +198,7 @@ def prepare(
 
     task, model = _task_and_model(kind, rows, settings)
     task.before_training(model, settings)
-    pack(model.to(device))
+    make_contiguous(model.to(device))
     train, valid = (task.encode(part, settings.data.max_length) for part in (rows, valid_rows))
 
     slowdown = (time.monotonic() - began) / max(0.1, time.process_time() - worked)

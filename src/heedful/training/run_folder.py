@@ -20,8 +20,8 @@ import torch
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained import load, read_card, save
-from heedful.pretrained.fill_model import pack
-from heedful.pretrained.folder import settle
+from heedful.pretrained.fill_model import make_contiguous
+from heedful.pretrained.folder import finish_writing
 from heedful.settings import RunSettings, read_toml, resolve, to_toml
 from heedful.tasks.task import Task
 from heedful.training.resolve import changed, check_same
@@ -47,7 +47,7 @@ def taken_up(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = 
     """
     out = Path(settings.out)
     for folder in (out / part for part in MODELS if (out / part).is_dir()):
-        settle(folder)
+        finish_writing(folder)
         for path in left(folder) if tidy else ():
             remove(path)
     if not contents(out):
@@ -135,7 +135,7 @@ def save_task_and_model(model: Model | None, task: Task, folder: Path, card: Map
 def stored_weights(folder: Path, device: torch.device) -> Mapping[str, torch.Tensor]:
     """Returns the weights in a folder of the run, by the names that they have in training."""
     model = load(folder, dtype="float32").to(device)
-    pack(model)
+    make_contiguous(model)
     return model.state_dict()
 
 

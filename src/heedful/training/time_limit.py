@@ -21,7 +21,7 @@ from heedful.config import ModelConfig
 from heedful.errors import many
 from heedful.models import Model
 from heedful.models.create import create
-from heedful.pretrained.fill_model import pack
+from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.tasks.model_setup import stacks_of
 from heedful.tasks.task import Encoded, Task
@@ -407,7 +407,7 @@ def fresh_model(task: Task, settings: ResolvedSettings, device: torch.device) ->
     """Returns the model of a run with fresh weights, ready for training."""
     model = create(task.config(settings), seed=settings.seed)
     task.before_training(model, settings)
-    pack(model.to(device))
+    make_contiguous(model.to(device))
     return model
 
 

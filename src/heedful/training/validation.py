@@ -13,7 +13,7 @@ from heedful.data.texts_on_disk import row_size
 from heedful.metrics.intervals import standard_error
 from heedful.models import Model
 from heedful.pretrained import load
-from heedful.pretrained.fill_model import pack
+from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings
 from heedful.tasks.task import Encoded, LoggedSample, Measured, Task
 
@@ -80,7 +80,7 @@ class Validation:
     def measure_folder(self, folder: Path) -> None:
         """Evaluates the best weights, which lie in ``folder``."""
         model = load(folder, dtype="float32").to(self.model.device)
-        pack(model)
+        make_contiguous(model)
         self.best_examples = self.examples
         self.best = self.task.measure(model.eval(), self.examples.examples, self.examples.rows, most=ANSWERED)
 

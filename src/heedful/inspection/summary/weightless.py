@@ -19,7 +19,7 @@ from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained import load
 from heedful.pretrained.configuration import read_configs
-from heedful.pretrained.fill_model import belongs, blank, matched
+from heedful.pretrained.fill_model import build_empty, check_sizes, match_tensors
 from heedful.pretrained.folder import ADAPTER_CONFIG, CONFIG, INDEX, PICKLE, PICKLE_INDEX, WEIGHTS, find, read_json
 from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.resizing import resized
@@ -54,15 +54,15 @@ def module_of(what: str | Path | ModelConfig | nn.Module, image_size: Size) -> t
             what.whole("count its parts")
         return what, type(what).__name__
     if isinstance(what, str) and what in presets.PRESETS:
-        return blank(resized(presets.get(what), image_size=image_size)), what
+        return build_empty(resized(presets.get(what), image_size=image_size)), what
     if not isinstance(what, str | Path):
-        return blank(resized(what, image_size=image_size)), what.kind
+        return build_empty(resized(what, image_size=image_size)), what.kind
     if Path(what).is_file() and Path(what).name != CONFIG:
-        return blank(resized(_told_by(Path(what)), image_size=image_size)), str(what)
+        return build_empty(resized(_told_by(Path(what)), image_size=image_size)), str(what)
     folder = find(Path(what).parent if Path(what).is_file() else what)
     if any((folder / name).is_file() for name in (PICKLE, PICKLE_INDEX, ADAPTER_CONFIG)) and not _headers(folder):
         return load(folder, image_size=image_size), str(what)
-    return blank(resized(_held_by(folder), image_size=image_size)), str(what)
+    return build_empty(resized(_held_by(folder), image_size=image_size)), str(what)
 
 
 def _told_by(path: Path) -> ModelConfig:
@@ -88,9 +88,15 @@ def _held_by(folder: Path) -> ModelConfig:
             architecture = model_type.architecture_of(theirs)
             stored = model_type.names({name: tensor for name, (_, tensor) in headers.items()}, architecture)
             config = model_type.read(theirs, architecture, model_type.implied_by(architecture, stored))
-            belongs(config, stored)
+            check_sizes(config, stored)
             made = model_type.tensors_in(stored, architecture)
-            matched(blank(config), made, list(stored), partial(model_type.their_name, architecture=architecture), False)
+            match_tensors(
+                build_empty(config),
+                made,
+                list(stored),
+                partial(model_type.their_name, architecture=architecture),
+                False,
+            )
     except HeedfulError as error:
         raise HeedfulError(f"{folder / CONFIG}: {error}") from None
     return config

@@ -18,7 +18,7 @@ LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
 NO_POOLER = Drop("pooler.dense.{p}")  # older files keep one that the class does not use
 NO_NEXT_SENTENCE = Drop("cls.seq_relationship.{p}")
 MASKED = {"head.kind": "masked-language-model"}
-MASKED_FACTS: tuple[AnyConfigKey, ...] = (
+MASKED_KEYS: tuple[AnyConfigKey, ...] = (
     *only(tie_word_embeddings=True),  # untied, the class holds a bias that it does not use
     ConfigKey("hidden_act", "head.activation", "gelu", ACTIVATIONS),
     ConfigKey("layer_norm_eps", "head.norm_eps", 1e-12),
@@ -31,7 +31,7 @@ MASKED_RULES = (
     Rename("cls.predictions.decoder.weight", "head.output.weight"),
     Tie(("cls.predictions.bias", "cls.predictions.decoder.bias"), "head.output.bias"),
 )
-LABEL_FACTS = (
+LABEL_KEYS = (
     LabelKeys("id2label", "head.labels", 2),
     ConfigKey("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout_prob"),
 )
@@ -88,18 +88,18 @@ BERT = ModelType(
             config_keys=(StoredTensor("pooler.dense.weight", "head.pooler", False),),
             prefix="",
         ),
-        Architecture(name="BertForMaskedLM", fixed=MASKED, config_keys=MASKED_FACTS, rules=MASKED_RULES),
-        Architecture(name="BertForPreTraining", fixed=MASKED, config_keys=MASKED_FACTS, rules=MASKED_RULES),
+        Architecture(name="BertForMaskedLM", fixed=MASKED, config_keys=MASKED_KEYS, rules=MASKED_RULES),
+        Architecture(name="BertForPreTraining", fixed=MASKED, config_keys=MASKED_KEYS, rules=MASKED_RULES),
         Architecture(
             name="BertForSequenceClassification",
             fixed={"head.kind": "sequence", "head.pooling": "first", "head.pooler": True, "head.bias": True},
-            config_keys=LABEL_FACTS,
+            config_keys=LABEL_KEYS,
             rules=(Rename("classifier.{p}", "head.output.{p}"),),
         ),
         Architecture(
             name="BertForTokenClassification",
             fixed={"head.kind": "token"},
-            config_keys=LABEL_FACTS,
+            config_keys=LABEL_KEYS,
             rules=(NO_POOLER, Rename("classifier.{p}", "head.output.{p}")),
         ),
         Architecture(

@@ -7,7 +7,7 @@ Mistral (Jiang et al. 2023) has a sliding window, Qwen2 (Yang et al. 2024) biase
 from __future__ import annotations
 
 from heedful.pretrained.config_keys import ACTIVATIONS, AnyConfigKey, ConfigKey, LabelKeys, TokenIdKey, only
-from heedful.pretrained.model_type import Architecture, ModelType, called
+from heedful.pretrained.model_type import Architecture, ModelType, rename_architectures
 from heedful.pretrained.rules import Drop, Rename, Rule
 from heedful.pretrained.special_config_keys import RotaryKeys, WindowKeys
 
@@ -19,7 +19,7 @@ FIXED = {
     "decoder.gated": True,
     "decoder.position.kind": "rotary",
 }
-FACTS: tuple[AnyConfigKey, ...] = (
+CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
     ConfigKey("hidden_size", "decoder.dim", 4096),
     ConfigKey("num_hidden_layers", "decoder.depth", 32),
     ConfigKey("num_attention_heads", "decoder.heads", 32),
@@ -48,7 +48,7 @@ RULES: tuple[Rule, ...] = (
     Rename("norm.{p}", "decoder.norm.{p}"),
 )
 SPAN = (Rename("qa_outputs.{p}", "head.output.{p}"),)
-CASES = (
+ARCHITECTURES = (
     Architecture(
         name="LlamaForCausalLM",
         fixed={"head.kind": "language-model"},
@@ -88,7 +88,7 @@ LLAMA = ModelType(
     prefix="model.",
     fixed=FIXED,
     config_keys=(
-        *FACTS,
+        *CONFIG_KEYS,
         ConfigKey("vocab_size", "embedding.vocab_size", 32000),
         ConfigKey("max_position_embeddings", "decoder.position.length", 2048),
         ConfigKey("intermediate_size", "decoder.ff_dim", 11008),
@@ -100,7 +100,7 @@ LLAMA = ModelType(
         TokenIdKey("eos_token_id", "special.end", 2, several=True),
     ),
     rules=RULES,
-    architectures=(*CASES, LLAMA_SPAN),
+    architectures=(*ARCHITECTURES, LLAMA_SPAN),
 )
 
 MISTRAL = ModelType(
@@ -108,7 +108,7 @@ MISTRAL = ModelType(
     prefix="model.",
     fixed={**FIXED, "decoder.ff_bias": False, "decoder.attention_bias": "none"},
     config_keys=(
-        *FACTS,
+        *CONFIG_KEYS,
         ConfigKey("vocab_size", "embedding.vocab_size", 32000),
         ConfigKey("max_position_embeddings", "decoder.position.length", 131072),
         ConfigKey("intermediate_size", "decoder.ff_dim", 14336),
@@ -120,7 +120,7 @@ MISTRAL = ModelType(
     ),
     rules=RULES,
     architectures=(
-        *called(CASES, "Llama", "Mistral"),
+        *rename_architectures(ARCHITECTURES, "Llama", "Mistral"),
         Architecture(name="MistralForQuestionAnswering", fixed={"head.kind": "span"}, rules=SPAN),
     ),
 )
@@ -130,7 +130,7 @@ QWEN2 = ModelType(
     prefix="model.",
     fixed={**FIXED, "decoder.ff_bias": False, "decoder.attention_bias": "qkv"},
     config_keys=(
-        *FACTS,
+        *CONFIG_KEYS,
         ConfigKey("vocab_size", "embedding.vocab_size", 151936),
         ConfigKey("max_position_embeddings", "decoder.position.length", 32768),
         ConfigKey("intermediate_size", "decoder.ff_dim", 22016),
@@ -141,7 +141,7 @@ QWEN2 = ModelType(
         TokenIdKey("eos_token_id", "special.end", None, several=True),
     ),
     rules=RULES,
-    architectures=called((*CASES, LLAMA_SPAN), "Llama", "Qwen2"),
+    architectures=rename_architectures((*ARCHITECTURES, LLAMA_SPAN), "Llama", "Qwen2"),
 )
 
 QWEN3 = ModelType(
@@ -149,7 +149,7 @@ QWEN3 = ModelType(
     prefix="model.",
     fixed={**FIXED, "decoder.ff_bias": False, "decoder.qk_norm": "head"},
     config_keys=(
-        *FACTS,
+        *CONFIG_KEYS,
         ConfigKey("vocab_size", "embedding.vocab_size", 151936),
         ConfigKey("max_position_embeddings", "decoder.position.length", 32768),
         ConfigKey("intermediate_size", "decoder.ff_dim", 22016),
@@ -161,5 +161,5 @@ QWEN3 = ModelType(
         TokenIdKey("eos_token_id", "special.end", None, several=True),
     ),
     rules=RULES,
-    architectures=called((*CASES, LLAMA_SPAN), "Llama", "Qwen3"),
+    architectures=rename_architectures((*ARCHITECTURES, LLAMA_SPAN), "Llama", "Qwen3"),
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from heedful.pretrained.config_keys import ACTIVATIONS, AnyConfigKey, ConfigKey, StoredTensor, TokenIdKey, only
-from heedful.pretrained.model_type import Architecture, ModelType, called
-from heedful.pretrained.model_types.bert import BERT, LABEL_FACTS, NO_POOLER
+from heedful.pretrained.model_type import Architecture, ModelType, rename_architectures
+from heedful.pretrained.model_types.bert import BERT, LABEL_KEYS, NO_POOLER
 from heedful.pretrained.rules import Drop, Rename, Tie
 from heedful.pretrained.special_config_keys import PositionRowsKey
 
-FACTS: tuple[AnyConfigKey, ...] = (
+CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
     ConfigKey("type_vocab_size", "embedding.segments", 2),
     ConfigKey("hidden_size", "encoder.dim", 768),
     ConfigKey("num_hidden_layers", "encoder.depth", 12),
@@ -25,7 +25,7 @@ FACTS: tuple[AnyConfigKey, ...] = (
     PositionRowsKey(),
     *only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False),
 )
-CASES = (
+ARCHITECTURES = (
     Architecture(
         name="RobertaModel",
         fixed={"head.kind": "no-head"},
@@ -51,7 +51,7 @@ CASES = (
     Architecture(
         name="RobertaForSequenceClassification",
         fixed={"head.kind": "sequence", "head.pooling": "first", "head.pooler": True, "head.bias": True},
-        config_keys=LABEL_FACTS,
+        config_keys=LABEL_KEYS,
         rules=(
             NO_POOLER,
             Rename("classifier.dense.{p}", "head.pooler.dense.{p}"),
@@ -61,7 +61,7 @@ CASES = (
     Architecture(
         name="RobertaForTokenClassification",
         fixed={"head.kind": "token"},
-        config_keys=LABEL_FACTS,
+        config_keys=LABEL_KEYS,
         rules=(NO_POOLER, Rename("classifier.{p}", "head.output.{p}")),
     ),
     Architecture(
@@ -76,15 +76,15 @@ ROBERTA = ModelType(
     prefix="roberta.",
     old_names=BERT.old_names,
     fixed=BERT.fixed,
-    config_keys=(ConfigKey("vocab_size", "embedding.vocab_size", 50265), *FACTS),
+    config_keys=(ConfigKey("vocab_size", "embedding.vocab_size", 50265), *CONFIG_KEYS),
     rules=BERT.rules,
-    architectures=CASES,
+    architectures=ARCHITECTURES,
 )
 XLM_ROBERTA = ModelType(
     name="xlm-roberta",
     prefix="roberta.",
     fixed=BERT.fixed,
-    config_keys=(ConfigKey("vocab_size", "embedding.vocab_size", 30522), *FACTS),
+    config_keys=(ConfigKey("vocab_size", "embedding.vocab_size", 30522), *CONFIG_KEYS),
     rules=BERT.rules,
-    architectures=called(CASES, "Roberta", "XLMRoberta"),
+    architectures=rename_architectures(ARCHITECTURES, "Roberta", "XLMRoberta"),
 )
