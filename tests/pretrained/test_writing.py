@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import heedful
 from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, StackConfig
 from heedful.pretrained import load, save
-from heedful.pretrained.folder import written
+from heedful.pretrained.folder import atomic_write
 from heedful.pretrained.writing import size_of
 
 STACK = StackConfig(
@@ -224,10 +224,10 @@ def test_views_of_one_file_are_written_each_on_its_own(tmp_path: Path) -> None:
 def test_two_writes_at_once_do_not_touch_each_other(tmp_path: Path) -> None:
     """As two threads do, which have one process number: each is whole, and the later to end counts."""
     for folder in (tmp_path, tmp_path / "new"):
-        with written(folder) as first:
+        with atomic_write(folder) as first:
             (first / "a").write_text("first")
             (first / "b").write_text("first")
-            with written(folder) as second:
+            with atomic_write(folder) as second:
                 (second / "a").write_text("second")
             assert [file.name for file in folder.iterdir() if file.is_file()] == ["a"]
         assert ((folder / "a").read_text(), (folder / "b").read_text()) == ("first", "first")
