@@ -110,7 +110,7 @@ def test_the_files_of_two_languages(tmp_path: Path, kind: str) -> None:
 def test_a_chat_template(tmp_path: Path, kind: str) -> None:
     KINDS[kind](tmp_path / chat_template.FILE)
     with pytest.raises(HeedfulError, match=rf"{chat_template.FILE} is no regular file"):
-        chat_template.read(tmp_path)
+        chat_template.read_template(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,7 +19,7 @@ from heedful.data.split import collapse_blanks
 from heedful.data.text_files import open_file, read_lines
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer, tokenizer_training
-from heedful.text.tokenizer_training import WORD_CUT, cuts
+from heedful.text.tokenizer_training import WORD_PART_END, part_bounds
 
 zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
 PACK = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
@@ -152,13 +152,16 @@ def test_the_parts_of_a_long_text_give_its_vocabulary(
         + "\nend"
     )
     whole = Tokenizer.train([text], 400, kind, **kwargs)
-    monkeypatch.setattr(tokenizer_training, "PART", 100)
+    monkeypatch.setattr(tokenizer_training, "PART_LENGTH", 100)
     parts = Tokenizer.train([text], 400, kind, **kwargs)
     if kind != "unigram":  # of which two trainings differ anyway
         assert parts.backend.to_str() == whole.backend.to_str()
     backend = whole.backend
     found, expected = Counter[str](), Counter[str]()
-    for count, pieces in ((found, [text[start:end] for start, end in cuts(text, 100, WORD_CUT)]), (expected, [text])):
+    for count, pieces in (
+        (found, [text[start:end] for start, end in part_bounds(text, 100, WORD_PART_END)]),
+        (expected, [text]),
+    ):
         for piece in pieces:
             normal = piece if backend.normalizer is None else backend.normalizer.normalize_str(piece)
             count.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))

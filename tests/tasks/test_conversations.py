@@ -165,7 +165,7 @@ def test_of_a_prompt_and_its_completion_the_completion_is_learned() -> None:
     assert task.lengths(encoded.examples).tolist() == [[len(talk.ids) - 1] for talk in encoded.examples]
 
 
-@pytest.mark.parametrize("template", [CHATML, chat_template.DEFAULT])
+@pytest.mark.parametrize("template", [CHATML, chat_template.DEFAULT_TEMPLATE])
 def test_what_is_learned_is_what_transformers_tells(template: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     made = tokenizer(template)
@@ -181,15 +181,15 @@ def test_what_is_learned_is_what_transformers_tells(template: str, tmp_path: Pat
 
 
 def test_without_marks_what_comes_after_the_question_is_learned() -> None:
-    marked, plain = (chat_template.spoken(tokenizer(template), TALK) for template in (CHATML, UNMARKED))
+    marked, plain = (chat_template.render_conversation(tokenizer(template), TALK) for template in (CHATML, UNMARKED))
     said = [[text for text, is_said in parts if is_said] for parts in (marked, plain)]
     assert said == [["Moo.</s>", "Hoo, of course.</s>"], ["Moo.</s>", "Hoo, of course.</s>"]]
     assert "".join(text for text, _ in marked) == "".join(text for text, _ in plain)
     forgets = "{% for message in messages[-2:] %}{{ message.content }}{% endfor %}"
     with pytest.raises(HeedfulError, match="writes message 3 otherwise when others follow it"):
-        chat_template.spoken(tokenizer(forgets), TALK)
+        chat_template.render_conversation(tokenizer(forgets), TALK)
     with pytest.raises(HeedfulError, match="shows nothing that the assistant says"):
-        chat_template.spoken(tokenizer("{{ messages[0].content }}"), TALK)
+        chat_template.render_conversation(tokenizer("{{ messages[0].content }}"), TALK)
 
 
 @pytest.mark.parametrize("kind", ["character", "bpe"])
@@ -203,7 +203,7 @@ def test_a_new_vocabulary_knows_the_templates_words(kind: Any) -> None:
 
 
 def test_what_is_asked_in_use_is_what_was_read_in_training() -> None:
-    task = TextGeneration(tokenizer(chat_template.DEFAULT), 256)
+    task = TextGeneration(tokenizer(chat_template.DEFAULT_TEMPLATE), 256)
     (talk,) = task.encode(talks(TALK[:3]), 256).examples
     (prompt,) = task._prompts([TALK[:2]])
     assert talk.ids[: len(prompt)] == prompt

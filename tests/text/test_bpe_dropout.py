@@ -242,7 +242,7 @@ def test_few_words_are_remembered_and_all_are_cut_alike(tokenizer: Tokenizer, mo
     rows = tokenizer.encode(TEXTS)
     made = []
     for most in (100_000, 5):
-        monkeypatch.setattr("heedful.text.bpe_dropout.WORDS", most)
+        monkeypatch.setattr("heedful.text.bpe_dropout.MAX_CACHED_WORDS", most)
         again, random = BpeDropout(tokenizer, 0.3), np.random.default_rng(0)
         made.append([again(words, random) for words in again.marked(TEXTS, rows)])
     assert made[0] == made[1]

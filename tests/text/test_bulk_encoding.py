@@ -27,7 +27,7 @@ def joined(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", ["bpe", "character", "unigram", "wordpiece"])
 def test_joined_they_are_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_encoding, "TOGETHER", 50)
+    monkeypatch.setattr(bulk_encoding, "BATCH_CHARACTERS", 50)
     tokenizer = Tokenizer.train(TEXTS, 400, kind, template="none")  # type: ignore[arg-type]
     assert joined(tokenizer, TEXTS) == tokenizer.encode(TEXTS)
     assert len(list(encode_parts(tokenizer, TEXTS))) > 2 * len(TEXTS)
@@ -35,21 +35,21 @@ def test_joined_they_are_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_published_tokenizer(shared_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """One that puts a space before every text is given the text whole."""
-    monkeypatch.setattr(bulk_encoding, "PART", 50)
+    monkeypatch.setattr(bulk_encoding, "PART_LENGTH", 50)
     tokenizer = Tokenizer.load(shared_data("weights/stories15M"))
     assert joined(tokenizer, TEXTS) == tokenizer.encode(TEXTS)
 
 
 def test_where_a_part_would_read_otherwise_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_encoding, "PART", 50)
+    monkeypatch.setattr(bulk_encoding, "PART_LENGTH", 50)
     tokenizer = Tokenizer.train(TEXTS, 400, "bpe", template="end")
     assert joined(tokenizer, TEXTS) == tokenizer.encode(TEXTS)
     assert len(list(encode_parts(tokenizer, TEXTS))) == len(TEXTS)
 
 
 def test_little_is_encoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_encoding, "PART", 50)
-    monkeypatch.setattr(bulk_encoding, "TOGETHER", 200)
+    monkeypatch.setattr(bulk_encoding, "PART_LENGTH", 50)
+    monkeypatch.setattr(bulk_encoding, "BATCH_CHARACTERS", 200)
     tokenizer = Tokenizer.train(TEXTS, 400, "character", template="none")
     tokenizer.add(["one line"])  # no words are cut where a token has a space in it, lines are
     encode, asked = tokenizer.encode, list[Sequence[str]]()

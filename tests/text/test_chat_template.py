@@ -11,7 +11,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.text.chat_template import is_conversation, read, rendered
+from heedful.text.chat_template import is_conversation, read_template, render_prompt
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
@@ -128,37 +128,37 @@ def test_as_transformers(template: str, talk: list[dict[str, Any]]) -> None:
         refusal = str(error)
     if refusal:
         with pytest.raises(HeedfulError) as caught:
-            rendered(ours, talk)
+            render_prompt(ours, talk)
         assert refusal in str(caught.value)
         assert "\n" not in str(caught.value)
     else:
-        assert rendered(ours, talk) == expected
+        assert render_prompt(ours, talk) == expected
         assert len(expected) > 10
 
 
 def test_a_refusal_is_the_template_s_own_words() -> None:
     with pytest.raises(HeedfulError, match="chat template refuses the messages: user and assistant must take turns; "):
-        rendered(tokenizer_with(MISTRAL), TALKS["out of turn"])
+        render_prompt(tokenizer_with(MISTRAL), TALKS["out of turn"])
     with pytest.raises(HeedfulError, match="cannot be filled with these messages"):
-        rendered(tokenizer_with(MISTRAL), [{"role": "user", "content": None}])
+        render_prompt(tokenizer_with(MISTRAL), [{"role": "user", "content": None}])
     with pytest.raises(HeedfulError, match="refuses the messages: 'dict object' has no attribute 'content'"):
-        rendered(tokenizer_with(MISTRAL), [{"role": "user"}])
+        render_prompt(tokenizer_with(MISTRAL), [{"role": "user"}])
 
 
 def test_what_is_no_template_or_no_message() -> None:
     one = TALKS["one"]
     with pytest.raises(HeedfulError, match=r"no chat template \(.*give it a text instead of messages"):
-        rendered(Tokenizer.train(["some text"], 300), one)
+        render_prompt(Tokenizer.train(["some text"], 300), one)
     with pytest.raises(HeedfulError, match=r"broken in line 2 \(.*\); download it again"):
-        rendered(tokenizer_with("a\n{% for %}"), one)
+        render_prompt(tokenizer_with("a\n{% for %}"), one)
     with pytest.raises(HeedfulError, match="message 2 is 'hello'; give"):
-        rendered(tokenizer_with(CHATML), [*one, "hello"])  # type: ignore[list-item]
+        render_prompt(tokenizer_with(CHATML), [*one, "hello"])  # type: ignore[list-item]
     with pytest.raises(HeedfulError, match=r"message 1 is .*; give"):
-        rendered(tokenizer_with(CHATML), [{"content": "x"}, *one])
+        render_prompt(tokenizer_with(CHATML), [{"content": "x"}, *one])
     with pytest.raises(HeedfulError, match="the last message is the assistant's"):
-        rendered(tokenizer_with(CHATML), [*one, {"role": "assistant", "content": "I"}])
+        render_prompt(tokenizer_with(CHATML), [*one, {"role": "assistant", "content": "I"}])
     with pytest.raises(HeedfulError, match="a message holds more than text"):
-        rendered(tokenizer_with(CHATML), [{"role": "user", "content": object()}])
+        render_prompt(tokenizer_with(CHATML), [{"role": "user", "content": object()}])
 
 
 @pytest.mark.parametrize(
@@ -173,15 +173,17 @@ def test_what_is_no_template_or_no_message() -> None:
 )
 def test_a_template_reaches_nothing_but_the_messages(template: str) -> None:
     with pytest.raises(HeedfulError, match="the model's chat template"):
-        rendered(tokenizer_with(template), TALKS["one"])
+        render_prompt(tokenizer_with(template), TALKS["one"])
 
 
 def test_of_several_templates_the_default_is_taken() -> None:
     several = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "{{ messages[0].content }}"}]
-    assert rendered(tokenizer_with(several), TALKS["one"]) == "Who are you?"
-    assert rendered(tokenizer_with({one["name"]: one["template"] for one in several}), TALKS["one"]) == "Who are you?"
+    assert render_prompt(tokenizer_with(several), TALKS["one"]) == "Who are you?"
+    assert (
+        render_prompt(tokenizer_with({one["name"]: one["template"] for one in several}), TALKS["one"]) == "Who are you?"
+    )
     with pytest.raises(HeedfulError, match="no chat template"):
-        rendered(tokenizer_with(several[:1]), TALKS["one"])
+        render_prompt(tokenizer_with(several[:1]), TALKS["one"])
 
 
 def test_a_conversation_is_known_by_its_roles() -> None:
@@ -192,12 +194,12 @@ def test_a_conversation_is_known_by_its_roles() -> None:
 
 
 def test_the_file_goes_before_the_configuration(tmp_path: Path) -> None:
-    assert read(tmp_path) is None
+    assert read_template(tmp_path) is None
     (tmp_path / "chat_template.jinja").write_text("é {{ messages }}\n", "utf-8")
-    assert read(tmp_path) == "é {{ messages }}\n"
+    assert read_template(tmp_path) == "é {{ messages }}\n"
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(HeedfulError, match=r"cannot read .*chat_template\.jinja"):
-        read(tmp_path)
+        read_template(tmp_path)
 
 
 @pytest.mark.parametrize(("version", "said"), [(None, "need Jinja: "), ("3.1.2", "need Jinja 3.1.6, this is")])
@@ -207,7 +209,7 @@ def test_without_jinja_it_is_one_line(monkeypatch: pytest.MonkeyPatch, version: 
     else:
         monkeypatch.setattr(sys.modules.get("jinja2") or pytest.importorskip("jinja2"), "__version__", version)
     with pytest.raises(HeedfulError, match=rf"{said}.*'jinja2>=3.1.6'"):
-        rendered(tokenizer_with(f"{said}{{{{ messages }}}}"), TALKS["one"])
+        render_prompt(tokenizer_with(f"{said}{{{{ messages }}}}"), TALKS["one"])
 
 
 def test_it_is_kept_with_the_tokenizer(tmp_path: Path) -> None:
@@ -217,7 +219,7 @@ def test_it_is_kept_with_the_tokenizer(tmp_path: Path) -> None:
     back = Tokenizer.load(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     expected = theirs.apply_chat_template(TALKS["turns"], tokenize=False, add_generation_prompt=True)
-    assert rendered(back, TALKS["turns"]) == expected
+    assert render_prompt(back, TALKS["turns"]) == expected
 
 
 HUGE = {
@@ -245,7 +247,7 @@ def test_a_template_that_works_without_end_is_one_line(template: str) -> None:
     tokenizer = Tokenizer.train(["some text"], size=300)
     tokenizer.config["chat_template"] = template
     with pytest.raises(HeedfulError, match="the model's chat template") as error:
-        rendered(tokenizer, [{"role": "user", "content": "Hello"}])
+        render_prompt(tokenizer, [{"role": "user", "content": "Hello"}])
     assert "\n" not in str(error.value)
 
 
@@ -254,7 +256,7 @@ def test_long_conversations_are_within_the_bounds() -> None:
     tokenizer.config["chat_template"] = CHATML
     talk = [{"role": role, "content": "word " * 2000} for _ in range(500) for role in ("user", "assistant")][:-1]
     for _ in range(2):  # each time anew
-        assert len(rendered(tokenizer, talk)) > 999 * 9999
+        assert len(render_prompt(tokenizer, talk)) > 999 * 9999
 
 
 def test_lists_joined_by_templates_are_as_they_were() -> None:
@@ -262,4 +264,4 @@ def test_lists_joined_by_templates_are_as_they_were() -> None:
     tokenizer.config["chat_template"] = (
         "{{ 1 ~ 'a' ~ [2] }} {{ [1] + [2] }} {{ 7 % 4 }} {{ 2 ** 3 }} {{ '%s' % 'b' }} {{ 'x' * 3 }}"
     )
-    assert rendered(tokenizer, [{"role": "user", "content": "Hello"}]) == "1a[2] [1, 2] 3 8 b xxx"
+    assert render_prompt(tokenizer, [{"role": "user", "content": "Hello"}]) == "1a[2] [1, 2] 3 8 b xxx"

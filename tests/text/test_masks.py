@@ -9,8 +9,8 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.text.mask_filling import check_masked, filled, mask_of
-from heedful.text.word_boundaries import joints
+from heedful.text.mask_filling import check_has_mask, fill_masks, mask_token
+from heedful.text.word_boundaries import word_joints
 
 TEXTS = [
     "The old man met the other man in 1997.",
@@ -28,7 +28,7 @@ def trained(request: pytest.FixtureRequest) -> Tokenizer:
 
 def words(tokenizer: Tokenizer, text: str) -> list[str]:
     """The words of a text, by the table."""
-    table, ids = joints(tokenizer), tokenizer.encode([text])[0]
+    table, ids = word_joints(tokenizer), tokenizer.encode([text])[0]
     made: list[str] = []
     for place, (token, piece) in enumerate(zip(ids, tokenizer.pieces(ids), strict=True)):
         if place and table.after[ids[place - 1]] and table.before[token]:
@@ -42,12 +42,12 @@ def test_the_mask_is_id_4_and_others_have_none(trained: Tokenizer) -> None:
     assert (trained.pad, trained.start, trained.end, trained.unknown, trained.mask) == (0, 1, 2, 3, 4)
     assert trained.special == {0, 1, 2, 3, 4}
     assert trained.config["mask_token"] == "<mask>"
-    assert mask_of(trained) == ("<mask>", 4)
+    assert mask_token(trained) == ("<mask>", 4)
     plain = Tokenizer.train(TEXTS, 400)
     assert plain.mask is None
     assert "mask_token" not in plain.config
     with pytest.raises(HeedfulError, match=r"no mask token .*; take another model, or train one with heedful train fi"):
-        mask_of(plain)
+        mask_token(plain)
 
 
 def test_the_mask_may_be_written_and_so_may_the_others(trained: Tokenizer) -> None:
@@ -123,19 +123,19 @@ def test_a_word_takes_the_masks_place(kind: Any, text: str, word: str, expected:
         if tokenizer.pieces([i])[0] == (f" {word}" if kind == "wordpiece" else word)
     ]
     blanks = text.count("<mask>")
-    assert filled(tokenizer, text, [token, *[None] * (blanks - 1)]) == expected
+    assert fill_masks(tokenizer, text, [token, *[None] * (blanks - 1)]) == expected
 
 
 def test_what_goes_on_with_a_word_follows_it() -> None:
     tokenizer = Tokenizer.train(["play plays playing played"] * 3, 40, "wordpiece", mask=True)
     token = tokenizer.backend.token_to_id("##s")
-    assert filled(tokenizer, "play <mask> here", [token]) == "plays here"
+    assert fill_masks(tokenizer, "play <mask> here", [token]) == "plays here"
 
 
 def test_a_text_without_a_mask_is_told_how_to_write_it() -> None:
-    check_masked("the <mask>", "<mask>")
+    check_has_mask("the <mask>", "<mask>")
     with pytest.raises(HeedfulError) as told:
-        check_masked("the [MASK]", "<mask>", 3, 5)
+        check_has_mask("the [MASK]", "<mask>", 3, 5)
     assert str(told.value) == "input 3 has no <mask>, but [MASK]: 'the [MASK]'; write <mask> where a word is missing"
     with pytest.raises(HeedfulError, match=r"the input has no \[MASK\]: 'the man'; write \[MASK\] where"):
-        check_masked("the man", "[MASK]")
+        check_has_mask("the man", "[MASK]")

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from heedful.errors import HeedfulError
-from heedful.text import Around, Tokenizer
-from heedful.text.post_processor import around
+from heedful.text import InputTemplate, Tokenizer
+from heedful.text.post_processor import read_input_template
 
 WORDS = {"<s>": 0, "</s>": 1, "<x>": 2, "one": 3, "two": 4, "three": 5}
 START, END = ("<s>", 0), ("</s>", 1)
@@ -64,8 +64,8 @@ def test_as_the_library_puts_them(post_processor: Any) -> None:
 
 def test_of_a_trained_one_all_that_is_said() -> None:
     trained = Tokenizer.train(["a text", "its pair"], 300, template="both")
-    assert trained.around() == Around((1,), (), (2,), ((0,), 0, (), 0, (0,)))
-    assert trained.around(pair=True) == Around((1,), (2,), (2,), ((0,), 0, (0,), 1, (1,)))
+    assert trained.around() == InputTemplate((1,), (), (2,), ((0,), 0, (), 0, (0,)))
+    assert trained.around(pair=True) == InputTemplate((1,), (2,), (2,), ((0,), 0, (0,), 1, (1,)))
     assert Tokenizer.train(["a text"], 300, template="none").around().added == 0
     assert (trained.mask, tokenizer(None).mask, tokenizer(None).start) == (None, 2, 0)
 
@@ -90,7 +90,9 @@ def test_what_cannot_be_told(post_processor: Any, message: str) -> None:
 def test_published_ones(shared_data: Any) -> None:
     bert = Tokenizer.load(shared_data("weights/minilm-l6"))
     assert bert.around(pair=True).join([7], [8, 9]) == ([101, 7, 102, 8, 9, 102], [0, 0, 0, 1, 1, 1])
-    assert Tokenizer.load(shared_data("weights/stories15M")).around() == Around((1,), (), (), ((0,), 0, (), 0, ()))
+    assert Tokenizer.load(shared_data("weights/stories15M")).around() == InputTemplate(
+        (1,), (), (), ((0,), 0, (), 0, ())
+    )
 
 
 def test_a_template_that_names_an_absent_token_is_one_line() -> None:
@@ -101,7 +103,7 @@ def test_a_template_that_names_an_absent_token_is_one_line() -> None:
             return json.dumps(part | {"pair": [], "special_tokens": {}}).encode()
 
     with pytest.raises(HeedfulError, match=r"tokenizer\.json names the token '\[CLS\]'"):
-        around(Processor(), pair=False)
+        read_input_template(Processor(), pair=False)
 
 
 @pytest.mark.parametrize(("told", "encoded"), [(None, False), (True, True)])

@@ -11,7 +11,7 @@ from tokenizers import Regex, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from heedful.text import Tokenizer, bulk_encoding
-from heedful.text.bulk_encoding import CUTS, WordCache
+from heedful.text.bulk_encoding import WORD_PATTERNS, WordCache
 
 CODE = Path(bulk_encoding.__file__).read_text(encoding="utf-8")
 SIGNS = [*"abAB12.,'-(\"\n\n   \t\r#", "\u00a0", "\x1c", "\u2003", "\x85", "\u3000", "é", "Σ", "ς", "漢", "한", "ﬁ"]
@@ -62,7 +62,7 @@ def test_where_a_line_end_goes_with_what_stands_before_it_no_line_is_cut() -> No
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer = learned(pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(NEWER), "isolated"), level]))
     check(tokenizer)
-    assert WordCache(tokenizer)._words is CUTS[1]
+    assert WordCache(tokenizer)._words is WORD_PATTERNS[1]
 
 
 @pytest.mark.parametrize("split", [None, pre_tokenizers.Split("\n", "isolated")], ids=["nowhere", "lines"])
@@ -81,7 +81,7 @@ def test_an_added_token_with_a_space_in_it_is_found() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_encoding, "MOST", 100)
+    monkeypatch.setattr(bulk_encoding, "MAX_CACHED_CHARACTERS", 100)
     tokenizer = Tokenizer.train([CODE], 400, template="none")
     words, longest = WordCache(tokenizer), max(map(len, CODE.splitlines()))
     assert longest < len(CODE) / 10

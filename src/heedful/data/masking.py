@@ -67,7 +67,7 @@ class Masking:
     Args:
         mask: the id of the mask token.
         ordinary: (V,) which ids stand for text.
-        before: (V,) which ids may go on with a word (``heedful.text.word_boundaries.joints``).
+        before: (V,) which ids may go on with a word (``heedful.text.word_boundaries.word_joints``).
         after: (V,) which ids a word may go on after.
         share: of the ordinary tokens.
         unit: what is chosen.

@@ -20,7 +20,7 @@ from heedful.export import hugging_face
 from heedful.export.target import copy_beside
 from heedful.models import Model
 from heedful.text import Tokenizer
-from heedful.text.tokenizer import TARGET
+from heedful.text.tokenizer import TARGET_NAME
 from heedful.verify.reference import quiet_transformers
 
 # layouts that ``PlainLoader`` reads: classes of configuration and model, and whether embeddings are normalised
@@ -76,7 +76,7 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
         yield
         return
     config_class, architecture, embedding_norm = PLAIN[layout]
-    target = Tokenizer.load(folder, TARGET) if (folder / f"{TARGET}.json").exists() else None
+    target = Tokenizer.load(folder, TARGET_NAME) if (folder / f"{TARGET_NAME}.json").exists() else None
     config = model.config
 
     class PlainLoader(readers.BartLoader):

@@ -70,7 +70,7 @@ def with_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
     """
     needed = any("messages" in row.values for row in rows) and "chat_template" not in tokenizer.config
     if needed:
-        tokenizer.config |= {"chat_template": chat_template.DEFAULT, "split_special_tokens": False}
+        tokenizer.config |= {"chat_template": chat_template.DEFAULT_TEMPLATE, "split_special_tokens": False}
         tokenizer.backend.encode_special_tokens = False
     return needed
 
@@ -80,7 +80,7 @@ def encoded(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int, m
 
     Of a prompt and its completion these stand one after the other as they are written, after what begins a text, and
     before the end token; the completion and the end token are learned. Of messages the words of the chat template, in
-    which the assistant's are learned (``heedful.text.chat_template.spoken``).
+    which the assistant's are learned (``heedful.text.chat_template.render_conversation``).
     """
     kept, out, examples = Rows([], rows.skipped, rows.columns), Rows(), []
     for row, talk in zip(rows, _talks(tokenizer, rows, begins, end), strict=True):
@@ -115,7 +115,7 @@ def _talks(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int) ->
 
 def _conversation(tokenizer: Tokenizer, row: Row) -> Talk:
     try:
-        parts = chat_template.spoken(tokenizer, row.values["messages"])
+        parts = chat_template.render_conversation(tokenizer, row.values["messages"])
     except HeedfulError as error:
         raise HeedfulError(f"{row.file}:{row.line}: {error}") from None
     ends = np.cumsum([len(text) for text, _ in parts])

@@ -58,8 +58,8 @@ from heedful.tasks.task import (
     short,
 )
 from heedful.text import Tokenizer
-from heedful.text.mask_filling import check_masked, filled, mask_of
-from heedful.text.word_boundaries import joints
+from heedful.text.mask_filling import check_has_mask, fill_masks, mask_token
+from heedful.text.word_boundaries import word_joints
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning
 
@@ -112,10 +112,10 @@ class FillMask(EncoderTask):
 
     def __init__(self, tokenizer: Tokenizer, window: int | None = None) -> None:
         self.tokenizer, self.window = tokenizer, window
-        self.mask_name, self.mask = mask_of(tokenizer)
+        self.mask_name, self.mask = mask_token(tokenizer)
         self.around = tokenizer.around()
         self.padding = self.mask if tokenizer.pad is None else tokenizer.pad
-        table = joints(tokenizer)
+        table = word_joints(tokenizer)
         ordinary = np.array([i not in tokenizer.special for i in range(tokenizer.vocab_size)])
         self.masking = Masking(self.mask, ordinary, np.array(table.before), np.array(table.after))
         self.asked = replace(self.masking, masked=1.0, other=0.0)  # what is measured: all that is chosen is hidden
@@ -335,7 +335,7 @@ class FillMask(EncoderTask):
         check_texts(self.name, inputs)
         asked = [i for i, text in enumerate(inputs) if text.strip()]
         for i in asked:
-            check_masked(inputs[i], self.mask_name, i, len(inputs))
+            check_has_mask(inputs[i], self.mask_name, i, len(inputs))
         answers = [Prediction(text, [] if top_k else "", None) for text in inputs]
         read = blanks(self.tokenizer, [inputs[i] for i in asked], self.longest)
         guesses: list[list[Guess]] = [[] for _ in read]
@@ -364,11 +364,11 @@ class FillMask(EncoderTask):
 
     def _output(self, text: str, each: Sequence[Guess], top_k: int | None) -> Any:
         if not top_k:
-            return filled(self.tokenizer, text, [guess.tokens[0] for guess in each])
+            return fill_masks(self.tokenizer, text, [guess.tokens[0] for guess in each])
         lists = []
         for place, guess in enumerate(each):
             others = [None] * place, [None] * (len(each) - place - 1)
-            texts = [filled(self.tokenizer, text, [*others[0], token, *others[1]]) for token in guess.tokens]
+            texts = [fill_masks(self.tokenizer, text, [*others[0], token, *others[1]]) for token in guess.tokens]
             labels = [
                 self.tokenizer.backend.decode([token], skip_special_tokens=False).strip() for token in guess.tokens
             ]
@@ -399,7 +399,7 @@ def blanks(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[Bla
     >>> blanks(tokenizer, ["<mask><mask>"], 3)
     [Blank(owner=0, ids=[1, 4, 2], places=[1]), Blank(owner=0, ids=[1, 4, 2], places=[1])]
     """
-    (name, mask), around = mask_of(tokenizer), tokenizer.around()
+    (name, mask), around = mask_token(tokenizer), tokenizer.around()
     room, shift = longest - around.added, len(around.before)
     made, cut = [], 0
     for owner, (text, ids) in enumerate(zip(texts, tokenizer.encode(texts), strict=True)):

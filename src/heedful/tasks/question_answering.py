@@ -33,7 +33,7 @@ from heedful.tasks.model_setup import load_with_head, masked, padded, tokenizer_
 from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, question_windows
 from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, short
 from heedful.text import Tokenizer
-from heedful.text.post_processor import Around
+from heedful.text.post_processor import InputTemplate
 from heedful.text.word_boundaries import is_word_border
 from heedful.util.input_warnings import CountWarning
 
@@ -235,7 +235,7 @@ class QuestionAnswering(EncoderTask):
         return {"ids": ids, "mask": mask, "segments": segments, "context": context, "seen": seen, "labels": labels}
 
     @cached_property
-    def _around(self) -> Around:
+    def _around(self) -> InputTemplate:
         return self.tokenizer.around(pair=True)
 
     def _begins(self, window: Window) -> int:

@@ -48,7 +48,7 @@ from heedful.tasks.model_setup import IGNORED, check_texts, masked, positions_of
 from heedful.tasks.published import encoder_decoder_of
 from heedful.tasks.task import EVALUATED, Baseline, Batch, Encoded, LoggedSample, Measured, Prediction, short
 from heedful.text import Tokenizer
-from heedful.text.mask_filling import check_holes, restored, sentinels_of, spans_of, written
+from heedful.text.mask_filling import check_sentinels, fill_sentinels, sentinel_ids, sentinel_spans, span_text
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning
 
@@ -99,7 +99,7 @@ class SpanCorruption(EncoderDecoderTask):
                 "another"
             )
         super().__init__(source, target, special, positions)
-        self.sentinels = sentinels_of(source)
+        self.sentinels = sentinel_ids(source)
         self.silent = False  # while a run shows what its model has learned so far
         around = source.around()
         self.before = around.before
@@ -299,7 +299,7 @@ class SpanCorruption(EncoderDecoderTask):
         answers = [Prediction(text, "", None, [] if logprobs else None, []) for text in inputs]
         asked = [i for i, text in enumerate(inputs) if text.strip()]
         decoding = decoding or self.decoding_options(model, options)
-        holes = [check_holes(inputs[i], i, len(inputs)) for i in asked]
+        holes = [check_sentinels(inputs[i], i, len(inputs)) for i in asked]
         sources = self._read(inputs, asked, max(batch_tokens or 0, EVALUATED)) if asked else []
         own = seeded(decoding.for_rows(asked, len(inputs)), sources)
         bounded = bool(decoding.max_new_tokens or decoding.max_length)
@@ -323,8 +323,8 @@ class SpanCorruption(EncoderDecoderTask):
             for together, told in sharding.each(chosen, partial(decoded, limit)):
                 for i, (row, score, log_p) in zip(together, told, strict=True):
                     text, without = inputs[asked[i]], without + (not set(row) & set(self.sentinels[:number]))
-                    spans = [written(self.source, span) for span in spans_of(row[1:], self.sentinels, number)]
-                    filled, fills = restored(self.source, text, spans), [span.strip() for span in spans]
+                    spans = [span_text(self.source, span) for span in sentinel_spans(row[1:], self.sentinels, number)]
+                    filled, fills = fill_sentinels(self.source, text, spans), [span.strip() for span in spans]
                     answers[asked[i]] = Prediction(text, filled, score, log_p, fills)
         if without and not self.silent:
             log.warning(

@@ -180,7 +180,7 @@ class TextGeneration(Task):
         """
         folder = find(folder)
         tokenizer, config = tokenizer_of(reads(cls.name, folder)), config_of(folder)
-        if template := chat_template.read(folder) or chat_template.read(home(folder)):
+        if template := chat_template.read_template(folder) or chat_template.read_template(home(folder)):
             tokenizer.config["chat_template"] = template
         named = [tokenizer.config.get("model_max_length"), positions_of(config)]
         known = [int(length) for length in named if length is not None and length < 1e9]  # a huge one stands for none
@@ -479,7 +479,7 @@ class TextGeneration(Task):
         talks = [chat_template.is_conversation(one) for one in inputs]
         check_texts(self.name, [one for one, talk in zip(inputs, talks, strict=True) if not talk])
         texts = [
-            chat_template.rendered(self.tokenizer, one) if talk else one
+            chat_template.render_prompt(self.tokenizer, one) if talk else one
             for one, talk in zip(inputs, talks, strict=True)
         ]
         rows = self.tokenizer.encode(texts)

@@ -10,7 +10,7 @@ A leaf: it imports ``heedful.errors``, ``heedful.util``, the standard library an
 ``sentencepiece``. It knows nothing of models, tasks or tensors.
 """
 
-from heedful.text.post_processor import Around
+from heedful.text.post_processor import InputTemplate
 from heedful.text.tokenizer import Kind, Tokenizer
 
-__all__ = ["Around", "Kind", "Tokenizer"]
+__all__ = ["InputTemplate", "Kind", "Tokenizer"]

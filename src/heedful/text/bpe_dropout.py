@@ -10,10 +10,10 @@ from itertools import pairwise
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.text.tokenizer import BATCH, Tokenizer
+from heedful.text.tokenizer import BATCH_SIZE, Tokenizer
 
-LONG = 32  # letters of a word whose rounds are cached
-WORDS = 100_000  # number of cached words, about a kilobyte each
+MAX_CACHED_LETTERS = 32  # letters of a word whose rounds are cached
+MAX_CACHED_WORDS = 100_000  # number of cached words, about a kilobyte each
 
 
 class WordIds(list[int]):
@@ -75,10 +75,10 @@ class BpeDropout:
         """
         found = []
         before = len(self.tokenizer.around().before)
-        for first in range(0, len(texts), BATCH):
-            given = list(texts[first : first + BATCH])
+        for first in range(0, len(texts), BATCH_SIZE):
+            given = list(texts[first : first + BATCH_SIZE])
             cut = self.tokenizer.backend.encode_batch(given, add_special_tokens=False)
-            for row, encoding in zip(rows[first : first + BATCH], cut, strict=True):
+            for row, encoding in zip(rows[first : first + BATCH_SIZE], cut, strict=True):
                 words, ids = encoding.word_ids, encoding.ids
                 whole = next((n for n, (a, b) in enumerate(zip(row[before:], ids, strict=False)) if a != b), len(ids))
                 end = min(whole, len(row) - before)
@@ -103,7 +103,7 @@ class BpeDropout:
 
     def _again(self, word: tuple[int, ...], draws: Iterator[float]) -> Sequence[int]:
         if word not in self._known:
-            if len(self._known) == WORDS:
+            if len(self._known) == MAX_CACHED_WORDS:
                 self._known.clear()
             self._known[word] = self._rounds(word)
         letters, rounds = self._known[word]
@@ -131,7 +131,7 @@ class BpeDropout:
                 letters.append(token)
         rounds, now, one = list[tuple[list[int], int]](), letters, True
         while (after := self._round(now, pairs := self._pairs(now))) is not None:
-            one = one and len(now) - len(after) == 1 and len(letters) <= LONG
+            one = one and len(now) - len(after) == 1 and len(letters) <= MAX_CACHED_LETTERS
             rounds.append((now, min(pairs)[2]))
             now = after
         return letters if tuple(now) == word else [], rounds if one else []

@@ -9,16 +9,16 @@ from itertools import chain, repeat
 import numpy as np
 
 from heedful.text.tokenizer import Tokenizer
-from heedful.text.tokenizer_training import CUT, PART, WORD_CUT, cuts
+from heedful.text.tokenizer_training import PART_END, PART_LENGTH, WORD_PART_END, part_bounds
 
-MOST = 1 << 25  # characters of cached words after which the cache is cleared
+MAX_CACHED_CHARACTERS = 1 << 25  # characters of cached words after which the cache is cleared
 # Ways to split a text into words: before a space or a line's end, or before a space only, that follows no other.
-CUTS = (
+WORD_PATTERNS = (
     re.compile(r"\s*\S+(?:[^\S \n]\s*\S*)*|\s+"),
     re.compile(r"\s*\S+(?:[^\S ]\s*\S*)*|\s+"),
 )
 # Texts on which splitting into words is known to change tokens.
-AWKWARD = (
+PROBE_TEXTS = (
     "one two\nthree  four\n\n\tfive \n six\t\n seven\x1ceight.\x1c nine\r\nten\u00a0\n x\u2003 y \u3000z",
     "word. Word, (word) word! 'tis it's we'll \" quoted \" 12 345 6\n7.8\n\n9 a1 1a .\n.\n\n. ,\n\n a\n -b --",
     "c -\n\n-",
@@ -33,14 +33,14 @@ class WordCache:
     """Encodes texts word by word, each distinct word once. In 10 MB of English nine words of ten recur.
 
     The ids are those of ``tokenizer.encode`` if the tokenizer splits texts at these places too. That is tested on
-    awkward texts: see ``cuts``.
+    awkward texts: see ``part_bounds``.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._known: dict[str, list[int]] = {}
         self._size = 0
-        self._words = next(filter(self._is_exact, CUTS), None)
+        self._words = next(filter(self._is_exact, WORD_PATTERNS), None)
         self._known, self._size = {}, 0
 
     @property
@@ -58,7 +58,7 @@ class WordCache:
         new = set(found).difference(self._known)
         if new:
             self._size += sum(map(len, new))
-            if self._size > MOST:
+            if self._size > MAX_CACHED_CHARACTERS:
                 self._known.clear()
                 new, self._size = set(found), sum(map(len, set(found)))
             self._known.update(zip(new, self.tokenizer.encode(list(new)), strict=True))
@@ -70,7 +70,12 @@ class WordCache:
         if any(any(letter.isspace() for letter in token) for token in added):
             return False
         among = "".join(f"{token} a {token}\n{token}a\n\n{token}" for token in added[:100])
-        texts = [*AWKWARD, among, among.replace("a", "."), *(word for text in AWKWARD for word in text.split("\n"))]
+        texts = [
+            *PROBE_TEXTS,
+            among,
+            among.replace("a", "."),
+            *(word for text in PROBE_TEXTS for word in text.split("\n")),
+        ]
         self._known.clear()
         return all(
             self._joined(words, text).tolist() == self.tokenizer.encode([text])[0]
@@ -86,7 +91,9 @@ class WordCache:
         return [part for part, _ in cut if part]
 
 
-TOGETHER = 16 * PART  # characters encoded at a time: the library's encodings are far larger than their ids
+BATCH_CHARACTERS = (
+    16 * PART_LENGTH
+)  # characters encoded at a time: the library's encodings are far larger than their ids
 
 
 def encode_parts(
@@ -100,9 +107,9 @@ def encode_parts(
     """
     whole, *halves = tokenizer.encode(["one\n two\n\nthree", "one", "\n two\n\nthree"])
     words = WordCache(tokenizer)
-    most = None if whole != halves[0] + halves[1] else TOGETHER if words.cuts else PART
-    at = WORD_CUT if words.cuts else CUT
-    for group in _grouped(zip(texts, chain(continues, repeat(False)), strict=False), most, at):
+    most = None if whole != halves[0] + halves[1] else BATCH_CHARACTERS if words.cuts else PART_LENGTH
+    at = WORD_PART_END if words.cuts else PART_END
+    for group in _grouped_parts(zip(texts, chain(continues, repeat(False)), strict=False), most, at):
         parts = (part for _, part in group)
         ids = map(words.encode, parts) if words.cuts else _arrays(tokenizer.encode([*parts]))
         yield from zip((begins for begins, _ in group), ids, strict=True)
@@ -112,17 +119,17 @@ def _arrays(rows: Iterable[list[int]]) -> Iterator[np.ndarray]:
     return (np.array(ids, dtype=np.int32) for ids in rows)
 
 
-def _grouped(
+def _grouped_parts(
     texts: Iterable[tuple[str, bool]], most: int | None, at: re.Pattern[str]
 ) -> Iterator[list[tuple[bool, str]]]:
-    """Yields lists of (begins, part of about ``most`` characters), each list of about ``TOGETHER`` characters."""
+    """Yields lists of (begins, part of about ``most`` characters); a list has about ``BATCH_CHARACTERS`` characters."""
     group: list[tuple[bool, str]] = []
     size = 0
     for text, continues in texts:
-        for start, end in cuts(text, most, at):
+        for start, end in part_bounds(text, most, at):
             group.append((start == 0 and not continues, text[start:end]))
             size += end - start
-            if size >= TOGETHER:
+            if size >= BATCH_CHARACTERS:
                 yield group
                 group, size = [], 0
     if group:

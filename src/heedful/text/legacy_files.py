@@ -12,20 +12,22 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from heedful.errors import HeedfulError
 from heedful.text import sentencepiece
 from heedful.text.sentencepiece import Piece
-from heedful.text.tokenizer_config import Facts, content, plain, read_json, said
-from heedful.text.tokenizer_types import FAMILIES, ROLES, Family
+from heedful.text.tokenizer_config import TokenizerConfig, library_message, plain_config, read_json, token_name
+from heedful.text.tokenizer_types import ROLES, TOKENIZER_TYPES, TokenizerType
 
 Built = tuple[Tokenizer, list[AddedToken]]  # and what is found in a text before it is cut
-LANGUAGE = re.compile(r">>.+<<")  # Marian's names of target languages
-MOST_EXTRA = 100_000  # a folder may ask for more than the memory holds
-ELSEWHERE = {  # what speaks of the folder as it was: the rebuilt tokenizer says it in tokenizer.json
+LANGUAGE_NAME = re.compile(r">>.+<<")  # Marian's names of target languages
+MAX_EXTRA_IDS = 100_000  # a folder may ask for more than the memory holds
+DROPPED_KEYS = {  # what speaks of the folder as it was: the rebuilt tokenizer says it in tokenizer.json
     *("added_tokens_decoder", "auto_map", "name_or_path", "sp_model_kwargs", "special_tokens_map_file"),
     *("add_bos_token", "add_eos_token", "extra_ids", "legacy", "separate_vocabs", "target_vocab_file"),
     *("tokenizer_file", "vocab_file"),
 }
 
 
-def load(folder: Path, facts: Facts, files: tuple[str, ...], target: bool) -> tuple[Tokenizer, dict[str, Any]]:
+def load(
+    folder: Path, facts: TokenizerConfig, files: tuple[str, ...], target: bool
+) -> tuple[Tokenizer, dict[str, Any]]:
     """The tokenizer made of ``files`` and what is to stand in its ``tokenizer_config.json``.
 
     Raises `HeedfulError` for files of a family that is not read, and for broken ones or such as do not fit.
@@ -41,26 +43,26 @@ def load(folder: Path, facts: Facts, files: tuple[str, ...], target: bool) -> tu
     except HeedfulError:
         raise
     except BaseException as error:  # the library's, or a setting's of another type than is meant
-        raise HeedfulError(f"{folder}: {' and '.join(files)} make no tokenizer ({said(error)})") from error
+        raise HeedfulError(f"{folder}: {' and '.join(files)} make no tokenizer ({library_message(error)})") from error
 
 
 def _load(
-    folder: Path, facts: Facts, family: Family, files: tuple[str, ...], target: bool
+    folder: Path, facts: TokenizerConfig, family: TokenizerType, files: tuple[str, ...], target: bool
 ) -> tuple[Tokenizer, dict[str, Any]]:
     settings = {**family.defaults, **facts.config}
     tokenizer, own = READERS[family.layout]([folder / name for name in files], facts, settings, target)
     named = facts.named(family, lambda name: tokenizer.token_to_id(name) is not None)
-    _add(tokenizer, folder, facts, named, own)
-    _surround(tokenizer, folder, family, settings | named)
-    kept = {key: value for key, value in (settings | named).items() if key not in ELSEWHERE}
-    return tokenizer, {**plain(kept), "tokenizer_class": "PreTrainedTokenizerFast"}
+    _add_tokens(tokenizer, folder, facts, named, own)
+    _set_template(tokenizer, folder, family, settings | named)
+    kept = {key: value for key, value in (settings | named).items() if key not in DROPPED_KEYS}
+    return tokenizer, {**plain_config(kept), "tokenizer_class": "PreTrainedTokenizerFast"}
 
 
-def _byte_level(files: list[Path], facts: Facts, settings: dict[str, Any], target: bool) -> Built:
+def _byte_level(files: list[Path], facts: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
     """GPT-2's byte-pair encoding (Radford et al. 2019), which RoBERTa and BART took over."""
     ids = _json_vocabulary(files[0])
-    named = facts.named(facts.family or FAMILIES["gpt2"], ids.__contains__)
-    unknown, end = (content(named[role]) if role in named else None for role in ("unk_token", "eos_token"))
+    named = facts.named(facts.family or TOKENIZER_TYPES["gpt2"], ids.__contains__)
+    unknown, end = (token_name(named[role]) if role in named else None for role in ("unk_token", "eos_token"))
     spelled = unknown == end or unknown not in ids  # GPT-2 spells every byte: it has no token for the unknown
     tokenizer = Tokenizer(models.BPE(ids, _merges(files[1], ids), unk_token=None if spelled else unknown))
     prefix = settings.get("add_prefix_space", False)
@@ -70,10 +72,10 @@ def _byte_level(files: list[Path], facts: Facts, settings: dict[str, Any], targe
     return tokenizer, []
 
 
-def _wordpiece(files: list[Path], facts: Facts, settings: dict[str, Any], target: bool) -> Built:
+def _wordpiece(files: list[Path], facts: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
     """BERT's pipeline (Devlin et al. 2019)."""
     ids = _line_vocabulary(files[0])
-    unknown = content(settings.get("unk_token", "[UNK]"))
+    unknown = token_name(settings.get("unk_token", "[UNK]"))
     if unknown not in ids:
         raise HeedfulError(f"{files[0]} lacks the unknown token {unknown!r}; download it again")
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=unknown))
@@ -87,28 +89,30 @@ def _wordpiece(files: list[Path], facts: Facts, settings: dict[str, Any], target
     return tokenizer, []
 
 
-def _pieces(files: list[Path], facts: Facts, settings: dict[str, Any], target: bool) -> Built:
+def _pieces(files: list[Path], facts: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
     """Ids as in the SentencePiece file; T5's sentinels (Raffel et al. 2020) after its pieces, the last first."""
-    model = sentencepiece.read(files[0])
-    if not 0 <= settings.get("extra_ids", 0) <= MOST_EXTRA:
+    model = sentencepiece.read_model(files[0])
+    if not 0 <= settings.get("extra_ids", 0) <= MAX_EXTRA_IDS:
         raise HeedfulError(
-            f"{files[0].parent} asks for {settings['extra_ids']} extra ids; at most {MOST_EXTRA} are read"
+            f"{files[0].parent} asks for {settings['extra_ids']} extra ids; at most {MAX_EXTRA_IDS} are read"
         )
     here = {piece.text for piece in model.pieces}
     extra = [f"<extra_id_{number}>" for number in reversed(range(settings.get("extra_ids", 0)))]
     order = [*model.pieces, *(Piece(name) for name in extra if name not in here)]
-    return sentencepiece.build(model, order, settings.get("legacy", True)), sentencepiece.added(model, order)
+    return sentencepiece.build_tokenizer(model, order, settings.get("legacy", True)), sentencepiece.added_tokens(
+        model, order
+    )
 
 
-def _fairseq(files: list[Path], facts: Facts, settings: dict[str, Any], target: bool) -> Built:
+def _fairseq(files: list[Path], facts: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
     """XLM-RoBERTa's ids (Conneau et al. 2020): fairseq's names, the pieces after the file's first three, the mask."""
-    model = sentencepiece.read(files[0])
+    model = sentencepiece.read_model(files[0])
     first = [Piece("<s>"), Piece("<pad>"), Piece("</s>"), Piece("<unk>", kind="unknown")]
     order = [*first, *model.pieces[len(first) - 1 :], Piece("<mask>")]
-    return sentencepiece.build(model, order), sentencepiece.added(model, order)
+    return sentencepiece.build_tokenizer(model, order), sentencepiece.added_tokens(model, order)
 
 
-def _two_sided(files: list[Path], facts: Facts, settings: dict[str, Any], target: bool) -> Built:
+def _two_sided(files: list[Path], facts: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
     """Marian's: pieces and scores of one side's file, ids of a vocabulary that also holds the other side's pieces.
 
     Those are decoded and never come out of a text. A piece that the vocabulary lacks is as if it were not.
@@ -120,22 +124,22 @@ def _two_sided(files: list[Path], facts: Facts, settings: dict[str, Any], target
     ids = _json_vocabulary(table)
     if max(ids.values()) >= len(ids):
         raise HeedfulError(f"{table} has {len(ids)} tokens and the id {max(ids.values())}; download it again")
-    model = sentencepiece.read(spm)
-    named = facts.named(FAMILIES["marian"], ids.__contains__)
-    control = {content(named[role]) for role in ROLES if role in named}
+    model = sentencepiece.read_model(spm)
+    named = facts.named(TOKENIZER_TYPES["marian"], ids.__contains__)
+    control = {token_name(named[role]) for role in ROLES if role in named}
     if "unk_token" not in named:
         raise HeedfulError(f"{table} lacks the unknown token; download it again")
     own = {piece.text: piece for piece in model.pieces if piece.kind in ("normal", "user", "byte")}
-    languages = [name for name in ids if LANGUAGE.fullmatch(name)]
+    languages = [name for name in ids if LANGUAGE_NAME.fullmatch(name)]
     own |= {name: Piece(name) for name in control.union(languages)}
-    own[content(named["unk_token"])] = Piece(content(named["unk_token"]), kind="unknown")
+    own[token_name(named["unk_token"])] = Piece(token_name(named["unk_token"]), kind="unknown")
     order = [own.get(name, Piece(name, kind="unused")) for name in sorted(ids, key=ids.__getitem__)]
     # The name of a language is written into a text by the person: no control token, and it stays when decoding.
     named_languages = [AddedToken(name, special=False, normalized=False) for name in languages]
-    return sentencepiece.build(model, order), [*named_languages, *sentencepiece.added(model, order)]
+    return sentencepiece.build_tokenizer(model, order), [*named_languages, *sentencepiece.added_tokens(model, order)]
 
 
-READERS: dict[str, Callable[[list[Path], Facts, dict[str, Any], bool], Built]] = {
+READERS: dict[str, Callable[[list[Path], TokenizerConfig, dict[str, Any], bool], Built]] = {
     "byte-level": _byte_level,
     "wordpiece": _wordpiece,
     "pieces": _pieces,
@@ -144,13 +148,15 @@ READERS: dict[str, Callable[[list[Path], Facts, dict[str, Any], bool], Built]] =
 }
 
 
-def _add(tokenizer: Tokenizer, folder: Path, facts: Facts, named: dict[str, Any], own: list[AddedToken]) -> None:
+def _add_tokens(
+    tokenizer: Tokenizer, folder: Path, facts: TokenizerConfig, named: dict[str, Any], own: list[AddedToken]
+) -> None:
     """Make the special names tokens of their own, wherever they stand in a text, and add those that the vocabulary
     lacks, at the ids told. What the folder says of a token goes before what the vocabulary itself (``own``) does.
     """
-    roles = {content(named[role]): named[role] for role in ROLES if role in named}
+    roles = {token_name(named[role]): named[role] for role in ROLES if role in named}
     more = named.get("extra_special_tokens") or named.get("additional_special_tokens") or []
-    roles |= {content(name): name for name in (more.values() if isinstance(more, dict) else more)}
+    roles |= {token_name(name): name for name in (more.values() if isinstance(more, dict) else more)}
     for number, token in facts.added:
         name = token["content"]
         tokenizer.add_tokens([_token(roles.get(name, name), name in roles, token)])
@@ -171,10 +177,10 @@ def _token(name: Any, special: bool, told: dict[str, Any]) -> AddedToken:
     flags = {
         key: bool(properties[key]) for key in ("single_word", "lstrip", "rstrip", "normalized") if key in properties
     }
-    return AddedToken(content(name), **{"normalized": not special, **flags}, special=special)
+    return AddedToken(token_name(name), **{"normalized": not special, **flags}, special=special)
 
 
-def _surround(tokenizer: Tokenizer, folder: Path, family: Family, settings: dict[str, Any]) -> None:
+def _set_template(tokenizer: Tokenizer, folder: Path, family: TokenizerType, settings: dict[str, Any]) -> None:
     """Say what stands around a text, and around two."""
     single, pair = family.single, family.pair
     if "add_bos_token" in family.defaults:
@@ -183,7 +189,7 @@ def _surround(tokenizer: Tokenizer, folder: Path, family: Family, settings: dict
         pair = f"{single} {begin and begin + ':1'} $B:1 {end and end + ':1'}"
     if single.strip() == "$A":
         return
-    names = {role: content(settings[role]) for role in ROLES if role in settings}
+    names = {role: token_name(settings[role]) for role in ROLES if role in settings}
     lacking = [role for role in ROLES if f"{{{role}}}" in single and tokenizer.token_to_id(names.get(role, "")) is None]
     if lacking:
         raise HeedfulError(f"{folder} has no {lacking[0]} in its vocabulary; take all files from the same model")

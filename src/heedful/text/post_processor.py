@@ -14,11 +14,11 @@ BARE: dict[bool, list[Item]] = {False: [("A", 0)], True: [("A", 0), ("B", 1)]}
 
 
 @dataclass(frozen=True)
-class Around:
+class InputTemplate:
     """The ids before, between and after the texts of one input, and the segment that each part is counted to.
 
-    >>> around = Around.of([(101, 0), ("A", 0), (102, 0), ("B", 1), (102, 1)])  # BERT's pair
-    >>> around.join([7, 8], [9])
+    >>> template = InputTemplate.of([(101, 0), ("A", 0), (102, 0), ("B", 1), (102, 1)])  # BERT's pair
+    >>> template.join([7, 8], [9])
     ([101, 7, 8, 102, 9, 102], [0, 0, 0, 0, 1, 1])
     """
 
@@ -28,7 +28,7 @@ class Around:
     segments: tuple[tuple[int, ...], int, tuple[int, ...], int, tuple[int, ...]]
 
     @classmethod
-    def of(cls, items: Sequence[Item]) -> Around:
+    def of(cls, items: Sequence[Item]) -> InputTemplate:
         """Makes it from the items in order. Raises `HeedfulError` unless each text occurs once, A before B."""
         texts = [place for place, (what, _) in enumerate(items) if isinstance(what, str)]
         names = "".join(str(items[place][0]) for place in texts)
@@ -52,21 +52,21 @@ class Around:
         return ids, [*before, *[one] * len(first), *between, *[two] * len(second), *after]
 
 
-def around(post_processor: Any, pair: bool) -> Around:
+def read_input_template(post_processor: Any, pair: bool) -> InputTemplate:
     """Returns what a `tokenizers` post-processor (or None) adds around a text, or a pair.
 
-    Raises `HeedfulError` for one that `Around` cannot express: another order of texts, or two templates.
+    Raises `HeedfulError` for one that `InputTemplate` cannot express: another order of texts, or two templates.
     """
     state = json.loads(post_processor.__getstate__()) if post_processor is not None else {"type": "ByteLevel"}
     adding = [part for part in state.get("processors", [state]) if part["type"] != "ByteLevel"]
     if len(adding) > 1:
         raise HeedfulError(f"the tokenizer's post-processor has {len(adding)} templates in a row; write it with one")
-    return Around.of(_items(adding[0], pair) if adding else BARE[pair])
+    return InputTemplate.of(_items(adding[0], pair) if adding else BARE[pair])
 
 
 def _items(part: dict[str, Any], pair: bool) -> list[Item]:
     if part["type"] == "TemplateProcessing":
-        return [item for piece in part["pair" if pair else "single"] for item in _template(piece, part)]
+        return [item for piece in part["pair" if pair else "single"] for item in _template_items(piece, part)]
     start, end = int(part["cls"][1]), int(part["sep"][1])
     if not pair:
         return [(start, 0), ("A", 0), (end, 0)]
@@ -75,7 +75,7 @@ def _items(part: dict[str, Any], pair: bool) -> list[Item]:
     return [(start, 0), ("A", 0), (end, 0), ("B", 1), (end, 1)]
 
 
-def _template(piece: dict[str, Any], part: dict[str, Any]) -> list[Item]:
+def _template_items(piece: dict[str, Any], part: dict[str, Any]) -> list[Item]:
     ((kind, what),) = piece.items()
     if kind == "Sequence":
         return [(what["id"], what["type_id"])]

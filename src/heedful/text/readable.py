@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-MARK = "\uffff"  # no character (Unicode, 23.7): around a piece that no text may be cut into, see pieces.py
-BYTE = re.compile("<0x([0-7][0-9A-F])>")  # of byte fallback: one that is a character by itself
+PIECE_BOUNDARY = "\uffff"  # no character (Unicode, 23.7): around a piece that no text may be cut into, see pieces.py
+BYTE_TOKEN = re.compile("<0x([0-7][0-9A-F])>")  # of byte fallback: one that is a character by itself
 
 
 def readable(token: str, decoders: set[str]) -> str:
@@ -20,10 +20,10 @@ def readable(token: str, decoders: set[str]) -> str:
             return "".join(chr(byte) if byte < 128 else f"<0x{byte:02X}>" for byte in raw)
     if "WordPiece" in decoders:
         return token[2:] if token.startswith("##") else " " + token
-    if "ByteFallback" in decoders and (byte := BYTE.fullmatch(token)):
+    if "ByteFallback" in decoders and (byte := BYTE_TOKEN.fullmatch(token)):
         return chr(int(byte[1], 16))
     if "Metaspace" in decoders or "Replace" in decoders:
-        return token.replace(MARK, "").replace("▁", " ")
+        return token.replace(PIECE_BOUNDARY, "").replace("▁", " ")
     return token
 
 

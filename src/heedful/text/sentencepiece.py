@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heedful.errors import HeedfulError
-from heedful.text.readable import MARK
-from heedful.text.tokenizer_config import line
+from heedful.text.readable import PIECE_BOUNDARY
+from heedful.text.tokenizer_config import first_line
 
 SPACE = "▁"
-LONGEST = 1 << 16  # spaces taken away before a decoded text: all that there may be
+MAX_LEADING_SPACES = 1 << 16  # spaces taken away before a decoded text: all that there may be
 Kind = Literal["normal", "unknown", "control", "user", "unused", "byte"]
 KINDS: tuple[Kind, ...] = ("normal", "unknown", "control", "user", "unused", "byte")  # the file counts from 1
 ALGORITHMS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
@@ -41,14 +41,15 @@ class SentencePieceModel:
     byte_fallback: bool
 
 
-def read(path: Path) -> SentencePieceModel:
+def read_model(path: Path) -> SentencePieceModel:
     """A SentencePiece file. Raises `HeedfulError` for a broken or cut one, an unknown kind, and a missing package."""
     try:
         form = import_module("sentencepiece.sentencepiece_model_pb2")
         broken = import_module("google.protobuf.message").DecodeError
     except ImportError as error:
         raise HeedfulError(
-            f"{path} is read with sentencepiece and protobuf ({line(error)}): pip install 'heedful[sentencepiece]'"
+            f"{path} is read with sentencepiece and protobuf ({first_line(error)}): "
+            "pip install 'heedful[sentencepiece]'"
         ) from error
     found = form.ModelProto()
     try:
@@ -56,7 +57,7 @@ def read(path: Path) -> SentencePieceModel:
     except OSError as error:
         raise HeedfulError(f"cannot read {path}: {error.strerror}; look at its permissions") from None
     except (broken, UnicodeDecodeError) as error:
-        raise HeedfulError(f"{path} is no SentencePiece model ({line(error)}); download it again") from error
+        raise HeedfulError(f"{path} is no SentencePiece model ({first_line(error)}); download it again") from error
     trainer, normaliser = found.trainer_spec, found.normalizer_spec
     # Pieces come first in the file: what lacks the rest was cut at the end of one.
     if not found.pieces or not found.HasField("trainer_spec") or not found.HasField("normalizer_spec"):
@@ -76,7 +77,7 @@ def read(path: Path) -> SentencePieceModel:
     )
 
 
-def build(model: SentencePieceModel, vocabulary: Sequence[Piece], legacy: bool = True) -> Tokenizer:
+def build_tokenizer(model: SentencePieceModel, vocabulary: Sequence[Piece], legacy: bool = True) -> Tokenizer:
     """A tokenizer that cuts texts as the file does, a piece's id being its place in ``vocabulary``. (One difference is
     the library's: it normalises by visible characters, so that a half-width kana and its mark are not joined.)
 
@@ -84,7 +85,9 @@ def build(model: SentencePieceModel, vocabulary: Sequence[Piece], legacy: bool =
     that no other piece spells is one where it is that very piece, as published (`Marian` looks up what SentencePiece
     leaves over). ``legacy`` puts the prefix also after a special token within a text; without it only before the text.
     """
-    texts = [MARK + piece.text + MARK if piece.kind == "unused" else piece.text for piece in vocabulary]
+    texts = [
+        PIECE_BOUNDARY + piece.text + PIECE_BOUNDARY if piece.kind == "unused" else piece.text for piece in vocabulary
+    ]
     unknown = next((place for place, piece in enumerate(vocabulary) if piece.kind == "unknown"), None)
     if unknown is None:
         raise HeedfulError("the vocabulary has no unknown token; download the folder again")
@@ -102,14 +105,16 @@ def build(model: SentencePieceModel, vocabulary: Sequence[Piece], legacy: bool =
     marked = any(piece.kind == "unused" for piece in vocabulary)
     steps: list[normalizers.Normalizer] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
     if marked:
-        steps.append(normalizers.Replace(MARK, "\ufffe"))  # no character either: unknown, as it would be in a text
+        steps.append(
+            normalizers.Replace(PIECE_BOUNDARY, "\ufffe")
+        )  # no character either: unknown, as it would be in a text
     if model.collapse:
         steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     if model.prefix and legacy:
         steps.append(normalizers.Prepend(SPACE))
     steps.append(normalizers.Replace(" ", SPACE))
     if marked and model.algorithm == "unigram":
-        steps += _strangers(vocabulary)
+        steps += _unknown_run_marks(vocabulary)
     tokenizer.normalizer = normalizers.Sequence(steps)
     # Where no piece reaches over a space, each word is cut for itself: the same pieces, sooner found.
     alone = not any(SPACE in piece.text[1:] for piece in vocabulary if piece.kind in ("normal", "user"))
@@ -118,29 +123,33 @@ def build(model: SentencePieceModel, vocabulary: Sequence[Piece], legacy: bool =
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "first" if first else "never", alone)
     tokenizer.decoder = decoders.Sequence(
         [
-            *([decoders.Replace(MARK, "")] if marked else []),
+            *([decoders.Replace(PIECE_BOUNDARY, "")] if marked else []),
             decoders.Replace(SPACE, " "),
             *([decoders.ByteFallback()] if model.byte_fallback else []),
             decoders.Fuse(),
-            *([decoders.Strip(" ", LONGEST if model.collapse else 1, 0)] if model.collapse or model.prefix else []),
+            *(
+                [decoders.Strip(" ", MAX_LEADING_SPACES if model.collapse else 1, 0)]
+                if model.collapse or model.prefix
+                else []
+            ),
         ]
     )
     return tokenizer
 
 
-def _strangers(vocabulary: Sequence[Piece]) -> list[normalizers.Normalizer]:
+def _unknown_run_marks(vocabulary: Sequence[Piece]) -> list[normalizers.Normalizer]:
     """Marks before and after each run of characters that no piece of the model's own is, which only an unused piece
     with its two marks matches: from end to end, or not at all.
     """
     own = {piece.text for piece in vocabulary if piece.kind in ("normal", "user") and len(piece.text) == 1}
     known = "".join(f"\\x{{{ord(character):x}}}" for character in sorted(own))
     return [
-        normalizers.Replace(Regex(f"(?<![^{known}])(?=[^{known}])"), MARK),
-        normalizers.Replace(Regex(f"(?<=[^{known}])(?![^{known}])"), MARK),
+        normalizers.Replace(Regex(f"(?<![^{known}])(?=[^{known}])"), PIECE_BOUNDARY),
+        normalizers.Replace(Regex(f"(?<=[^{known}])(?![^{known}])"), PIECE_BOUNDARY),
     ]
 
 
-def added(model: SentencePieceModel, vocabulary: Sequence[Piece]) -> list[AddedToken]:
+def added_tokens(model: SentencePieceModel, vocabulary: Sequence[Piece]) -> list[AddedToken]:
     """The pieces that are found in a text before it is cut: control pieces, as published, and the user's symbols."""
     found = ("control", "unknown") if model.algorithm == "unigram" else ("control", "unknown", "user")
     return [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from heedful.errors import HeedfulError, nearest
 from heedful.text import tokenizer_config
-from heedful.text.post_processor import Around, around
+from heedful.text.post_processor import InputTemplate, read_input_template
 from heedful.text.readable import readable
 from heedful.util.files import write
 
@@ -25,9 +25,9 @@ Template = Literal["end", "both", "none"]
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3 in every vocabulary trained here
 MASK = "<mask>"  # id 4, where it is asked for
 SENTINEL = "<extra_id_{}>"  # numbered from 0; where they are asked for, the last ids, the highest first
-SMALLEST = {"bpe": 256 + len(SPECIAL)}  # byte-level: every byte is a token
-TARGET = "tokenizer.target"  # the name of the target's where source and target have one each
-BATCH = 10_000  # texts encoded at a time: the library's encodings are far larger than their ids
+MIN_SIZES = {"bpe": 256 + len(SPECIAL)}  # byte-level: every byte is a token
+TARGET_NAME = "tokenizer.target"  # the name of the target's where source and target have one each
+BATCH_SIZE = 10_000  # texts encoded at a time: the library's encodings are far larger than their ids
 
 # What `transformers` reads beside tokenizer.json. Text is only text: "</s>" written by a person is not the end token.
 CONFIG = {
@@ -37,12 +37,12 @@ CONFIG = {
     "clean_up_tokenization_spaces": False,
     "split_special_tokens": True,
 }
-PAIRS = {  # besides, where a text has a start, and a pair two segments: BERT's names of the same tokens
+PAIR_CONFIG = {  # besides, where a text has a start, and a pair two segments: BERT's names of the same tokens
     **dict(zip(("cls_token", "sep_token"), SPECIAL[1:3], strict=True)),
     "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
 }
-MASKED = {"mask_token": MASK, "split_special_tokens": False}  # besides, where a text may hold the mask
-HOLED = {"split_special_tokens": False}  # or sentinels
+MASK_CONFIG = {"mask_token": MASK, "split_special_tokens": False}  # besides, where a text may hold the mask
+SENTINEL_CONFIG = {"split_special_tokens": False}  # or sentinels
 
 
 class Tokenizer:
@@ -117,18 +117,22 @@ class Tokenizer:
         for name, word, known in (("kind", kind, get_args(Kind)), ("template", template, get_args(Template))):
             if word not in known:
                 raise HeedfulError(f"unknown tokenizer {name} {word!r}; {nearest(str(word), known)}")
-        least = SMALLEST.get(kind, len(SPECIAL) + 1) + mask + sentinels
+        least = MIN_SIZES.get(kind, len(SPECIAL) + 1) + mask + sentinels
         if size < least:
             raise HeedfulError(f"a {kind} vocabulary of {size} is too small; ask for {least} or more")
         texts = [text for text in texts if text.strip()]
         if not texts:
             raise HeedfulError("no text to train a tokenizer on; give it at least one line that is not blank")
-        _share_cores()
+        _configure_parallelism()
         holes = [SENTINEL.format(number) for number in reversed(range(sentinels))]
         backend = tokenizer_training.train(
             texts, size, kind, lowercase, template, SPECIAL, MASK if mask else None, holes
         )
-        told = (PAIRS if template == "both" else {}) | (MASKED if mask else {}) | (HOLED if holes else {})
+        told = (
+            (PAIR_CONFIG if template == "both" else {})
+            | (MASK_CONFIG if mask else {})
+            | (SENTINEL_CONFIG if holes else {})
+        )
         return cls(backend, CONFIG | told)
 
     @classmethod
@@ -148,24 +152,28 @@ class Tokenizer:
         """
         from tokenizers import Tokenizer as Backend
 
-        _share_cores()
+        _configure_parallelism()
         folder = Path(folder)
         path, told = folder / f"{name}.json", tokenizer_config.read(folder)
         if not path.is_file():
-            files = tokenizer_config.find(folder, told, name == TARGET) if name in ("tokenizer", TARGET) else None
+            files = (
+                tokenizer_config.find_files(folder, told, name == TARGET_NAME)
+                if name in ("tokenizer", TARGET_NAME)
+                else None
+            )
             if files is None:
                 raise HeedfulError(f"no {path.name} in {folder}; give a model folder that holds one")
             from heedful.text import legacy_files
 
-            return cls(*legacy_files.load(folder, told, files, name == TARGET), told.silent)
+            return cls(*legacy_files.load(folder, told, files, name == TARGET_NAME), told.silent)
         try:
             backend = Backend.from_file(str(path))
         except BaseException as error:
             raise HeedfulError(
-                f"{path} is no tokenizer ({tokenizer_config.said(error)}); save or download it again"
+                f"{path} is no tokenizer ({tokenizer_config.library_message(error)}); save or download it again"
             ) from error
         config = told.named(told.family, lambda special: backend.token_to_id(special) is not None)
-        return cls(backend, tokenizer_config.plain(config), told.silent)
+        return cls(backend, tokenizer_config.plain_config(config), told.silent)
 
     @staticmethod
     def lies_in(folder: str | Path, name: str = "tokenizer") -> bool:
@@ -173,8 +181,8 @@ class Tokenizer:
         folder = Path(folder)
         if (folder / f"{name}.json").is_file():
             return True
-        return name in ("tokenizer", TARGET) and bool(
-            tokenizer_config.find(folder, tokenizer_config.read(folder), name == TARGET)
+        return name in ("tokenizer", TARGET_NAME) and bool(
+            tokenizer_config.find_files(folder, tokenizer_config.read(folder), name == TARGET_NAME)
         )
 
     def save(self, folder: str | Path, name: str = "tokenizer") -> None:
@@ -248,7 +256,7 @@ class Tokenizer:
 
         self.backend.add_tokens([AddedToken(token, rstrip=True, normalized=False, special=False) for token in tokens])
 
-    def around(self, pair: bool = False) -> Around:
+    def around(self, pair: bool = False) -> InputTemplate:
         """Returns the special ids around a text or a pair: Llama's ``<s>`` before, T5's ``</s>`` after, BERT's
         ``[CLS] A [SEP] B [SEP]`` in two segments. `encode` adds none of them.
 
@@ -256,17 +264,17 @@ class Tokenizer:
         >>> tokenizer.around(pair=True).join([7, 8], [9])
         ([1, 7, 8, 2, 9, 2], [0, 0, 0, 0, 1, 1])
         """
-        return around(self.backend.post_processor, pair)
+        return read_input_template(self.backend.post_processor, pair)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each text, without start, end or padding."""
         assert not isinstance(texts, str), "encode takes a list of texts"
-        with _of_characters(texts):
+        with _readable_encoding_errors(texts):
             return [
                 encoding.ids
-                for first in range(0, len(texts), BATCH)
+                for first in range(0, len(texts), BATCH_SIZE)
                 for encoding in self.backend.encode_batch_fast(
-                    list(texts[first : first + BATCH]), add_special_tokens=False
+                    list(texts[first : first + BATCH_SIZE]), add_special_tokens=False
                 )
             ]
 
@@ -277,11 +285,13 @@ class Tokenizer:
         for the whole of it.
         """
         assert not isinstance(texts, str), "offsets takes a list of texts"
-        with _of_characters(texts):
+        with _readable_encoding_errors(texts):
             return [
                 (encoding.ids, encoding.offsets)
-                for first in range(0, len(texts), BATCH)
-                for encoding in self.backend.encode_batch(list(texts[first : first + BATCH]), add_special_tokens=False)
+                for first in range(0, len(texts), BATCH_SIZE)
+                for encoding in self.backend.encode_batch(
+                    list(texts[first : first + BATCH_SIZE]), add_special_tokens=False
+                )
             ]
 
     def words(self, rows: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
@@ -295,12 +305,14 @@ class Tokenizer:
         >>> tokenizer.words([["a", "small-text"]])[0][1]
         [0, 1, 1, 1]
         """
-        with _of_characters(word for row in rows for word in row):
+        with _readable_encoding_errors(word for row in rows for word in row):
             return [
                 (encoding.ids, [word for word in encoding.word_ids if word is not None])  # nothing is put around them
-                for first in range(0, len(rows), BATCH)
+                for first in range(0, len(rows), BATCH_SIZE)
                 for encoding in self._spaced.encode_batch(
-                    [list(row) for row in rows[first : first + BATCH]], is_pretokenized=True, add_special_tokens=False
+                    [list(row) for row in rows[first : first + BATCH_SIZE]],
+                    is_pretokenized=True,
+                    add_special_tokens=False,
                 )
             ]
 
@@ -376,7 +388,7 @@ class Tokenizer:
         return None
 
 
-def _share_cores() -> None:
+def _configure_parallelism() -> None:
     """Let the library use all cores here and one in forked children, whose copy of its threads is dead; unset, it would
     print a warning at every fork. A choice of the person's own (TOKENIZERS_PARALLELISM) stands.
     """
@@ -387,7 +399,7 @@ def _share_cores() -> None:
 
 
 @contextmanager
-def _of_characters(texts: Iterable[str]) -> Iterator[None]:
+def _readable_encoding_errors(texts: Iterable[str]) -> Iterator[None]:
     """Halves of characters, which the library takes for no text, are an error that a person can read."""
     try:
         yield

@@ -17,7 +17,7 @@ TEMPLATES = {
     "both": ("{start} $A {end}", "{start} $A {end} $B:1 {end}:1"),  # as BERT's own
     "none": ("$A", "$A $B:1"),
 }
-LETTERS = 1000  # the most that a WordPiece vocabulary spells with, as the library's own trainer has it
+MAX_ALPHABET = 1000  # the most that a WordPiece vocabulary spells with, as the library's own trainer has it
 
 
 def train(
@@ -43,14 +43,14 @@ def train(
     named, fills = [*special, *masks], bool(masks or holes)
     common: dict[str, Any] = {"vocab_size": size - len(holes), "special_tokens": named, "show_progress": False}
     trainer: Any
-    most: int | None = PART  # characters learned from at a time: the library needs about 75 times their bytes
+    most: int | None = PART_LENGTH  # characters learned from at a time: the library needs about 75 times their bytes
     if kind == "bpe":
         tokenizer = Tokenizer(models.BPE())
         # One space is always put in front and always taken away, so that a word is the same token everywhere in a
         # text and decoding gives the very string back, whatever it begins with. A bare text may stand anywhere in a
         # longer one (a prompt), and with a mask what comes after it is a text of its own: nothing is put before those.
         bare = template == "none" or fills
-        most = PART if bare else None
+        most = PART_LENGTH if bare else None
         tokenizer.normalizer = normalizers.Sequence(lower if bare else [*lower, normalizers.Prepend(" ")])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -82,7 +82,7 @@ def train(
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
-        kept, inside = _letters(tokenizer, texts)
+        kept, inside = _alphabet(tokenizer, texts)
         common |= {"special_tokens": [*named, *inside], "initial_alphabet": kept, "limit_alphabet": max(1, len(kept))}
         trainer = trainers.WordPieceTrainer(min_frequency=2, **common)
     else:
@@ -92,7 +92,7 @@ def train(
         tokenizer.decoder = decoders.Fuse()
         trainer = trainers.WordLevelTrainer(**common)
     try:
-        parts = (text[start:end] for text in texts for start, end in cuts(text, most, WORD_CUT))
+        parts = (text[start:end] for text in texts for start, end in part_bounds(text, most, WORD_PART_END))
         tokenizer.train_from_iterator(parts, trainer)
     except Exception as error:  # the library raises the bare class
         reason = str(error).partition("\n")[0]
@@ -110,7 +110,7 @@ def train(
     return tokenizer
 
 
-def _letters(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+def _alphabet(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], list[str]]:
     """The commonest letters of the texts, and as WordPiece writes them within a word those that stand there, in order.
 
     The library numbers the second kind in an order that differs from run to run, and with it the pieces made of them:
@@ -123,19 +123,21 @@ def _letters(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], lis
             following.update(piece[1:])
             for letter in piece:
                 letters[letter] += count
-    kept = sorted(letters, key=lambda letter: (-letters[letter], letter))[:LETTERS]
+    kept = sorted(letters, key=lambda letter: (-letters[letter], letter))[:MAX_ALPHABET]
     return kept, [f"##{letter}" for letter in sorted(following.intersection(kept))]
 
 
-PART = 1 << 18  # characters of one part, about
-CUT = re.compile(r"[^\W\d_](?=\n)")  # between a letter and a line's end tokenizers of words cut too
-WORD_CUT = re.compile(r"[^\W\d_](?=\n| [^\W\d_])")  # those that read a word alone as in a text cut before a word, too
+PART_LENGTH = 1 << 18  # characters of one part, about
+PART_END = re.compile(r"[^\W\d_](?=\n)")  # between a letter and a line's end tokenizers of words cut too
+WORD_PART_END = re.compile(
+    r"[^\W\d_](?=\n| [^\W\d_])"
+)  # those that read a word alone as in a text cut before a word, too
 
 
-def cuts(text: str, most: int | None, at: re.Pattern[str] = CUT) -> Iterator[tuple[int, int]]:
+def part_bounds(text: str, most: int | None, at: re.Pattern[str] = PART_END) -> Iterator[tuple[int, int]]:
     """Yields (start, end) of parts of at least ``most`` characters each, but for the last; None: one part.
 
-    >>> list(cuts("one\\ntwo", 2))
+    >>> list(part_bounds("one\\ntwo", 2))
     [(0, 3), (3, 7)]
     """
     start = 0

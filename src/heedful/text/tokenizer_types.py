@@ -15,7 +15,7 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class TokenizerType:
     """One family's tokenizer.
 
     - ``files``: the older files, alternatives in the order of preference; all of an alternative must be there.
@@ -35,7 +35,7 @@ class Family:
 TEXT = ["input_ids", "attention_mask"]
 SEGMENTS = ["input_ids", "token_type_ids", "attention_mask"]
 
-_GPT2 = Family(
+_GPT2 = TokenizerType(
     files=(("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")),
     layout="byte-level",
     special={"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
@@ -50,7 +50,7 @@ _FAIRSEQ_NAMES = {
     "cls_token": "<s>",
     "mask_token": {"content": "<mask>", "lstrip": True},  # the space before it belongs to it
 }
-_ROBERTA = Family(
+_ROBERTA = TokenizerType(
     files=(("vocab.json", "merges.txt"),),
     layout="byte-level",
     special=_FAIRSEQ_NAMES,
@@ -58,7 +58,7 @@ _ROBERTA = Family(
     pair="{cls_token} $A {sep_token} {sep_token} $B {sep_token}",
     defaults={"model_input_names": TEXT, "trim_offsets": True},
 )
-_XLM_ROBERTA = Family(
+_XLM_ROBERTA = TokenizerType(
     files=(("sentencepiece.bpe.model",),),
     layout="fairseq",
     special=_FAIRSEQ_NAMES,
@@ -68,8 +68,8 @@ _XLM_ROBERTA = Family(
 )
 
 
-def _bert(inputs: list[str]) -> Family:
-    return Family(
+def _bert(inputs: list[str]) -> TokenizerType:
+    return TokenizerType(
         files=(("vocab.txt",),),
         layout="wordpiece",
         special={
@@ -90,7 +90,7 @@ def _bert(inputs: list[str]) -> Family:
     )
 
 
-_T5 = Family(
+_T5 = TokenizerType(
     files=(("spiece.model",),),
     layout="pieces",
     special={"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
@@ -98,13 +98,13 @@ _T5 = Family(
     pair="$A {eos_token} $B {eos_token}",
     defaults={"model_input_names": TEXT, "extra_ids": 100},
 )
-_LLAMA = Family(
+_LLAMA = TokenizerType(
     files=(("tokenizer.model",),),
     layout="pieces",
     special={"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
     defaults={"model_input_names": TEXT, "add_bos_token": True, "add_eos_token": False, "legacy": True},
 )
-_MARIAN = Family(
+_MARIAN = TokenizerType(
     files=(("source.spm", "vocab.json"),),
     layout="two-sided",
     special={"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
@@ -114,7 +114,7 @@ _MARIAN = Family(
 )
 
 # By the `model_type` of config.json.
-FAMILIES = {
+TOKENIZER_TYPES = {
     "gpt2": _GPT2,
     "roberta": _ROBERTA,
     "bart": _ROBERTA,
@@ -138,9 +138,14 @@ CLASSES = {
     "MarianTokenizer": "marian",
     "XLMRobertaTokenizer": "xlm-roberta",
 }
-ANY = {"PreTrainedTokenizer", "PythonBackend", "TokenizersBackend", "SentencePieceBackend"}  # classes of no family
+GENERIC_CLASSES = {
+    "PreTrainedTokenizer",
+    "PythonBackend",
+    "TokenizersBackend",
+    "SentencePieceBackend",
+}  # classes of no family
 # What files mean that only one family has, where neither is told.
-ALONE = {
+TYPES_OF_FILES = {
     "encoder.json": "gpt2",
     "vocab.txt": "bert",
     "spiece.model": "t5",

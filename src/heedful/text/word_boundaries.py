@@ -20,17 +20,17 @@ SPACELESS = (
 HANGUL = ((0x1100, 0x11FF), (0x3130, 0x318F), (0xA960, 0xA97F), (0xAC00, 0xD7FF))
 JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width (non-)joiner, word joiner: inside words
 POINTS = ".,\u066b\u066c"  # between two digits: decimal points and separators of thousands, Arabic ones too
-PART = "<0x"  # as `Tokenizer.pieces` writes a byte that is only a part of a character
+BYTE_PREFIX = "<0x"  # as `Tokenizer.pieces` writes a byte that is only a part of a character
 
 
-class Joints(NamedTuple):
+class WordJoints(NamedTuple):
     """For each id of a vocabulary: whether it may continue a word, and whether a word may continue after it."""
 
     before: Sequence[bool]
     after: Sequence[bool]
 
 
-def joints(tokenizer: Tokenizer) -> Joints:
+def word_joints(tokenizer: Tokenizer) -> WordJoints:
     """Returns which tokens of a vocabulary can be joined to one word: letters, digits, marks or parts of characters
     touch, without a space between. ``play`` and ``##ing`` join in BERT's vocabularies, `` play`` and ``ing`` in those
     with spaces, but not ``play`` and `` ing``, ``.`` or ``[SEP]``.
@@ -38,24 +38,24 @@ def joints(tokenizer: Tokenizer) -> Joints:
     In scripts without spaces each token is a word.
 
     >>> tokenizer = Tokenizer.train(["a man."], size=20, kind="character")
-    >>> table, ids = joints(tokenizer), tokenizer.encode(["a man."])[0]
+    >>> table, ids = word_joints(tokenizer), tokenizer.encode(["a man."])[0]
     >>> [table.before[i] for i in ids]
     [True, False, True, True, True, False]
     """
     ids = range(tokenizer.vocab_size)
     special = tokenizer.special
     texts = ["" if i in special else piece for i, piece in zip(ids, tokenizer.pieces(ids), strict=True)]
-    return Joints(
-        [text.startswith(PART) or _letter(text[:1]) for text in texts],
-        [(text.endswith(">") and PART in text) or _letter(text[-1:]) for text in texts],
+    return WordJoints(
+        [text.startswith(BYTE_PREFIX) or _is_word_character(text[:1]) for text in texts],
+        [(text.endswith(">") and BYTE_PREFIX in text) or _is_word_character(text[-1:]) for text in texts],
     )
 
 
-def _letter(character: str) -> bool:
+def _is_word_character(character: str) -> bool:
     """Returns True for a letter, a digit, or a mark on one."""
-    if not character or _within(character, SPACELESS):
+    if not character or _is_in_ranges(character, SPACELESS):
         return False
-    return character.isalnum() or _mark(character)
+    return character.isalnum() or _is_mark(character)
 
 
 def is_word_border(text: str, place: int) -> bool:
@@ -71,22 +71,24 @@ def is_word_border(text: str, place: int) -> bool:
     if not 0 < place < len(text):
         return True
     before, after = text[place - 1], text[place]
-    if _mark(after) or after in JOINERS or before in JOINERS:
+    if _is_mark(after) or after in JOINERS or before in JOINERS:
         return False
-    if _digits_around(text, place - 1) or _digits_around(text, place):
+    if _is_decimal_point(text, place - 1) or _is_decimal_point(text, place):
         return False
-    return not (_letter(before) and _letter(after)) or (_within(before, HANGUL) or _within(after, HANGUL))
+    return not (_is_word_character(before) and _is_word_character(after)) or (
+        _is_in_ranges(before, HANGUL) or _is_in_ranges(after, HANGUL)
+    )
 
 
-def _digits_around(text: str, place: int) -> bool:
+def _is_decimal_point(text: str, place: int) -> bool:
     """Returns True if the character is a point between two digits."""
     around = text[max(0, place - 1) : place + 2]
     return text[place] in POINTS and len(around) == 3 and around[0].isdigit() and around[2].isdigit()
 
 
-def _mark(character: str) -> bool:
+def _is_mark(character: str) -> bool:
     return unicodedata.category(character).startswith("M")
 
 
-def _within(character: str, ranges: Iterable[tuple[int, int]]) -> bool:
+def _is_in_ranges(character: str, ranges: Iterable[tuple[int, int]]) -> bool:
     return any(first <= ord(character) <= last for first, last in ranges)
