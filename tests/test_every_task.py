@@ -23,7 +23,7 @@ from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 from heedful.training import Checkpoints, Loop
 from heedful.training import run as training
-from heedful.training.resolve import asked_for
+from heedful.training.resolve import with_recipe
 from heedful.verify.run_comparison import TIMED, compared
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--training.log-every=1"]
@@ -193,7 +193,7 @@ def test_a_run_that_broke_off_anywhere_ends_the_same(
     """Out of its beginning, of a step, of a write: weights, best ones, state, losses, files are those of ``whole``."""
     _, whole, command = run
     again = [*command, "--out", str(tmp_path / "whole"), "--max-steps=6", "--resume", "--json"]
-    places = ((training, "begun", 0), (Loop, "_step", 3), (Checkpoints, "_write", 1), (Loop, "_step", 1))
+    places = ((training, "mark_complete", 0), (Loop, "_step", 3), (Checkpoints, "_write", 1), (Loop, "_step", 1))
     for place, name, call in places:
         made, own = iter(range(call + 1)), getattr(place, name)
 
@@ -307,9 +307,9 @@ def test_settings_of_other_tasks_are_refused(
         settings = RunSettings.from_dict(given)
         if {key, section} & (tasks.specific_settings() - kind.used_settings):
             with pytest.raises(HeedfulError, match="has no effect"):
-                asked_for(kind, settings)
+                with_recipe(kind, settings)
         else:
-            asked_for(kind, settings)
+            with_recipe(kind, settings)
 
 
 def test_what_cannot_be_read_is_one_line(

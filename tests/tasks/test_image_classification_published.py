@@ -133,7 +133,7 @@ def test_tuned_to_other_classes_and_opened_by_its_own_library(name: str, tmp_pat
     data, out, said = written(tmp_path), tmp_path / "out", []
     result = tuned(tmp_path / "from", data, out, said)
     assert result["metrics"]["accuracy"] > 95
-    assert any("head.output.0.weight" in line and "drawn anew" in line for line in said)
+    assert any("head.output.0.weight" in line and "fresh weights" in line for line in said)
     opened = load(out)
     assert opened.layout == json.loads((tmp_path / "from" / "config.json").read_text())["model_type"]
     assert isinstance(opened.config.head, ImageHead)

@@ -13,7 +13,7 @@ from heedful.errors import HeedfulError
 from heedful.settings import AveragingSettings, RunSettings, resolve
 from heedful.tasks import defaults
 from heedful.training import Exponential, Last, Polynomial
-from heedful.training.resolve import settled
+from heedful.training.resolve import with_machine
 
 
 class Tied(nn.Module):
@@ -213,12 +213,12 @@ def test_numbers_out_of_range_are_refused():
 def test_two_averages_are_refused():
     def asked(**averages):
         run = RunSettings(task="translation", train=("a",), out="o", averaging=AveragingSettings(**averages))
-        return settled(resolve(run, defaults.encoder(100, run)), torch.device("cpu"))
+        return with_machine(resolve(run, defaults.encoder(100, run)), torch.device("cpu"))
 
     assert asked(polynomial=0.0, ema=0.9).averaging.ema == 0.9
-    with pytest.raises(HeedfulError, match=r"--averaging.polynomial and --averaging.ema are averages of .*; give one"):
+    with pytest.raises(HeedfulError, match=r"--averaging.polynomial and --averaging.ema .*; give one"):
         asked(polynomial=0.1, ema=0.9)
-    with pytest.raises(HeedfulError, match=r"--averaging.ema and --averaging.last are"):
+    with pytest.raises(HeedfulError, match=r"--averaging.ema and --averaging.last average"):
         asked(polynomial=0.0, ema=0.9, last=5)
     with pytest.raises(HeedfulError, match=r"--averaging.last must be at least 2"):
         asked(last=1)

@@ -334,7 +334,7 @@ def test_shares_that_find_no_room_are_told_once_and_go(data: Path, tmp_path: Pat
 
 def test_a_refused_option_is_said_once_and_all_end_with_it(data: Path, tmp_path: Path) -> None:
     (said,) = failed(data, tmp_path / "x", "--max-steps=4", "--training.shard", "--averaging.last=2")
-    assert "--averaging.last keeps whole weights" in said
+    assert "--averaging.last needs whole weights" in said
     assert not (tmp_path / "x").exists()
 
 
@@ -393,7 +393,7 @@ def test_a_process_that_is_alone_speaks_whatever_its_number(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--training.shard"], "--training.shard shares the weights among processes, and there is one"),
+        (["--training.shard"], "--training.shard shards the weights over processes, and there is one"),
         (["--training.shard", "--resume"], "--training.shard is True, but the run in"),
     ],
 )

@@ -222,7 +222,7 @@ def test_resuming_on_other_data_is_refused(
     before = (run / "run.toml").read_bytes()
     assert cli.main([*command(other, run, "--max-steps", "80", *more), "--resume"]) == 2
     told = capsys.readouterr().err
-    assert "begun with other examples or another order of them" in told
+    assert "started with other examples or another order of them" in told
     assert {"rows": "lengths", "words": "training data", "validation": "validation data"}[changed] in told
     assert (run / "run.toml").read_bytes() == before
 
@@ -448,10 +448,10 @@ def test_a_resumed_run_cannot_change_what_it_is_made_of(run: Path, capsys: pytes
     data = run.parent / "pairs.tsv"
     for option, said in (
         ("--model.dim=32", "--model.dim is 32, but the run in"),
-        ("--model.ff-dim=32", "was begun without it; leave it out, or start a new run"),
-        ("--tokenizer.size=77", "was begun with 300; leave it out"),
-        ("--data.prefix=to French: ", "was begun without it; leave it out, or start a new run"),
-        ("--preset=transformer-small", "was begun with transformer-tiny"),
+        ("--model.ff-dim=32", "was started without it; leave it out, or start a new run"),
+        ("--tokenizer.size=77", "was started with 300; leave it out"),
+        ("--data.prefix=to French: ", "was started without it; leave it out, or start a new run"),
+        ("--preset=transformer-small", "was started with transformer-tiny"),
         (f"--from={run}", "--from is"),
     ):
         assert cli.main(["train", "translation", "--train", str(data), "--out", str(run), "--resume", option]) == 2
@@ -468,7 +468,10 @@ def test_a_resumed_run_cannot_change_what_it_is_made_of(run: Path, capsys: pytes
     small = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60", "--max-steps=1"]
     assert cli.main([*vectors, *small]) == 0
     capsys.readouterr()
-    for option, said in (("--pooling.kind=max", "begun with mean"), ("--pooling.normalise=false", "begun with True")):
+    for option, said in (
+        ("--pooling.kind=max", "started with mean"),
+        ("--pooling.normalise=false", "started with True"),
+    ):
         assert cli.main([*vectors, "--resume", option]) == 2
         assert said in capsys.readouterr().err
     other = ["train", "text-generation", "--train", str(data), "--out", str(run), "--resume"]
@@ -524,7 +527,11 @@ def test_what_a_run_says_is_best_is_what_its_folder_holds(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("scored", "step", "told"),
     [
-        (50, 40, "those of step 40, whose bleu is that of step 20 within chance, and the loss lower\n"),  # a 7th
+        (
+            50,
+            40,
+            "step 40; their bleu equals that of step 20 within chance, and their loss is lower\n",
+        ),  # a 7th of them
         (5000, 20, "those of step 20\n"),  # a 70th of them
         (None, 20, "those of step 20\n"),
     ],

@@ -19,7 +19,14 @@ from heedful.pretrained import read_card
 from heedful.settings import RunSettings, TokenizerSettings, TrainingSettings, read_toml, to_toml
 from heedful.training import run
 from heedful.training.run import train
-from heedful.training.run_folder import BEGINNING, BEGUN, begin, begun, left, taken_up
+from heedful.training.run_folder import (
+    SETTINGS,
+    UNFINISHED_SETTINGS,
+    create_run_folder,
+    mark_complete,
+    resumed_settings,
+    temporary_files,
+)
 from heedful.util.locks import LOCK, locked
 
 
@@ -38,10 +45,10 @@ def asked(settings: RunSettings, **more: object) -> RunSettings:
 
 def test_a_run_that_is_begun_is_taken_up_with_its_settings(settings: RunSettings) -> None:
     out, said = Path(settings.out), []
-    begin(out, settings)
-    begun(out, settings)
-    assert os.listdir(out) == [BEGUN]
-    found = taken_up(asked(settings, max_steps=20), said.append)
+    create_run_folder(out, settings)
+    mark_complete(out, settings)
+    assert os.listdir(out) == [SETTINGS]
+    found = resumed_settings(asked(settings, max_steps=20), said.append)
     assert found == replace(settings, resume=True, max_steps=20)
     assert said == []
 
@@ -51,36 +58,37 @@ def test_where_nothing_is_the_run_begins_and_says_so(settings: RunSettings, ther
     said: list[str] = []
     if there:
         Path(settings.out).mkdir()
-    found = taken_up(replace(settings, resume=True), said.append)
+    found = resumed_settings(replace(settings, resume=True), said.append)
     assert found == settings
-    assert said == [f"{settings.out} holds no run yet; it begins here"]
+    assert said == [f"{settings.out} holds no run yet; the run starts from the beginning"]
 
 
 def test_a_run_cut_off_while_it_began_begins_anew_with_its_settings_and_seed(settings: RunSettings) -> None:
     out, said = Path(settings.out), []
-    begin(out, settings)
+    create_run_folder(out, settings)
     (out / "last").mkdir()
-    found = taken_up(asked(settings), said.append)
+    found = resumed_settings(asked(settings), said.append)
     assert found == settings
-    assert said == [f"the run in {out} was cut off before its first step; it begins anew, with seed 7"]
+    assert said == [f"the run in {out} was cut off before its first step; it starts again, with seed 7"]
 
 
 def test_what_is_overwritten_is_gone_whenever_the_kill_came(settings: RunSettings) -> None:
     out = Path(settings.out)
     old = replace(settings, seed=3, training=TrainingSettings(lr=0.25))
-    begin(out, old)
-    begun(out, old)
+    create_run_folder(out, old)
+    mark_complete(out, old)
     for name in ("checkpoint.pt", "notes.txt"):
         (out / name).write_text("old", encoding="utf-8")
     again = replace(settings, overwrite=True)
-    (out / BEGINNING).write_text("overwrite = true\n" + to_toml(again), encoding="utf-8")  # killed before the rest went
-    found = taken_up(asked(settings), lambda line: None)
+    unfinished = "overwrite = true\n" + to_toml(again)  # killed before the other files were removed
+    (out / UNFINISHED_SETTINGS).write_text(unfinished, encoding="utf-8")
+    found = resumed_settings(asked(settings), lambda line: None)
     assert found == again
-    begin(out, found)
-    assert os.listdir(out) == [BEGINNING]
-    begun(out, found)
-    assert os.listdir(out) == [BEGUN]
-    assert not read_toml(out / BEGUN).overwrite, "the file is one that --config reads"
+    create_run_folder(out, found)
+    assert os.listdir(out) == [UNFINISHED_SETTINGS]
+    mark_complete(out, found)
+    assert os.listdir(out) == [SETTINGS]
+    assert not read_toml(out / SETTINGS).overwrite, "the file is one that --config reads"
 
 
 def test_a_person_s_folder_is_no_run(settings: RunSettings) -> None:
@@ -88,20 +96,20 @@ def test_a_person_s_folder_is_no_run(settings: RunSettings) -> None:
     out.mkdir()
     (out / "letter.txt").write_text("dear", encoding="utf-8")
     with pytest.raises(HeedfulError, match=r"holds no run to go on with \(no run\.toml\)"):
-        taken_up(replace(settings, resume=True), lambda line: None)
+        resumed_settings(replace(settings, resume=True), lambda line: None)
     assert os.listdir(out) == ["letter.txt"]
 
 
 def test_another_task_does_not_go_on_with_a_run_that_hardly_began(settings: RunSettings) -> None:
-    begin(Path(settings.out), settings)
+    create_run_folder(Path(settings.out), settings)
     with pytest.raises(HeedfulError, match="is of translation, not of summarization"):
-        taken_up(replace(asked(settings), task="summarization"), lambda line: None)
+        resumed_settings(replace(asked(settings), task="summarization"), lambda line: None)
 
 
 def test_what_was_half_written_goes_and_a_person_s_files_stay(settings: RunSettings) -> None:
     out = Path(settings.out)
-    begin(out, settings)
-    begun(out, settings)
+    create_run_folder(out, settings)
+    mark_complete(out, settings)
     for folder in (out / "last", out / ".12-345.part", out / ".last.12-345.part"):
         folder.mkdir()
         (folder / "config.json").write_text("{}", encoding="utf-8")
@@ -110,12 +118,12 @@ def test_what_was_half_written_goes_and_a_person_s_files_stay(settings: RunSetti
     mine = [".gitignore", ".notes.markdown", ".env.local123", "plan.part", "last/config.json"]
     for name in (*halves, *mine):
         (out / name).write_text("", encoding="utf-8")
-    assert len(left(out)) == 6
-    taken_up(asked(settings), lambda line: None, tidy=False)
-    assert len(left(out)) == 6, "another process may be writing them"
-    taken_up(asked(settings), lambda line: None)
+    assert len(temporary_files(out)) == 6
+    resumed_settings(asked(settings), lambda line: None, tidy=False)
+    assert len(temporary_files(out)) == 6, "another process may be writing them"
+    resumed_settings(asked(settings), lambda line: None)
     found = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert found == {BEGUN, *mine}
+    assert found == {SETTINGS, *mine}
 
 
 SMALL = ("--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60")
@@ -143,7 +151,7 @@ def test_two_runs_started_together_do_not_share_a_folder(data: Path) -> None:
     refused = next(place for place, run in enumerate(runs) if run.returncode)
     assert len(errors[refused].splitlines()) == 1
     assert str(out) in errors[refused]
-    assert read_toml(out / BEGUN).seed == 2 - refused, "the settings are those of the run that ended well"
+    assert read_toml(out / SETTINGS).seed == 2 - refused, "the settings are those of the run that ended well"
     assert not (out / LOCK).exists()
 
 
@@ -152,15 +160,15 @@ def test_a_locked_folder_is_left_alone(
     data: Path, settings: RunSettings, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = Path(settings.out)
-    begin(out, settings)
-    begun(out, settings)
+    create_run_folder(out, settings)
+    mark_complete(out, settings)
     with locked(out):
         tokens = ["train", "text-classification", "--train", str(data), "--out", str(out), *SMALL, *more]
         assert cli.main(tokens) == 2
         assert f"{out} is in use: process {os.getpid()}" in capsys.readouterr().err
-        assert sorted(os.listdir(out)) == [LOCK, BEGUN]
-        begin(out, replace(settings, overwrite=True))
-        assert sorted(os.listdir(out)) == [LOCK, BEGINNING], "overwriting keeps the lock"
+        assert sorted(os.listdir(out)) == [LOCK, SETTINGS]
+        create_run_folder(out, replace(settings, overwrite=True))
+        assert sorted(os.listdir(out)) == [LOCK, UNFINISHED_SETTINGS], "overwriting keeps the lock"
 
 
 def test_a_folder_with_the_lock_of_a_killed_run_alone_is_empty(
@@ -169,7 +177,7 @@ def test_a_folder_with_the_lock_of_a_killed_run_alone_is_empty(
     out = Path(settings.out)
     out.mkdir()
     (out / LOCK).write_text("123 elsewhere\n", encoding="utf-8")
-    assert left(out) == []
+    assert temporary_files(out) == []
     tokens = ["train", "text-classification", "--train", str(data), "--out", str(out), *SMALL, "--max-steps=1"]
     assert cli.main(tokens) == 0, capsys.readouterr().err
     assert not (out / LOCK).exists()
@@ -184,8 +192,8 @@ def test_data_that_is_refused_leaves_no_folder(data: Path, settings: RunSettings
 
 def test_a_run_that_ended_meanwhile_is_not_written_over(data: Path, settings: RunSettings) -> None:
     """Two runs found the folder empty, and the first has ended before the second locks it."""
-    begin(Path(settings.out), settings)
-    begun(Path(settings.out), settings)
+    create_run_folder(Path(settings.out), settings)
+    mark_complete(Path(settings.out), settings)
     with pytest.raises(HeedfulError, match=r"--resume .*--overwrite"):
         train(replace(settings, task="text-classification", train=(str(data),)))
 

@@ -21,15 +21,15 @@ from heedful.settings import ModelSettings, RunSettings, TrainingSettings, read_
 from heedful.tasks import defaults
 from heedful.tasks.defaults import EncoderDecoderSize
 from heedful.training import time_limit
-from heedful.training.report import ended, too_short
-from heedful.training.resolve import settled
+from heedful.training.report import end_reason, too_short
+from heedful.training.resolve import with_machine
 from heedful.training.schedule import Limits
 from heedful.training.time_limit import Speed, ending_seconds, fitted, half_batch, planned, sizes
 
 ASKED = RunSettings(task="translation", train=("a.tsv",), out="a", max_minutes=3.0)
 SIZE = EncoderDecoderSize("transformer-small", 8000, 0.1, 10, 400, 4096)
 DEFAULTS = replace(defaults.encoder_decoder(SIZE, ASKED, dim=256), model=ModelSettings())
-SUGGESTED = settled(resolve(ASKED, DEFAULTS), torch.device("cpu"))
+SUGGESTED = with_machine(resolve(ASKED, DEFAULTS), torch.device("cpu"))
 
 
 def asked(**training: Any) -> RunSettings:
@@ -247,9 +247,9 @@ def test_planned_steps_end_a_run_before_its_time(toy: Any, clock: Clock) -> None
     loop, _ = timed(toy, clock, 1, 1, limits=Limits(max_minutes=1, planned_steps=12))
     outcome = loop.fit()
     assert (outcome.steps, outcome.stopped_because) == (12, "max_minutes")
-    assert ended(outcome, 12).startswith("all planned steps are done after 12 steps")
-    assert ended(outcome, 13) == ended(outcome)
-    assert ended(outcome).startswith("the time is over")
+    assert end_reason(outcome, 12).startswith("all planned steps are done after 12 steps")
+    assert end_reason(outcome, 13) == end_reason(outcome)
+    assert end_reason(outcome).startswith("the time is over")
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_the_verdict_is_of_the_rows_that_were_evaluated(
         seen.append((len(held.rows), len(measured.outputs)))
         return {}
 
-    monkeypatch.setattr("heedful.training.finish.judged", judged)
+    monkeypatch.setattr("heedful.training.finish.save_verdict", judged)
     assert train(data, tmp_path / "out", "--preset=transformer-tiny", "--max-steps=2") == 0
     assert seen == [(3, 3)]
 

@@ -31,7 +31,7 @@ from heedful.settings import RunSettings
 from heedful.tasks.documents import sampled
 from heedful.tasks.run_data import divided
 from heedful.tasks.task import Encoded, Task
-from heedful.training.resolve import asked_for, resolved
+from heedful.training.resolve import resolved, with_recipe
 
 START_EXAMPLES = 200  # examples whose tokens are checked at the start of a run
 
@@ -85,7 +85,7 @@ def audit(settings: RunSettings) -> Audit:
     """
     began = time.perf_counter()
     kind = tasks.chosen(settings)
-    settings = asked_for(kind, settings)
+    settings = with_recipe(kind, settings)
     train, validation = divided(kind, settings)
     kind = kind.for_rows(train, settings)
     settings = resolved(kind, train, settings, device_of("cpu"))

@@ -58,8 +58,8 @@ def train(
             say=say_to(json),
             quiet=json,
             draw=draw_report,
-            watched=draw_watch,
-            began=processes.started,
+            draw_attention=draw_watch,
+            started=processes.started,
             audit=start_warnings,
         )
     except KeyboardInterrupt:

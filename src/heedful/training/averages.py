@@ -66,15 +66,15 @@ class Average(ABC):
         """
         if state["kind"] != self.kind:
             raise HeedfulError(
-                f"the saved average is another ({state['kind']}, not {self.kind}); resume with the average the run was "
-                "begun with"
+                f"the saved average is another ({state['kind']}, not {self.kind}); resume with the average the run "
+                "started with"
             )
         self.updates = state["updates"]
 
     def _check(self, weights: Mapping[str, Tensor]) -> None:
         shapes = {name: tuple(p.shape) for name, p in self._parameters.items()}
         if shapes != {name: tuple(mean.shape) for name, mean in weights.items()}:
-            raise HeedfulError("the saved average is of another model; resume with the model the run was begun with")
+            raise HeedfulError("the saved average is of another model; resume with the model that the run started with")
 
 
 class _Running(Average):

@@ -13,14 +13,14 @@ from heedful.settings import ResolvedSettings
 from heedful.tasks.task import Measured
 from heedful.training.loop import Loop
 from heedful.training.loop_parts import Outcome
-from heedful.training.report import ended, judged, too_short, trained_parameters, within_chance
+from heedful.training.report import end_reason, save_verdict, too_short, trained_parameters, within_chance
 from heedful.training.run_folder import link_equal_weights, save_task_and_model
 from heedful.training.validation import Validation
 
 if TYPE_CHECKING:
     from heedful.training.run import Run
 
-WORTHWHILE = 2**20  # bytes of a checkpoint above which weights that the folder stores are left out of it
+WORTHWHILE = 2**20  # bytes of a checkpoint above which it leaves out weights that the folder stores
 Say = Callable[[str], None]
 Draw = Callable[[Path, Measured, Rows], object]
 
@@ -37,14 +37,16 @@ def finish(
         draw(out, validation.best, validation.best_examples.rows)
 
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
-    reason = ended(outcome, settings.training.planned_steps)
+    reason = end_reason(outcome, settings.training.planned_steps)
     say(f"{reason}; the best weights are those of step {best['step']:,}{within_chance(outcome, task)}")
     if (warning := too_short(outcome, settings)) is not None:
         say(warning)
     for line in _settle_checkpoint(loop, settings, outcome) if first else ():
         say(line)
     judgement = (
-        judged(task, settings, run.train.rows, validation.best_examples, validation.best, outcome) if first else {}
+        save_verdict(task, settings, run.train.rows, validation.best_examples, validation.best, outcome)
+        if first
+        else {}
     )
     if judgement:
         say(f"verdict: {judgement['verdict']['text']}")
@@ -78,8 +80,10 @@ def _save_last(run: Run, loop: Loop, outcome: Outcome) -> None:
 
 
 def _settle_checkpoint(loop: Loop, settings: ResolvedSettings, outcome: Outcome) -> list[str]:
-    """Keeps the checkpoint of a run that a limit ended, without what its folder stores; removes that of one that
-    patience ended, unless --training.keep says otherwise. Returns a line where something was removed.
+    """Removes or reduces the checkpoint; returns a line where it was removed.
+
+    It stays after a run that a limit ended, without the weights that the folder stores, and is removed after one that
+    patience ended, unless --training.keep says otherwise.
     """
     out, keep = Path(settings.out), settings.training.keep
     assert loop.saving is not None
@@ -90,7 +94,7 @@ def _settle_checkpoint(loop: Loop, settings: ResolvedSettings, outcome: Outcome)
     if keep == 0 or (keep is None and outcome.met == "patience"):
         size = checkpoints.size()
         checkpoints.clear()
-        why = "--training.keep 0" if keep == 0 else "no gain any more; --training.keep 1 keeps it"
+        why = "--training.keep 0" if keep == 0 else "no more gain; --training.keep 1 keeps it"
         return [f"freed      {size / 1e6:,.0f} MB: the checkpoint was removed ({why})"] if size else []
     if (keep or 1) == 1 and not loop.engine.needs_all and checkpoints.size() > WORTHWHILE:
         with suppress(HeedfulError):  # a full disk: the whole checkpoint stays

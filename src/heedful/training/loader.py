@@ -86,8 +86,8 @@ class Loader:
         changed = [name for name in mine if mine[name] != theirs.get(name)]
         if changed:
             raise HeedfulError(
-                f"the run was begun with other examples or another order of them (changed: {', '.join(changed)}); "
-                "resume with the data and batch settings it was begun with, or start a new run"
+                f"the run was started with other examples or another order of them (changed: {', '.join(changed)}); "
+                "resume with the data and batch settings it was started with, or start a new run"
             )
         self._go_to(int(state["epoch"]), int(state["step"]))
 

@@ -411,7 +411,7 @@ class Loop:
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise HeedfulError(
-                f"{path} is of another model; resume with the one it was begun with ({reason})"
+                f"{path} is of another model; resume with the one it was started with ({reason})"
             ) from None
         for group, own in zip(self.optimiser.param_groups, settings, strict=True):
             group.update(own)

@@ -94,7 +94,7 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
         if ranks.size > 1:
             raise HeedfulError("--lr-range-test is a matter of one process; leave torchrun out")
         temporary = replace(settings, out=str(Path(folder, "range_test")), overwrite=False)
-        run = prepare(temporary, ranks, print_nothing, began=time.monotonic())
+        run = prepare(temporary, ranks, print_nothing, started=time.monotonic())
         loop = build_loop(run, None, ranks, quiet=True)
         with deterministic(run.settings.deterministic), within_memory(run.settings.training):
             result = range_test(loop, quiet)

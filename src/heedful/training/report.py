@@ -31,54 +31,52 @@ from heedful.training.loop_parts import Outcome
 from heedful.util.files import write
 
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
-SHORT = 0.7  # share of the planned steps below which a run that its time ended says so
-ROWS, CHARACTERS = 20_000, 2_000_000  # of training that the simple method of a verdict learns from at most
+SHORT = 0.7  # share of the planned steps below which a run that ran out of time warns
+ROWS, CHARACTERS = 20_000, 2_000_000  # maximum training data of a verdict's baseline
 
 
-def described(
+def opening_lines(
     task: Task,
-    learned: Encoded,
-    held: Encoded,
+    train: Encoded,
+    valid: Encoded,
     model: Model,
     settings: ResolvedSettings,
     processes: int = 1,
     notes: Sequence[str] = (),
 ) -> list[str]:
-    """The lines that open a run: its data, with ``notes`` on how it was read, its model, how it learns, where it
-    writes.
-    """
-    rows, t = learned.rows, settings.training
-    means = task.lengths(learned.examples).mean(axis=0)
+    """Returns the first lines of a run: data, ``notes`` on how it was read, model, training, processes and folder."""
+    rows, t = train.rows, settings.training
+    means = task.lengths(train.examples).mean(axis=0)
     left_out = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
-    ends = [f"{name[4:]} {v:g}" for name, v in vars(settings).items() if name.startswith("max_") and v is not None]
-    begins = f"from {settings.start_from}" if settings.start_from else settings.preset
-    fresh = f", {', '.join(model.fresh)} drawn anew" if model.fresh else ""
+    limits = [f"{name[4:]} {v:g}" for name, v in vars(settings).items() if name.startswith("max_") and v is not None]
+    origin = f"from {settings.start_from}" if settings.start_from else settings.preset
+    fresh = f", {', '.join(model.fresh)} with fresh weights" if model.fresh else ""
     trained = f", {trained_parameters(model):,} of them trained" if model.adapter is not None else ""
     batch = many(t.batch_tokens, "token") if t.batch_tokens else many(t.batch_size or 0)
-    shared = "each with a share of the weights" if t.shard else "each with all of the weights"
+    weights = "each with a shard of the weights" if t.shard else "each with all of the weights"
     return [
-        f"data       {many(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(held.rows):,} for validation",
+        f"data       {many(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(valid.rows):,} for validation",
         *(f"columns    {note}" for note in notes),
         f"           {task.row_line(rows[0])}",
         f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
-        *(f"{where:<11}{part.note}" for where, part in (("", learned), ("validation", held)) if part.note),
-        f"model      {f'the checkpoint in {settings.out}' if settings.resume else begins}, "
+        *(f"{name:<11}{examples.note}" for name, examples in (("", train), ("validation", valid)) if examples.note),
+        f"model      {f'the checkpoint in {settings.out}' if settings.resume else origin}, "
         f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {model.device}",
         f"training   {NAMES[t.optimiser]}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
-        f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(ends) or 'patience'}",
-        *([f"processes  {processes}, {shared}"] if processes > 1 else []),
+        f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(limits) or 'patience'}",
+        *([f"processes  {processes}, {weights}"] if processes > 1 else []),
         f"out        {settings.out} (all settings: run.toml)",
     ]
 
 
-def ended(outcome: Outcome, planned_steps: int | None = None) -> str:
-    """Why and when a run came to its end; ``planned_steps`` are those that --max-minutes was to have time for."""
+def end_reason(outcome: Outcome, planned_steps: int | None = None) -> str:
+    """Says why and when a run ended; ``planned_steps`` is the number planned for --max-minutes."""
     planned = planned_steps is not None and outcome.steps >= planned_steps
     reasons = {
         "max_steps": "all steps are done",
         "max_epochs": "all epochs are done",
         "max_minutes": "all planned steps are done" if planned else "the time is over",
-        "patience": "no gain any more",
+        "patience": "no more gain",
         "already done": f"this run was done already, by {_flag(outcome.met)},",
     }
     return f"{reasons[outcome.stopped_because]} after {many(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"
@@ -89,29 +87,29 @@ def within_chance(outcome: Outcome, task: Task) -> str:
     if outcome.best is None or outcome.highest in (None, outcome.best["step"]):
         return ""
     name = task.main_metric.replace("_", " ")
-    return f", whose {name} is that of step {outcome.highest:,} within chance, and the loss lower"
+    return f"; their {name} equals that of step {outcome.highest:,} within chance, and their loss is lower"
 
 
 def too_short(outcome: Outcome, settings: ResolvedSettings) -> str | None:
-    """A warning where the clock ended a run long before its planned steps, or inside its warm-up; else None."""
+    """Returns a warning where time ended a run long before its planned steps, or inside its warm-up; else None."""
     steps, planned = outcome.steps, settings.training.planned_steps or 0
     warmup = settings.training.warmup
-    if outcome.stopped_because != "max_minutes" or (planned and steps >= planned):  # the plan has said so before
+    if outcome.stopped_because != "max_minutes" or (planned and steps >= planned):  # the plan has warned
         return None
     if steps >= max(SHORT * planned, warmup + 1):
         return None
     where = f"inside the warm-up of {warmup:,} steps" if steps <= warmup else f"after {steps / planned:.0%} of its plan"
     why = "the machine became slower than it was measured; " if planned > steps else ""
-    return f"! the time ended {where}: {why}go on with --resume and more --max-minutes"
+    return f"! the time ended {where}: {why}continue with --resume and a larger --max-minutes"
 
 
-def judged(
-    task: Task, settings: ResolvedSettings, learned: Rows, held: Encoded, measured: Measured | None, outcome: Outcome
+def save_verdict(
+    task: Task, settings: ResolvedSettings, train: Rows, valid: Encoded, measured: Measured | None, outcome: Outcome
 ) -> dict[str, Any]:
-    """Judges the weights that are kept, by what they predict of the validation rows, and writes it to ``heedful.json``.
+    """Compares the saved weights with a baseline on the validation rows, and writes the verdict to ``heedful.json``.
 
-    The simple method learns from at most 20,000 training rows of two million characters. Where it fails, the verdict is
-    given without it.
+    The baseline is fitted to at most 20,000 training rows of two million characters. Where it fails, the verdict has no
+    baseline.
 
     Returns:
         ``{"verdict": ...}`` as :class:`heedful.metrics.verdict.Verdict` has it, with ``"remedy"``: what to do where
@@ -121,96 +119,98 @@ def judged(
     if measured is None or scored is None:
         return {}
     out = Path(settings.out)
-    still = outcome.met != "patience" and improving(_losses(out / "metrics.jsonl"))
-    blocks, rows = measured.window_scores is not None, held.rows
-    labelled = any(kind in ("label", "tags") for kind in task.columns.values())
+    still_improving = outcome.met != "patience" and improving(_losses(out / "metrics.jsonl"))
+    has_blocks, rows = measured.window_scores is not None, valid.rows
+    has_labels = any(kind in ("label", "tags") for kind in task.columns.values())
     expected = [task.input_and_target(row)[1] for row in rows[: len(measured.outputs)]]
-    if not blocks:
+    if not has_blocks:
         rows = Rows(rows[: len(scored)])
         if len(rows) > MOST and not task.ranks_rows:
-            places = np.linspace(0, len(rows) - 1, MOST).astype(np.int64)
-            rows, scored = Rows(rows[int(place)] for place in places), chosen(scored, places)
-    some = _some(learned)
-    found = verdict(
+            indices = np.linspace(0, len(rows) - 1, MOST).astype(np.int64)
+            rows, scored = Rows(rows[int(index)] for index in indices), chosen(scored, indices)
+    sample = _sample(train)
+    judgement = verdict(
         scored,
         task.main_metric,
-        guess=_rival(lambda: task.guess(held.examples, rows, some)),
-        baseline=_rival(lambda: task.quick_baseline(held.examples, rows, some)),
+        guess=_rival(lambda: task.guess(valid.examples, rows, sample)),
+        baseline=_rival(lambda: task.quick_baseline(valid.examples, rows, sample)),
         outputs=measured.outputs,
         expected=expected,
-        classes=labelled,
-        improving=still,
+        classes=has_labels,
+        improving=still_improving,
     )
-    told = {"verdict": {**found.as_dict(), "remedy": remedy(found, settings, outcome.met)}}
-    write(out / CARD, to_json({**read_card(out), **told}))
-    return told
+    entry = {"verdict": {**judgement.as_dict(), "remedy": remedy(judgement, settings, outcome.met)}}
+    write(out / CARD, to_json({**read_card(out), **entry}))
+    return entry
 
 
 def write_trained_on(task: Task, rows: Rows, settings: RunSettings) -> None:
     """Writes the hashes of the training rows to the run's folder, with those of the model that the run starts from."""
-    found = TrainedOn.of(task, rows)
+    trained_on = TrainedOn.of(task, rows)
     before = TrainedOn.read(find(settings.start_from)) if settings.start_from else None
     if before is not None:
-        found = TrainedOn(max(found.k, before.k), found.hashes).joined(before.hashes)
-    found.write(Path(settings.out))
+        trained_on = TrainedOn(max(trained_on.k, before.k), trained_on.hashes).joined(before.hashes)
+    trained_on.write(Path(settings.out))
 
 
 def _rival(score: Callable[[], Baseline | None]) -> Rival | None:
-    """The simple method's scores; None where it has none, or fails: a finished run must not end with its error."""
+    """Returns a baseline's scores; None where it has none or fails: a finished run must not end with its error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = score()
+            baseline = score()
         except Exception:
             return None
-    return None if found is None or found.example_scores is None else Rival(found.name, found.example_scores)
+    return (
+        None if baseline is None or baseline.example_scores is None else Rival(baseline.name, baseline.example_scores)
+    )
 
 
-def _some(rows: Rows) -> Rows:
-    """At most 20,000 rows of two million characters, evenly chosen, in memory; a longer text is cut."""
+def _sample(rows: Rows) -> Rows:
+    """Returns at most 20,000 rows of two million characters, at equal distances and in memory; cuts longer texts."""
 
     def length(row: Row) -> int:
         if any_on_disk([row]):
             return row_size(row)
         return sum(len(value) for value in row.values.values() if isinstance(value, str | tuple))
 
-    looked = rows[:: max(1, len(rows) // 200)]
-    mean = max(1, sum(map(length, looked)) / len(looked))
+    measured = rows[:: max(1, len(rows) // 200)]
+    mean = max(1, sum(map(length, measured)) / len(measured))
     most = max(1, int(min(ROWS, CHARACTERS / mean)))
-    found, left = Rows(columns=rows.columns), CHARACTERS
+    sample, left = Rows(columns=rows.columns), CHARACTERS
     for row in rows[:: max(1, -(-len(rows) // most))]:
         values = {name: row.values[name] for name in row.values}
         if list(values) == ["text"]:
             values["text"] = values["text"][:left]
             left -= len(values["text"])
         if values.get("text") != "":
-            found.append(Row(values, row.file, row.line))
-    return found
+            sample.append(Row(values, row.file, row.line))
+    return sample
 
 
 def _losses(log: Path) -> list[tuple[int, float]]:
-    """(step, validation loss) of a run's log; of fewer than two evaluations the training loss."""
+    """Returns (step, validation loss) of a run's log, or the training loss where it has fewer than two evaluations."""
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
     for name in ("valid_loss", "loss"):
-        found = [(line["step"], line[name]) for line in lines if isinstance(line.get(name), float)]
-        if len(found) > 1:
+        losses = [(line["step"], line[name]) for line in lines if isinstance(line.get(name), float)]
+        if len(losses) > 1:
             break
-    return found
+    return losses
 
 
-def remedy(found: Verdict, settings: RunSettings, met: str) -> str | None:
+def remedy(judgement: Verdict, settings: RunSettings, met: str) -> str | None:
     """Returns the remedy for a model that is not better than the baseline; None where it is, or where that is unknown.
 
     ``met`` is the limit that ended the run.
     """
-    if found.kind in ("better", "cannot tell"):
+    if judgement.kind in ("better", "cannot tell"):
         return None
     limit = getattr(settings, met, None)
-    if found.improving and limit is not None:
-        return f"give it more time: the same command with --resume {_flag(met)} {3 * limit:g}"
+    if judgement.improving and limit is not None:
+        return f"train longer: the same command with --resume {_flag(met)} {3 * limit:g}"
     start = "" if settings.start_from else "start from a pretrained model (--from MODEL), or "
     files = shlex.join(settings.train)
-    return f"{start}look at the examples, and give more: heedful audit {settings.task} --train {files}"
+    return f"{start}check the examples, and add more: heedful audit {settings.task} --train {files}"
 
 
 def _flag(limit: str) -> str:
@@ -225,7 +225,7 @@ def trained_parameters(model: Model) -> int:
 def card_of(
     task: Task, rows: Rows, settings: RunSettings, mapping: Mapping[str, str] | None = None, same: Same = content_digest
 ) -> dict[str, Any]:
-    """Returns the content of ``heedful.json``; ``mapping`` holds the column names of the training data,"""
+    """Returns the content of ``heedful.json``; ``mapping`` holds the column names of the training data."""
     return {
         "task": task.name,
         "columns": dict(task.columns),
@@ -243,22 +243,22 @@ def card_of(
 
 
 def digest(rows: Rows) -> str:
-    """SHA-256 of what the rows hold, in their order."""
-    found = hashlib.sha256()
+    """Returns the SHA-256 of the rows' values, in their order."""
+    sha256 = hashlib.sha256()
     for row in rows:
         for value in row.values.values():
             if isinstance(value, LazyImage):
-                found.update(value.digest_bytes())
+                sha256.update(value.digest_bytes())
             else:
-                found.update(_written(value).encode("utf-8", "surrogatepass"))
-            found.update(b"\0")
-    return found.hexdigest()
+                sha256.update(_as_text(value).encode("utf-8", "surrogatepass"))
+            sha256.update(b"\0")
+    return sha256.hexdigest()
 
 
-def _written(value: Any) -> str:
-    """A value of a row as a text: itself, several labels or words with tabs between, anything else as JSON."""
+def _as_text(value: Any) -> str:
+    """Returns a value of a row as text: a string as it is, several joined by tabs, anything else as JSON."""
     if isinstance(value, str):
         return value
-    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
         return "\t".join(value)
     return json.dumps(value, ensure_ascii=False)

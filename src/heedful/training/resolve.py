@@ -20,8 +20,9 @@ from heedful.tasks.task import Task
 from heedful.training.schedule import schedule
 from heedful.util.ranks import Ranks
 
-# settings, or beginnings of their names, that a run's folder holds: a resumed run cannot hear others
-MADE = (
+# Settings, or prefixes of their names, that the model, tokenizer and optimiser in a run's folder fix: a resumed run
+# cannot change them.
+FIXED = (
     "model.",
     "tokenizer.",
     "lora.",
@@ -36,36 +37,35 @@ MADE = (
     "tuning.layer_decay",
 )
 
-GIVEN = {"model.class_token": True}  # of these, what there is without a word
-# of these, what training alone hears: any run may be told it
-LIVE = {"model.drop_path", "model.r_drop", "tokenizer.dropout"}
+DEFAULTS = {"model.class_token": True}  # of fixed settings, where it is not False or None
+REGULARISATION = {"model.drop_path", "model.r_drop", "tokenizer.dropout"}  # fixed by prefix, but any run may change it
 
 
-def check_same(settings: RunSettings, begun: RunSettings) -> None:
-    """Refuse what a run that is resumed cannot hear any more: its model, its tokenizer and its adapter are made."""
-    if settings.task != begun.task:
-        raise HeedfulError(f"the run in {settings.out} is of {begun.task}, not of {settings.task}; resume it as that")
+def check_resumed(settings: RunSettings, first: RunSettings) -> None:
+    """Raises ``HeedfulError`` for a setting that a resumed run cannot change; ``first`` are those it started with."""
+    if settings.task != first.task:
+        raise HeedfulError(f"the run in {settings.out} is of {first.task}, not of {settings.task}; resume it as that")
     named = {"recipe": settings.recipe, "preset": settings.preset, "from": settings.start_from}
-    asked = {name: value for name, value in (named | _given(settings)).items() if value is not None}
-    its = {"recipe": begun.recipe, "preset": begun.preset, "from": begun.start_from} | _given(begun)
-    for name, value in asked.items():
-        made = name in named or (name.startswith(MADE) and name not in LIVE)
-        own = its.get(name, GIVEN.get(name))
-        if made and value != own and (value or own):  # false is what there is without it
-            was = "without it" if its.get(name) is None else f"with {its[name]}"
+    given = {name: value for name, value in (named | _given(settings)).items() if value is not None}
+    before = {"recipe": first.recipe, "preset": first.preset, "from": first.start_from} | _given(first)
+    for name, value in given.items():
+        is_fixed = name in named or (name.startswith(FIXED) and name not in REGULARISATION)
+        old = before.get(name, DEFAULTS.get(name))
+        if is_fixed and value != old and (value or old):  # False and None mean the same
+            was = "without it" if before.get(name) is None else f"with {before[name]}"
             raise HeedfulError(
-                f"{_flag(name)} is {value}, but the run in {settings.out} was begun {was}; leave it out, or start a "
+                f"{_flag(name)} is {value}, but the run in {settings.out} was started {was}; leave it out, or start a "
                 "new run"
             )
 
 
-def changed(settings: RunSettings, begun: RunSettings) -> list[str]:
-    """Returns the settings in which a resumed run differs from before, a line each."""
-    its, told = _given(begun), _given(settings).items()
+def changed_settings(settings: RunSettings, first: RunSettings) -> list[str]:
+    """Returns a line for each setting that a resumed run changes."""
+    before = _given(first)
     return [
-        f"{_flag(name)} is {_shown(value)} from now on; it was {_shown(its.get(name))}"
-        for name, value in told
-        if value != its.get(name)
+        f"{_flag(name)} is {_shown(value)} from now on; it was {_shown(before.get(name))}"
+        for name, value in _given(settings).items()
+        if value != before.get(name)
     ]
 
 
@@ -73,7 +73,7 @@ def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else "not given" if value is None else str(value)
 
 
-def asked_for(kind: type[Task], settings: RunSettings) -> RunSettings:
+def with_recipe(kind: type[Task], settings: RunSettings) -> RunSettings:
     """Merges the given settings with their recipe; refuses settings without effect."""
     given = _given(settings)
     idle = [
@@ -81,39 +81,45 @@ def asked_for(kind: type[Task], settings: RunSettings) -> RunSettings:
     ]
     if idle:
         raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
-    fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in LIVE]
+    fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in REGULARISATION]
     if settings.start_from and fixed:
-        raise HeedfulError(f"--from goes on with a model as it is; leave out {', '.join(fixed)}")
+        raise HeedfulError(f"--from fine-tunes a model as it is; leave out {', '.join(fixed)}")
     if settings.recipe is None:
         return settings
     recipe = recipes.get(settings.recipe)
     if recipe.task != kind.name:
         raise HeedfulError(f"the recipe {settings.recipe} is for {recipe.task}, not for {kind.name}; take another")
-    fixed_too = ("preset", "model", "tokenizer") if settings.start_from else ()
-    told = {name: value for name, value in recipe.settings.items() if name not in fixed_too}
-    told |= {"task": settings.task, "train": settings.train, "out": settings.out}
-    return resolve(settings, RunSettings.from_dict(told))
+    of_the_model = ("preset", "model", "tokenizer") if settings.start_from else ()
+    values = {name: value for name, value in recipe.settings.items() if name not in of_the_model}
+    values |= {"task": settings.task, "train": settings.train, "out": settings.out}
+    return resolve(settings, RunSettings.from_dict(values))
 
 
-def spread(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -> RunSettings:
-    """The settings for so many processes: a batch a step for each, where no other number is asked for.
+def for_ranks(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -> RunSettings:
+    """Returns the settings for several processes: by default each has one micro-batch a step.
 
-    ``training.accumulate`` counts the batches of a step on all of them together, so that their number changes nothing
-    in a run. What cannot be shared out is refused.
+    ``training.accumulate`` counts the micro-batches of a step over all ranks, so their number does not change a run.
+    ``say`` takes a warning where ranks are idle.
+
+    Raises:
+        HeedfulError: ``training.shard`` with one process, or with an option that needs whole weights.
     """
     training = settings.training
     if training.shard:
         if ranks.size == 1 and not settings.resume:
             raise HeedfulError(
-                "--training.shard shares the weights among processes, and there is one; start more: torchrun "
+                "--training.shard shards the weights over processes, and there is one; start more: torchrun "
                 "--nproc-per-node 2 -m heedful train ..., or leave it out"
             )
-        for flag, asked, because in (
-            ("--training.record-attention", training.record_attention, "looks at whole weights"),
-            ("--averaging.last", settings.averaging.last, "keeps whole weights"),
-        ):
-            if asked:
-                raise HeedfulError(f"{flag} {because}, and with --training.shard no process has them; leave one out")
+        need_whole_weights = {
+            "--training.record-attention": training.record_attention,
+            "--averaging.last": settings.averaging.last,
+        }
+        for flag, value in need_whole_weights.items():
+            if value:
+                raise HeedfulError(
+                    f"{flag} needs whole weights, and with --training.shard no process has them; leave one out"
+                )
     if training.accumulate is None and ranks.size > 1:
         return replace(settings, training=replace(training, accumulate=ranks.size))
     idle = ranks.size - (training.accumulate or ranks.size)
@@ -122,24 +128,22 @@ def spread(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -> R
     return settings
 
 
-def suggested_for(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
-    """What the task suggests; for an adapter a higher learning rate, and the adapter's own defaults. A number of steps
-    that is asked for, or that a recipe tells, stands in place of the epochs that are suggested, as an
-    average that is asked for does in place of the suggested one.
+def suggested(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
+    """Returns the task's suggestions; for an adapter with a higher learning rate and the adapter's own defaults.
+
+    Given ``max_steps`` replaces the suggested epochs, a given average the suggested one.
     """
-    suggested = kind.suggested_settings(rows, settings)
+    by_task = kind.suggested_settings(rows, settings)
     if settings.max_steps is not None:
-        suggested = replace(suggested, max_epochs=None)
+        by_task = replace(by_task, max_epochs=None)
     if settings.averaging.ema or settings.averaging.last:
-        suggested = replace(suggested, averaging=replace(suggested.averaging, polynomial=None))
-    rank, lr = settings.lora.rank, suggested.training.lr
+        by_task = replace(by_task, averaging=replace(by_task.averaging, polynomial=None))
+    rank, lr = settings.lora.rank, by_task.training.lr
     if rank is not None:
-        suggested = replace(suggested, lora=defaults.lora(settings.lora, rank))
+        by_task = replace(by_task, lora=defaults.lora(settings.lora, rank))
     elif not settings.start_from or not is_adapter(find(settings.start_from)):
-        return suggested
-    return replace(
-        suggested, training=replace(suggested.training, lr=None if lr is None else defaults.LORA_LR_FACTOR * lr)
-    )
+        return by_task
+    return replace(by_task, training=replace(by_task.training, lr=None if lr is None else defaults.LORA_LR_FACTOR * lr))
 
 
 def resolved(
@@ -149,18 +153,20 @@ def resolved(
     device: torch.device,
     say: Callable[[str], None] = lambda line: None,
 ) -> ResolvedSettings:
-    """Returns the settings of a run: each option as it was set, else as the data suggests, else as the machine does.
+    """Returns the settings of a run: each option as given, else as the task suggests, else as the machine does.
 
     Training, planning and ``heedful audit`` all resolve their settings here. ``say`` takes warnings.
     """
-    return settled(resolve(settings, suggested_for(kind, rows, settings)), device, say)
+    return with_machine(resolve(settings, suggested(kind, rows, settings)), device, say)
 
 
-def settled(
+def with_machine(
     settings: RunSettings, device: torch.device, say: Callable[[str], None] = lambda line: None
 ) -> ResolvedSettings:
-    """Adds what the machine decides: bf16 pays on a GPU, on a CPU only for wide models, and costs where the machine has
-    no instructions for it, of which ``say`` is told.
+    """Adds the machine's precision and number of threads, and checks options against each other.
+
+    The precision is bf16 on a GPU that has instructions for it. On a CPU it pays only for wide models. ``say`` takes a
+    warning where bf16 is given and the machine has no instructions for it.
 
     Raises:
         HeedfulError: an option that the schedule does not have, several averages, or an option without a value.
@@ -188,11 +194,11 @@ def _check_one_average(settings: RunSettings) -> None:
     }
     given = [flag for flag, value in averages.items() if value]
     if len(given) > 1:
-        raise HeedfulError(f"{' and '.join(given)} are averages of the same weights; give one, or 0 for the rest")
+        raise HeedfulError(f"{' and '.join(given)} average the same weights; give one, or 0 for the others")
 
 
 def _given(settings: RunSettings) -> dict[str, Any]:
-    """Returns the settings given in the sections, by key: "model.dim", ..."""
+    """Returns the settings given in the sections by key ("model.dim"), without those that are a section's default."""
     return {
         key(type(section), name): value
         for section in vars(settings).values()

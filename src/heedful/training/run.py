@@ -52,22 +52,22 @@ from heedful.training.loop_parts import Evaluation, Logging, Objective, Optimise
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
-from heedful.training.report import card_of, described, digest, write_trained_on
+from heedful.training.report import card_of, digest, opening_lines, write_trained_on
 from heedful.training.reporters import check_reports, reporters
-from heedful.training.resolve import asked_for, resolved, spread
+from heedful.training.resolve import for_ranks, resolved, with_recipe
 from heedful.training.run_folder import (
-    begin,
-    begun,
     check_checkpoint,
     check_overwrite,
     check_unused,
+    create_run_folder,
+    mark_complete,
+    resumed_settings,
+    save_resumed_settings,
     save_task_and_model,
     stored_weights,
-    taken_up,
-    told_anew,
 )
 from heedful.training.schedule import Limits, schedule
-from heedful.training.time_limit import Plan, ending_seconds, fresh_model, plan_run
+from heedful.training.time_limit import TimePlan, ending_seconds, fresh_model, plan_run
 from heedful.training.validation import Validation
 from heedful.util.locks import locked
 from heedful.util.ranks import Ranks, joined, own_device
@@ -86,47 +86,48 @@ def train(
     say: Say = print,
     quiet: bool = False,
     draw: Draw | None = None,
-    watched: Callable[[Path], object] | None = None,
-    began: float | None = None,
+    draw_attention: Callable[[Path], object] | None = None,
+    started: float | None = None,
     audit: Audit | None = None,
 ) -> dict[str, Any]:
     """Trains a model for ``settings.task`` and writes its folder.
 
-    Of several processes that ``torchrun`` started each trains on its share of every step. Rank 0 writes what the
-    run begins with, while the others wait; it alone writes and prints. It locks the folder until the run has ended.
+    With several processes (``torchrun``) each rank takes a share of every step's micro-batches. Only rank 0 writes and
+    prints; the others wait while it writes the run's first files. It locks the folder until the run has ended.
 
     Args:
         settings: the settings as given; None fields are resolved here.
         say: takes the lines that describe the run and its result.
         quiet: show no progress.
-        draw: given the folder, the best evaluation and its rows at the end.
-        watched: given the folder whenever the attention maps of ``--training.record-attention`` were written to it.
-        began: the clock (``time.monotonic``) from which ``--max-minutes`` counts; now where it is None.
+        draw: called at the end with the folder, the best evaluation and its rows.
+        draw_attention: called with the folder after each change of the attention maps of
+            ``--training.record-attention``.
+        started: ``time.monotonic`` from which ``--max-minutes`` counts; None: now.
         audit: given the task, its training and validation rows and the encoded training examples, returns warnings
             about the data; they are printed before the first step.
 
     Returns:
         ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "trained",
-        "settings"}``, the ``"verdict"`` (see :func:`heedful.training.report.judged`), and the task's details of the
-        best evaluation (``"by_class"``, ...).
+        "settings"}``, the ``"verdict"`` (see :func:`heedful.training.report.save_verdict`), and the task's details of
+        the best evaluation (``"by_class"``, ...).
 
     Raises:
-        HeedfulError: for anything in the data or settings that cannot be right, before anything is written; for a
-            folder in which another process trains, or that holds a run which is neither resumed nor overwritten.
+        HeedfulError: the data or settings are wrong (raised before anything is written), another process trains in the
+            folder, or the folder holds a run and neither ``resume`` nor ``overwrite`` is given.
     """
-    began = time.monotonic() if began is None else began
+    started = time.monotonic() if started is None else started
     with joined() as ranks, threads_restored(), ExitStack() as stack:
         if not ranks.first:
-            say, quiet, draw, watched, audit = print_nothing, True, None, None, None
+            say, quiet, draw, draw_attention, audit = print_nothing, True, None, None, None
             ranks.follow()
-            settings = replace(settings, resume=True, overwrite=False)  # as the first has begun it
+            settings = replace(settings, resume=True, overwrite=False)  # rank 0 has created the folder
         with ranks.waiting() if ranks.first else nullcontext():
             if ranks.first and not stack.enter_context(locked(Path(settings.out))):
                 say(f"! the file system of {settings.out} has no locks; start no second run in that folder")
             check_unused(settings)
-            run = prepare(settings, ranks, say, began=began, watched=watched, audit=audit)
-        ranks.wait()  # each has read the data
-        validation = Validation(run.task, run.model, run.valid, run.settings, run.watch)
+            run = prepare(settings, ranks, say, started=started, draw_attention=draw_attention, audit=audit)
+        ranks.wait()  # until all have read the data
+        validation = Validation(run.task, run.model, run.valid, run.settings, run.recorder)
         loop = build_loop(run, validation, ranks, quiet, say)
         with deterministic(run.settings.deterministic), within_memory(run.settings.training):
             outcome = loop.fit()
@@ -134,7 +135,7 @@ def train(
 
 
 def print_nothing(line: str) -> None:
-    """Prints nothing: for all ranks but the first."""
+    """Prints nothing, for ranks above 0."""
 
 
 # -------------------------------------------------------------------------------------------- settings, data and model
@@ -145,16 +146,16 @@ class Run:
     """Parts of a run before its first step.
 
     Attributes:
-        settings: resolved; as the plan for ``--max-minutes`` has them.
-        task: with what it learned from the data (tokenizer, label names).
+        settings: resolved, and fitted to ``--max-minutes``.
+        task: with its tokenizer or label names.
         model: on its device.
         train: encoded training examples.
         valid: encoded validation examples.
-        began: ``time.monotonic`` from which ``--max-minutes`` counts.
-        ending: seconds of ``--max-minutes`` reserved for what follows the last evaluation.
+        started: ``time.monotonic`` from which ``--max-minutes`` counts.
+        ending_seconds: seconds of ``--max-minutes`` reserved for what follows the last evaluation.
         card: content of ``heedful.json``; without a digest of the data until the settings are fitted to the time.
         plan: of a new run with ``--max-minutes``.
-        watch: records attention maps; on rank 0 with ``--training.record-attention``.
+        recorder: records attention maps; on rank 0 with ``--training.record-attention``.
     """
 
     settings: ResolvedSettings
@@ -162,11 +163,11 @@ class Run:
     model: Model
     train: Encoded
     valid: Encoded
-    began: float
-    ending: float
+    started: float
+    ending_seconds: float
     card: dict[str, Any] = field(default_factory=lambda: {"data": {"sha256": ""}})
-    plan: Plan | None = None
-    watch: AttentionRecorder | None = None
+    plan: TimePlan | None = None
+    recorder: AttentionRecorder | None = None
 
     @property
     def out(self) -> Path:
@@ -179,13 +180,13 @@ def prepare(
     ranks: Ranks,
     say: Say,
     *,
-    began: float,
-    watched: Callable[[Path], object] | None = None,
+    started: float,
+    draw_attention: Callable[[Path], object] | None = None,
     audit: Audit | None = None,
 ) -> Run:
-    """Returns a run as far as the first step; the same on each rank, but only the first writes its folder."""
-    out, worked = Path(given.out), time.process_time()
-    kind, given = _merged(given, ranks, say)
+    """Returns a run before its first step, the same on each rank; only the first writes its folder."""
+    out, cpu_seconds = Path(given.out), time.process_time()
+    kind, given = _given_settings(given, ranks, say)
     same: Same = content_digest
     if given.resume:
         kind, same = kind.for_folder(out / "last"), rule_of(read_card(out / "last"))
@@ -201,35 +202,42 @@ def prepare(
     make_contiguous(model.to(device))
     train, valid = (task.encode(part, settings.data.max_length) for part in (rows, valid_rows))
 
-    slowdown = (time.monotonic() - began) / max(0.1, time.process_time() - worked)
-    ending = ending_seconds(settings, model, slowdown)
-    run = Run(settings=settings, task=task, model=model, train=train, valid=valid, began=began, ending=ending)
+    slowdown = (time.monotonic() - started) / max(0.1, time.process_time() - cpu_seconds)
+    run = Run(
+        settings=settings,
+        task=task,
+        model=model,
+        train=train,
+        valid=valid,
+        started=started,
+        ending_seconds=ending_seconds(settings, model, slowdown),
+    )
     if not settings.resume and settings.max_minutes:
-        run = _fitted(run, given, lambda other: resolved(kind, rows, other, device), ranks)
+        run = _fit_to_time(run, given, lambda other: resolved(kind, rows, other, device), ranks)
     for line in (
-        *described(task, train, valid, run.model, run.settings, ranks.size, _notes(rows, valid_rows)),
+        *opening_lines(task, train, valid, run.model, run.settings, ranks.size, _notes(rows, valid_rows)),
         *(run.plan.lines() if run.plan is not None else ()),
         *(audit(task, rows, valid_rows, train) if audit is not None else ()),
     ):
         say(line)
 
-    watch = _watch(run, watched) if run.settings.training.record_attention and ranks.first else None
-    run = replace(run, card=card_of(task, train.rows, run.settings, rows.mapping, same), watch=watch)
-    _begin_folder(run)
+    recorder = _recorder(run, draw_attention) if run.settings.training.record_attention and ranks.first else None
+    run = replace(run, card=card_of(task, train.rows, run.settings, rows.mapping, same), recorder=recorder)
+    _write_first_files(run)
     return run
 
 
-def _merged(given: RunSettings, ranks: Ranks, say: Say) -> tuple[type[Task], RunSettings]:
+def _given_settings(given: RunSettings, ranks: Ranks, say: Say) -> tuple[type[Task], RunSettings]:
     """Returns the task's class, and the settings as given: on the command line, by the resumed run, by the recipe."""
     check_overwrite(given)
     if given.resume:
-        given = taken_up(given, say, tidy=ranks.first)
+        given = resumed_settings(given, say, tidy=ranks.first)
     given = replace(given, seed=given.seed or 0)
     if given.deterministic:
         fixed_workspace()
     kind = tasks.chosen(given)
     check_reports(given.training.report or ())
-    return kind, spread(asked_for(kind, given), ranks, say)
+    return kind, for_ranks(with_recipe(kind, given), ranks, say)
 
 
 def _task_and_model(kind: type[Task], rows: Rows, settings: ResolvedSettings) -> tuple[Task, Model]:
@@ -248,15 +256,15 @@ def _task_and_model(kind: type[Task], rows: Rows, settings: ResolvedSettings) ->
 
 
 def _adapt(model: Model, settings: ResolvedSettings) -> None:
-    """Adds the adapter of ``--lora.rank``; of a model that has an adapter, lets what is fresh be trained as well."""
+    """Adds the adapter of ``--lora.rank``; for a model with an adapter, makes its fresh head trainable."""
     from heedful.adapters import LoraConfig, add_adapter, fresh_head, train_whole
 
     if settings.lora.rank is None:
         train_whole(model, fresh_head(model))
     elif model.adapter is not None:
         raise HeedfulError(
-            f"{settings.start_from} is an adapter already; leave --lora.rank out to go on with it, or start from its "
-            "base"
+            f"{settings.start_from} is an adapter already; leave --lora.rank out to fine-tune it, or start from its "
+            "base model"
         )
     else:
         add_adapter(model, LoraConfig(**settings.lora.given()), seed=settings.seed)
@@ -264,8 +272,8 @@ def _adapt(model: Model, settings: ResolvedSettings) -> None:
         raise HeedfulError(f"--out {settings.out} holds {model.source}, which the adapter needs; choose another --out")
 
 
-def _fitted(run: Run, given: RunSettings, resolve: Callable[[RunSettings], ResolvedSettings], ranks: Ranks) -> Run:
-    """Returns the run with its settings, and its model where that is smaller, fitted to ``--max-minutes``."""
+def _fit_to_time(run: Run, given: RunSettings, resolve: Callable[[RunSettings], ResolvedSettings], ranks: Ranks) -> Run:
+    """Returns the run with settings that fit ``--max-minutes``, and a smaller model where the plan has one."""
 
     def untrained_loop(settings: ResolvedSettings, model: Model) -> Loop:
         return build_loop(replace(run, settings=settings, model=model), None, Ranks(), quiet=True)
@@ -276,89 +284,71 @@ def _fitted(run: Run, given: RunSettings, resolve: Callable[[RunSettings], Resol
         run.task,
         run.model,
         run.valid,
-        ends=run.began + 60 * (run.settings.max_minutes or 0.0) - run.ending,
+        ends=run.started + 60 * (run.settings.max_minutes or 0.0) - run.ending_seconds,
         ranks=ranks,
         resolve=resolve,
         build_loop=untrained_loop,
     )
     if plan is None:
         return run
-    smaller = plan.settings.model != run.settings.model
-    model = fresh_model(run.task, plan.settings, run.model.device) if smaller else run.model
+    is_smaller = plan.settings.model != run.settings.model
+    model = fresh_model(run.task, plan.settings, run.model.device) if is_smaller else run.model
     return replace(run, settings=plan.settings, model=model, plan=plan)
 
 
 def _notes(rows: Rows, valid: Rows) -> list[str]:
-    """Returns notes on how the files were read; of validation only those that differ."""
+    """Returns notes on how the files were read, and those of validation that differ."""
     return [*rows.notes, *(f"validation: {note}" for note in valid.notes if note not in rows.notes)]
 
 
-def _watch(run: Run, watched: Callable[[Path], object] | None) -> AttentionRecorder:
+def _recorder(run: Run, draw: Callable[[Path], object] | None) -> AttentionRecorder:
     from heedful.training.record_attention import AttentionRecorder
 
-    return AttentionRecorder(run.task, run.model, run.settings.training.record_attention, run.out, watched)
+    return AttentionRecorder(run.task, run.model, run.settings.training.record_attention, run.out, draw)
 
 
-def _begin_folder(run: Run) -> None:
-    """Writes what a new run begins with; a resumed run reads it, whatever it was made from."""
+def _write_first_files(run: Run) -> None:
+    """Creates the folder of a new run, with its settings, task, untrained model and hashes of the training rows."""
     settings, out = run.settings, run.out
     if not settings.resume:
-        begin(out, settings)
+        create_run_folder(out, settings)
         save_task_and_model(run.model, run.task, out / "last", {**run.card, "steps": 0})
         write_trained_on(run.task, run.train.rows, settings)
-    if run.watch is not None:
-        run.watch.begin(fresh=not settings.resume)
+    if run.recorder is not None:
+        run.recorder.begin(fresh=not settings.resume)
     if not settings.resume:
-        begun(out, settings)
+        mark_complete(out, settings)
 
 
 # -------------------------------------------------------------------------------------------------- optimiser and loop
 
 
 def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: bool, say: Say = print_nothing) -> Loop:
-    """Returns the loop of a run, which has not begun: its kernels are applied to the model, its optimiser is new.
+    """Returns the loop of a run before its first step; applies the run's kernels to the model.
 
     Args:
         run: the parts.
         validation: evaluates; None: the run is not evaluated.
         ranks: the processes.
         quiet: show no progress.
-        say: takes the lines of a run that is resumed.
+        say: takes the lines of a resumed run.
     """
-    settings, task, model = run.settings, run.task, run.model
-    training, out = settings.training, run.out
-    loader = _loader(run)
+    settings, model, training = run.settings, run.model, run.settings.training
     dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32
+    loader = _loader(run)
     if settings.model.drop_path:
         set_drop_path(model, settings.model.drop_path)
-    flops, passes = flops_of(model), 2 if settings.model.r_drop else 1
-    ceiling = Ceiling(lambda batch: passes * flops(batch), partial(most_flops, model.device, dtype))
+    logging = _logging(run, ranks, dtype, quiet)  # before the kernels are applied
     engine = engine_of(ranks, training.shard, training.precision == "bf16")
-    apply_training_plan(
-        model,
-        training.kernels,
-        whole=not training.shard,
-        recompute=training.gradient_checkpointing,
-    )
-    objective = Objective(
-        loss=engine.learner(model, lambda model, batch: task.objective(model, batch, training.label_smoothing)),
-        count=task.count,
-        unit=task.unit,
-        divisible=task.additive_loss and not any(isinstance(part, BatchNorm) for part in model.modules()),
-    )
+    apply_training_plan(model, training.kernels, whole=not training.shard, recompute=training.gradient_checkpointing)
+    objective = _objective(run, engine)  # may shard the weights, which the average and the optimiser then hold
     averaging = settings.averaging
-    average = average_of(model, polynomial=averaging.polynomial, ema=averaging.ema, last=averaging.last)
-    optimiser = _optimiser(model, settings, dtype)
-    checkpoints = Checkpoints(out, training.keep or 1, speaks=ranks.first)
-    if engine.needs_all:
-        from heedful.training.sharded import ShardedCheckpoints  # a second that other runs need not wait for
-
-        checkpoints = ShardedCheckpoints(out, ranks, lambda: loop.state(), training.keep or 1)
     loop = Loop(
         model=model,
         objective=objective,
         loader=loader,
-        optimiser=optimiser,
+        average=average_of(model, polynomial=averaging.polynomial, ema=averaging.ema, last=averaging.last),
+        optimiser=_optimiser(model, settings, dtype),
         schedule=schedule(training.schedule, training.warmup, training.min_lr_ratio, training.decay_ratio),
         limits=Limits(
             max_steps=settings.max_steps,
@@ -370,30 +360,60 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
         precision=training.precision,
         seed=settings.seed,
         engine=engine,
-        average=average,
         evaluation=None if validation is None else _evaluation(run, validation, engine, loader),
-        saving=Saving(
-            checkpoints=checkpoints,
-            every=training.save_every,
-            stored=lambda name: stored_weights(out / name, model.device),
-            on_resume=partial(_apply_new_settings, settings=settings, ranks=ranks, say=say),
-        ),
-        logging=Logging(
-            log=Log(
-                out / "metrics.jsonl" if ranks.first else None,
-                quiet=quiet,
-                reporters=reporters(training.report, out, settings.to_dict()) if ranks.first else (),
-            ),
-            every=training.log_every,
-            ceiling=ceiling if ranks.first else None,
-        ),
+        saving=_saving(run, engine, lambda: loop.state(), say),
+        logging=logging,
         reserved=ReservedTime(
-            beginning=time.monotonic() - run.began,
+            beginning=time.monotonic() - run.started,
             evaluation=run.plan.evaluation_seconds if run.plan is not None else 0.0,
-            ending=run.ending,
+            ending=run.ending_seconds,
         ),
     )
     return loop
+
+
+def _objective(run: Run, engine: Alone) -> Objective:
+    task, model, label_smoothing = run.task, run.model, run.settings.training.label_smoothing
+    return Objective(
+        loss=engine.learner(model, lambda model, batch: task.objective(model, batch, label_smoothing)),
+        count=task.count,
+        unit=task.unit,
+        divisible=task.additive_loss and not any(isinstance(part, BatchNorm) for part in model.modules()),
+    )
+
+
+def _saving(run: Run, engine: Alone, state: Callable[[], dict[str, Any]], say: Say) -> Saving:
+    """Returns where and when checkpoints are written; ``state`` returns the loop's state."""
+    settings, ranks, keep = run.settings, engine.ranks, run.settings.training.keep or 1
+    checkpoints = Checkpoints(run.out, keep, speaks=ranks.first)
+    if engine.needs_all:
+        from heedful.training.sharded import ShardedCheckpoints  # imports torch.distributed.checkpoint: a second
+
+        checkpoints = ShardedCheckpoints(run.out, ranks, state, keep)
+    return Saving(
+        checkpoints=checkpoints,
+        every=settings.training.save_every,
+        stored=lambda name: stored_weights(run.out / name, run.model.device),
+        on_resume=partial(_save_new_settings, settings=settings, ranks=ranks, say=say),
+    )
+
+
+def _logging(run: Run, ranks: Ranks, dtype: torch.dtype, quiet: bool) -> Logging:
+    """Returns the log, its reporters and the measure of the machine's peak; on ranks above 0 a log without a file."""
+    every = run.settings.training.log_every
+    if not ranks.first:
+        return Logging(log=Log(None, quiet=quiet), every=every)
+    settings, model, out = run.settings, run.model, run.out
+    flops, passes = flops_of(model), 2 if settings.model.r_drop else 1
+    return Logging(
+        log=Log(
+            out / "metrics.jsonl",
+            quiet=quiet,
+            reporters=reporters(settings.training.report, out, settings.to_dict()),
+        ),
+        every=every,
+        ceiling=Ceiling(lambda batch: passes * flops(batch), partial(most_flops, model.device, dtype)),
+    )
 
 
 def _loader(run: Run) -> Loader:
@@ -411,7 +431,7 @@ def _loader(run: Run) -> Loader:
 
 
 def _optimiser(model: Model, settings: ResolvedSettings, dtype: torch.dtype) -> Optimiser:
-    """Returns AdamW or Muon; Muon orthogonalises in ``dtype`` where the machine computes fast in it."""
+    """Returns AdamW or Muon; Muon orthogonalises in ``dtype`` where the machine has instructions for it."""
     product = torch.float32 if emulates_bfloat16(model.device) else dtype
     optimisers: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": partial(muon, dtype=product)}
     training = settings.training
@@ -426,7 +446,7 @@ def _optimiser(model: Model, settings: ResolvedSettings, dtype: torch.dtype) -> 
 
 
 def _evaluation(run: Run, validation: Validation, engine: Alone, loader: Loader) -> Evaluation:
-    """Returns when the run is evaluated, and what then happens: the best weights go to the run's folder."""
+    """Returns the evaluations of a run, which save the best weights in its folder."""
     training, every = run.settings.training, run.settings.training.evaluate_every
     if every is None and loader.steps_per_epoch < SHORT_EPOCH:
         every = SHORT_EPOCH
@@ -447,14 +467,16 @@ def _evaluation(run: Run, validation: Validation, engine: Alone, loader: Loader)
     )
 
 
-def _apply_new_settings(loop: Loop, *, settings: ResolvedSettings, ranks: Ranks, say: Say) -> None:
-    """Saves the settings of a resumed run. Where they are new, and the best weights were replaced after the checkpoint,
-    the run may not come to those again: then the next weights that are evaluated are the best.
+def _save_new_settings(loop: Loop, *, settings: ResolvedSettings, ranks: Ranks, say: Say) -> None:
+    """Saves the settings of a resumed run.
+
+    Where they have changed, and the best weights were replaced after the checkpoint, the run may not reach those again:
+    then the next weights that are evaluated become the best.
     """
     out, metrics = Path(settings.out), None
     if ranks.first:
-        same = told_anew(out, settings)
-        metrics = None if same else read_card(out).get("metrics", {})
+        is_unchanged = save_resumed_settings(out, settings)
+        metrics = None if is_unchanged else read_card(out).get("metrics", {})
     metrics = ranks.same(metrics)
     if metrics is not None and loop.forget_best(metrics):
         say("! the best weights so far were replaced after this checkpoint; those evaluated next are the best")

@@ -1,7 +1,7 @@
-"""The folder of a run: begun so that it is there whole or counts for nothing, and taken up whatever a kill left in it.
+"""The run folder: created atomically, and resumed after a kill at any moment.
 
-What a run stands on is written in this order: its settings as ``run.toml.part``, the model, the tokenizer and whatever
-else it begins with, and at last ``run.toml``. While the first is there nothing else in the folder counts.
+A run's first files are written in this order: its settings as ``run.toml.part``, the model, the tokenizer and the rest,
+then ``run.toml``. As long as ``run.toml.part`` exists, no other file in the folder counts.
 """
 
 from __future__ import annotations
@@ -24,99 +24,102 @@ from heedful.pretrained.fill_model import make_contiguous
 from heedful.pretrained.folder import finish_writing
 from heedful.settings import RunSettings, read_toml, resolve, to_toml
 from heedful.tasks.task import Task
-from heedful.training.resolve import changed, check_same
+from heedful.training.resolve import changed_settings, check_resumed
 from heedful.util.files import TEMPORARY, temporary_path, write
 from heedful.util.locks import contents
 
-BEGUN, BEGINNING = "run.toml", "run.toml.part"
-OWN = (BEGUN, BEGINNING, "heedful.json")  # either tells a folder that a run wrote
-MODELS = (".", "last", "average")  # the folders of a run that hold a model
-SHARDS = "shards"  # how a folder of shares is called, of the checkpoint of weights that no process holds whole
-ANEW = "overwrite = true\n"  # at the head of run.toml.part: whatever else is in the folder goes
+SETTINGS, UNFINISHED_SETTINGS = "run.toml", "run.toml.part"
+RUN_MARKERS = (SETTINGS, UNFINISHED_SETTINGS, "heedful.json")  # a folder with one of these was written by a run
+MODEL_FOLDERS = (".", "last", "average")  # in a run folder
+SHARDS = "shards"  # prefix of the folders of a sharded checkpoint
+OVERWRITE_LINE = "overwrite = true\n"  # at the head of run.toml.part: all other files in the folder are removed
 
 
-def taken_up(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = True) -> RunSettings:
-    """Returns the settings for ``--resume``: those given, then those that the run in ``--out`` began with.
+def resumed_settings(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = True) -> RunSettings:
+    """Returns the settings for ``--resume``: those given, else those that the run in ``--out`` started with.
 
-    A run that was cut off before it had begun starts from the beginning, with its own settings and seed, and so does
-    one of which nothing is there at all: then ``resume`` is off in what is returned, and ``say`` is told. With
-    ``tidy``, what was left half written is removed; no other process may be writing in the folder then.
+    Where the folder is empty, or the run was killed before its first step, the returned settings have ``resume`` off:
+    the run starts from the beginning, with the settings and seed of its folder. ``say`` takes a line about it.
+
+    Args:
+        settings: as given.
+        say: takes lines for people.
+        tidy: remove half-written files; no other process may be writing in the folder then.
 
     Raises:
-        HeedfulError: for a folder that holds something else, and for settings that the run cannot hear any more.
+        HeedfulError: the folder holds no run, or a setting cannot be changed in a resumed run.
     """
     out = Path(settings.out)
-    for folder in (out / part for part in MODELS if (out / part).is_dir()):
+    for folder in (out / name for name in MODEL_FOLDERS if (out / name).is_dir()):
         finish_writing(folder)
-        for path in left(folder) if tidy else ():
+        for path in temporary_files(folder) if tidy else ():
             remove(path)
     if not contents(out):
         settings = replace(settings, resume=False)
-        say(f"{out} holds no run yet; it begins here")
+        say(f"{out} holds no run yet; the run starts from the beginning")
         return settings
-    half = (out / BEGINNING).is_file()
-    begun = read_toml(out / (BEGINNING if half else BEGUN))
-    check_same(settings, begun)
-    said = changed(settings, begun)
-    settings = resolve(settings, begun)
-    if half:
-        say(f"the run in {out} was cut off before its first step; it begins anew, with seed {settings.seed}")
-        return replace(settings, resume=False, overwrite=begun.overwrite)
-    for line in said:
+    is_unfinished = (out / UNFINISHED_SETTINGS).is_file()
+    first = read_toml(out / (UNFINISHED_SETTINGS if is_unfinished else SETTINGS))
+    check_resumed(settings, first)
+    changes = changed_settings(settings, first)
+    settings = resolve(settings, first)
+    if is_unfinished:
+        say(f"the run in {out} was cut off before its first step; it starts again, with seed {settings.seed}")
+        return replace(settings, resume=False, overwrite=first.overwrite)
+    for line in changes:
         say(line)
-    return _more_time(settings, begun, say)
+    return _with_more_time(settings, first, say)
 
 
-def _more_time(settings: RunSettings, begun: RunSettings, say: Callable[[str], None]) -> RunSettings:
-    """With other minutes than the run was begun with, as many more planned steps."""
-    steps, minutes = begun.training.planned_steps, begun.max_minutes
-    told = settings.max_minutes
-    if not steps or not minutes or not told or told == minutes or settings.training.planned_steps != steps:
+def _with_more_time(settings: RunSettings, first: RunSettings, say: Callable[[str], None]) -> RunSettings:
+    """Scales the planned steps where ``--max-minutes`` has changed since the run started."""
+    steps, old_minutes, minutes = first.training.planned_steps, first.max_minutes, settings.max_minutes
+    if not steps or not old_minutes or not minutes or minutes == old_minutes:
         return settings
-    steps = max(1, round(steps * told / minutes))
-    say(f"{steps:,} steps are planned for {told:g} minutes (--training.planned-steps)")
+    if settings.training.planned_steps != steps:
+        return settings
+    steps = max(1, round(steps * minutes / old_minutes))
+    say(f"{steps:,} steps are planned for {minutes:g} minutes (--training.planned-steps)")
     return replace(settings, training=replace(settings.training, planned_steps=steps))
 
 
 def check_overwrite(settings: RunSettings) -> None:
-    """Refuse to empty a folder that no run wrote."""
+    """Raises ``HeedfulError`` where ``--overwrite`` would empty a folder that no run wrote."""
     out = Path(settings.out)
-    if settings.overwrite and contents(out) and not any((out / own).is_file() for own in OWN):
+    if settings.overwrite and contents(out) and not any((out / name).is_file() for name in RUN_MARKERS):
         raise HeedfulError(f"--overwrite: {out} holds no run of heedful; empty it yourself, or choose another --out")
 
 
 def check_unused(settings: RunSettings) -> None:
-    """Raises ``HeedfulError`` for a folder with another run, which is neither to be resumed nor overwritten."""
-    if not (settings.resume or settings.overwrite) and any(Path(settings.out, own).is_file() for own in OWN):
+    """Raises ``HeedfulError`` for a folder that holds a run, without ``--resume`` and ``--overwrite``."""
+    if not (settings.resume or settings.overwrite) and any(Path(settings.out, name).is_file() for name in RUN_MARKERS):
         raise HeedfulError(f"--out {settings.out} is not empty; --resume continues that run, --overwrite replaces it")
 
 
-def begin(out: Path, settings: RunSettings) -> None:
-    """Make the folder, with ``overwrite`` anew; what the run begins with is written next, and then ``begun`` called."""
-    write(out / BEGINNING, (ANEW if settings.overwrite else "") + to_toml(settings))
+def create_run_folder(out: Path, settings: RunSettings) -> None:
+    """Creates the folder, emptied with ``overwrite``; write the run's first files next, then ``mark_complete``."""
+    write(out / UNFINISHED_SETTINGS, (OVERWRITE_LINE if settings.overwrite else "") + to_toml(settings))
     if settings.overwrite:
         for path in contents(out):
-            if path.name != BEGINNING:
+            if path.name != UNFINISHED_SETTINGS:
                 remove(path)
 
 
-def begun(out: Path, settings: RunSettings) -> None:
-    """From now on the run is resumed with what is in its folder."""
-    write(out / BEGUN, to_toml(settings))
-    (out / BEGINNING).unlink()
+def mark_complete(out: Path, settings: RunSettings) -> None:
+    """Writes ``run.toml`` and removes ``run.toml.part``: from now on the run can be resumed."""
+    write(out / SETTINGS, to_toml(settings))
+    (out / UNFINISHED_SETTINGS).unlink()
 
 
-def told_anew(out: Path, settings: RunSettings) -> bool:
-    """From now on the run is resumed with these settings, which a run that goes on was told; whether they are those
-    that it had.
-    """
-    before, now = to_toml(replace(read_toml(out / BEGUN), out=settings.out)), to_toml(settings)
-    write(out / BEGUN, now)
+def save_resumed_settings(out: Path, settings: RunSettings) -> bool:
+    """Writes the settings of a resumed run to ``run.toml``; returns True if it holds the same ones already."""
+    before, now = to_toml(replace(read_toml(out / SETTINGS), out=settings.out)), to_toml(settings)
+    write(out / SETTINGS, now)
     return before == now
 
 
 def check_checkpoint(out: Path) -> None:
-    """Raise for a run that has ended, and of which no checkpoint is left."""
+    """Raises ``HeedfulError`` for a run that has ended and whose checkpoint was removed."""
     steps = read_card(out / "last").get("steps")
     if steps and not any(out.glob("checkpoint*.pt")):
         raise HeedfulError(
@@ -140,15 +143,15 @@ def stored_weights(folder: Path, device: torch.device) -> Mapping[str, torch.Ten
 
 
 def link_equal_weights(out: Path) -> None:
-    """Store weights that two of a run's folders have alike once, as hard links; where links are not possible, twice.
+    """Replaces equal weight files in a run's model folders by hard links, where the file system has them.
 
-    Nothing of heedful changes such a file in place: it writes another one and renames it.
+    Heedful never changes such a file in place: it writes another one and renames it.
     """
-    seen: list[Path] = []
-    for path in (path for part in MODELS for path in sorted((out / part).glob("*.safetensors"))):
-        twin = next((other for other in seen if _equal(path, other)), None)
+    distinct: list[Path] = []
+    for path in (path for folder in MODEL_FOLDERS for path in sorted((out / folder).glob("*.safetensors"))):
+        twin = next((other for other in distinct if _equal(path, other)), None)
         if twin is None:
-            seen.append(path)
+            distinct.append(path)
         elif not path.samefile(twin):
             temporary = temporary_path(path)
             with suppress(OSError):
@@ -157,17 +160,17 @@ def link_equal_weights(out: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _equal(one: Path, other: Path) -> bool:
-    return one.stat().st_size == other.stat().st_size and (one.samefile(other) or filecmp.cmp(one, other, False))
+def _equal(a: Path, b: Path) -> bool:
+    return a.stat().st_size == b.stat().st_size and (a.samefile(b) or filecmp.cmp(a, b, False))
 
 
-def left(folder: Path) -> list[Path]:
+def temporary_files(folder: Path) -> list[Path]:
     """Returns the files in ``folder`` that were being written when a run was killed."""
     return sorted(path for path in folder.iterdir() if TEMPORARY.fullmatch(path.name))
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with all that is in it."""
+    """Removes a file, a link, or a folder with its content."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

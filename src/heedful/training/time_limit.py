@@ -78,7 +78,7 @@ class Trial(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TimePlan:
     """Steps and evaluations that fit into the time.
 
     Attributes:
@@ -154,7 +154,7 @@ def fitted(
     trial: Callable[[ResolvedSettings], Trial],
     seconds: Callable[[], float],
     held: int,
-) -> Plan:
+) -> TimePlan:
     """Plans a run.
 
     Args:
@@ -196,7 +196,7 @@ def _lacking(settings: ResolvedSettings, speed: Speed, seconds: float) -> float:
 
 def planned(
     settings: ResolvedSettings, asked: RunSettings, speed: Speed, seconds: float, held: int, notes: tuple[str, ...] = ()
-) -> Plan:
+) -> TimePlan:
     """Divides ``seconds`` into steps and evaluations of at most ``held`` examples."""
     training, given = settings.training, asked.training
     usable, wanted = max(0.0, MARGIN * seconds), _wanted(settings, speed)
@@ -205,7 +205,7 @@ def planned(
     examples = min(held, given.evaluate_examples or held)
     fits = int((usable - count * speed.evaluation(examples)) / speed.step)
     if fits >= wanted:
-        return Plan(
+        return TimePlan(
             settings=_with(settings, planned_steps=fits),
             speed=speed,
             steps=wanted,
@@ -235,7 +235,7 @@ def planned(
     if given.log_every is None:
         changes["log_every"] = min(training.log_every, max(1, steps // 20))
     count = math.ceil(steps / (changes.get("evaluate_every") or every))
-    return Plan(
+    return TimePlan(
         settings=_with(settings, **changes),
         speed=speed,
         steps=steps,
@@ -301,7 +301,7 @@ def plan_run(
     ranks: Ranks,
     resolve: Callable[[RunSettings], ResolvedSettings],
     build_loop: Callable[[ResolvedSettings, Model], Loop],
-) -> Plan | None:
+) -> TimePlan | None:
     """Plans a new run; None where no step can be measured: their number was given, or the model is sharded.
 
     Args:

@@ -32,7 +32,7 @@ class Validation:
         model: the model in training.
         examples: all encoded validation examples; ``--training.evaluate-examples`` says how many are used.
         settings: of the run.
-        watch: records attention maps at each evaluation.
+        recorder: records attention maps at each evaluation.
 
     Attributes:
         last: the last evaluation, ``last_examples`` its examples and ``samples`` some of its outputs.
@@ -45,9 +45,9 @@ class Validation:
         model: Model,
         examples: Encoded,
         settings: ResolvedSettings,
-        watch: AttentionRecorder | None = None,
+        recorder: AttentionRecorder | None = None,
     ) -> None:
-        self.task, self.model, self.watch = task, model, watch
+        self.task, self.model, self.recorder = task, model, recorder
         self.max_length = settings.data.max_length
         share = (settings.training.evaluate_examples or math.inf) / units(task, examples)
         self.examples = part(task, examples, share, self.max_length)
@@ -63,8 +63,8 @@ class Validation:
         self.last = self.task.measure(self.model, self.last_examples.examples, self.last_examples.rows, most=ANSWERED)
         self.samples = self.task.logged_samples(self.model, self.last_examples.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
-        if self.watch is not None:
-            self.watch.look(step, metrics)
+        if self.recorder is not None:
+            self.recorder.look(step, metrics)
         return metrics
 
     def keep(self) -> None:

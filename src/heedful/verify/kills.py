@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 from threading import current_thread, main_thread
 from typing import IO, Any, Self
 
-from heedful.training.run_folder import BEGINNING, MODELS, SHARDS
+from heedful.training.run_folder import MODEL_FOLDERS, SHARDS, UNFINISHED_SETTINGS
 from heedful.util.files import TEMPORARY
 
 MOMENTS = ("training", "save", "any time", "save", "after a save", "save", "training", "beginning", "model", "training")
@@ -150,7 +150,7 @@ class Session:
 
     def is_creating_folder(self) -> bool:
         """Returns whether the run's folder is being created."""
-        return (self.out / BEGINNING).exists()
+        return (self.out / UNFINISHED_SETTINGS).exists()
 
     def has_saved(self) -> bool:
         """Returns whether a checkpoint was written."""
@@ -158,11 +158,11 @@ class Session:
 
     def is_writing(self) -> bool:
         """Returns whether a file is being written."""
-        return any(name != BEGINNING for name in unfinished(self.out))
+        return any(name != UNFINISHED_SETTINGS for name in unfinished(self.out))
 
     def is_writing_model(self) -> bool:
         """Returns whether files of a model are being written or moved."""
-        return any(name not in (BEGINNING, CHECKPOINT) for name in unfinished(self.out))
+        return any(name not in (UNFINISHED_SETTINGS, CHECKPOINT) for name in unfinished(self.out))
 
 
 def _environments(processes: int) -> list[dict[str, str] | None]:
@@ -234,8 +234,8 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 
 def unfinished(out: Path) -> list[str]:
     """Returns the files that a run is writing in its folder, or was when it was killed; "last/" for a model."""
-    names = [BEGINNING] if (out / BEGINNING).exists() else []
-    for part in MODELS:
+    names = [UNFINISHED_SETTINGS] if (out / UNFINISHED_SETTINGS).exists() else []
+    for part in MODEL_FOLDERS:
         try:
             entries = {entry.name: entry.is_dir() for entry in os.scandir(out / part)}
         except OSError:  # missing, or removed meanwhile

@@ -12,7 +12,7 @@ import torch
 
 from heedful.pretrained.folder import CARD
 from heedful.training.checkpoint import KEPT, Checkpoints
-from heedful.training.run_folder import MODELS, SHARDS
+from heedful.training.run_folder import MODEL_FOLDERS, SHARDS
 from heedful.verify.check_report import CheckResult
 from heedful.verify.kills import unfinished
 
@@ -121,6 +121,6 @@ def _lines(run: Path) -> Facts:
 
 
 def _names(run: Path) -> Facts:
-    names = [f"{part}/{name}".removeprefix("./") for part in MODELS for name in _files(run / part)]
+    names = [f"{part}/{name}".removeprefix("./") for part in MODEL_FOLDERS for name in _files(run / part)]
     names += [f"{SHARDS} {number}" for number, _ in enumerate(run.glob(f"{SHARDS}-*"), start=1)]
     return dict.fromkeys(names, "present") | dict.fromkeys(unfinished(run), f"half-written in {run}")
