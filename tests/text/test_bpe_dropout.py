@@ -66,10 +66,10 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 def test_without_dropping_the_ids_are_the_librarys(tokenizer: Tokenizer) -> None:
     again = BpeDropout(tokenizer, 0.0)
     rows = tokenizer.encode([*TEXTS, *ODD])
-    marked = again.marked([*TEXTS, *ODD], rows)
+    marked = again.with_word_starts([*TEXTS, *ODD], rows)
     assert marked == rows
     assert [again(words, np.random.default_rng(0)) for words in marked] == rows
-    letters = [letters for letters, _ in again._known.values()]
+    letters = [letters for letters, _ in again._cache.values()]
     assert sum(map(bool, letters)) > 0.9 * len(letters)  # nearly all can be cut anew
 
 
@@ -77,7 +77,7 @@ def test_dropping_changes_the_tokens_and_not_the_text(tokenizer: Tokenizer) -> N
     again = BpeDropout(tokenizer, 0.3)
     rows = tokenizer.encode(TEXTS)
     random = np.random.default_rng(0)
-    made = [again(words, random) for words in again.marked(TEXTS, rows)]
+    made = [again(words, random) for words in again.with_word_starts(TEXTS, rows)]
     assert tokenizer.decode(made) == tokenizer.decode(rows)
     assert all(len(one) >= len(row) for one, row in zip(made, rows, strict=True))
     assert sum(map(len, made)) > 1.05 * sum(map(len, rows))
@@ -88,7 +88,7 @@ def test_as_many_tokens_as_with_the_librarys_dropout(tokenizer: Tokenizer) -> No
     model = tokenizer.backend.model
     rows = tokenizer.encode(TEXTS)
     again = BpeDropout(tokenizer, 0.2)
-    marked = again.marked(TEXTS, rows)
+    marked = again.with_word_starts(TEXTS, rows)
     draws = np.random.default_rng(0)
     found = np.mean([sum(len(again(words, draws)) for words in marked) for _ in range(5)])
     model.dropout = 0.2
@@ -124,7 +124,7 @@ def test_each_way_to_cut_a_word_is_as_likely_as_the_algorithm_says(word: str) ->
     names = sorted({*"lowera", *("".join(pair) for pair in merges)})
     vocabulary = {name: number for number, name in enumerate(names)}
     again = BpeDropout(Tokenizer(Backend(models.BPE(vocabulary, merges)), {}), 0.4)
-    (words,) = again.marked([word], again.tokenizer.encode([word]))
+    (words,) = again.with_word_starts([word], again.tokenizer.encode([word]))
     expected = Counter[str]()
     for end, chance in outcomes(tuple(word), {pair: rank for rank, pair in enumerate(merges)}, 0.4):
         expected[end] += chance
@@ -138,7 +138,7 @@ def test_each_way_to_cut_a_word_is_as_likely_as_the_algorithm_says(word: str) ->
 
 def test_the_same_generator_gives_the_same_ids() -> None:
     again = BpeDropout(ours(), 0.3)
-    (words,) = again.marked([" ".join(TEXTS[:5])], again.tokenizer.encode([" ".join(TEXTS[:5])]))
+    (words,) = again.with_word_starts([" ".join(TEXTS[:5])], again.tokenizer.encode([" ".join(TEXTS[:5])]))
     one, two, other = (again(words, np.random.default_rng([1, epoch, 2])) for epoch in (0, 0, 1))
     assert one == two != other
 
@@ -150,12 +150,12 @@ def test_what_stands_around_a_text_and_what_is_cut_off_stays() -> None:
     (ids,) = tokenizer.encode([text])
     whole, cut = [1, *ids, 2], [1, *ids[: len(ids) // 2], 2]
     for row in (whole, cut):
-        (words,) = again.marked([text], [row])
+        (words,) = again.with_word_starts([text], [row])
         made = again(words, np.random.default_rng(0))
         assert (made[0], made[-1]) == (1, 2)
         assert tokenizer.decode([made]) == tokenizer.decode([row])
         assert len(made) > len(row)
-    (words,) = again.marked([text], [whole], most=len(whole) + 1)
+    (words,) = again.with_word_starts([text], [whole], max_ids=len(whole) + 1)
     assert again(words, np.random.default_rng(0)) == whole  # there is no room for more
 
 
@@ -163,14 +163,14 @@ def test_added_tokens_stay_whole() -> None:
     tokenizer = ours()
     tokenizer.add(["<2fr>"])
     again = BpeDropout(tokenizer, 0.9)
-    (words,) = again.marked(["<2fr> a text"], tokenizer.encode(["<2fr> a text"]))
+    (words,) = again.with_word_starts(["<2fr> a text"], tokenizer.encode(["<2fr> a text"]))
     made = again(words, np.random.default_rng(0))
     assert made[0] == words[0] == tokenizer.backend.token_to_id("<2fr>")
     assert len(made) > len(words)
 
 
 def test_a_vocabulary_without_merges_is_refused() -> None:
-    with pytest.raises(HeedfulError, match=r"of the kind WordPiece has none; leave it out, or take"):
+    with pytest.raises(HeedfulError, match=r"of the kind WordPiece; leave the option out, or use"):
         BpeDropout(Tokenizer.train(TEXTS, size=300, kind="wordpiece"), 0.1)
 
 
@@ -226,7 +226,7 @@ def test_a_run_learns_from_words_cut_anew_and_is_measured_exactly(
     ("asked", "told"),
     [
         (["text-generation", "--tokenizer.dropout=0.1"], "--tokenizer.dropout has no effect for text-generation"),
-        (["translation", "--tokenizer.dropout=0.1", "--tokenizer.kind=unigram"], "of the kind Unigram has none"),
+        (["translation", "--tokenizer.dropout=0.1", "--tokenizer.kind=unigram"], "of the kind Unigram"),
     ],
 )
 def test_where_it_has_no_effect_it_is_refused(
@@ -244,6 +244,6 @@ def test_few_words_are_remembered_and_all_are_cut_alike(tokenizer: Tokenizer, mo
     for most in (100_000, 5):
         monkeypatch.setattr("heedful.text.bpe_dropout.MAX_CACHED_WORDS", most)
         again, random = BpeDropout(tokenizer, 0.3), np.random.default_rng(0)
-        made.append([again(words, random) for words in again.marked(TEXTS, rows)])
+        made.append([again(words, random) for words in again.with_word_starts(TEXTS, rows)])
     assert made[0] == made[1]
-    assert len(again._known) <= 5
+    assert len(again._cache) <= 5

@@ -28,7 +28,7 @@ def texts(count: int) -> list[str]:
 
 def check(tokenizer: Tokenizer) -> None:
     words = WordCache(tokenizer)
-    assert words.cuts
+    assert words.is_exact
     made = [*texts(400), CODE]
     assert [words.encode(text).tolist() for text in made] == tokenizer.encode(made)
 
@@ -62,22 +62,22 @@ def test_where_a_line_end_goes_with_what_stands_before_it_no_line_is_cut() -> No
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer = learned(pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(NEWER), "isolated"), level]))
     check(tokenizer)
-    assert WordCache(tokenizer)._words is WORD_PATTERNS[1]
+    assert WordCache(tokenizer)._pattern is WORD_PATTERNS[1]
 
 
 @pytest.mark.parametrize("split", [None, pre_tokenizers.Split("\n", "isolated")], ids=["nowhere", "lines"])
 def test_a_tokenizer_whose_tokens_reach_over_words_is_not_cut(split: pre_tokenizers.PreTokenizer | None) -> None:
-    assert not WordCache(learned(split)).cuts
+    assert not WordCache(learned(split)).is_exact
 
 
 def test_a_tokenizer_that_puts_a_space_before_each_text_is_not_cut() -> None:
-    assert not WordCache(Tokenizer.train([CODE], 400)).cuts
+    assert not WordCache(Tokenizer.train([CODE], 400)).is_exact
 
 
 def test_an_added_token_with_a_space_in_it_is_found() -> None:
     tokenizer = Tokenizer.train([CODE], 400, template="none")
     tokenizer.add(["two words"])
-    assert not WordCache(tokenizer).cuts
+    assert not WordCache(tokenizer).is_exact
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,4 +87,4 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert longest < len(CODE) / 10
     for line in CODE.splitlines():
         assert words.encode(line).tolist() == tokenizer.encode([line])[0]
-        assert sum(map(len, words._known)) <= max(100, longest)
+        assert sum(map(len, words._cache)) <= max(100, longest)

@@ -152,7 +152,7 @@ class SequenceToSequence(EncoderDecoderTask):
         wanted = [self.wanted(row) for row in rows]
         targets = whole(self.target, wanted)
         for drop, given, rows_of in zip(self.dropped, (texts, wanted), (sources, targets), strict=False):
-            rows_of[:] = drop.marked(given, rows_of, most)
+            rows_of[:] = drop.with_word_starts(given, rows_of, most)
         examples = list(zip(sources, targets, strict=True))
         fits = [most is None or max(map(len, pair)) <= most for pair in examples]
         left_out = len(fits) - sum(fits)

@@ -11,8 +11,9 @@ import numpy as np
 from heedful.text.tokenizer import Tokenizer
 from heedful.text.tokenizer_training import PART_END, PART_LENGTH, WORD_PART_END, part_bounds
 
-MAX_CACHED_CHARACTERS = 1 << 25  # characters of cached words after which the cache is cleared
-# Ways to split a text into words: before a space or a line's end, or before a space only, that follows no other.
+MAX_CACHED_CHARACTERS = 1 << 25  # the cache is cleared when its words have more
+# Two ways to split a text into words: before each run of whitespace that begins with a space or a line's end, or with a
+# space only.
 WORD_PATTERNS = (
     re.compile(r"\s*\S+(?:[^\S \n]\s*\S*)*|\s+"),
     re.compile(r"\s*\S+(?:[^\S ]\s*\S*)*|\s+"),
@@ -32,86 +33,82 @@ PROBE_TEXTS = (
 class WordCache:
     """Encodes texts word by word, each distinct word once. In 10 MB of English nine words of ten recur.
 
-    The ids are those of ``tokenizer.encode`` if the tokenizer splits texts at these places too. That is tested on
-    awkward texts: see ``part_bounds``.
+    The ids equal those of ``tokenizer.encode`` if the tokenizer also splits texts at word boundaries. The constructor
+    tests that on ``PROBE_TEXTS``; ``is_exact`` is the result.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._known: dict[str, list[int]] = {}
+        self._cache: dict[str, list[int]] = {}
         self._size = 0
-        self._words = next(filter(self._is_exact, WORD_PATTERNS), None)
-        self._known, self._size = {}, 0
+        self._pattern = next(filter(self._preserves_ids, WORD_PATTERNS), None)
+        self._cache, self._size = {}, 0
 
     @property
-    def cuts(self) -> bool:
+    def is_exact(self) -> bool:
         """True if texts can be encoded by words; else ``encode`` must not be called."""
-        return self._words is not None
+        return self._pattern is not None
 
     def encode(self, text: str) -> np.ndarray:
         """Returns the ids (N,) int32 of a text."""
-        assert self._words is not None, "the tokenizer reads words otherwise where they stand alone"
-        return self._joined(self._words, text)
+        assert self._pattern is not None, "the tokenizer gives words other ids than whole texts"
+        return self._encode_words(self._pattern, text)
 
-    def _joined(self, words: re.Pattern[str], text: str) -> np.ndarray:
-        found = words.findall(text)
-        new = set(found).difference(self._known)
+    def _encode_words(self, pattern: re.Pattern[str], text: str) -> np.ndarray:
+        words = pattern.findall(text)
+        new = set(words).difference(self._cache)
         if new:
             self._size += sum(map(len, new))
             if self._size > MAX_CACHED_CHARACTERS:
-                self._known.clear()
-                new, self._size = set(found), sum(map(len, set(found)))
-            self._known.update(zip(new, self.tokenizer.encode(list(new)), strict=True))
-        return np.fromiter(chain.from_iterable(map(self._known.__getitem__, found)), np.int32)
+                self._cache.clear()
+                new, self._size = set(words), sum(map(len, set(words)))
+            self._cache.update(zip(new, self.tokenizer.encode(list(new)), strict=True))
+        return np.fromiter(chain.from_iterable(map(self._cache.__getitem__, words)), np.int32)
 
-    def _is_exact(self, words: re.Pattern[str]) -> bool:
-        """Returns True if the ids of words, split so, are those of whole texts, with every added token among them."""
+    def _preserves_ids(self, pattern: re.Pattern[str]) -> bool:
+        """Returns True if words split by ``pattern`` have the ids of whole texts, also around every added token."""
         added = sorted(token.content for token in self.tokenizer.backend.get_added_tokens_decoder().values())
         if any(any(letter.isspace() for letter in token) for token in added):
             return False
-        among = "".join(f"{token} a {token}\n{token}a\n\n{token}" for token in added[:100])
-        texts = [
-            *PROBE_TEXTS,
-            among,
-            among.replace("a", "."),
-            *(word for text in PROBE_TEXTS for word in text.split("\n")),
-        ]
-        self._known.clear()
+        with_added = "".join(f"{token} a {token}\n{token}a\n\n{token}" for token in added[:100])
+        lines = (line for text in PROBE_TEXTS for line in text.split("\n"))
+        texts = [*PROBE_TEXTS, with_added, with_added.replace("a", "."), *lines]
+        self._cache.clear()
         return all(
-            self._joined(words, text).tolist() == self.tokenizer.encode([text])[0]
-            and [part for word in words.findall(text) for part in self._cut(word)] == self._cut(text)
+            self._encode_words(pattern, text).tolist() == self.tokenizer.encode([text])[0]
+            and [part for word in pattern.findall(text) for part in self._pre_tokens(word)] == self._pre_tokens(text)
             for text in texts
         )
 
-    def _cut(self, text: str) -> list[str]:
+    def _pre_tokens(self, text: str) -> list[str]:
         """Returns the pre-tokens of a text, which no token crosses."""
         backend = self.tokenizer.backend
         text = backend.normalizer.normalize_str(text) if backend.normalizer else text
-        cut = backend.pre_tokenizer.pre_tokenize_str(text) if backend.pre_tokenizer else [(text, (0, len(text)))]
-        return [part for part, _ in cut if part]
+        if not backend.pre_tokenizer:
+            return [text] if text else []
+        return [part for part, _ in backend.pre_tokenizer.pre_tokenize_str(text) if part]
 
 
-BATCH_CHARACTERS = (
-    16 * PART_LENGTH
-)  # characters encoded at a time: the library's encodings are far larger than their ids
+# Characters encoded at a time: the library's encodings are far larger than their ids.
+BATCH_CHARACTERS = 16 * PART_LENGTH
 
 
 def encode_parts(
     tokenizer: Tokenizer, texts: Iterable[str], continues: Iterable[bool] = ()
 ) -> Iterator[tuple[bool, np.ndarray]]:
-    """Yields (begins, ids): the ids of ``texts`` in parts (N,) int32, and whether a text begins there. ``continues``
-    marks texts that continue the one before; none by default.
+    """Yields (begins, ids): the ids of a part of a text (N,) int32; ``begins`` is True for the first part of a text.
 
-    The joined ids are those of whole texts: a text is split only between a letter and a line's end, before words too
-    if the tokenizer allows it, and not at all for a tokenizer that adds a space before every text.
+    ``continues`` marks texts that continue the previous text; none by default. The concatenated ids are those of whole
+    texts: a text is split only between a letter and a line's end, and before words if the tokenizer allows it. It is
+    not split if the tokenizer adds a space before every text.
     """
     whole, *halves = tokenizer.encode(["one\n two\n\nthree", "one", "\n two\n\nthree"])
-    words = WordCache(tokenizer)
-    most = None if whole != halves[0] + halves[1] else BATCH_CHARACTERS if words.cuts else PART_LENGTH
-    at = WORD_PART_END if words.cuts else PART_END
-    for group in _grouped_parts(zip(texts, chain(continues, repeat(False)), strict=False), most, at):
+    cache = WordCache(tokenizer)
+    length = None if whole != halves[0] + halves[1] else BATCH_CHARACTERS if cache.is_exact else PART_LENGTH
+    part_end = WORD_PART_END if cache.is_exact else PART_END
+    for group in _grouped_parts(zip(texts, chain(continues, repeat(False)), strict=False), length, part_end):
         parts = (part for _, part in group)
-        ids = map(words.encode, parts) if words.cuts else _arrays(tokenizer.encode([*parts]))
+        ids = map(cache.encode, parts) if cache.is_exact else _arrays(tokenizer.encode([*parts]))
         yield from zip((begins for begins, _ in group), ids, strict=True)
 
 
@@ -120,13 +117,13 @@ def _arrays(rows: Iterable[list[int]]) -> Iterator[np.ndarray]:
 
 
 def _grouped_parts(
-    texts: Iterable[tuple[str, bool]], most: int | None, at: re.Pattern[str]
+    texts: Iterable[tuple[str, bool]], length: int | None, part_end: re.Pattern[str]
 ) -> Iterator[list[tuple[bool, str]]]:
-    """Yields lists of (begins, part of about ``most`` characters); a list has about ``BATCH_CHARACTERS`` characters."""
+    """Yields lists of (begins, part) of about ``BATCH_CHARACTERS`` characters; a part has about ``length``."""
     group: list[tuple[bool, str]] = []
     size = 0
     for text, continues in texts:
-        for start, end in part_bounds(text, most, at):
+        for start, end in part_bounds(text, length, part_end):
             group.append((start == 0 and not continues, text[start:end]))
             size += end - start
             if size >= BATCH_CHARACTERS:
