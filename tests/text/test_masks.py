@@ -46,7 +46,7 @@ def test_the_mask_is_id_4_and_others_have_none(trained: Tokenizer) -> None:
     plain = Tokenizer.train(TEXTS, 400)
     assert plain.mask is None
     assert "mask_token" not in plain.config
-    with pytest.raises(HeedfulError, match=r"no mask token .*; take another model, or train one with heedful train fi"):
+    with pytest.raises(HeedfulError, match=r"no mask token .*; use another model, or train one with heedful train fi"):
         mask_token(plain)
 
 

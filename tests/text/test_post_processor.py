@@ -73,11 +73,11 @@ def test_of_a_trained_one_all_that_is_said() -> None:
 @pytest.mark.parametrize(
     ("post_processor", "message"),
     [
-        (template("$A", "$B $A"), r"sets the texts as 'BA', not A or AB"),
-        (template("$A", "$A $A $B"), r"sets the texts as 'AAB', not A or AB"),
+        (template("$A", "$B $A"), r"'BA', not A or AB; change the template"),
+        (template("$A", "$A $A $B"), r"'AAB', not A or AB"),
         (
             processors.Sequence([processors.BertProcessing(END, START)] * 2),
-            r"has 2 templates in a row; write it with one",
+            r"has 2 templates in sequence; write one in tokenizer.json",
         ),
     ],
 )

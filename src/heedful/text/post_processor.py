@@ -9,13 +9,13 @@ from typing import Any
 
 from heedful.errors import HeedfulError
 
-Item = tuple[int | str, int]  # an id to put in, or "A" or "B" for a text; and its segment
+Item = tuple[int | str, int]  # (special id, or "A" or "B" for a text; its segment)
 BARE: dict[bool, list[Item]] = {False: [("A", 0)], True: [("A", 0), ("B", 1)]}
 
 
 @dataclass(frozen=True)
 class InputTemplate:
-    """The ids before, between and after the texts of one input, and the segment that each part is counted to.
+    """Special ids before, between and after the texts of one input, and the segment of each part.
 
     >>> template = InputTemplate.of([(101, 0), ("A", 0), (102, 0), ("B", 1), (102, 1)])  # BERT's pair
     >>> template.join([7, 8], [9])
@@ -29,59 +29,66 @@ class InputTemplate:
 
     @classmethod
     def of(cls, items: Sequence[Item]) -> InputTemplate:
-        """Makes it from the items in order. Raises `HeedfulError` unless each text occurs once, A before B."""
-        texts = [place for place, (what, _) in enumerate(items) if isinstance(what, str)]
-        names = "".join(str(items[place][0]) for place in texts)
+        """Builds a template from its items. Raises `HeedfulError` unless each text occurs once, A before B."""
+        texts = [index for index, (item, _) in enumerate(items) if isinstance(item, str)]
+        names = "".join(str(items[index][0]) for index in texts)
         if names not in ("A", "AB"):
-            raise HeedfulError(f"the tokenizer's template sets the texts as {names!r}, not A or AB; write it anew")
+            raise HeedfulError(
+                f"the tokenizer's template orders the texts as {names!r}, not A or AB; change the template in "
+                "tokenizer.json"
+            )
         first, second = texts[0], texts[-1]
         parts = (items[:first], items[first + 1 : second], items[second + 1 :])
-        before, between, after = (tuple(int(what) for what, _ in part) for part in parts)
-        marks = [tuple(segment for _, segment in part) for part in parts]
-        return cls(before, between, after, (marks[0], items[first][1], marks[1], items[second][1], marks[2]))
+        before, between, after = (tuple(int(item) for item, _ in part) for part in parts)
+        segments = [tuple(segment for _, segment in part) for part in parts]
+        return cls(before, between, after, (segments[0], items[first][1], segments[1], items[second][1], segments[2]))
 
     @property
     def added(self) -> int:
-        """The number of added ids, for which truncation leaves room."""
+        """Number of special ids, which truncation must leave room for."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def join(self, first: Sequence[int], second: Sequence[int] = ()) -> tuple[list[int], list[int]]:
         """Returns the ids of an input and their segments: 0, or 1 for ids that belong to the second text."""
-        before, one, between, two, after = self.segments
+        before, of_first, between, of_second, after = self.segments
         ids = [*self.before, *first, *self.between, *second, *self.after]
-        return ids, [*before, *[one] * len(first), *between, *[two] * len(second), *after]
+        return ids, [*before, *[of_first] * len(first), *between, *[of_second] * len(second), *after]
 
 
 def read_input_template(post_processor: Any, pair: bool) -> InputTemplate:
-    """Returns what a `tokenizers` post-processor (or None) adds around a text, or a pair.
+    """Reads the template of a text, or a pair, from a `tokenizers` post-processor (or None).
 
-    Raises `HeedfulError` for one that `InputTemplate` cannot express: another order of texts, or two templates.
+    Raises `HeedfulError` for a template that `InputTemplate` cannot express: another order of texts, or two templates.
     """
     state = json.loads(post_processor.__getstate__()) if post_processor is not None else {"type": "ByteLevel"}
-    adding = [part for part in state.get("processors", [state]) if part["type"] != "ByteLevel"]
-    if len(adding) > 1:
-        raise HeedfulError(f"the tokenizer's post-processor has {len(adding)} templates in a row; write it with one")
-    return InputTemplate.of(_items(adding[0], pair) if adding else BARE[pair])
+    templates = [part for part in state.get("processors", [state]) if part["type"] != "ByteLevel"]
+    if len(templates) > 1:
+        raise HeedfulError(
+            f"the tokenizer's post-processor has {len(templates)} templates in sequence; write one in tokenizer.json"
+        )
+    return InputTemplate.of(_items(templates[0], pair) if templates else BARE[pair])
 
 
-def _items(part: dict[str, Any], pair: bool) -> list[Item]:
-    if part["type"] == "TemplateProcessing":
-        return [item for piece in part["pair" if pair else "single"] for item in _template_items(piece, part)]
-    start, end = int(part["cls"][1]), int(part["sep"][1])
+def _items(processor: dict[str, Any], pair: bool) -> list[Item]:
+    if processor["type"] == "TemplateProcessing":
+        pieces = processor["pair" if pair else "single"]
+        return [item for piece in pieces for item in _template_items(piece, processor["special_tokens"])]
+    start, end = int(processor["cls"][1]), int(processor["sep"][1])
     if not pair:
         return [(start, 0), ("A", 0), (end, 0)]
-    if part["type"] == "RobertaProcessing":
+    if processor["type"] == "RobertaProcessing":
         return [(start, 0), ("A", 0), (end, 0), (end, 0), ("B", 0), (end, 0)]
     return [(start, 0), ("A", 0), (end, 0), ("B", 1), (end, 1)]
 
 
-def _template_items(piece: dict[str, Any], part: dict[str, Any]) -> list[Item]:
-    ((kind, what),) = piece.items()
+def _template_items(piece: dict[str, Any], special_tokens: dict[str, Any]) -> list[Item]:
+    ((kind, value),) = piece.items()
+    name, segment = value["id"], value["type_id"]
     if kind == "Sequence":
-        return [(what["id"], what["type_id"])]
-    if what["id"] not in part["special_tokens"]:
+        return [(name, segment)]
+    if name not in special_tokens:
         raise HeedfulError(
-            f"the template of tokenizer.json names the token {what['id']!r}, which its special_tokens lack; "
+            f"the template of tokenizer.json names the token {name!r}, which its special_tokens lack; "
             "save or download it again"
         )
-    return [(one, what["type_id"]) for one in part["special_tokens"][what["id"]]["ids"]]
+    return [(token, segment) for token in special_tokens[name]["ids"]]

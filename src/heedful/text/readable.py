@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
-PIECE_BOUNDARY = "\uffff"  # no character (Unicode, 23.7): around a piece that no text may be cut into, see pieces.py
-BYTE_TOKEN = re.compile("<0x([0-7][0-9A-F])>")  # of byte fallback: one that is a character by itself
+PIECE_BOUNDARY = (
+    "\uffff"  # no character (Unicode, 23.7): around an unused piece, which no text is split into: see sentencepiece.py
+)
+BYTE_TOKEN = re.compile("<0x([0-7][0-9A-F])>")  # byte fallback: a byte that is a character by itself
 
 
 def readable(token: str, decoders: set[str]) -> str:
     """Returns a token as text: a word's space as a leading space, a byte of an incomplete character as ``<0xE8>``.
+
     ``decoders`` names the decoder components of the library's tokenizer.
     """
     if "ByteLevel" in decoders:
@@ -28,8 +31,9 @@ def readable(token: str, decoders: set[str]) -> str:
 
 
 def _byte_names() -> dict[str, int]:
-    """Returns the byte of each character of byte-level vocabularies: printable Latin-1 stands for itself, U+0100 and
-    following for the other bytes in order (Radford et al. 2019).
+    """Returns the byte of each character of byte-level vocabularies (Radford et al. 2019).
+
+    Printable Latin-1 stands for itself; U+0100 and following stand for the other bytes in order.
     """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]

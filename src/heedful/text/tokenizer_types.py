@@ -16,12 +16,13 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerType:
-    """One family's tokenizer.
+    """Tokenizer of a model type.
 
-    - ``files``: the older files, alternatives in the order of preference; all of an alternative must be there.
-    - ``layout``: how ids are told from them (``published.py`` has one reader for each).
-    - ``special``: role → name; ``single``, ``pair``: what stands around a text and a pair of them, in roles.
-    - ``defaults``: what stands in ``tokenizer_config.json`` where it says nothing.
+    - ``files``: the older files, alternatives in order of preference; all files of an alternative are needed
+    - ``layout``: the reader of these files (``READERS`` in ``legacy_files.py``)
+    - ``special``: role → name of the special tokens
+    - ``single``, ``pair``: templates of a text and a pair, with roles for special tokens
+    - ``defaults``: entries of ``tokenizer_config.json`` that apply if the file lacks them
     """
 
     files: tuple[tuple[str, ...], ...]
@@ -48,7 +49,7 @@ _FAIRSEQ_NAMES = {
     "sep_token": "</s>",
     "pad_token": "<pad>",
     "cls_token": "<s>",
-    "mask_token": {"content": "<mask>", "lstrip": True},  # the space before it belongs to it
+    "mask_token": {"content": "<mask>", "lstrip": True},  # the space before it is part of it
 }
 _ROBERTA = TokenizerType(
     files=(("vocab.json", "merges.txt"),),
@@ -126,7 +127,7 @@ TOKENIZER_TYPES = {
     "marian": _MARIAN,
     "xlm-roberta": _XLM_ROBERTA,
 }
-# By the `tokenizer_class` of either file, with or without "Fast"; it goes before the model's type.
+# By the `tokenizer_class` of either file, with or without "Fast". It takes precedence over the model type.
 CLASSES = {
     "GPT2Tokenizer": "gpt2",
     "RobertaTokenizer": "roberta",
@@ -138,13 +139,9 @@ CLASSES = {
     "MarianTokenizer": "marian",
     "XLMRobertaTokenizer": "xlm-roberta",
 }
-GENERIC_CLASSES = {
-    "PreTrainedTokenizer",
-    "PythonBackend",
-    "TokenizersBackend",
-    "SentencePieceBackend",
-}  # classes of no family
-# What files mean that only one family has, where neither is told.
+# Classes that name no type.
+GENERIC_CLASSES = {"PreTrainedTokenizer", "PythonBackend", "TokenizersBackend", "SentencePieceBackend"}
+# By files that only one type has, for folders with neither.
 TYPES_OF_FILES = {
     "encoder.json": "gpt2",
     "vocab.txt": "bert",

@@ -18,24 +18,24 @@ SPACELESS = (
     (0x20000, 0x3FFFF),
 )
 HANGUL = ((0x1100, 0x11FF), (0x3130, 0x318F), (0xA960, 0xA97F), (0xAC00, 0xD7FF))
-JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width (non-)joiner, word joiner: inside words
-POINTS = ".,\u066b\u066c"  # between two digits: decimal points and separators of thousands, Arabic ones too
-BYTE_PREFIX = "<0x"  # as `Tokenizer.pieces` writes a byte that is only a part of a character
+JOINERS = "\u00ad\u200c\u200d\u2060"  # inside words: soft hyphen, zero-width (non-)joiner, word joiner
+POINTS = ".,\u066b\u066c"  # between two digits: decimal points and thousands separators, also Arabic
+BYTE_PREFIX = "<0x"  # `Tokenizer.pieces` writes a byte of an incomplete character so
 
 
 class WordJoints(NamedTuple):
-    """For each id of a vocabulary: whether it may continue a word, and whether a word may continue after it."""
+    """For each id of a vocabulary: it may continue a word (``before``); a word may continue after it (``after``)."""
 
     before: Sequence[bool]
     after: Sequence[bool]
 
 
 def word_joints(tokenizer: Tokenizer) -> WordJoints:
-    """Returns which tokens of a vocabulary can be joined to one word: letters, digits, marks or parts of characters
-    touch, without a space between. ``play`` and ``##ing`` join in BERT's vocabularies, `` play`` and ``ing`` in those
-    with spaces, but not ``play`` and `` ing``, ``.`` or ``[SEP]``.
+    """Returns which tokens of a vocabulary can be joined to one word.
 
-    In scripts without spaces each token is a word.
+    Two tokens join if letters, digits, marks or bytes of characters touch, without a space between: ``play`` and
+    ``##ing`` in BERT's vocabularies, `` play`` and ``ing`` in those with spaces. ``play`` does not join `` ing``, ``.``
+    or ``[SEP]``. In scripts without spaces each token is a word.
 
     >>> tokenizer = Tokenizer.train(["a man."], size=20, kind="character")
     >>> table, ids = word_joints(tokenizer), tokenizer.encode(["a man."])[0]
@@ -58,32 +58,32 @@ def _is_word_character(character: str) -> bool:
     return character.isalnum() or _is_mark(character)
 
 
-def is_word_border(text: str, place: int) -> bool:
-    """Returns True if no word of ``text`` continues across the gap before character ``place``.
+def is_word_border(text: str, position: int) -> bool:
+    """Returns True if no word of ``text`` continues across the gap before the character at ``position``.
 
     Letters, digits and their marks form a word, and so does a number with its points ("3,000", "2.5"). Scripts without
     spaces have a boundary at each character, and so has Hangul, where particles are attached to names. A mark never
     begins a word.
 
-    >>> [place for place in range(12) if is_word_border("It's 2.5 ½km", place)]
+    >>> [position for position in range(12) if is_word_border("It's 2.5 ½km", position)]
     [0, 2, 3, 4, 5, 8, 9]
     """
-    if not 0 < place < len(text):
+    if not 0 < position < len(text):
         return True
-    before, after = text[place - 1], text[place]
+    before, after = text[position - 1], text[position]
     if _is_mark(after) or after in JOINERS or before in JOINERS:
         return False
-    if _is_decimal_point(text, place - 1) or _is_decimal_point(text, place):
+    if _is_decimal_point(text, position - 1) or _is_decimal_point(text, position):
         return False
     return not (_is_word_character(before) and _is_word_character(after)) or (
         _is_in_ranges(before, HANGUL) or _is_in_ranges(after, HANGUL)
     )
 
 
-def _is_decimal_point(text: str, place: int) -> bool:
+def _is_decimal_point(text: str, position: int) -> bool:
     """Returns True if the character is a point between two digits."""
-    around = text[max(0, place - 1) : place + 2]
-    return text[place] in POINTS and len(around) == 3 and around[0].isdigit() and around[2].isdigit()
+    window = text[max(0, position - 1) : position + 2]
+    return text[position] in POINTS and len(window) == 3 and window[0].isdigit() and window[2].isdigit()
 
 
 def _is_mark(character: str) -> bool:
