@@ -22,7 +22,7 @@ from heedful.settings import RunSettings, TrainingSettings, read_toml, to_toml
 from heedful.tasks.text_classification import TextClassification
 from heedful.text import Tokenizer
 from heedful.training.record_attention import AttentionRecorder
-from heedful.training.series import FILE, MEAN, Seen, Series, fitted
+from heedful.training.series import FILE, MEAN, RecordedMaps, Series, fit_maps
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 SMALL = [
@@ -218,8 +218,8 @@ def test_a_classifier_with_a_decoder_names_what_each_side_reads(tmp_path: Path) 
         special=replace(config.special, start=tokenizer.end),
     )
     model = heedful.create(config, head="sequence", num_labels=2, seed=0)
-    watch = AttentionRecorder(TextClassification(tokenizer, ["a", "b"]), model, ["one two"], tmp_path)
-    own, decoder, cross = watch.first[0]
+    recorder = AttentionRecorder(TextClassification(tokenizer, ["a", "b"]), model, ["one two"], tmp_path)
+    own, decoder, cross = recorder.untrained[0]
     pieces = list(own.queries)
     assert (own.name, decoder.name, cross.name) == (
         "encoder self-attention",
@@ -259,14 +259,14 @@ def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 # ------------------------------------------------------------------------------------------------------------ the file
 
 
-def seen(size: int = 4, heads: int = 1, value: float = 0.5) -> Seen:
+def seen(size: int = 4, heads: int = 1, value: float = 0.5) -> RecordedMaps:
     names = [str(i) for i in range(size)]
     array = np.full((1, heads, size, size), value)
-    return Seen(name="self-attention", queries=names, keys=names, layers=[0], heads=range(heads), weights=array)
+    return RecordedMaps(name="self-attention", queries=names, keys=names, layers=[0], heads=range(heads), weights=array)
 
 
 def test_a_series_is_bounded_and_evenly_spread(tmp_path: Path) -> None:
-    series = Series(tmp_path, [{"text": "a"}], room=5 * 16)
+    series = Series(tmp_path, [{"text": "a"}], max_weights=5 * 16)
     for step in range(0, 1000, 10):
         series.add(step, "loss", 1.0, [[seen()]])
         head, lines = looks(tmp_path)
@@ -283,7 +283,7 @@ def test_a_series_is_bounded_and_evenly_spread(tmp_path: Path) -> None:
 @pytest.mark.parametrize("back", [0, 1, 5])
 def test_a_series_taken_up_anywhere_ends_as_one_never_stopped(tmp_path: Path, stop: int, back: int) -> None:
     def add(folder: Path, steps: range) -> None:
-        series = Series(folder, [{"text": "a"}], room=6 * 16)
+        series = Series(folder, [{"text": "a"}], max_weights=6 * 16)
         for step in steps:
             series.add(step, "loss", float(step), [[seen(value=step / 50)]])
 
@@ -305,20 +305,20 @@ def test_a_damaged_series_is_said(tmp_path: Path) -> None:
 
 
 def test_what_is_too_large_is_averaged_then_cut_and_says_so() -> None:
-    (whole,) = fitted([seen(4, heads=3)], room=48)
+    (whole,) = fit_maps([seen(4, heads=3)], max_weights=48)
     assert (whole.weights.shape, whole.note) == ((1, 3, 4, 4), "")
     one = seen(4, heads=2)
     one.weights[:, 1] = 0.1
-    (averaged,) = fitted([one], room=20)
+    (averaged,) = fit_maps([one], max_weights=20)
     assert averaged.heads == [MEAN]
     assert averaged.weights == pytest.approx(0.3)
     assert averaged.note == "the mean of 2 heads"
-    (cut,) = fitted([one], room=9)
+    (cut,) = fit_maps([one], max_weights=9)
     assert cut.queries == ["0", "1"]
     assert cut.weights.shape == (1, 1, 2, 4)
     assert cut.note == "the mean of 2 heads, the first 2 of 4 queries"
-    with pytest.raises(HeedfulError, match="watch a shorter text"):
-        fitted([one], room=3)
+    with pytest.raises(HeedfulError, match="give a shorter text"):
+        fit_maps([one], max_weights=3)
 
 
 def test_any_letter_comes_back_from_the_settings_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.training.series import Seen, Series
+from heedful.training.series import RecordedMaps, Series
 from heedful.views.attention_maps import AttentionMaps
 from heedful.views.watch_html import MEAN, Snapshot, WatchHistory, draw_watch, read_watch, watch_page
 
@@ -91,8 +91,10 @@ def test_a_full_series_is_a_page_below_five_megabytes(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for step in range(60):
         weights = random.random((12, 12, 29, 29))
-        one = Seen(name="self-attention", queries=names, keys=names, layers=range(12), heads=range(12), weights=weights)
-        series.add(step, "loss", 1.0, [[one]])
+        maps = RecordedMaps(
+            name="self-attention", queries=names, keys=names, layers=range(12), heads=range(12), weights=weights
+        )
+        series.add(step, "loss", 1.0, [[maps]])
     html = draw_watch(tmp_path).read_text(encoding="utf-8")
     facts = held(html)
     assert 12 <= len(facts["looks"]) < 60
@@ -104,7 +106,7 @@ def test_what_was_kept_is_what_is_read(tmp_path: Path) -> None:
     series = Series(tmp_path, [{"text": "a b"}])
     weights = np.array([[[[1.0, 0.0], [0.25, 0.75]]]])
     kind = {"name": "self-attention", "queries": ["a", " b"], "keys": ["a", " b"], "layers": [3]}
-    series.add(4, "loss", 0.5, [[Seen(**kind, heads=[MEAN], weights=weights, note="the mean of 8 heads")]])
+    series.add(4, "loss", 0.5, [[RecordedMaps(**kind, heads=[MEAN], weights=weights, note="the mean of 8 heads")]])
     found = read_watch(tmp_path / "watch.jsonl")
     (look,) = found.looks
     (one,) = look.maps[0]

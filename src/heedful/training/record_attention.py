@@ -19,26 +19,26 @@ from heedful.inspection.record import record
 from heedful.models import Model
 from heedful.tasks.model_setup import IGNORED, start_of
 from heedful.tasks.task import Task, short
-from heedful.training.series import FEWEST, ROOM, Seen, Series, fitted
+from heedful.training.series import MAX_WEIGHTS, MIN_SNAPSHOTS, RecordedMaps, Series, fit_maps
 from heedful.util.sharding import ALONE, among
 
-LONGEST = 64  # tokens of the model's own answer that are looked at
+GENERATED = 64  # maximum tokens of a target that the model generates itself
 CROSS = "cross_attention"
 
 
 class AttentionRecorder:
-    """Looks at ``inputs`` through the eyes of a model, and keeps what it sees in ``out``.
+    """Records a model's attention maps for fixed inputs, in ``watch.jsonl`` of a run's folder.
 
-    A text stands for the task's first column, texts with tabs between them for its first columns; an image is a file.
-    Where a task that writes is given no target, the target is what the model writes itself, greedily, at each look.
-    Of an image the looks of the tokens before the patches are kept, or where there is none the mean over all patches.
+    A text is the task's first column, texts with tabs between them its first columns; an image is a file. Without a
+    target, a task that generates text decodes one greedily in each snapshot. For an image, the queries are the tokens
+    before the patches, or the mean over all patches where there are none.
 
     Args:
         task: turns inputs into batches.
-        model: what is looked into; a look draws nothing at random and changes nothing.
+        model: the model in training; recording changes neither it nor the random state.
         inputs: as ``--training.record-attention`` names them.
         out: the folder of the run.
-        kept: called with ``out`` whenever a look was kept.
+        on_save: called with ``out`` after each snapshot is stored.
 
     Raises:
         HeedfulError: an input that the task cannot take.
@@ -50,85 +50,85 @@ class AttentionRecorder:
         model: Model,
         inputs: Sequence[str],
         out: Path,
-        kept: Callable[[Path], object] | None = None,
+        on_save: Callable[[Path], object] | None = None,
     ) -> None:
-        self.task, self.model, self.inputs, self.out, self.kept = task, model, inputs, out, kept
+        self.task, self.model, self.inputs, self.out, self.on_save = task, model, inputs, out, on_save
         self.series: Series | None = None
         self.images = [self._image(text) for text in inputs]
-        self.first = self.looks()  # of the untouched model: what cannot be looked at is refused before the run begins
+        self.untrained = self.maps()  # here, so that wrong inputs are refused before the run starts
 
     def begin(self, *, fresh: bool) -> None:
-        """Open the series, which a resumed run goes on with; a ``fresh`` one begins with the untrained model."""
-        told = [
+        """Opens the series, or that of a resumed run; a ``fresh`` one starts with the untrained model."""
+        entries = [
             {"text": text} | ({} if image is None else {"image": image})
             for text, image in zip(self.inputs, self.images, strict=True)
         ]
-        self.series = Series(self.out, told)
+        self.series = Series(self.out, entries)
         if fresh:
-            self._keep(0, None, self.first)
+            self._save(0, None, self.untrained)
 
-    def look(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep the maps of all inputs at ``step``, whose evaluation said ``metrics``."""
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Stores the maps of all inputs at ``step``, with the value of the main metric in ``metrics``."""
         value = metrics.get(self.task.main_metric)
-        self._keep(step, value if value is not None and math.isfinite(value) else None, self.looks())
+        self._save(step, value if value is not None and math.isfinite(value) else None, self.maps())
 
-    def _keep(self, step: int, value: float | None, looks: Sequence[Sequence[Seen]]) -> None:
+    def _save(self, step: int, value: float | None, maps: Sequence[Sequence[RecordedMaps]]) -> None:
         assert self.series is not None, "begin() opens it"
-        self.series.add(step, self.task.main_metric, value, looks)
-        if self.kept is not None:
-            self.kept(self.out)
+        self.series.add(step, self.task.main_metric, value, maps)
+        if self.on_save is not None:
+            self.on_save(self.out)
 
-    # ---------------------------------------------------------------------------------------------------------- looking
+    # ------------------------------------------------------------------------------------------------------------- maps
 
-    def looks(self) -> list[list[Seen]]:
-        """The maps of each input, as the model is now."""
+    def maps(self) -> list[list[RecordedMaps]]:
+        """Returns the maps of each input with the model's present weights."""
         training, device = self.model.training, self.model.device
         self.model.eval()
         try:
-            drawn = torch.random.fork_rng([device] if device.type == "cuda" else [])
-            with torch.no_grad(), drawn, among(ALONE):  # the others are not asked
+            own_random_state = torch.random.fork_rng([device] if device.type == "cuda" else [])
+            with torch.no_grad(), own_random_state, among(ALONE):  # other ranks take no part
                 return [self._maps(text) for text in self.inputs]
         finally:
             self.model.train(training)
 
-    def _maps(self, text: str) -> list[Seen]:
+    def _maps(self, text: str) -> list[RecordedMaps]:
         try:
-            return self._looked_at(text)
+            return self._record(text)
         except HeedfulError as error:
             raise HeedfulError(f"--training.record-attention {short(text)!r}: {error}") from None
 
-    def _looked_at(self, text: str) -> list[Seen]:
+    def _record(self, text: str) -> list[RecordedMaps]:
         batch = {name: tensor.to(self.model.device) for name, tensor in self._batch(text).items()}
         config = self.model.config
         prefix = config.patches.prefix_tokens if isinstance(config, VisionConfig) else 0
-        with record(self.model, "pattern", queries=range(prefix) if prefix else None) as seen:
-            if "text.ids" in batch:  # of texts that are compared the first
+        with record(self.model, "pattern", queries=range(prefix) if prefix else None) as patterns:
+            if "text.ids" in batch:  # the first of the texts that are compared
                 batch = {name: batch[f"text.{name}"] for name in ("ids", "mask")}
                 self.model(batch["ids"], batch["mask"])
             else:
                 self.task.objective(self.model, batch)
         groups: dict[tuple[str, str], list[Tensor]] = {}
-        for path, weights in seen.items():
+        for path, weights in patterns.items():
             stack, *_, part, _ = path.split(".")
             groups.setdefault((stack, part), []).append(weights[0])
-        named = self._pieces(batch)
-        maps = [self._seen(*place, torch.stack(weights), named) for place, weights in groups.items()]
-        return fitted(maps, ROOM // FEWEST // len(self.inputs))
+        pieces = self._pieces(batch)
+        maps = [self._labelled(*key, torch.stack(weights), pieces) for key, weights in groups.items()]
+        return fit_maps(maps, MAX_WEIGHTS // MIN_SNAPSHOTS // len(self.inputs))
 
-    def _seen(self, stack: str, part: str, weights: Tensor, named: Mapping[str, list[str]]) -> Seen:
-        """One stack's own attention, or its look at the other's: (L, H, T, S) with the names of both sides."""
+    def _labelled(self, stack: str, part: str, weights: Tensor, pieces: Mapping[str, list[str]]) -> RecordedMaps:
+        """Returns a stack's self- or cross-attention (L, H, T, S) with the tokens of its queries and keys."""
         config = self.model.config
         name, note = "cross-attention" if part == CROSS else "self-attention", ""
-        queries, keys = named[stack], named["encoder" if part == CROSS else stack]
+        queries, keys = pieces[stack], pieces["encoder" if part == CROSS else stack]
         if part == CROSS:
-            queries = named["written"]
+            queries = pieces["written"]
         elif isinstance(config, EncoderDecoderConfig):
             name = f"{stack} {name}"
         if isinstance(config, VisionConfig):
             queries = queries[: config.patches.prefix_tokens]
             if not queries:
                 queries, note, weights = ["[patches]"], "the mean over all patches", weights.mean(2, keepdim=True)
-        return Seen(
+        return RecordedMaps(
             name=name,
             queries=queries,
             keys=keys,
@@ -138,28 +138,28 @@ class AttentionRecorder:
             note=note,
         )
 
-    # ------------------------------------------------------------------------------------------ inputs and their names
+    # ------------------------------------------------------------------------------------------ inputs and their tokens
 
     def _batch(self, text: str) -> dict[str, Tensor]:
         """The input as a batch of one."""
         encoded = self.task.encode(Rows([self._row(text)]))
         if len(encoded.examples) != 1 or encoded.lost:
-            raise HeedfulError("longer than the model reads; give a shorter one")
+            raise HeedfulError("it is longer than the model's context; give a shorter one")
         batch = self.task.collate(encoded.examples)
         if isinstance(self.model.config, DecoderConfig) and "labels" in batch and batch["labels"].dtype == torch.long:
             last = batch["labels"][:, -1:]
             if int(last) != self.task.end:  # type: ignore[attr-defined]  # tasks of documents have an end
-                batch["ids"] = torch.cat((batch["ids"], last), 1)  # it is only predicted there, and is to be seen here
+                batch["ids"] = torch.cat((batch["ids"], last), 1)  # in training it is a label only
                 batch["labels"] = torch.cat((batch["labels"], torch.full_like(last, IGNORED)), 1)
         return batch
 
     def _row(self, text: str) -> Row:
-        """A row of the task's columns: the texts one after the other, any label where there must be one."""
+        """Returns a row of the task's columns: the texts in their order, and the first label where one is needed."""
         columns = self.task.columns
         texts = [name for name, kind in columns.items() if kind in ("text", "text?")]
         parts = text.split("\t") if texts else []
         if not all(part.strip() for part in parts):
-            raise HeedfulError("a text is blank; give a word at least")
+            raise HeedfulError("a text is blank; give at least one word")
         if len(parts) > max(1, len(texts)):
             raise HeedfulError(
                 f"{len(parts)} texts with tabs between them; {self.task.name} takes {max(1, len(texts))}"
@@ -181,22 +181,22 @@ class AttentionRecorder:
             elif kind == "answers":
                 values[name] = ()
             elif name == "text_pair" and "negative" in columns and name not in values:
-                values[name] = parts[0]  # it is not looked at
+                values[name] = parts[0]  # not recorded
             elif kind == "text" and name not in values:
-                values[name] = self._own(parts[0])
+                values[name] = self._generated(parts[0])
         return Row(values, "--training.record-attention", 1)
 
-    def _own(self, source: str) -> str:
-        """Returns the model's own output for ``source``, greedily decoded."""
+    def _generated(self, source: str) -> str:
+        """Returns the model's output for ``source``, greedily decoded."""
         if "max_new_tokens" not in self.task.options:
-            raise HeedfulError("two texts are wanted, with a tab between them")
+            raise HeedfulError("the task takes two texts, with a tab between them")
         least = int(self.model.generation.get("min_new_tokens") or 0)
-        options = {"num_beams": 1, "do_sample": False, "max_new_tokens": max(LONGEST, least)}
+        options = {"num_beams": 1, "do_sample": False, "max_new_tokens": max(GENERATED, least)}
         return str(self.task.predict(self.model, [source], **options)[0].output)
 
     def _pieces(self, batch: Mapping[str, Tensor]) -> dict[str, list[str]]:
-        """Returns the tokens at each position of a stack, and those that a decoder with an encoder writes at each."""
-        task: Any = self.task  # tasks of one kind of batch have tokenizers of one name
+        """Returns the tokens at each position of a stack; for an encoder-decoder also the decoder's targets."""
+        task: Any = self.task  # tasks with the same kind of batch name their tokenizers alike
         if "pixels" in batch:
             return {"encoder": tokens(self.model)}
         if "source" in batch:
@@ -207,16 +207,17 @@ class AttentionRecorder:
             }
         config, ids = self.model.config, batch["ids"][0].tolist()
         pieces = task.tokenizer.pieces(ids)
-        if isinstance(config, EncoderDecoderConfig):  # the decoder of a classifier reads the text again, one place on
-            again = task.tokenizer.pieces([start_of(config), *ids[:-1]])
-            return {"encoder": pieces, "decoder": again, "written": pieces}
+        if isinstance(config, EncoderDecoderConfig):  # a classifier's decoder reads the text again, shifted right
+            shifted = task.tokenizer.pieces([start_of(config), *ids[:-1]])
+            return {"encoder": pieces, "decoder": shifted, "written": pieces}
         return {"encoder": pieces, "decoder": pieces}
 
     def _image(self, text: str) -> dict[str, Any] | None:
-        """The pixels that the model is given of an image, (H, W, C) in base64; None of a text."""
+        """Returns the pixels that the model reads of an image, (H, W, C) in base64; None for a text."""
         if not isinstance(self.model.config, VisionConfig):
             return None
-        how: Any = self.task
-        pixels = how.preprocessing.fitted(LazyImage.of(text).pixels(how.preprocessing.channels)).transpose(1, 2, 0)
-        coded = base64.b64encode(pixels.tobytes()).decode("ascii")
-        return {"shape": list(pixels.shape), "pixels": coded, "grid": list(grid(self.model))}
+        task: Any = self.task  # a vision model's task has preprocessing
+        channels = task.preprocessing.channels
+        pixels = task.preprocessing.fitted(LazyImage.of(text).pixels(channels)).transpose(1, 2, 0)
+        encoded = base64.b64encode(pixels.tobytes()).decode("ascii")
+        return {"shape": list(pixels.shape), "pixels": encoded, "grid": list(grid(self.model))}

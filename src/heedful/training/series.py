@@ -1,4 +1,4 @@
-"""Attention maps of fixed inputs over the steps of a run: ``watch.jsonl``, bounded, resumable."""
+"""Series of attention maps over the steps of a run: the file ``watch.jsonl``, bounded and resumable."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from heedful.util.files import check_regular, parse_json, write
 Array = np.ndarray[Any, np.dtype[Any]]
 FILE = "watch.jsonl"
 FORMAT = 1
-ROOM = 3_000_000  # weights in a series, a byte each: a page that holds them stays under 5 MB
-FEWEST = 24  # looks that there is room for
-MEAN = -1  # stands for a head: the mean of all
+MAX_WEIGHTS = 3_000_000  # of a series, a byte each: a page that holds them stays below 5 MB
+MIN_SNAPSHOTS = 24  # that fit into a series
+MEAN = -1  # head number of the mean of all heads
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """The maps of one kind of attention at one look: what looks, what is looked at, and the weights between them."""
+class RecordedMaps:
+    """Attention maps of one kind of attention in one snapshot, with the tokens of both sides."""
 
     name: str
     queries: Sequence[str]
@@ -35,7 +35,7 @@ class Seen:
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """As a line of the file holds it: ``round(255 w)``, a byte each, in base64."""
+        """Returns the maps as a line of the file holds them: ``round(255 w)``, a byte each, in base64."""
         codes = np.rint(self.weights * 255).astype(np.uint8)
         return vars(self) | {
             "queries": list(self.queries),
@@ -46,104 +46,101 @@ class Seen:
         }
 
 
-def fitted(seen: Sequence[Seen], room: int) -> list[Seen]:
-    """The maps of one input in at most ``room`` weights, each saying what was given up: heads, then the last queries.
+def fit_maps(maps: Sequence[RecordedMaps], max_weights: int) -> list[RecordedMaps]:
+    """Returns the maps of one input in at most ``max_weights`` weights: averages heads, then drops the last queries.
+
+    The notes of the maps say which.
 
     Raises:
-        HeedfulError: there is no room for one query.
+        HeedfulError: not even one query fits.
     """
-    if sum(one.weights.size for one in seen) <= room:
-        return list(seen)
-    averaged = [_averaged(one) for one in seen]
-    own = room // len(averaged)
-    if sum(one.weights.size for one in averaged) <= room:
+    if sum(m.weights.size for m in maps) <= max_weights:
+        return list(maps)
+    averaged = [_mean_of_heads(m) for m in maps]
+    if sum(m.weights.size for m in averaged) <= max_weights:
         return averaged
-    return [_cut(one, own) for one in averaged]
+    return [_first_queries(m, max_weights // len(averaged)) for m in averaged]
 
 
-def _averaged(seen: Seen) -> Seen:
-    told = f"the mean of {len(seen.heads)} heads"
-    weights = seen.weights.mean(axis=1, keepdims=True)
-    return Seen(**vars(seen) | {"heads": [MEAN], "weights": weights, "note": f"{seen.note} {told}".strip()})
+def _mean_of_heads(maps: RecordedMaps) -> RecordedMaps:
+    note = f"{maps.note} the mean of {len(maps.heads)} heads".strip()
+    weights = maps.weights.mean(axis=1, keepdims=True)
+    return RecordedMaps(**vars(maps) | {"heads": [MEAN], "weights": weights, "note": note})
 
 
-def _cut(seen: Seen, room: int) -> Seen:
-    rows = room // (len(seen.layers) * len(seen.keys))
-    if rows < 1:
-        raise HeedfulError(
-            f"attention over {len(seen.keys):,} tokens is too much to be kept at every evaluation; watch a shorter text"
-        )
-    if rows >= len(seen.queries):
-        return seen
-    told = f"{seen.note}, the first {rows} of {len(seen.queries)} queries"
-    return Seen(
-        **vars(seen) | {"queries": seen.queries[:rows], "weights": seen.weights[:, :, :rows], "note": told.strip(", ")}
-    )
+def _first_queries(maps: RecordedMaps, max_weights: int) -> RecordedMaps:
+    count = max_weights // (len(maps.layers) * len(maps.keys))
+    if count < 1:
+        raise HeedfulError(f"attention over {len(maps.keys):,} tokens is too large to record; give a shorter text")
+    if count >= len(maps.queries):
+        return maps
+    note = f"{maps.note}, the first {count} of {len(maps.queries)} queries".strip(", ")
+    queries, weights = maps.queries[:count], maps.weights[:, :, :count]
+    return RecordedMaps(**vars(maps) | {"queries": queries, "weights": weights, "note": note})
 
 
 class Series:
-    """The looks of a run so far, kept in ``folder``.
+    """Snapshots of a run's attention maps, in a file of ``folder``.
 
-    Every look is kept until there is no room, then every second, every fourth, ..., and always the last: which ones
-    depends on the run's evaluations alone, so that a run stopped and taken up again ends with the same file.
+    All snapshots are stored until there is no room, then every second one, every fourth one, and so on, and always the
+    last. Which ones depends on the run's evaluations alone, so a resumed run ends with the same file.
     """
 
-    def __init__(self, folder: Path, inputs: Sequence[Mapping[str, Any]], room: int = ROOM) -> None:
-        self.path, self.room = folder / FILE, room
-        self.inputs = [dict(one) for one in inputs]
-        self.steps: list[int] = []  # of all looks
+    def __init__(self, folder: Path, inputs: Sequence[Mapping[str, Any]], max_weights: int = MAX_WEIGHTS) -> None:
+        self.path, self.max_weights = folder / FILE, max_weights
+        self.inputs = [dict(entry) for entry in inputs]
+        self.steps: list[int] = []  # of all snapshots
         self.stride = 1
-        self.kept: dict[int, str] = {}  # lines, by step
-        self.sizes: dict[int, int] = {}
+        self.lines: dict[int, str] = {}  # stored snapshots, by step
+        self.sizes: dict[int, int] = {}  # their weights
         if self.path.exists():
-            self._take_up()
+            self._load()
 
-    def _take_up(self) -> None:
-        remedy = "remove it to begin the series anew"
+    def _load(self) -> None:
+        remedy = "remove it to start a new series"
         check_regular(self.path, remedy)
         try:
             head, *lines = self.path.read_text(encoding="utf-8").splitlines()
             facts = parse_json(head, self.path, remedy)
             if facts["format"] != FORMAT:
                 raise ValueError(f"format {facts['format']}")
-            before = [one["text"] for one in facts["inputs"]]
+            recorded_texts = [entry["text"] for entry in facts["inputs"]]
             self.steps, self.stride = list(facts["steps"]), int(facts["stride"])
             for line in lines:
-                look = parse_json(line, self.path, remedy)
-                self.kept[look["step"]], self.sizes[look["step"]] = line, look["size"]
+                snapshot = parse_json(line, self.path, remedy)
+                self.lines[snapshot["step"]], self.sizes[snapshot["step"]] = line, snapshot["size"]
         except HeedfulError:
             raise
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise HeedfulError(f"{self.path} is damaged ({error}); {remedy}") from None
-        asked = [one["text"] for one in self.inputs]
-        if before != asked:
+        if recorded_texts != [entry["text"] for entry in self.inputs]:
             raise HeedfulError(
                 f"--training.record-attention names other inputs than {self.path} holds; leave it out to continue "
                 "with those, or remove the file"
             )
 
-    def add(self, step: int, metric: str, value: float | None, looks: Sequence[Sequence[Seen]]) -> None:
-        """Keep the maps of each input at ``step``; a look at the same step or a later one is forgotten."""
-        self.steps = [one for one in self.steps if one < step]
-        index = len(self.steps)
+    def add(self, step: int, metric: str, value: float | None, maps: Sequence[Sequence[RecordedMaps]]) -> None:
+        """Stores the maps of each input at ``step``; drops snapshots of the same step and of later ones."""
+        self.steps = [earlier for earlier in self.steps if earlier < step]
+        last = len(self.steps)
         self.steps.append(step)
-        held = {one: place for place, one in enumerate(self.steps)}
-        size = sum(seen.weights.size for maps in looks for seen in maps)
+        indices = {step: index for index, step in enumerate(self.steps)}
+        size = sum(m.weights.size for of_input in maps for m in of_input)
         line = {
             "step": step,
             "metric": metric,
             "value": value,
             "size": size,
-            "looks": [[seen.as_dict() for seen in maps] for maps in looks],
+            "looks": [[m.as_dict() for m in of_input] for of_input in maps],
         }
-        self.kept[step], self.sizes[step] = json.dumps(line), size
+        self.lines[step], self.sizes[step] = json.dumps(line), size
         while True:
-            for one in list(self.kept):
-                place = held.get(one)
-                if place is None or (place % self.stride and place != index):
-                    del self.kept[one], self.sizes[one]
-            if sum(self.sizes.values()) <= self.room or len(self.kept) < 3:
+            for stored in list(self.lines):
+                index = indices.get(stored)
+                if index is None or (index % self.stride and index != last):
+                    del self.lines[stored], self.sizes[stored]
+            if sum(self.sizes.values()) <= self.max_weights or len(self.lines) < 3:
                 break
             self.stride *= 2
         head = {"format": FORMAT, "inputs": self.inputs, "steps": self.steps, "stride": self.stride}
-        write(self.path, "\n".join([json.dumps(head), *(self.kept[one] for one in sorted(self.kept))]) + "\n")
+        write(self.path, "\n".join([json.dumps(head), *(self.lines[step] for step in sorted(self.lines))]) + "\n")

@@ -64,7 +64,7 @@ class Validation:
         self.samples = self.task.logged_samples(self.model, self.last_examples.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
         if self.recorder is not None:
-            self.recorder.look(step, metrics)
+            self.recorder.record(step, metrics)
         return metrics
 
     def keep(self) -> None:
