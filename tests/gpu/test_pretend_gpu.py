@@ -119,12 +119,12 @@ def test_a_step_of_training_never_waits(name: str, precision: str, texts: bool) 
             precision=precision,
             seed=0,
             device=model.device,
-            clear=optimiser.zero_grad,
-            on_cut=None,
+            zero_grad=optimiser.zero_grad,
+            on_split=None,
         )
         batch = {"ids": IDS, "labels": IDS, **({"texts": TEXTS} if texts else {})}
         watch.events.clear()
-        loss = gradient.compute(gradient.passes(0, [batch]))
+        loss = gradient.compute(gradient.micro_batches(0, [batch]))
         parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
         norm = Alone().norm([parameter.grad for parameter in parameters])
         torch.nn.utils.clip_grads_with_norm_(parameters, 1.0, norm)

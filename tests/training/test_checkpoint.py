@@ -54,7 +54,7 @@ def test_after_a_failed_write_the_next_is_tried_at_once(tmp_path, caplog, monkey
 
 def steps(checkpoints):
     """Of the checkpoints that are there, the newest first."""
-    return [torch.load(path, weights_only=True)["step"] for path in checkpoints.kept().values()]
+    return [torch.load(path, weights_only=True)["step"] for path in checkpoints.paths().values()]
 
 
 def test_so_many_are_kept_and_older_ones_go(tmp_path):
@@ -77,7 +77,7 @@ def test_the_newest_that_is_whole_is_taken_up_and_told(tmp_path, caplog, damaged
     checkpoints = Checkpoints(tmp_path, keep=3)
     for step in range(1, 4):
         checkpoints.save({"step": step})
-    paths = list(checkpoints.kept().values())
+    paths = list(checkpoints.paths().values())
     for path in paths[:damaged]:
         path.write_bytes(path.read_bytes()[:-1])
     again = Checkpoints(tmp_path, keep=3)
@@ -89,7 +89,7 @@ def test_the_newest_that_is_whole_is_taken_up_and_told(tmp_path, caplog, damaged
     assert again.load() == {"step": 3 - damaged}
     (said,) = caplog.messages
     names = ", ".join(path.name for path in paths[:damaged])
-    assert said == f"{names} in {tmp_path} is cut off or damaged; {paths[damaged].name}, from before it, is taken up"
+    assert said == f"{names} in {tmp_path} is cut off or damaged; the run resumes from {paths[damaged].name} before it"
     again.save({"step": 9})
     assert steps(again) == [9, *range(3 - damaged, 0, -1)], "what is damaged takes no whole one's place"
 
@@ -138,7 +138,7 @@ def test_a_kill_before_the_new_one_has_its_name_leaves_the_one_that_was_taken_up
             checkpoints.save({"step": 3})
     assert Checkpoints(tmp_path).load() == {"step": 1}
     checkpoints.save({"step": 3})
-    assert sorted(checkpoints.kept()) == [0]
+    assert sorted(checkpoints.paths()) == [0]
     assert Checkpoints(tmp_path).load() == {"step": 3}
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from heedful.training.engine import Alone
-from heedful.training.gradient import Gradient, draws_from
+from heedful.training.gradient import Gradient, seed_generators
 from heedful.util.ranks import Ranks, own_device
 
 BATCHES = [{"x": torch.full((rows, 3), 0.5 + rows, dtype=torch.float64)} for rows in (4, 1, 3, 2)]
@@ -33,9 +33,9 @@ def made(engine: Alone, **options) -> Gradient:
         "precision": "fp32",
         "seed": 7,
         "device": torch.device("cpu"),
-        "on_cut": None,
+        "on_split": None,
     }
-    return Gradient(model=model, engine=engine, clear=model.zero_grad, **{**settings, **options})
+    return Gradient(model=model, engine=engine, zero_grad=model.zero_grad, **{**settings, **options})
 
 
 def grads(gradient: Gradient) -> torch.Tensor:
@@ -44,7 +44,7 @@ def grads(gradient: Gradient) -> torch.Tensor:
 
 def computed(engine: Alone) -> tuple[torch.Tensor, float]:
     gradient = made(engine)
-    loss = gradient.compute(gradient.passes(5, BATCHES))
+    loss = gradient.compute(gradient.micro_batches(5, BATCHES))
     return grads(gradient), loss.item()
 
 
@@ -57,15 +57,15 @@ def test_ranks_together_have_the_gradient_of_one(size):
 
 
 def test_every_rank_passes_as_often_and_the_idle_ones_count_nothing():
-    shares = [made(Alone(Pretended(rank, 3, total=10))).passes(0, BATCHES) for rank in range(3)]
+    shares = [made(Alone(Pretended(rank, 3, total=10))).micro_batches(0, BATCHES) for rank in range(3)]
     assert [[number for number, _ in share.numbered] for share in shares] == [[0, 3], [1, 4], [2, 5]]
-    assert [share.idle for share in shares] == [False, True, True]
-    assert [[len(batch["x"]) for batch in share.counting] for share in shares] == [[4, 2], [1], [3]]
+    assert [share.has_filler for share in shares] == [False, True, True]
+    assert [[len(batch["x"]) for batch in share.own] for share in shares] == [[4, 2], [1], [3]]
 
 
 def test_what_is_drawn_depends_on_the_step_and_the_number_alone():
     gradient = made(Alone())
-    drawn = [gradient.compute(gradient.passes(step, BATCHES)).item() for step in (1, 2, 1)]
+    drawn = [gradient.compute(gradient.micro_batches(step, BATCHES)).item() for step in (1, 2, 1)]
     assert drawn[0] == drawn[2] != drawn[1]
 
 
@@ -78,11 +78,11 @@ def test_what_does_not_fit_is_cut_until_it_does_and_stays_so():
         rows.append(len(batch["x"]))
         return model[0](batch["x"]).square().sum()
 
-    gradient = made(Alone(), objective=objective, on_cut=told.append)
-    loss = gradient.compute(gradient.passes(0, BATCHES))
+    gradient = made(Alone(), objective=objective, on_split=told.append)
+    loss = gradient.compute(gradient.micro_batches(0, BATCHES))
     assert (told, gradient.parts, sum(rows)) == ([2, 4], 4, 10)
     whole = made(Alone(), objective=lambda model, batch: model[0](batch["x"]).square().sum())
-    assert loss.item() == pytest.approx(whole.compute(whole.passes(0, BATCHES)).item())
+    assert loss.item() == pytest.approx(whole.compute(whole.micro_batches(0, BATCHES)).item())
     torch.testing.assert_close(grads(gradient), grads(whole))
 
 
@@ -91,7 +91,7 @@ def test_the_second_gpu_draws_from_its_own_generator(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "default_generators", generators)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     for name, number in (("cuda:1", 1), ("cuda", 0)):
-        draws_from(7 + number, torch.device(name))
+        seed_generators(7 + number, torch.device(name))
         assert generators[number].initial_seed() == torch.initial_seed() == 7 + number
 
 

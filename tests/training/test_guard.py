@@ -21,7 +21,7 @@ from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.settings import TrainingSettings
 from heedful.training import Limits, Log
-from heedful.training.guard import WINDOW, excess, longest, origin
+from heedful.training.guard import WINDOW, largest_gradient, locate_nonfinite, spike_ratio
 from heedful.training.schedule import constant
 
 IDS = torch.tensor([[5, 7, 9, 2], [4, 3, 8, 1]])
@@ -60,7 +60,7 @@ def test_every_module_is_found(model: tuple[nn.Module, Callable[[], Tensor]]) ->
     assert len(called) > 15
     for number, path in enumerate(dict.fromkeys(called)):
         handle = made.get_submodule(path).register_forward_hook(spoiled((math.nan, math.inf)[number % 2]))
-        assert origin(made, [forward]) == (path or "the model")
+        assert locate_nonfinite(made, [forward]) == (path or "the model")
         handle.remove()
 
 
@@ -70,7 +70,7 @@ def test_what_goes_wrong_inside_of_a_module_is_its_own(model: tuple[nn.Module, C
     path, attention = next((path, part) for path, part in made.named_modules() if path.endswith("block.1.attention"))
     attend = attention.attend
     attention.attend = lambda *given: attend(*given) / 0
-    assert origin(made, [forward]) == path
+    assert locate_nonfinite(made, [forward]) == path
     attention.attend = attend
 
 
@@ -80,7 +80,7 @@ def test_a_weight_that_is_none_already_is_told(model: tuple[nn.Module, Callable[
     own = part.weight.detach().clone()
     with torch.no_grad():
         part.weight[0, 0] = math.nan
-    assert origin(made, [forward]) == f"{path}, whose weight holds such a number already"
+    assert locate_nonfinite(made, [forward]) == f"{path}, whose weight is not finite"
     with torch.no_grad():
         part.weight.copy_(own)
 
@@ -103,17 +103,20 @@ def test_a_gradient_is_followed_from_the_loss_backwards(model: tuple[nn.Module, 
     handle = part.register_forward_hook(lambda module, inputs, output: Spoil.apply(output))
     made.zero_grad()
     forward().backward()
-    assert origin(made, [forward]) == f"the gradient of {path}.weight"
+    assert locate_nonfinite(made, [forward]) == f"the gradient of {path}.weight"
     handle.remove()
     made.zero_grad()
     forward().backward()
-    assert origin(made, [forward]) == "the sum over all gradients, each of which is finite"
-    assert origin(made, [forward, lambda: forward() * math.nan]) == "the objective, from finite outputs of the model"
+    assert locate_nonfinite(made, [forward]) == "the sum over all gradients, each of which is finite"
+    assert (
+        locate_nonfinite(made, [forward, lambda: forward() * math.nan])
+        == "the objective, from finite outputs of the model"
+    )
 
 
 def test_no_hook_stays(model: tuple[nn.Module, Callable[[], Tensor]]) -> None:
     made, forward = model
-    origin(made, [forward])
+    locate_nonfinite(made, [forward])
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in made.modules())
 
 
@@ -142,7 +145,7 @@ def test_a_spike_is_measured_by_the_median_of_the_last_hundred() -> None:
     given = torch.rand(250, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
     norms: list[float] = []
     for number, norm in enumerate(given):
-        found = excess(norms, norm)
+        found = spike_ratio(norms, norm)
         last = given[max(0, number - WINDOW) : number]
         assert found == (norm / statistics.median(last) if len(last) == WINDOW else 0)
     assert norms == given[-WINDOW:]
@@ -150,7 +153,7 @@ def test_a_spike_is_measured_by_the_median_of_the_last_hundred() -> None:
 
 def test_large_gradients_that_stay_become_usual() -> None:
     norms = [1.0] * WINDOW
-    times = [excess(norms, 20.0) for _ in range(WINDOW)]
+    times = [spike_ratio(norms, 20.0) for _ in range(WINDOW)]
     assert times[0] == 20.0
     assert times[-1] == 1.0
 
@@ -197,9 +200,9 @@ def test_the_parameter_with_most_of_the_gradient_is_named(toy: Any) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))
     model[0].weight.grad, model[0].bias.grad = torch.full((2, 2), 1.0), torch.zeros(2)
     model[1].weight.grad = torch.full((1, 2), 4.0)
-    assert longest(model, nn.utils.get_total_norm) == "89 % of its square in 1.weight"
+    assert largest_gradient(model, nn.utils.get_total_norm) == "89 % of its square in 1.weight"
     model[0].bias.grad[1] = math.inf
-    assert longest(model, nn.utils.get_total_norm) == "not finite in 0.bias"
+    assert largest_gradient(model, nn.utils.get_total_norm) == "not finite in 0.bias"
 
 
 def test_without_spikes_the_run_is_the_same(toy: Any) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from heedful import cli
 from heedful.settings import TrainingSettings
-from heedful.training.memory import smaller
+from heedful.training.memory import smaller_batch
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from heedful.training.memory import smaller
     ],
 )
 def test_half_of_a_batch_twice_as_often(training: TrainingSettings, told: str) -> None:
-    assert told in smaller(training)
+    assert told in smaller_batch(training)
 
 
 SMALL = ("--model.dim=16", "--model.heads=2", "--tokenizer.size=60", "--training.warmup=0")
@@ -76,7 +76,7 @@ def test_a_batch_that_does_not_fit_is_learned_from_in_parts(
     options = ("--max-steps=4", "--model.dropout=0")
     assert cli.main(classified(tmp_path, "parts", *options)) == 0
     told = capsys.readouterr()
-    note = "from step 1 on a batch is learned from in 4 parts, since a larger one does not fit the memory"
+    note = "from step 1 on a batch is split into 4 parts, since a larger one does not fit the memory"
     assert note in told.out + told.err
     assert crowded[:2] == [20, 10]
     assert max(crowded[2:]) == 5  # once for all: later steps do not try again

@@ -290,7 +290,7 @@ def test_shares_that_are_damaged_are_refused(data: Path, tmp_path: Path) -> None
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     (said,) = failed(data, tmp_path / "x", "--resume", "--max-steps=4")
-    assert f"{file.parent} is cut off or damaged; start the run anew" in said
+    assert f"{file.parent} is cut off or damaged; start a new run" in said
 
 
 @pytest.mark.full
@@ -302,7 +302,7 @@ def test_shares_of_another_model_are_refused_once(data: Path, tmp_path: Path) ->
     shutil.copytree(shares := next(other.glob("shards-*")), one / shares.name)
     shutil.copy(other / "checkpoint.pt", one)
     (said,) = failed(data, one, "--resume", "--max-steps=4")
-    assert f"{one / shares.name} is of another model; start the run anew" in said
+    assert f"{one / shares.name} is of another model; start a new run" in said
 
 
 @pytest.mark.full
@@ -315,7 +315,7 @@ def test_of_shares_that_are_kept_the_newest_that_are_whole_are_taken_up(
     file = max(out.glob("shards-6-*/*.distcp"), key=lambda path: path.stat().st_size)
     file.write_bytes(file.read_bytes()[:-1])
     _, err = done(2, "-m", "heedful", *train(data, out, "--resume", "--max-steps=8"))
-    assert "checkpoint.1.pt, from before it, is taken up" in err
+    assert "the run resumes from checkpoint.1.pt before it" in err
     assert list(told(out)) == list(range(1, 9))
     assert losses(out) == pytest.approx(losses(alone), abs=1e-5)
     assert same_weights(alone, out)

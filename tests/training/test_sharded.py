@@ -9,7 +9,7 @@ import torch
 
 from heedful.errors import HeedfulError
 from heedful.training import sharded
-from heedful.training.checkpoint import Checkpoints, Damaged
+from heedful.training.checkpoint import Checkpoints, DamagedCheckpoint
 from heedful.training.sharded import ShardedCheckpoints
 from heedful.util.ranks import Ranks
 
@@ -75,15 +75,15 @@ def test_what_goes_wrong_meanwhile_is_raised_where_it_is_waited_for(tmp_path, mo
 
 @pytest.mark.parametrize("first", [True, False])
 def test_of_several_the_first_alone_tells_what_was_left_out_and_passed_over(tmp_path, caplog, first):
-    checkpoints = Checkpoints(tmp_path, 2, speaks=first)
+    checkpoints = Checkpoints(tmp_path, 2, warns=first)
     checkpoints.save(state(1, 1.0))
-    checkpoints._failed = HeedfulError("no room")
+    checkpoints._error = HeedfulError("no room")
     checkpoints.save(state(2, 1.0), wait=False)
     checkpoints.path.write_bytes(checkpoints.path.read_bytes()[:-1])
     assert checkpoints.load()["numbers"] == {"step": 1}
-    told = [text for text in caplog.messages if "left out and the next" in text or "is taken up" in text]
+    told = [text for text in caplog.messages if "left out and the next" in text or "the run resumes" in text]
     assert len(told) == (2 if first else 0)
-    assert ShardedCheckpoints(tmp_path, Ranks(), lambda: state(0, 0.0)).speaks
+    assert ShardedCheckpoints(tmp_path, Ranks(), lambda: state(0, 0.0)).warns
 
 
 class Torn(Ranks):
@@ -107,7 +107,7 @@ class Torn(Ranks):
     ("other", "said"),
     [
         (HeedfulError("cannot read it: Permission denied"), "Permission denied"),
-        (Damaged("its file is cut off or damaged"), "its file is cut off"),
+        (DamagedCheckpoint("its file is cut off or damaged"), "its file is cut off"),
     ],
 )
 def test_what_another_cannot_read_is_told_by_the_first(tmp_path, other, said):

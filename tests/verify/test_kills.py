@@ -211,10 +211,10 @@ def _steps(state: dict[str, Any]) -> list[torch.Tensor]:
 def one_of_shares(run: Path) -> None:
     from torch.distributed import checkpoint as dcp
 
-    from heedful.training.sharded import whole
+    from heedful.training.sharded import load_whole_tensors
 
     (shares,) = run.glob("shards-*")
-    state = whole(shares)
+    state = load_whole_tensors(shares)
     state["model"]["encoder.embedding_norm.weight"][0] += 1e-6
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is one process

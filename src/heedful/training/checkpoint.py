@@ -1,4 +1,4 @@
-"""The file a run is taken up from: written and read whole or not at all, and saved when the run is interrupted."""
+"""Checkpoint, the file from which a run resumes: atomic, with a digest, written in the background; interrupts."""
 
 from __future__ import annotations
 
@@ -23,192 +23,199 @@ import torch
 from heedful.errors import HeedfulError
 from heedful.util.files import atomic_file, check_regular, move, sync
 
-FORMAT, REDUCED = 3, 4  # of a state: whole, and without the weights that the run's folder stores
+FORMAT, REDUCED = 3, 4  # formats of a state: complete, and without the weights that the run folder stores
 
 log = logging.getLogger("heedful")
 
 
-class Damaged(HeedfulError):
-    """A checkpoint does not hold what was written."""
+class DamagedCheckpoint(HeedfulError):
+    """Error of a checkpoint whose content is not what was written."""
 
 
 class Checkpoints:
     """The checkpoint of a run, ``checkpoint.pt`` in ``folder``: tensors, numbers, strings, lists, dictionaries.
 
-    It is written beside the earlier one and renamed, so whatever happens one of the two is there, whole. A digest of
-    all its bytes ends it, in a zip file's comment, and is compared before anything else is read; nothing in it can run
-    code (``weights_only``). Those before it are ``checkpoint.1.pt``, the one before last, and so on, as many as are
-    kept; the newest that is whole is taken up.
+    A checkpoint is written beside the last one and renamed, so that a whole one exists at any moment. It ends with a
+    digest of all its bytes (a zip file's comment), which is checked first when it is read. Nothing in it can run code
+    (``weights_only``). Older checkpoints are ``checkpoint.1.pt``, the one before last, and so on. A run resumes from
+    the newest whole one.
 
     Args:
         folder: of the run.
-        keep: how many there are at most.
-        speaks: whether this process tells what was left out or passed over; of several one does.
+        keep: maximum number of checkpoints.
+        warns: this process logs warnings; with several ranks, one does.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int = 1, *, speaks: bool = True) -> None:
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 1, *, warns: bool = True) -> None:
         self.path = Path(folder) / "checkpoint.pt"
-        self.keep, self.speaks = keep, speaks
-        self._step: int | None = None  # of the newest that this process knows to be on disk
-        self._damaged: list[Path] = []  # newer than what was taken up: not kept
+        self.keep, self.warns = keep, warns
+        self._step: int | None = None  # of the newest checkpoint that this process knows to be on disk
+        self._damaged: list[Path] = []  # newer than the one that was loaded; removed by the next write
         self._writer: threading.Thread | None = None
-        self._failed: BaseException | None = None  # of the writer, until somebody waits for it
+        self._error: BaseException | None = None  # of the writer, until wait()
 
     def save(self, state: Mapping[str, Any], *, wait: bool = True) -> None:
-        """Replace the checkpoint by ``state``; where that fails, :class:`HeedfulError`, and the earlier one is kept.
+        """Writes ``state`` as the newest checkpoint.
 
-        With ``wait=False`` the state is copied into memory, which is all that the caller waits for, and written by a
-        thread: what happens to its tensors from now on does not change what is written. At most one is being written:
-        the next ``save`` waits for it first, and so must whoever wants it to be there (``wait``). A process that ends
-        meanwhile, but by SIGKILL, ends when it is written. Where the one before could not be written this one is waited
-        for: there may be room again.
+        With ``wait=False`` the state is copied in memory and written by a thread; later changes of its tensors have no
+        effect. At most one checkpoint is being written: the next ``save`` waits for it, and :meth:`wait` does. A
+        process that ends meanwhile waits for the thread, unless it is killed by SIGKILL. After a failed write the next
+        one is waited for.
+
+        Raises:
+            HeedfulError: the checkpoint cannot be written; the last one stays.
         """
-        failed = self._joined()
-        if wait or failed is not None:
+        last_error = self._join_writer()
+        if wait or last_error is not None:
             self._write(state)
-            if failed is not None and self.speaks:
-                log.warning(f"a checkpoint was left out and the next one is written: {failed}")
+            if last_error is not None and self.warns:
+                log.warning(f"a checkpoint was left out and the next one is written: {last_error}")
             return
-        self._writer = threading.Thread(target=self._write_later, args=(self._copied(state),), name="checkpoint")
+        self._writer = threading.Thread(target=self._write_in_thread, args=(self._copy(state),), name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
-        """Return when nothing is being written; raises what went wrong since the last time."""
-        if (failed := self._joined()) is not None:
-            raise failed
+        """Waits until nothing is being written; raises the error of the last write, if it failed."""
+        if (error := self._join_writer()) is not None:
+            raise error
 
     @property
     def step(self) -> int | None:
-        """Of which step the newest is that is on disk, when nothing is being written; None where none is known of."""
+        """Step of the newest checkpoint on disk, once nothing is being written; None if none is known."""
         if self._writer is not None:
             self._writer.join()
         return self._step
 
-    def _joined(self) -> BaseException | None:
+    def _join_writer(self) -> BaseException | None:
         """Waits for the writer, and returns the error of its last write, or None."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
-        failed, self._failed = self._failed, None
-        return failed
+        error, self._error = self._error, None
+        return error
 
-    def _copied(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Copies the parts of ``state`` that are written later."""
-        copy: Mapping[str, Any] = copied(state)
+    def _copy(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns a copy of the parts of ``state`` that the thread writes."""
+        copy: Mapping[str, Any] = copy_to_cpu(state)
         return copy
 
-    def _write_later(self, state: Mapping[str, Any]) -> None:
+    def _write_in_thread(self, state: Mapping[str, Any]) -> None:
         try:
             self._write(state)
-        except BaseException as error:  # raised where the run can hear it, by wait()
-            self._failed = error
+        except BaseException as error:  # wait() raises it in the main thread
+            self._error = error
 
     def rescue(self, state: Mapping[str, Any]) -> None:
-        """Replaces the newest checkpoint for a process that ended. Of several that do so at one step one writes."""
+        """Replaces the newest checkpoint in place of a rank that was lost; of several ranks at one step, one writes."""
         temporary = self.path.with_name(f".{self.path.name}.{state['numbers']['step']}-0.part")
-        with writing(self.path):
+        with write_errors(self.path):
             try:
                 with atomic_file(self.path, temporary) as file:
-                    self._fill(file, state)
+                    self._dump(file, state)
             except FileExistsError:
                 return
             self._step = _step_of(state)
 
     def _write(self, state: Mapping[str, Any]) -> None:
-        with writing(self.path):
+        with write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(self.path) as file:
-                self._fill(file, state)
-                self._make_way()
-            for number, path in self.kept().items():
+                self._dump(file, state)
+                self._renumber()
+            for number, path in self.paths().items():
                 if number >= self.keep:
                     path.unlink(missing_ok=True)
             self._step = _step_of(state)
 
     def replace(self, state: Mapping[str, Any]) -> None:
-        """Replace the newest checkpoint by the same ``state`` stored otherwise; those before it stay."""
+        """Replaces the newest checkpoint by the same ``state`` in another form; older checkpoints stay."""
         self.wait()
-        with writing(self.path), atomic_file(self.path) as file:
-            self._fill(file, state)
+        with write_errors(self.path), atomic_file(self.path) as file:
+            self._dump(file, state)
 
-    def _fill(self, file: BinaryIO, state: Mapping[str, Any]) -> None:
+    def _dump(self, file: BinaryIO, state: Mapping[str, Any]) -> None:
         torch.save(dict(state), file)
-        _seal(file)
+        _append_digest(file)
         sync(file)
 
-    def _make_way(self) -> None:
-        """Free the newest one's place: those up to the first gap go one further, over the oldest. A kill in between
-        leaves a gap, which :meth:`load` passes over.
+    def _renumber(self) -> None:
+        """Renames each checkpoint up to the first gap to the next number, over the oldest.
+
+        A kill in between leaves a gap, which :meth:`load` skips.
         """
         for path in self._damaged:
             path.unlink(missing_ok=True)
         self._damaged.clear()
-        kept = self.kept()
-        gap = next(number for number in count() if number not in kept)
+        paths = self.paths()
+        gap = next(number for number in count() if number not in paths)
         for number in reversed(range(min(gap, self.keep - 1))):
-            move(kept[number], self._place(number + 1))
+            move(paths[number], self._path(number + 1))
 
-    def _place(self, number: int) -> Path:
+    def _path(self, number: int) -> Path:
         return self.path.with_name(f"checkpoint.{number}.pt") if number else self.path
 
-    def kept(self) -> dict[int, Path]:
-        """The checkpoints that are there, the newest first, by how many are newer."""
-        found = (KEPT.fullmatch(path.name) for path in self.path.parent.glob("checkpoint*.pt"))
-        return {n: self._place(n) for n in sorted(int(match[1] or 0) for match in found if match)}
+    def paths(self) -> dict[int, Path]:
+        """Returns the checkpoints on disk, the newest first, by number: how many are newer."""
+        matches = (FILE_NAME.fullmatch(path.name) for path in self.path.parent.glob("checkpoint*.pt"))
+        return {n: self._path(n) for n in sorted(int(match[1] or 0) for match in matches if match)}
 
     def load(self) -> dict[str, Any] | None:
-        """The newest state that is whole, on the CPU; ``None`` where none was saved; :class:`HeedfulError` where all
-        are damaged.
+        """Returns the newest whole state, on the CPU; None if there is no checkpoint.
+
+        Raises:
+            HeedfulError: all checkpoints are damaged.
         """
         self.wait()
         self._damaged.clear()
-        first: Damaged | None = None
+        first_error: DamagedCheckpoint | None = None
         for path in self._candidates():
             try:
                 state = self._read(path)
-            except Damaged as error:
-                first = first or error
+            except DamagedCheckpoint as error:
+                first_error = first_error or error
                 self._damaged.append(path)
                 continue
             self._step = _step_of(state)
-            if self._damaged and self.speaks:
-                names = ", ".join(one.name for one in self._damaged)
-                log.warning(f"{names} in {path.parent} is cut off or damaged; {path.name}, from before it, is taken up")
+            if self._damaged and self.warns:
+                names = ", ".join(damaged.name for damaged in self._damaged)
+                log.warning(
+                    f"{names} in {path.parent} is cut off or damaged; the run resumes from {path.name} before it"
+                )
             return state
         self._damaged.clear()
-        if first is not None:
-            raise first
+        if first_error is not None:
+            raise first_error
         return None
 
     def _candidates(self) -> list[Path]:
-        return list(self.kept().values())
+        return list(self.paths().values())
 
     def _read(self, path: Path) -> dict[str, Any]:
-        check_regular(path, "remove it and start the run anew, or put a whole copy in its place")
+        check_regular(path, "remove it and start a new run, or replace it by a whole copy")
         try:
             with path.open("rb") as file:
-                if not _sealed(file):
+                if not _has_digest(file):
                     raise pickle.UnpicklingError
                 file.seek(0)
                 state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         except OSError as error:
-            kind = Damaged if error.errno == errno.EIO else HeedfulError  # the disk's own, which no right will mend
-            raise kind(f"cannot read {path}: {error.strerror}; make it readable, or start anew") from None
-        except (pickle.UnpicklingError, RuntimeError):  # torch's, of what heedful did not write
-            raise Damaged(
-                f"{path} is cut off or damaged; remove it and start the run anew, or put a whole copy in its place"
+            kind = DamagedCheckpoint if error.errno == errno.EIO else HeedfulError  # EIO: the disk is damaged
+            raise kind(f"cannot read {path}: {error.strerror}; make it readable, or start a new run") from None
+        except (pickle.UnpicklingError, RuntimeError):  # torch raises these for a file that heedful did not write
+            raise DamagedCheckpoint(
+                f"{path} is cut off or damaged; remove it and start a new run, or replace it by a whole copy"
             ) from None
         return state
 
     def size(self) -> int:
-        """Bytes of the checkpoints that are there."""
-        return sum(path.stat().st_size for path in self.kept().values())
+        """Returns the bytes of all checkpoints on disk."""
+        return sum(path.stat().st_size for path in self.paths().values())
 
     def clear(self) -> None:
-        """Remove what was saved, if anything was."""
+        """Removes all checkpoints."""
         self.wait()
-        with writing(self.path):
-            for path in self.kept().values():
+        with write_errors(self.path):
+            for path in self.paths().values():
                 path.unlink(missing_ok=True)
         self._step = None
 
@@ -218,26 +225,26 @@ def _step_of(state: Mapping[str, Any]) -> int | None:
     return step
 
 
-KEPT = re.compile(r"checkpoint(?:\.([1-9]\d*))?\.pt")
-LENGTH = struct.Struct("<H")  # of a zip file's comment, right before it
-DIGEST = 64  # characters of sha256 in hexadecimal
+FILE_NAME = re.compile(r"checkpoint(?:\.([1-9]\d*))?\.pt")
+LENGTH = struct.Struct("<H")  # length of a zip file's comment, which it precedes
+DIGEST = 64  # characters of a SHA-256 in hexadecimal
 MEBIBYTE = 2**20
 
 
-def _seal(file: BinaryIO) -> None:
-    """Put a digest of a zip file without comment, which ``file`` is, into its comment."""
+def _append_digest(file: BinaryIO) -> None:
+    """Writes a digest of a zip file without a comment into its comment."""
     content = file.seek(-LENGTH.size, os.SEEK_END)
     file.write(LENGTH.pack(DIGEST) + _digest(file, content))
 
 
-def _sealed(file: BinaryIO) -> bool:
-    """Returns True if ``file`` holds what was sealed, to the last bit."""
+def _has_digest(file: BinaryIO) -> bool:
+    """Returns True if ``file`` ends with the digest of its content."""
     content = file.seek(0, os.SEEK_END) - LENGTH.size - DIGEST
     return content > 0 and LENGTH.pack(DIGEST) + _digest(file, content) == file.read()
 
 
 def _digest(file: BinaryIO, length: int) -> bytes:
-    """sha256 of the first ``length`` bytes, behind which the file then stands."""
+    """Returns the SHA-256 of the first ``length`` bytes; the file's position is after them."""
     file.seek(0)
     digest, left = hashlib.sha256(), length
     while left and (block := file.read(min(left, MEBIBYTE))):
@@ -246,20 +253,20 @@ def _digest(file: BinaryIO, length: int) -> bytes:
     return digest.hexdigest().encode()
 
 
-def copied(state: Any) -> Any:
-    """``state`` with its tensors copied to the CPU, those that share memory (tied weights) sharing their copy's."""
+def copy_to_cpu(state: Any) -> Any:
+    """Returns ``state`` with its tensors copied to the CPU; tensors that share memory (tied weights) share the copy."""
     storages: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
 
     def copy(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             storage = value.detach().untyped_storage()
-            place = (storage.device, storage.data_ptr())
-            if place not in storages:
-                storages[place] = torch.UntypedStorage(storage.nbytes(), device="cpu").copy_(storage)
-            same = torch.empty(0, dtype=value.dtype)
-            return same.set_(storages[place], value.storage_offset(), value.size(), value.stride())
+            key = (storage.device, storage.data_ptr())
+            if key not in storages:
+                storages[key] = torch.UntypedStorage(storage.nbytes(), device="cpu").copy_(storage)
+            empty = torch.empty(0, dtype=value.dtype)
+            return empty.set_(storages[key], value.storage_offset(), value.size(), value.stride())
         if isinstance(value, Mapping):
-            return {name: copy(one) for name, one in value.items()}
+            return {name: copy(item) for name, item in value.items()}
         if isinstance(value, list | tuple):
             return type(value)(map(copy, value))
         return value
@@ -268,13 +275,11 @@ def copied(state: Any) -> Any:
 
 
 Tensors = Mapping[str, torch.Tensor]
+LoadWeights = Callable[[str], Tensors]  # returns the weights in the folder "last" or "average" of a run
 
 
-Stored = Callable[[str], Tensors]  # returns the weights in the folder "last" or "average" of a run
-
-
-def without_stored(state: Mapping[str, Any], stored: Stored) -> dict[str, Any]:
-    """Returns a state without the weights that the run's folder stores with the same bits, and notes of them.
+def without_stored(state: Mapping[str, Any], stored: LoadWeights) -> dict[str, Any]:
+    """Returns a state without the weights that the run folder stores with the same bits, and notes of them.
 
     The inverse is :func:`with_stored`.
     """
@@ -287,11 +292,11 @@ def without_stored(state: Mapping[str, Any], stored: Stored) -> dict[str, Any]:
     return reduced
 
 
-def with_stored(state: Mapping[str, Any], stored: Stored, path: Path) -> Mapping[str, Any]:
-    """Returns a state with the weights that the run's folder stores; a whole state as it is.
+def with_stored(state: Mapping[str, Any], stored: LoadWeights, path: Path) -> Mapping[str, Any]:
+    """Returns a state with the weights that the run folder stores; returns a complete state as it is.
 
     Raises:
-        HeedfulError: the folder stores other weights than it did; ``path`` is the checkpoint's.
+        HeedfulError: the folder's weights have changed; ``path`` is the checkpoint's.
     """
     if state.get("format") != REDUCED:
         return state
@@ -302,7 +307,7 @@ def with_stored(state: Mapping[str, Any], stored: Stored, path: Path) -> Mapping
         names = note["names"]
         if not weights.keys() >= set(names) or _digest_of(weights, names) != note["sha256"]:
             raise HeedfulError(
-                f"{path} needs the weights in {path.with_name(folder)}, and these were changed; put them back, or "
+                f"{path} needs the weights in {path.with_name(folder)}, which have changed; restore them, or "
                 "fine-tune them in another run with --from"
             )
         tensors = {**tensors, **{name: weights[name].detach().cpu() for name in names}}
@@ -320,8 +325,8 @@ def _without(tensors: Tensors, stored: Tensors) -> tuple[dict[str, torch.Tensor]
     return {name: tensor for name, tensor in tensors.items() if name not in shared}, note
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one.detach().cpu(), other.detach().cpu())
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a.detach().cpu(), b.detach().cpu())
 
 
 def _digest_of(tensors: Tensors, names: Sequence[str]) -> str:
@@ -334,24 +339,22 @@ def _digest_of(tensors: Tensors, names: Sequence[str]) -> str:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Says in one line why ``path`` could not be written."""
+def write_errors(path: Path) -> Iterator[None]:
+    """Turns the system's errors of writing ``path`` into a ``HeedfulError`` with a remedy."""
     try:
         yield
     except (OSError, RuntimeError) as error:
-        # torch reports a failed write as a RuntimeError of its own, raised while the file's OSError was in flight.
+        # torch turns the file's OSError into a RuntimeError
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise
-        raise HeedfulError(
-            f"cannot write {path}: {cause.strerror}; make room, or take a folder that can be written"
-        ) from None
+        raise HeedfulError(f"cannot write {path}: {cause.strerror}; make room, or use another folder") from None
 
 
 class Interrupts:
-    """While it lasts, Ctrl-C and SIGTERM are noted, and raised where the loop's state is whole.
+    """Context manager that defers Ctrl-C and SIGTERM until the loop's state is whole.
 
-    A second one is raised where it falls. Outside the main thread, which alone receives signals, nothing changes.
+    A second signal is raised at once. Outside the main thread, which alone receives signals, it changes nothing.
     """
 
     def __init__(self) -> None:
@@ -375,8 +378,8 @@ class Interrupts:
             raise KeyboardInterrupt
 
     @property
-    def once(self) -> bool:
-        """One signal has come, so the state is whole: not a second one, nor a ``KeyboardInterrupt`` out of a step."""
+    def deferred(self) -> bool:
+        """True if exactly one signal was received: then the loop's state is whole."""
         return len(self._received) == 1
 
     @property
@@ -385,13 +388,13 @@ class Interrupts:
         return len(self._received)
 
     def check(self) -> None:
-        """Raise what has come, if it has."""
+        """Raises ``KeyboardInterrupt`` if a signal was received."""
         if self._received:
             raise KeyboardInterrupt
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """While it lasts, nothing is changed that a checkpoint holds: raise where the signal falls."""
+        """Raises signals at once while the block runs; it changes nothing that a checkpoint holds."""
         self.check()
         self._at_once = True
         try:
@@ -400,5 +403,5 @@ class Interrupts:
             self._at_once = False
 
     def error(self) -> BaseException:
-        """The error for the caller: as if nothing had caught the signal, but with Python's own cleaning up."""
+        """Returns the exception for the caller: ``SystemExit(143)`` after SIGTERM, else ``KeyboardInterrupt``."""
         return SystemExit(128 + signal.SIGTERM) if signal.SIGTERM in self._received else KeyboardInterrupt()

@@ -13,35 +13,35 @@ import torch
 from torch import Tensor, nn
 
 from heedful.training.engine import Alone
-from heedful.training.guard import origin
-from heedful.training.memory import is_full, pieces
+from heedful.training.guard import locate_nonfinite
+from heedful.training.memory import is_out_of_memory, split_batch
 
 Batch = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Micro-batches that this rank passes through the model in a step."""
+class MicroBatches:
+    """The micro-batches of a step that this rank computes."""
 
-    step: int  # steps before it
-    numbered: list[tuple[int, Batch]]  # micro-batches, each with its number in the step
-    total: int  # what the objective counts in the step, over all ranks
-    idle: bool  # the last pass is there to keep the other ranks company, and counts nothing
+    step: int  # number of steps before this one
+    numbered: list[tuple[int, Batch]]  # each with its number in the step
+    total: int  # predictions in the step, over all ranks
+    has_filler: bool  # the last one is computed only because other ranks have one more; its loss counts 0
 
     @property
-    def counting(self) -> list[Batch]:
-        """The micro-batches that are this rank's own."""
+    def own(self) -> list[Batch]:
+        """The micro-batches without the filler."""
         batches = [batch for _, batch in self.numbered]
-        return batches[:-1] if self.idle else batches
+        return batches[:-1] if self.has_filler else batches
 
 
 @dataclass(kw_only=True)
 class Gradient:
-    """∇ (Σ objective over the micro-batches of a step) / (Σ count over them), on all ranks alike.
+    """Gradient ∇ (Σ objective over the micro-batches of a step) / (Σ count over them), the same on all ranks.
 
-    What is drawn at random in a pass is a function of (seed, step, the pass's number in the step): it is the same
-    whichever rank takes it. A micro-batch that does not fit the memory of one process is passed in halves, quarters and
-    so on from there on, to the same gradient; each of those has a number of its own.
+    Random numbers in a micro-batch (dropout) are a function of (seed, step, its number in the step), whichever rank
+    computes it. From a micro-batch on that does not fit the memory of one process, micro-batches are split into halves,
+    quarters and so on, with the same gradient; each part has a number of its own.
     """
 
     model: nn.Module
@@ -51,72 +51,73 @@ class Gradient:
     precision: Literal["fp32", "bf16"]
     seed: int
     device: torch.device
-    clear: Callable[[], None]  # forgets the gradients there are
-    on_cut: Callable[[int], None] | None  # told in how many parts micro-batches go from now on; None: they stay whole
-    parts: int = 1
+    zero_grad: Callable[[], None]
+    on_split: Callable[[int], None] | None  # called with the number of parts when it changes; None: never split
+    parts: int = 1  # into which micro-batches are split
 
-    def passes(self, step: int, batches: Sequence[Batch]) -> Passes:
-        """This rank's share of ``batches``, every n-th of them, before the first backward.
+    def micro_batches(self, step: int, batches: Sequence[Batch]) -> MicroBatches:
+        """Returns this rank's share of ``batches``, every n-th of them, and counts the predictions of all.
 
-        Every rank makes as many passes, for they gather weights and gradients together; where the last ones have no
-        micro-batch of their own they pass the first again.
+        All ranks compute the same number of micro-batches, since they gather weights and gradients together. A rank
+        that has one less computes the first one of the step as a filler.
         """
         ranks = self.engine.ranks
         numbers = range(ranks.rank, -(-len(batches) // ranks.size) * ranks.size, ranks.size)
         mine = [(number, batches[number if number < len(batches) else 0]) for number in numbers]
         total = int(ranks.sum(sum(self.count(batch) for number, batch in mine if number < len(batches)))[0])
-        return Passes(step, mine, total, idle=numbers[-1] >= len(batches))
+        return MicroBatches(step, mine, total, has_filler=numbers[-1] >= len(batches))
 
-    def compute(self, passes: Passes) -> Tensor:
-        """Leave the step's gradient in the parameters; the summed loss of this rank's passes."""
-        while (loss := self._backward(passes)) is None:
-            self._cut_further()
+    def compute(self, micro_batches: MicroBatches) -> Tensor:
+        """Writes the step's gradient to the parameters; returns the summed loss of this rank's micro-batches."""
+        while (loss := self._backward(micro_batches)) is None:
+            self._split_further()
         return loss
 
-    def origin(self, passes: Passes) -> str:
-        """Where numbers that are not finite came from (:func:`heedful.training.guard.origin`); asked on all ranks."""
-        again = [partial(self._loss, passes.step, *each) for each in self._pieces(passes)]
-        return origin(self.model, again, lambda place: next(filter(None, self.engine.ranks.all(place)), ""))
+    def locate_nonfinite(self, micro_batches: MicroBatches) -> str:
+        """Returns where NaN or infinity first appears (:func:`heedful.training.guard.locate_nonfinite`); all ranks."""
+        forwards = [partial(self._loss, micro_batches.step, *numbered) for numbered in self._parts(micro_batches)]
+        return locate_nonfinite(
+            self.model, forwards, lambda origin: next(filter(None, self.engine.ranks.all(origin)), "")
+        )
 
-    def _backward(self, passes: Passes) -> Tensor | None:
-        """As :meth:`compute`; None where it does not fit the memory."""
-        self.clear()
+    def _backward(self, micro_batches: MicroBatches) -> Tensor | None:
+        """Like :meth:`compute`; returns None where a micro-batch does not fit the memory."""
+        self.zero_grad()
         losses = []
-        cut = self._pieces(passes)
-        scale = self.engine.ranks.size / passes.total  # the engines average over ranks
+        parts = self._parts(micro_batches)
+        scale = self.engine.ranks.size / micro_batches.total  # the engines average over ranks
         try:
-            for place, (number, batch) in enumerate(cut, 1):
-                last = place == len(cut)
-                with self.engine.joint(last=last):
-                    loss = self._loss(passes.step, number, batch)
-                    if last and passes.idle:
+            for index, (number, batch) in enumerate(parts, 1):
+                last = index == len(parts)
+                with self.engine.sync(last=last):
+                    loss = self._loss(micro_batches.step, number, batch)
+                    if last and micro_batches.has_filler:
                         loss = loss * 0
                     (loss * scale).backward()
                 losses.append(loss.detach())
         except RuntimeError as error:
-            alone = max(len(next(iter(piece.values()))) for _, piece in cut) == 1
-            if self.on_cut is None or not is_full(error) or self.engine.ranks.size > 1 or alone:
+            single_rows = max(len(next(iter(batch.values()))) for _, batch in parts) == 1
+            if self.on_split is None or not is_out_of_memory(error) or self.engine.ranks.size > 1 or single_rows:
                 raise
             return None
         return torch.stack(losses).sum()
 
-    def _pieces(self, passes: Passes) -> list[tuple[int, Batch]]:
+    def _parts(self, micro_batches: MicroBatches) -> list[tuple[int, Batch]]:
         if self.parts == 1:
-            return passes.numbered
-        return list(enumerate(piece for _, batch in passes.numbered for piece in pieces(batch, self.parts)))
+            return micro_batches.numbered
+        return list(enumerate(part for _, batch in micro_batches.numbered for part in split_batch(batch, self.parts)))
 
-    def _cut_further(self) -> None:
-        """From here on, a micro-batch in twice as many parts."""
-        assert self.on_cut is not None
+    def _split_further(self) -> None:
+        assert self.on_split is not None
         self.parts *= 2
-        self.clear()
+        self.zero_grad()
         if self.device.type != "cpu":
             torch.accelerator.empty_cache()
-        self.on_cut(self.parts)
+        self.on_split(self.parts)
 
     def _loss(self, step: int, number: int, batch: Batch) -> Tensor:
         moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
-        draws_from(_seed(self.seed, step, number), self.device)
+        seed_generators(_micro_batch_seed(self.seed, step, number), self.device)
         with self._cast():
             return self.objective(self.model, moved)
 
@@ -124,7 +125,7 @@ class Gradient:
         return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
 
-def draws_from(seed: int, device: torch.device) -> None:
+def seed_generators(seed: int, device: torch.device) -> None:
     """Seeds the generators of the CPU and of ``device`` with ``seed`` alone; ``torch.manual_seed`` is slow."""
     torch.default_generator.manual_seed(seed)
     if device.type in ("cuda", "xpu"):
@@ -134,6 +135,5 @@ def draws_from(seed: int, device: torch.device) -> None:
         torch.mps.manual_seed(seed)
 
 
-def _seed(seed: int, step: int, number: int) -> int:
-    """A seed of its own for each micro-batch of a run."""
+def _micro_batch_seed(seed: int, step: int, number: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed} {step} {number}".encode(), digest_size=8).digest()) >> 1

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 OBJECTIVE = "the objective, from finite outputs of the model"
-WINDOW = 100  # steps whose gradients' norms tell what is usual
+WINDOW = 100  # steps whose median gradient norm is the usual one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,78 +21,80 @@ class GradientLimits:
     """Limits of a step's gradient.
 
     Attributes:
-        clip: its largest global norm (Pascanu et al. 2013); None: not clipped.
-        skip_spikes: the step is left out where the norm is so many times the usual; None: never.
+        clip: maximum global norm (Pascanu et al. 2013); None: not clipped.
+        skip_spikes: a step is skipped where its norm is above so many times the usual norm; None: never.
     """
 
     clip: float | None = 1.0
     skip_spikes: float | None = None
 
 
-def origin(
-    model: nn.Module, forwards: Iterable[Callable[[], Tensor]], agreed: Callable[[str], str] = lambda place: place
+def locate_nonfinite(
+    model: nn.Module, forwards: Iterable[Callable[[], Tensor]], agree: Callable[[str], str] = lambda origin: origin
 ) -> str:
-    """Where numbers that are not finite came from, in a few words; called before the optimiser uses the gradients.
+    """Returns where NaN or infinity first appears, in a few words; call this before the optimiser's step.
 
-    ``forwards`` compute the losses of the step again, one a micro-batch, with the same weights and random numbers. The
-    place is the first module, in the order of computing, that makes NaN or an infinity of finite inputs, by its path
-    as ``heedful.record`` names it; where all losses are finite, the first parameter, from the loss backwards, whose
-    gradient is not. ``agreed`` is given what the forward passes tell, "" for nothing, and says what counts: of several
-    ranks, which all make all of their passes, what one of them has found.
+    This is the path of the first module in forward order that turns finite inputs into NaN or infinity, as
+    ``heedful.record`` names it. Where all losses are finite, it is the first parameter in backward order whose gradient
+    is not.
+
+    Args:
+        model: the model.
+        forwards: compute the step's losses again, one a micro-batch, with the same weights and random numbers.
+        agree: turns the origin in this rank's forward passes ("" for none) into that of all ranks.
     """
     order: list[tuple[str, nn.Module]] = []
-    place = ""
+    origin = ""
     for forward in forwards:
         order.clear()
-        with _watched(model, order) as found, torch.no_grad():
+        with _check_modules(model, order) as faulty, torch.no_grad():
             loss = forward()
-        place = place or (_told(*found[0]) if found else "" if finite(loss) else OBJECTIVE)
-    if place := agreed(place):
-        return place
-    # A tied weight's gradient is complete where the backward pass meets it last, which is where it was used first.
+        origin = origin or (_describe(*faulty[0]) if faulty else "" if is_finite(loss) else OBJECTIVE)
+    if origin := agree(origin):
+        return origin
+    # The gradient of a tied weight is complete after the last use in backward order, the first in forward order.
     used: dict[int, tuple[str, nn.Parameter]] = {}
     for path, module in order:
         for name, parameter in reversed(list(module.named_parameters(prefix=path, recurse=False))):
             used.setdefault(id(parameter), (name, parameter))
     for name, parameter in reversed(used.values()):
-        if parameter.grad is not None and not finite(parameter.grad):
+        if parameter.grad is not None and not is_finite(parameter.grad):
             return f"the gradient of {name}"
     return "the sum over all gradients, each of which is finite"
 
 
-def _told(path: str, module: nn.Module) -> str:
-    bad = [name for name, p in module.named_parameters(recurse=False) if not finite(p)]
-    return f"{path}, whose {' and '.join(bad)} holds such a number already" if bad else path
+def _describe(path: str, module: nn.Module) -> str:
+    parameters = [name for name, p in module.named_parameters(recurse=False) if not is_finite(p)]
+    return f"{path}, whose {' and '.join(parameters)} is not finite" if parameters else path
 
 
 @contextmanager
-def _watched(model: nn.Module, order: list[tuple[str, nn.Module]]) -> Iterator[list[tuple[str, nn.Module]]]:
-    """While it lasts, modules join ``order`` as they end, and the first that goes wrong is put into what is yielded."""
+def _check_modules(model: nn.Module, order: list[tuple[str, nn.Module]]) -> Iterator[list[tuple[str, nn.Module]]]:
+    """Appends modules to ``order`` as they end, while the block runs; yields a list of the first faulty module."""
     running: list[tuple[str, nn.Module]] = [("the objective", model)]
-    found: list[tuple[str, nn.Module]] = []
+    faulty: list[tuple[str, nn.Module]] = []
 
     def before(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, keywords: Any) -> None:
-            # Inputs that are bad before any output was: made by what calls this module, between two of its parts. A
-            # mask may hold −∞.
-            if not found and not all(finite(one, mask=True) for one in _tensors((args, keywords))):
-                found.append(running[-1])
+            # Inputs that are not finite although all outputs were: the caller computed them. A mask may hold −∞.
+            if not faulty and not all(is_finite(tensor, mask=True) for tensor in _tensors((args, keywords))):
+                faulty.append(running[-1])
             running.append((path, module))
 
         return hook
 
     def after(module: nn.Module, args: Any, keywords: Any, output: Any) -> None:
-        ended = running.pop()
-        order.append(ended)
-        if not found and not all(map(finite, _tensors(output))):
-            found.append(ended)
+        path_and_module = running.pop()
+        order.append(path_and_module)
+        if not faulty and not all(map(is_finite, _tensors(output))):
+            faulty.append(path_and_module)
 
     handles = []
     for path, module in model.named_modules():
         handles.append(module.register_forward_pre_hook(before(path or "the model"), with_kwargs=True))
         handles.append(module.register_forward_hook(after, with_kwargs=True))
     try:
-        yield found
+        yield faulty
     finally:
         for handle in handles:
             handle.remove()
@@ -104,36 +106,35 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, Mapping):
         yield from _tensors(list(value.values()))
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
+        for item in value:
+            yield from _tensors(item)
 
 
-def finite(tensor: Tensor, *, mask: bool = False) -> bool:
-    """Returns True if all numbers of ``tensor`` are finite, but for −∞ where it may be a ``mask``. Of one that is
-    shared out
-    among ranks, this rank's numbers.
-    """
+def is_finite(tensor: Tensor, *, mask: bool = False) -> bool:
+    """Returns True if all numbers of a tensor, or of this rank's shard, are finite; a ``mask`` may also hold −∞."""
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     if not local.is_floating_point():
         return True
     return bool(torch.isfinite(local.clamp(min=0) if mask else local).all())
 
 
-def longest(model: nn.Module, norm: Callable[[list[Tensor]], Tensor]) -> str:
-    """Which parameter has the longest gradient, and its share of the sum of all squares: ``83 % of its square in
-    decoder.block.2.attention.out.weight``. ``norm`` is that of a list of gradients; called on all ranks.
+def largest_gradient(model: nn.Module, norm: Callable[[list[Tensor]], Tensor]) -> str:
+    """Names the parameter with the largest gradient, and its share of the squared norm; called on all ranks.
+
+    For example ``83 % of its square in decoder.block.2.attention.out.weight``. ``norm`` returns the norm of a list of
+    gradients.
     """
     squares = {name: norm([p.grad]).item() ** 2 for name, p in model.named_parameters() if p.grad is not None}
-    if wrong := next((name for name, square in squares.items() if not math.isfinite(square)), None):
-        return f"not finite in {wrong}"
+    if not_finite := next((name for name, square in squares.items() if not math.isfinite(square)), None):
+        return f"not finite in {not_finite}"
     name = max(squares, key=squares.__getitem__)
     return f"{100 * squares[name] / sum(squares.values()):.0f} % of its square in {name}"
 
 
-def excess(norms: list[float], norm: float) -> float:
-    """Returns a step's gradient norm relative to the median of the last ``norms``; 0 until there are 100 of them.
+def spike_ratio(norms: list[float], norm: float) -> float:
+    """Returns a step's gradient norm divided by the median of the last ``norms``; 0 until there are 100 of them.
 
-    ``norm`` joins them, and the oldest goes: where gradients stay large, they become what is usual.
+    Adds ``norm`` to the list and drops the oldest: where gradients stay large, they become the usual ones.
     """
     usual = statistics.median(norms) if len(norms) == WINDOW else 0.0
     norms.append(norm)

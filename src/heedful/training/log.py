@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from heedful.data.cell_values import brief
 from heedful.errors import HeedfulError
-from heedful.training.checkpoint import writing
+from heedful.training.checkpoint import write_errors
 from heedful.training.reporters import Reporter
 from heedful.util.files import atomic_file, check_regular, parse_json
 from heedful.util.progress import Bar, remaining
@@ -81,7 +81,7 @@ class Log:
                     break
                 kept.append(line)
         texts = [json.dumps(line) + "\n" for line in kept]
-        with writing(self.path):
+        with write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(self.path) as file:
                 file.write("".join(texts).encode())
@@ -124,7 +124,7 @@ class Log:
         if self._file is None or self.path is None:
             return
         sound = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
-        with writing(self.path):
+        with write_errors(self.path):
             if sound["step"] == self._last["step"]:
                 sound = {**self._last, **sound}
                 self._file.truncate(self._last_at)

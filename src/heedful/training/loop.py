@@ -20,7 +20,7 @@ from heedful.training.checkpoint import FORMAT, Interrupts, with_stored, without
 from heedful.training.clock import Clock, ReservedTime
 from heedful.training.engine import Alone
 from heedful.training.gradient import Gradient
-from heedful.training.guard import GradientLimits, excess, longest
+from heedful.training.guard import GradientLimits, largest_gradient, spike_ratio
 from heedful.training.log import LogWindow
 from heedful.training.loop_parts import Evaluation, Logging, Objective, Optimiser, Outcome, Saving, Steps
 from heedful.training.schedule import Limits, Schedule
@@ -128,8 +128,8 @@ class Loop:
             precision=self.precision,
             seed=self.seed,
             device=self._device,
-            clear=self.optimiser.zero_grad,
-            on_cut=self._note_split if self.objective.divisible else None,
+            zero_grad=self.optimiser.zero_grad,
+            on_split=self._note_split if self.objective.divisible else None,
         )
         if self.saving is not None and (state := self.saving.checkpoints.load()) is not None:
             self._restore(state, self.saving)
@@ -162,10 +162,10 @@ class Loop:
                     self._step()
                     reason = self._stop_reason()
             except KeyboardInterrupt:
-                if agreed or interrupts.once:
+                if agreed or interrupts.deferred:
                     self._save()
                     self._wait()
-                    log.note(f"stopped after step {counters.step:,}{self._kept()}")
+                    log.note(f"stopped after step {counters.step:,}{self._newest_checkpoint()}")
                 raise interrupts.error() from None
             except RuntimeError as error:
                 if ranks.size == 1 or not is_loss(error):
@@ -180,18 +180,20 @@ class Loop:
         """One optimisation step. It does not wait for a GPU, unless each step is checked."""
         counters, ranks = self._counters, self.engine.ranks
         self._loader_before = self.loader.state_dict()
-        passes = self._gradient.passes(counters.step, next(self.loader))
-        if passes.total == 0:
+        micro_batches = self._gradient.micro_batches(counters.step, next(self.loader))
+        if micro_batches.total == 0:
             raise HeedfulError(
                 f"step {counters.step + 1} has no token to learn from; check that the targets are not empty"
             )
         factor = self.schedule(counters.step + 1, self._clock.progress)
         for group, peak in zip(self.optimiser.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
-        loss = ranks.summed(self._gradient.compute(passes))
+        loss = ranks.summed(self._gradient.compute(micro_batches))
         norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
         if self._checks_each_step and not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
-            raise self._not_finite(counters.step + 1, loss.item(), norm.item(), self._gradient.origin(passes))
+            raise self._not_finite(
+                counters.step + 1, loss.item(), norm.item(), self._gradient.locate_nonfinite(micro_batches)
+            )
         if not self._is_spike(norm):
             if self.gradient_limits.clip is not None:
                 nn.utils.clip_grads_with_norm_(self._parameters, self.gradient_limits.clip, norm)
@@ -200,40 +202,41 @@ class Loop:
                 self.average.update()
         self._pending.append((loss, norm))
         if self.logging.ceiling is not None:
-            self.logging.ceiling.add(passes.counting)
+            self.logging.ceiling.add(micro_batches.own)
         counters.step += 1
-        counters.tokens += passes.total
-        self._window.tokens += passes.total
+        counters.tokens += micro_batches.total
+        self._window.tokens += micro_batches.total
         self._loader_before = None
         self._window.seconds += self._clock.lap()
 
     def _note_split(self, parts: int) -> None:
         self._counters.parts = parts
         self.logging.log.note(
-            f"! from step {self._counters.step + 1:,} on a batch is learned from in {parts} parts, since a larger one "
+            f"! from step {self._counters.step + 1:,} on a batch is split into {parts} parts, since a larger one "
             "does not fit the memory; the loss of a step is the same"
         )
 
     def _is_spike(self, norm: Tensor) -> bool:
-        """Returns True if the step is to be left out, since its gradient is far longer than is usual."""
+        """Returns True if the step is to be skipped, since its gradient is far larger than usual."""
         if self.gradient_limits.skip_spikes is None:
             return False
-        times = excess(self._counters.norms, norm.item())
-        if times <= self.gradient_limits.skip_spikes:
+        ratio = spike_ratio(self._counters.norms, norm.item())
+        if ratio <= self.gradient_limits.skip_spikes:
             return False
         self._counters.skipped += 1
-        where = longest(self.model, self.engine.norm)
+        share = largest_gradient(self.model, self.engine.norm)
         self.logging.log.note(
-            f"step {self._counters.step + 1:,} is left out: its gradient is {times:.3g} times the usual, {where}"
+            f"step {self._counters.step + 1:,} is left out: its gradient is {ratio:.3g} times the usual, {share}"
         )
         return True
 
-    def _not_finite(self, step: int, loss: float, norm: float, place: str = "") -> BaseException:
+    def _not_finite(self, step: int, loss: float, norm: float, origin: str = "") -> BaseException:
         name, value = ("gradient's norm", norm) if math.isfinite(loss) else ("loss", loss)
+        place = f", first in {origin}" if origin else ""
         remedies = "lower the learning rate, lengthen the warm-up" + ", or train in fp32" * (self.precision == "bf16")
         error = HeedfulError(
-            f"the {name} is {value} at step {step}{place and f', first in {place}'}{self._kept()}; {remedies}"
-            + ("" if place else "; with --training.log-every=1 you are told where it begins")
+            f"the {name} is {value} at step {step}{place}{self._newest_checkpoint()}; {remedies}"
+            + ("" if origin else "; --training.log-every=1 names the module where it begins")
         )
         return self.engine.ranks.alike(error)
 
@@ -290,7 +293,7 @@ class Loop:
                 f"! step {self.step:,}: --max-minutes has time for {share:.0%} of the evaluation; it is cut to that"
             )
         with (
-            self.engine.measuring(self.model),
+            self.engine.evaluating(self.model),
             interrupts.at_once() if ranks.size == 1 else nullcontext(),
             followed(self._show_evaluation),
         ):
@@ -400,7 +403,7 @@ class Loop:
             whole = with_stored(state, saving.stored, path)
             state, self._reduced = whole, whole is not state
         if state.get("format") != FORMAT:
-            raise HeedfulError(f"{path} is no checkpoint of this version of heedful; start the run anew")
+            raise HeedfulError(f"{path} is no checkpoint of this version of heedful; start a new run")
         if (state["average"] is None) != (self.average is None):
             raise HeedfulError(f"{path} was written with averaging {'on' if state['average'] else 'off'}; resume it so")
         restored = ("params", "lr")
@@ -439,9 +442,9 @@ class Loop:
             self._save(rescue=not first)
         with suppress(Exception, SystemExit):  # what was being written may have gone with the other
             self._wait()
-        return HeedfulError(gone(error, f", at step {self.step + 1:,}{self._kept()}"))
+        return HeedfulError(gone(error, f", at step {self.step + 1:,}{self._newest_checkpoint()}"))
 
-    def _kept(self) -> str:
+    def _newest_checkpoint(self) -> str:
         """Names the newest checkpoint, for a message."""
         if self.saving is None or self.saving.checkpoints.step is None:
             return ""

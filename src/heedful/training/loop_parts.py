@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor, nn
 
 from heedful.training.ceiling import Ceiling
-from heedful.training.checkpoint import Checkpoints, Stored
+from heedful.training.checkpoint import Checkpoints, LoadWeights
 from heedful.training.gradient import Batch
 from heedful.training.log import Log
 
@@ -123,7 +123,7 @@ class Saving:
 
     checkpoints: Checkpoints
     every: int | None = None
-    stored: Stored | None = None
+    stored: LoadWeights | None = None
     on_resume: Callable[[Loop], None] = lambda loop: None
 
 

@@ -41,7 +41,7 @@ from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.clock import ReservedTime
 from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
-from heedful.training.engine import Alone, engine_of
+from heedful.training.engine import Alone, create_engine
 from heedful.training.finish import finish
 from heedful.training.guard import GradientLimits
 from heedful.training.layer_rates import layer_rates
@@ -339,7 +339,7 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
     if settings.model.drop_path:
         set_drop_path(model, settings.model.drop_path)
     logging = _logging(run, ranks, dtype, quiet)  # before the kernels are applied
-    engine = engine_of(ranks, training.shard, training.precision == "bf16")
+    engine = create_engine(ranks, training.shard, training.precision == "bf16")
     apply_training_plan(model, training.kernels, whole=not training.shard, recompute=training.gradient_checkpointing)
     objective = _objective(run, engine)  # may shard the weights, which the average and the optimiser then hold
     averaging = settings.averaging
@@ -375,7 +375,7 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
 def _objective(run: Run, engine: Alone) -> Objective:
     task, model, label_smoothing = run.task, run.model, run.settings.training.label_smoothing
     return Objective(
-        loss=engine.learner(model, lambda model, batch: task.objective(model, batch, label_smoothing)),
+        loss=engine.wrap(model, lambda model, batch: task.objective(model, batch, label_smoothing)),
         count=task.count,
         unit=task.unit,
         divisible=task.additive_loss and not any(isinstance(part, BatchNorm) for part in model.modules()),
@@ -385,7 +385,7 @@ def _objective(run: Run, engine: Alone) -> Objective:
 def _saving(run: Run, engine: Alone, state: Callable[[], dict[str, Any]], say: Say) -> Saving:
     """Returns where and when checkpoints are written; ``state`` returns the loop's state."""
     settings, ranks, keep = run.settings, engine.ranks, run.settings.training.keep or 1
-    checkpoints = Checkpoints(run.out, keep, speaks=ranks.first)
+    checkpoints = Checkpoints(run.out, keep, warns=ranks.first)
     if engine.needs_all:
         from heedful.training.sharded import ShardedCheckpoints  # imports torch.distributed.checkpoint: a second
 

@@ -1,4 +1,4 @@
-"""The checkpoint of weights that no process holds whole: each writes its shares, and any number of them reads them."""
+"""Sharded checkpoint: each rank writes its shards, and any number of ranks can read them."""
 
 from __future__ import annotations
 
@@ -18,160 +18,160 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from heedful.errors import HeedfulError
-from heedful.training.checkpoint import Checkpoints, Damaged, copied, writing
+from heedful.training.checkpoint import Checkpoints, DamagedCheckpoint, copy_to_cpu, write_errors
 from heedful.training.run_folder import SHARDS
 from heedful.util.ranks import Ranks
 
-DIGESTS = "digests"  # of the files of shares, by name
-REMEDY = "start the run anew, or put a whole copy there"
-Tree = dict[str, Any]
+DIGESTS = "digests"  # key of the digests of shard files, by name
+REMEDY = "start a new run, or replace it by a whole copy"
+State = dict[str, Any]
 
 
 class ShardedCheckpoints(Checkpoints):
-    """A folder of shares (``torch.distributed.checkpoint``) a checkpoint, and a ``checkpoint.pt`` that names it.
+    """Checkpoints of a sharded model: a folder of shards (``torch.distributed.checkpoint``) and a ``checkpoint.pt``.
 
-    The shares are whole before the file that names them is replaced, and older ones go after it: whatever happens, the
-    file names a folder that is there. It holds a digest of each file of shares too, made by the rank that wrote it and
-    compared when they are read. Tensors are told apart by name, so another number of ranks may go on.
-    All ranks call ``save``, ``wait`` and ``load`` together.
+    ``checkpoint.pt`` names the folder, and holds a digest of each of its files, checked when they are read. It is
+    replaced after the shards are written and before older shards are removed, so it always names a whole folder.
+    Tensors are stored by name, so another number of ranks can resume. All ranks call ``save``, ``wait`` and ``load``
+    together.
 
     Args:
         folder: of the run; all ranks see it.
-        ranks: those that write and read together.
-        live: the state as it stands, into whose tensors is read; its average where there is one.
-        keep: how many checkpoints there are at most.
+        ranks: the ranks that write and read together.
+        state: returns the loop's state, into whose tensors ``load`` reads.
+        keep: maximum number of checkpoints.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], ranks: Ranks, live: Callable[[], Tree], keep: int = 1) -> None:
-        super().__init__(folder, keep, speaks=ranks.first)
-        self.ranks, self.live = ranks.aside(), live
-        self._number = 0  # of the folder written last
-        _hush()
+    def __init__(self, folder: str | os.PathLike[str], ranks: Ranks, state: Callable[[], State], keep: int = 1) -> None:
+        super().__init__(folder, keep, warns=ranks.first)
+        self.ranks, self.state = ranks.aside(), state
+        self._number = 0  # of the last folder
+        _ignore_warning()
 
-    def _copied(self, state: Mapping[str, Any]) -> Tree:
-        rest, shares = _apart(state)
+    def _copy(self, state: Mapping[str, Any]) -> State:
+        rest, shards = _split(state)
         stager = DefaultStager(StagingOptions(False, False, False, False))
         try:
-            staged = stager.stage(shares)
+            staged = stager.stage(shards)
         finally:
             stager.close()
-        assert isinstance(staged, dict)  # not a promise of one
-        return _together(copied(rest), staged)
+        assert isinstance(staged, dict)  # not a Future: the stager is synchronous
+        return _join(copy_to_cpu(rest), staged)
 
     def _write(self, state: Mapping[str, Any]) -> None:
-        """On all ranks, which write together: each its shares, then the first the file that names them."""
-        ranks, (rest, shares) = self.ranks, _apart(state)
+        """Writes each rank's shards, then on rank 0 the file that names them; called on all ranks."""
+        ranks, (rest, shards) = self.ranks, _split(state)
         self._number += 1
-        place = self.path.parent / f"{SHARDS}-{state['numbers']['step']}-{self._number}"
-        with writing(place):
+        folder = self.path.parent / f"{SHARDS}-{state['numbers']['step']}-{self._number}"
+        with write_errors(folder):
             if ranks.first:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
             ranks.wait()
             try:
-                dcp.save(shares, checkpoint_id=place, process_group=ranks.group, no_dist=ranks.size == 1)
-            except dcp.api.CheckpointException as error:  # all ranks hear what befell one of them
-                raise ranks.alike(self._not_written(place, error)) from None
-        digests = self._digests([path for path in sorted(place.iterdir()) if self._wrote(path.name)])
+                dcp.save(shards, checkpoint_id=folder, process_group=ranks.group, no_dist=ranks.size == 1)
+            except dcp.api.CheckpointException as error:  # raised on all ranks where one fails
+                raise ranks.alike(self._write_error(folder, error)) from None
+        digests = self._digests([path for path in sorted(folder.iterdir()) if self._wrote(path.name)])
         if ranks.first:
             with ranks.waiting():
-                super()._write({**rest, SHARDS: place.name, "number": self._number, DIGESTS: digests})
+                super()._write({**rest, SHARDS: folder.name, "number": self._number, DIGESTS: digests})
                 self._prune()
         else:
             ranks.follow()
             self._step = state["numbers"]["step"]
 
     def _candidates(self) -> list[Path]:
-        found: list[Path] = self.ranks.same(super()._candidates())
-        return found
+        paths: list[Path] = self.ranks.same(super()._candidates())
+        return paths
 
     def size(self) -> int:
-        """Bytes of the checkpoints that are there, with their shares."""
-        shares = self.path.parent.glob(f"{SHARDS}-*/*")
-        return super().size() + sum(path.stat().st_size for path in shares)
+        """Returns the bytes of all checkpoints on disk, with their shards."""
+        shards = self.path.parent.glob(f"{SHARDS}-*/*")
+        return super().size() + sum(path.stat().st_size for path in shards)
 
     def clear(self) -> None:
-        """Remove what was saved, with its shares; called on the first rank."""
+        """Removes all checkpoints with their shards; called on rank 0."""
         super().clear()
         self._prune()
 
     def _prune(self) -> None:
-        """Remove the shares that no checkpoint names any more."""
-        named = set(self._named())
-        for old in self.path.parent.glob(f"{SHARDS}-*"):
-            if old.name not in named:
-                shutil.rmtree(old, ignore_errors=True)
+        """Removes the folders of shards that no checkpoint names."""
+        named = set(self._shard_folders())
+        for folder in self.path.parent.glob(f"{SHARDS}-*"):
+            if folder.name not in named:
+                shutil.rmtree(folder, ignore_errors=True)
 
-    def _named(self) -> Iterator[str]:
-        """The folders of shares of the checkpoints that are kept."""
-        for path in self.kept().values():
-            with suppress(Damaged):
+    def _shard_folders(self) -> Iterator[str]:
+        """Yields the folders that the checkpoints name."""
+        for path in self.paths().values():
+            with suppress(DamagedCheckpoint):
                 yield super()._read(path)[SHARDS]
 
-    def _read(self, path: Path) -> Tree:
+    def _read(self, path: Path) -> State:
         """Reads a checkpoint if all of its shards are whole; the same on all ranks."""
-        rest = self._agreed(path)
+        rest = self._read_on_all_ranks(path)
         if SHARDS not in rest:
             raise HeedfulError(f"{path} was not written with --training.shard; resume it without")
-        place, told = path.parent / rest[SHARDS], rest[DIGESTS]
-        files = sorted(place / name for name in told)
-        if self._digests(files[self.ranks.rank :: self.ranks.size]) != told:
-            raise Damaged(f"{place} is cut off or damaged; {REMEDY}")
+        folder, digests = path.parent / rest[SHARDS], rest[DIGESTS]
+        files = sorted(folder / name for name in digests)
+        if self._digests(files[self.ranks.rank :: self.ranks.size]) != digests:
+            raise DamagedCheckpoint(f"{folder} is cut off or damaged; {REMEDY}")
         return rest
 
-    def _agreed(self, path: Path) -> Tree:
-        """The file that names shares, where all ranks can read it; else what is wrong on the first that cannot."""
-        found: Tree | HeedfulError
+    def _read_on_all_ranks(self, path: Path) -> State:
+        """Returns the content of ``checkpoint.pt`` if all ranks can read it; else raises a rank's error on all."""
+        state: State = {}
+        own_error: HeedfulError | None = None
         try:
-            found = super()._read(path)
+            state = super()._read(path)
         except HeedfulError as error:
-            found = error
-        wrong = [each for each in self.ranks.all(found if isinstance(found, HeedfulError) else None) if each]
-        if wrong:
-            raise next((each for each in wrong if not isinstance(each, Damaged)), wrong[0])
-        assert isinstance(found, dict)
-        return found
+            own_error = error
+        errors = [error for error in self.ranks.all(own_error) if error]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, DamagedCheckpoint)), errors[0])
+        return state
 
-    def load(self) -> Tree | None:
-        """The newest state that is whole, each rank's own shares of it; called on all ranks."""
+    def load(self) -> State | None:
+        """Returns the newest whole state with this rank's shards; called on all ranks."""
         try:
             rest = super().load()
         except HeedfulError as error:
             raise self.ranks.alike(error) from None
         if rest is None:
             return None
-        place = self.path.parent / rest.pop(SHARDS)
+        folder = self.path.parent / rest.pop(SHARDS)
         self._number = rest.pop("number")
         del rest[DIGESTS]
-        live = self.live()
-        own, shares = _apart(live)
+        own, shards = _split(self.state())
         try:
-            dcp.load(shares, checkpoint_id=place, process_group=self.ranks.group, no_dist=self.ranks.size == 1)
-        except dcp.api.CheckpointException as error:  # all ranks hear what befell one of them
-            raise self.ranks.alike(_of_another(place, error)) from None
+            dcp.load(shards, checkpoint_id=folder, process_group=self.ranks.group, no_dist=self.ranks.size == 1)
+        except dcp.api.CheckpointException as error:  # raised on all ranks where one fails
+            raise self.ranks.alike(_other_model(folder, error)) from None
         except (OSError, RuntimeError, ValueError) as error:
-            raise _of_another(place, error) from None
-        return _together({**rest, "optimiser": own["optimiser"]}, shares)
+            raise _other_model(folder, error) from None
+        return _join({**rest, "optimiser": own["optimiser"]}, shards)
 
     def _wrote(self, name: str) -> bool:
-        """Returns True if a file of shares is this rank's; the index of all is the first's."""
+        """Returns True if this rank wrote the shard file; rank 0 writes the index."""
         return name.startswith(f"__{self.ranks.rank}_") or (self.ranks.first and not name.startswith("__"))
 
     def _digests(self, files: Sequence[Path]) -> dict[str, str]:
-        """sha256 of files by name, those of all ranks together; of one that cannot be read the reason."""
-        return {name: digest for each in self.ranks.all(dict(map(_digest, files))) for name, digest in each.items()}
+        """Returns the SHA-256 of the files of all ranks, by name; for an unreadable file, the reason instead."""
+        of_ranks = self.ranks.all(dict(map(_digest, files)))
+        return {name: digest for digests in of_ranks for name, digest in digests.items()}
 
-    def _not_written(self, place: Path, error: dcp.api.CheckpointException) -> HeedfulError:
+    def _write_error(self, folder: Path, error: dcp.api.CheckpointException) -> HeedfulError:
         if self.ranks.first:
-            shutil.rmtree(place, ignore_errors=True)
-        return HeedfulError(f"cannot write {place}: {_reason(error)}; make room, or take a folder that can be written")
+            shutil.rmtree(folder, ignore_errors=True)
+        return HeedfulError(f"cannot write {folder}: {_reason(error)}; make room, or use another folder")
 
 
-def _of_another(place: Path, error: BaseException) -> HeedfulError:
-    return HeedfulError(f"{place} is of another model; {REMEDY} ({_reason(error)})")
+def _other_model(folder: Path, error: BaseException) -> HeedfulError:
+    return HeedfulError(f"{folder} is of another model; {REMEDY} ({_reason(error)})")
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the error of the first rank that has one, in a line."""
+    """Returns the error of the first rank that has one, as one line."""
     if isinstance(error, dcp.api.CheckpointException):
         error, _ = next(iter(error.failures.values()))
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
@@ -185,36 +185,36 @@ def _digest(path: Path) -> tuple[str, str]:
         return path.name, str(error.strerror)
 
 
-def whole(shares: Path) -> Tree:
-    """Loads the tensors of a folder of shards, each whole, in one process and without their model."""
-    _hush()
-    with TemporaryDirectory() as place:
-        file = Path(place) / "whole.pt"
-        dcp_to_torch_save(shares, file)
-        made: Tree = torch.load(file, weights_only=True)
-    return made
+def load_whole_tensors(folder: Path) -> State:
+    """Loads the whole tensors of a folder of shards, in one process and without their model."""
+    _ignore_warning()
+    with TemporaryDirectory() as temporary:
+        file = Path(temporary) / "whole.pt"
+        dcp_to_torch_save(folder, file)
+        tensors: State = torch.load(file, weights_only=True)
+    return tensors
 
 
-def _apart(state: Mapping[str, Any]) -> tuple[Tree, Tree]:
-    """Splits a state into small values, written by the first rank alone, and tensors by name."""
+def _split(state: Mapping[str, Any]) -> tuple[State, State]:
+    """Splits a state into small values, which rank 0 writes, and tensors by name."""
     rest = {name: value for name, value in state.items() if name != "model"}
-    shares: dict[str, dict[str, Any]] = {"model": dict(state["model"]), "optimiser": dict(state["optimiser"]["state"])}
+    shards: dict[str, dict[str, Any]] = {"model": dict(state["model"]), "optimiser": dict(state["optimiser"]["state"])}
     rest["optimiser"] = {"param_groups": state["optimiser"]["param_groups"]}
     if (average := state.get("average")) is not None:
-        shares["average"] = dict(average["weights"])
+        shards["average"] = dict(average["weights"])
         rest["average"] = {name: value for name, value in average.items() if name != "weights"}
-    return rest, shares
+    return rest, shards
 
 
-def _together(rest: Tree, shares: Tree) -> Tree:
-    """The inverse of :func:`_apart`."""
+def _join(rest: State, shards: State) -> State:
+    """Joins the two parts of :func:`_split`."""
     average = rest.get("average")
     if average is not None:
-        average = {**average, "weights": shares["average"]}
-    optimiser = {**rest["optimiser"], "state": shares["optimiser"]}
-    return {**rest, "model": shares["model"], "optimiser": optimiser, "average": average}
+        average = {**average, "weights": shards["average"]}
+    optimiser = {**rest["optimiser"], "state": shards["optimiser"]}
+    return {**rest, "model": shards["model"], "optimiser": optimiser, "average": average}
 
 
-def _hush() -> None:
-    """No word of the library's on a process that is alone, as is meant; for good, for threads share what is shown."""
+def _ignore_warning() -> None:
+    """Ignores the library's warning that it runs in one process; for good, since threads share the filters."""
     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)

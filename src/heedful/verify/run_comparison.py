@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from heedful.pretrained.folder import CARD
-from heedful.training.checkpoint import KEPT, Checkpoints
+from heedful.training.checkpoint import FILE_NAME, Checkpoints
 from heedful.training.run_folder import MODEL_FOLDERS, SHARDS
 from heedful.verify.check_report import CheckResult
 from heedful.verify.kills import unfinished
@@ -60,7 +60,7 @@ def _result(name: str, what: str, whole: Facts, stopped: Facts) -> CheckResult:
 def _model(folder: Path) -> Facts:
     """Returns digests of the files of a model, without those of a run, and the values of ``heedful.json``."""
     excluded = {
-        name for name in _files(folder) if name in RUN_FILES or KEPT.fullmatch(name) or Path(name).suffix in DRAWN
+        name for name in _files(folder) if name in RUN_FILES or FILE_NAME.fullmatch(name) or Path(name).suffix in DRAWN
     }
     names = [name for name in _files(folder) if name not in excluded]
     facts = dict(_digests(folder, [name for name in names if name != CARD]))
@@ -89,9 +89,9 @@ def _digest(path: Path) -> str:
 def _state(run: Path) -> Facts:
     state = Checkpoints(run).load() or {}
     if SHARDS in state:  # names a folder of shards; its name and its number are not part of the state
-        from heedful.training.sharded import DIGESTS, whole
+        from heedful.training.sharded import DIGESTS, load_whole_tensors
 
-        state[SHARDS] = whole(run / state[SHARDS])
+        state[SHARDS] = load_whole_tensors(run / state[SHARDS])
         del state["number"], state[DIGESTS]
     return dict(_flat(state))
 
