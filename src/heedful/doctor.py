@@ -268,7 +268,7 @@ def _problems(facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
             }
     if "free" in facts["disk"] and facts["disk"]["free"] < LITTLE_DISK:
         free = _gb(facts["disk"]["free"])
-        yield {"what": f"{free} of disk are free in {facts['disk']['folder']}", "remedy": "free some room"}
+        yield {"what": f"{free} of disk are free in {facts['disk']['folder']}", "remedy": "free some space"}
     if facts["disk"].get("writable") is False:
         yield {"what": f"{facts['disk']['folder']} may not be written", "remedy": "run heedful in another folder"}
 

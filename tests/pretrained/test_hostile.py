@@ -157,9 +157,9 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "int8": (lambda f: retyped(f, WTE, torch.int8), "of another type: .*wte.weight is torch.int8, not torch.float32"),
     "uint8": (lambda f: retyped(f, WTE, torch.uint8), "wte.weight is torch.uint8, not torch.float32"),
     "bool": (lambda f: retyped(f, NORM, torch.bool), "ln_f.weight is torch.bool, not torch.float32"),
-    "complex": (lambda f: retyped(f, WTE, torch.complex64), "types that are not read: .*wte.weight is torch.complex64"),
+    "complex": (lambda f: retyped(f, WTE, torch.complex64), "unsupported weights in .*wte.weight is torch.complex64"),
     "float8": (lambda f: retyped(f, WTE, torch.float8_e4m3fn), "are not read: .*wte.weight is torch.float8_e4m3fn"),
-    "uint64": (lambda f: retyped(f, WTE, torch.uint64), "types that are not read: .*wte.weight is torch.uint64"),
+    "uint64": (lambda f: retyped(f, WTE, torch.uint64), "unsupported weights in .*wte.weight is torch.uint64"),
     # pickles
     "a pickle with code": (harmful, r"pytorch_model.bin is no plain file of tensors .*a pickle may run code"),
     "code in an old pickle": (bare_pickle, r"pytorch_model.bin is no plain file of tensors"),
@@ -188,10 +188,16 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "not in its shard": (shards(lambda w, f: f[ONE].pop(WTE)), f"{WTE} is not in {ONE}"),
     "in another shard": (
         shards(lambda w, f: f[TWO].update({WTE: f[ONE].pop(WTE)})),
-        f"{ONE}; {TWO} holds {WTE} unasked",
+        f"{ONE}; {TWO} holds {WTE}, which is not listed",
     ),
-    "in two shards": (shards(lambda w, f: f[TWO].update({WTE: f[ONE][WTE]})), f"{TWO} holds {WTE} unasked; download"),
-    "unnamed in a shard": (shards(lambda w, f: f[TWO].update(x=torch.ones(1))), f"{TWO} holds x unasked; download"),
+    "in two shards": (
+        shards(lambda w, f: f[TWO].update({WTE: f[ONE][WTE]})),
+        f"{TWO} holds {WTE}, which is not listed; download",
+    ),
+    "unnamed in a shard": (
+        shards(lambda w, f: f[TWO].update(x=torch.ones(1))),
+        f"{TWO} holds x, which is not listed; download",
+    ),
     "an index of nothing": (
         lambda f: shards(lambda w, f: None)(f) or (f / INDEX).write_text('{"weight_map": {}}'),
         "embedding.vocab_size is 11, but the weights are 0 numbers in all",

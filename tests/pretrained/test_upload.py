@@ -371,7 +371,7 @@ def test_what_cannot_be_pushed_is_one_line(hub: Hub, tmp_path: Path) -> None:
     )
     right = {"HF_TOKEN": "hf_right"}
     assert "cannot send org/taken to the Hub: it refuses (" in said(ask(hub, home, PUSH, "org/taken", **right))
-    assert "is no name for a model there; take 'org/name'" in said(ask(hub, home, PUSH, "a/b/c", **right))
+    assert "is no valid model name; use 'org/name'" in said(ask(hub, home, PUSH, "a/b/c", **right))
     assert "HF_HUB_OFFLINE is set; unset it" in said(ask(hub, home, PUSH, "a/b", HF_HUB_OFFLINE="1", **right))
     assert "it is out of reach (ConnectError); try" in said(ask("http://127.0.0.1:9", home, PUSH, "a/b", **right))
     assert not [path for path, _ in hub.sent if "/commit/" in path]

@@ -1,6 +1,6 @@
 """Reads a folder's JSON files: the model configuration and the generation settings.
 
-No tensor is read, but of an adapter that PEFT wrote: its folder says nothing of the model, its base and its head do.
+Tensors are read only from PEFT's adapter folders, whose head is known from its tensors alone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from heedful.pretrained.model_types import OWN, model_type_of
 from heedful.pretrained.peft_config import find_base, read_config, split_tensors, trained_head
 
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-ABOUT = ("_from_model_config", "transformers_version")  # what that file says of itself
-# where there is no generation_config.json, as in folders of before 2023, config.json has these
+ABOUT = ("_from_model_config", "transformers_version")  # keys of generation_config.json that are about the file
+# generation settings that config.json holds in folders from before 2023, which have no generation_config.json
 GENERATES = (
     *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "max_time", "stop_strings"),
     *("do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
@@ -30,7 +30,7 @@ GENERATES = (
 
 
 def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``config.json`` with the token ids that ``generation_config.json`` has instead, and the rest of that file."""
+    """Returns ``config.json``, with the token ids of ``generation_config.json``, and the rest of the latter."""
     if home(folder, CONFIG) != folder:
         return _config_over_base(folder)
     theirs = read_json(folder / CONFIG)
@@ -38,7 +38,7 @@ def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         generation = read_json(folder / GENERATION)
     else:
         generation = {key: theirs[key] for key in GENERATES if theirs.get(key) is not None}
-        if theirs.get("force_bos_token_to_be_generated"):  # BART's older word for it
+        if theirs.get("force_bos_token_to_be_generated"):  # BART's older key
             generation.setdefault("forced_bos_token_id", theirs.get("bos_token_id"))
     for key in ABOUT:
         generation.pop(key, None)
@@ -47,16 +47,14 @@ def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _config_over_base(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The same for an adapter's folder without a ``config.json``: that of its base, with the head that the adapter was
-    trained under and as many classes as it stores for it.
-    """
+    """Returns the base's configuration, with the head and classes of an adapter whose folder has no ``config.json``."""
     from heedful.pretrained.weights import read_tensors  # which imports torch
 
     config = read_config(folder)
     _, rest = split_tensors(folder, read_tensors(folder))
-    _, place = find_base(folder, config)
-    kind, classes = trained_head(folder, config, place, rest)
-    theirs, generation = read_configs(place)
+    _, base_folder = find_base(folder, config)
+    kind, classes = trained_head(folder, config, base_folder, rest)
+    theirs, generation = read_configs(base_folder)
     model_type = model_type_of(theirs)
     if model_type is not OWN and model_type.architecture_of(theirs).fixed["head.kind"] != kind:
         architecture = next(
@@ -71,14 +69,14 @@ def _config_over_base(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def home(folder: Path, *files: str) -> Path:
-    """Returns the folder that holds such files: this one, or its base if it holds an adapter and none of them."""
+    """Returns the folder with such files: this one, or an adapter's base if the adapter's folder has none of them."""
     if not (folder / ADAPTER_CONFIG).exists() or any((folder / name).exists() for name in files):
         return folder
     return find_base(folder, read_config(folder))[1]
 
 
 def config_of(folder: Path) -> ModelConfig:
-    """Returns the configuration of a folder's model, but for what only its tensors tell."""
+    """Returns the configuration of a folder's model, without the fields that only its tensors imply."""
     theirs, _ = read_configs(folder)
     try:
         model_type = model_type_of(theirs)

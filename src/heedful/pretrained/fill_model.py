@@ -31,12 +31,12 @@ SIZES = (
     "patch_size",
     "channels",
 )
-PIECE = 1 << 18  # numbers looked at in a go: they stay in the processor's cache
+PIECE = 1 << 18  # numbers of a chunk that fits into the processor's cache
 ROWS = (LearnedPosition.kind, SinusoidalPosition.kind)  # positions that are rows of a table
 
 
-class _Unfilled(TorchFunctionMode):
-    """Fresh weights on the meta device are not drawn: there is nothing to draw, and asking for it takes a second."""
+class _SkipInit(TorchFunctionMode):
+    """Skips weight initialisation on the meta device, where it takes a second and does nothing."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -47,33 +47,33 @@ class _Unfilled(TorchFunctionMode):
 
 
 def check_sizes(config: ModelConfig, stored: Tensors) -> None:
-    """Refuses a configuration of sizes that what is stored cannot have, before anything of these sizes is made."""
-    most, paths = sum(tensor.numel() for tensor in stored.values()), flat(config)
-    for path, value in paths.items():
-        stack, _, field = path.rpartition(".")
-        limit = {"depth": len(stored), **dict.fromkeys(SIZES, most)}.get(field)
-        if field in ("length", "offset") and paths[f"{stack}.kind"] in ROWS:
-            limit = most
+    """Raises for sizes that the stored tensors cannot have, before a model of these sizes is built."""
+    numbers, fields = sum(tensor.numel() for tensor in stored.values()), flat(config)
+    for path, value in fields.items():
+        parent, _, field = path.rpartition(".")
+        limit = {"depth": len(stored), **dict.fromkeys(SIZES, numbers)}.get(field)
+        if field in ("length", "offset") and fields[f"{parent}.kind"] in ROWS:
+            limit = numbers
         if type(value) is int and limit is not None and value > limit:
-            what = f"{limit} tensors" if field == "depth" else f"{limit} numbers"
-            raise HeedfulError(f"{path} is {value}, but the weights are {what} in all; they do not belong together")
+            size = f"{limit} tensors" if field == "depth" else f"{limit} numbers"
+            raise HeedfulError(f"{path} is {value}, but the weights are {size} in all; they do not belong together")
 
 
 def build_empty(config: ModelConfig) -> Model:
-    """Returns the model of a configuration, without weights."""
+    """Returns the model of a configuration on the meta device, without weights."""
     try:
-        with torch.device("meta"), _Unfilled():
+        with torch.device("meta"), _SkipInit():
             return build(config)
     except (RuntimeError, OverflowError, MemoryError) as error:
-        raise HeedfulError(f"a model of these sizes cannot be made: {str(error).splitlines()[0]}") from None
+        raise HeedfulError(f"a model of these sizes cannot be built: {str(error).splitlines()[0]}") from None
 
 
 def tied_names(model: nn.Module) -> dict[str, list[str]]:
-    """Returns the names of each stored tensor by the first: names of one shared parameter together."""
-    return _grouped(model.state_dict(keep_vars=True))
+    """Returns all names of each tensor by its first name: a tied parameter has several."""
+    return _group_tied(model.state_dict(keep_vars=True))
 
 
-def _grouped(state: Mapping[str, Tensor]) -> dict[str, list[str]]:
+def _group_tied(state: Mapping[str, Tensor]) -> dict[str, list[str]]:
     names: dict[int, list[str]] = {}
     for name, value in state.items():
         names.setdefault(id(value), []).append(name)
@@ -81,51 +81,59 @@ def _grouped(state: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 
 def match_tensors(
-    model: Model, loaded: Tensors, unknown: list[str], named: Callable[[str], str], may_be_fresh: bool
+    model: Model, loaded: Tensors, unknown: list[str], their_name: Callable[[str], str], may_be_fresh: bool
 ) -> tuple[Tensors, list[str]]:
-    """A tensor for each of the model's places, and the names of the head's that have none; all misfits in one error.
+    """Assigns loaded tensors to the model's parameters and buffers; raises one error for all that do not fit.
 
-    ``made`` is emptied; ``unknown`` are stored names that no rule knows, and ``named`` gives their name of ours.
+    Args:
+        model: of :func:`build_empty`.
+        loaded: tensors by our names; emptied.
+        unknown: stored names that no rule knows.
+        their_name: maps our name to the stored one, for messages.
+        may_be_fresh: allow parameters of the head without a tensor.
+
+    Returns:
+        The tensors by the parameter's first name, and the names of the head's parameters without one.
     """
     tensors: Tensors = {}
     fresh, missing, misshaped, mistyped = [], [], [], []
     state = model.state_dict(keep_vars=True)
-    for first, names in _grouped(state).items():
-        found = {name: loaded.pop(name) for name in names if name in loaded}
-        if len(found) > 1:
-            same({named(name): tensor for name, tensor in found.items()})
-        stored, tensor = next(iter(found.items()), (first, None))
-        wanted = state[first]
-        if tensor is not None and tensor.shape == wanted.shape:
+    for first, names in _group_tied(state).items():
+        candidates = {name: loaded.pop(name) for name in names if name in loaded}
+        if len(candidates) > 1:
+            same({their_name(name): tensor for name, tensor in candidates.items()})
+        stored, tensor = next(iter(candidates.items()), (first, None))
+        empty = state[first]
+        if tensor is not None and tensor.shape == empty.shape:
             tensors[first] = tensor
-            if tensor.dtype not in (FLOATS.values() if wanted.is_floating_point() else (wanted.dtype,)):
-                mistyped.append(f"{named(stored)} is {tensor.dtype}, not {wanted.dtype}")
+            if tensor.dtype not in (FLOATS.values() if empty.is_floating_point() else (empty.dtype,)):
+                mistyped.append(f"{their_name(stored)} is {tensor.dtype}, not {empty.dtype}")
         elif may_be_fresh and all(name.startswith("head.") for name in names):
             fresh.append(first)
         elif tensor is None:
-            missing.append(named(first))
+            missing.append(their_name(first))
         else:
-            shapes = f"{tuple(tensor.shape)}, the configuration says {tuple(wanted.shape)}"
-            misshaped.append(f"{named(stored)} is {shapes}")
-    lists = {
+            shapes = f"{tuple(tensor.shape)}, the configuration says {tuple(empty.shape)}"
+            misshaped.append(f"{their_name(stored)} is {shapes}")
+    problems = {
         "missing": sorted(set(missing)),
-        "unexpected": sorted([*unknown, *map(named, loaded)]),
+        "unexpected": sorted([*unknown, *map(their_name, loaded)]),
         "of another shape": misshaped,
         "of another type": mistyped,
     }
-    wrong = [f"{what}: {', '.join(names)}" for what, names in lists.items() if names]
-    if wrong:
-        raise HeedfulError(f"the weights do not fit the configuration; {'; '.join(wrong)}")
+    if any(problems.values()):
+        listed = "; ".join(f"{problem}: {', '.join(names)}" for problem, names in problems.items() if names)
+        raise HeedfulError(f"the weights do not fit the configuration; {listed}")
     return tensors, fresh
 
 
-def not_finite(tensors: Tensors, dtype: torch.dtype | None, named: Callable[[str], str]) -> list[str]:
-    """For each tensor that holds NaN, infinity or a number beyond ``dtype``: its name and what it holds.
+def not_finite(tensors: Tensors, dtype: torch.dtype | None, their_name: Callable[[str], str]) -> list[str]:
+    """Returns a message for each tensor that holds NaN, infinity or a number beyond the range of ``dtype``.
 
-    One pass of sums, as fast as memory is read: a sum is finite where all that it is of is. Where it is not, or where
-    ``dtype`` is narrower than the stored one, the largest numbers are looked for.
+    The check sums each tensor, as fast as memory is read: a finite sum has finite terms. Only if the sum is not finite,
+    or ``dtype`` is narrower than the stored one, it computes the largest number.
     """
-    found = []
+    problems = []
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or tensor.device.type == "meta" or not tensor.numel():
             continue
@@ -134,16 +142,18 @@ def not_finite(tensors: Tensors, dtype: torch.dtype | None, named: Callable[[str
             continue
         highest = _highest(tensor)
         if math.isnan(highest):
-            found.append(f"{named(name)} holds NaN")
+            problems.append(f"{their_name(name)} holds NaN")
         elif math.isinf(highest):
-            found.append(f"{named(name)} holds infinity")
+            problems.append(f"{their_name(name)} holds infinity")
         elif dtype is not None and highest > torch.finfo(dtype).max:
-            found.append(f"{named(name)} holds {highest:.4g}, more than {str(dtype).removeprefix('torch.')} has")
-    return found
+            problems.append(
+                f"{their_name(name)} holds {highest:.4g}, more than {str(dtype).removeprefix('torch.')} has"
+            )
+    return problems
 
 
 def _highest(tensor: Tensor) -> float:
-    """max |x|, NaN where there is one; read in the order of memory, and never copied."""
+    """Returns max |x|, NaN if any number is NaN; reads in memory order, without a copy."""
     if tensor.dim() == 2 and tensor.stride(0) == 1:
         tensor = tensor.t()
     rows = max(1, PIECE // max(1, tensor[:1].numel())) if tensor.dim() else 0
@@ -152,7 +162,7 @@ def _highest(tensor: Tensor) -> float:
 
 
 def fresh_head(model: Model, names: list[str]) -> Tensors:
-    """New values for parameters of the head, drawn from torch's random state."""
+    """Returns initial values for parameters of the head, drawn from torch's random state."""
     if not names:
         return {}
     config, embedding = model.config, getattr(model, "target_embedding", model.embedding)
@@ -164,50 +174,50 @@ def fresh_head(model: Model, names: list[str]) -> Tensors:
 
 
 def fill(model: Model, tensors: Tensors, dtype: torch.dtype, device: torch.device) -> None:
-    """Puts the tensors into all their places, and everything on the device. ``tensors`` is emptied, to save memory."""
+    """Sets the model's parameters and buffers, and moves all to the device. Empties ``tensors`` to save memory."""
     modules = dict(model.named_modules(remove_duplicate=False))
     for first, names in tied_names(model).items():
         tensor = tensors.pop(first)
-        value = _placed(tensor, dtype if tensor.is_floating_point() else tensor.dtype, device)
+        value = _converted(tensor, dtype if tensor.is_floating_point() else tensor.dtype, device)
         for name in names:
             module, _, last = name.rpartition(".")
             if name == first and last not in modules[module]._buffers:
-                value = _weight(value)
+                value = _parameter(value)
             setattr(modules[module], last, value)
-    for name, buffer in list(model.named_buffers()):  # computed ones keep their precision
+    for name, buffer in list(model.named_buffers()):  # computed buffers keep their precision
         module, _, last = name.rpartition(".")
         setattr(modules[module], last, buffer.to(device))
 
 
-def _placed(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The tensor where and as it is to be: itself, still mapped from its file, where nothing changes; else a copy.
+def _converted(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns the tensor in a dtype on a device: itself, still mapped from its file, if nothing changes; else a copy.
 
-    A matrix that is stored turned, or as a part of a wider one, stays so: the kernels take it as fast.
+    A transposed matrix, or a part of a wider one, stays a view: the kernels are as fast on it.
     """
     if tensor.dtype != dtype or tensor.device != device:
         return torch.empty(tensor.shape, dtype=dtype, device=device).copy_(tensor)
-    turned = tensor.dim() == 2 and tensor.stride(0) == 1 and tensor.stride(1) >= tensor.size(0)
-    return tensor if turned else tensor.contiguous()
+    is_transposed = tensor.dim() == 2 and tensor.stride(0) == 1 and tensor.stride(1) >= tensor.size(0)
+    return tensor if is_transposed else tensor.contiguous()
 
 
-def _weight(tensor: Tensor) -> nn.Parameter:
-    """A parameter. One stored turned, or as a part of a wider matrix, is packed when its first gradient arrives.
+def _parameter(tensor: Tensor) -> nn.Parameter:
+    """Returns a parameter; a view is made contiguous when its first gradient arrives.
 
-    PyTorch's fused optimisers walk weight, gradient and their own state side by side through memory, whatever the order
-    of the rows: they step over gaps as if there were none, and a state that is taken up again is of packed weights.
+    PyTorch's fused optimisers walk through the memory of weight, gradient and state in parallel and ignore strides.
+    A state that is loaded again belongs to contiguous weights.
     """
     parameter = nn.Parameter(tensor)
     if not tensor.is_contiguous():
-        parameter.register_post_accumulate_grad_hook(_packed)
+        parameter.register_post_accumulate_grad_hook(_make_contiguous)
     return parameter
 
 
-def _packed(parameter: Tensor) -> None:
+def _make_contiguous(parameter: Tensor) -> None:
     parameter.data = parameter.data.contiguous()
     parameter.grad = None if parameter.grad is None else parameter.grad.contiguous()
 
 
 def make_contiguous(model: nn.Module) -> None:
-    """Gives every weight memory of its own, row after row, before training: the same sums whatever the file's order."""
+    """Makes every weight contiguous before training: the same sums whatever the file's memory layout."""
     for parameter in model.parameters():
-        _packed(parameter)
+        _make_contiguous(parameter)

@@ -1,4 +1,4 @@
-"""Our configurations as flat mappings: a field's whole path (``"decoder.dropout.attention"``) to its value."""
+"""Flat configurations: mappings from a field's path (``"decoder.dropout.attention"``) to its value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Flat = dict[str, Any]
 
 
 def flat(config: Config) -> Flat:
-    """Returns our configuration, flat, with sizes that follow from others filled in."""
+    """Returns a flat configuration; sizes that are derived from others are filled in."""
     paths: Flat = {}
 
     def visit(value: Any, path: str) -> None:
@@ -20,8 +20,8 @@ def flat(config: Config) -> Flat:
             return
         if value["kind"] == "stack":
             dim, heads = value["dim"], value["heads"]
-            follows = {"kv_heads": heads, "head_dim": dim // heads, "ff_dim": 4 * dim}
-            value = {**value, **{k: follows[k] for k in follows if value[k] is None}}
+            derived = {"kv_heads": heads, "head_dim": dim // heads, "ff_dim": 4 * dim}
+            value = {**value, **{k: derived[k] for k in derived if value[k] is None}}
         for key, inner in value.items():
             visit(inner, f"{path}.{key}" if path else key)
 
@@ -30,12 +30,12 @@ def flat(config: Config) -> Flat:
 
 
 def nested(paths: Flat) -> dict[str, Any]:
-    """Returns a flat configuration as ``Config.from_dict`` takes it."""
-    whole: dict[str, Any] = {}
+    """Returns the nested mapping of a flat configuration, for ``Config.from_dict``."""
+    tree: dict[str, Any] = {}
     for path, value in paths.items():
         *outer, last = path.split(".")
-        place = whole
+        branch = tree
         for key in outer:
-            place = place.setdefault(key, {})
-        place[last] = value
-    return whole
+            branch = branch.setdefault(key, {})
+        branch[last] = value
+    return tree

@@ -150,7 +150,9 @@ def atomic_write(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator
         else:
             files.move(beside, folder)
     except OSError as error:
-        raise HeedfulError(f"cannot write {folder}: {reason(error)}; free some room or choose another folder") from None
+        raise HeedfulError(
+            f"cannot write {folder}: {reason(error)}; free some space or choose another folder"
+        ) from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -1,6 +1,6 @@
-"""PEFT's ``adapter_config.json``, read and written, the adapter's base, and the head that it was trained under.
+"""PEFT's ``adapter_config.json``: reads and writes it, finds the adapter's base and the head that it was trained with.
 
-No torch is imported here.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from heedful.adapters import Adapter
 
 ADAPTER_WEIGHTS, ADAPTER_PICKLE = "adapter_model.safetensors", "adapter_model.bin"
-HEADS = {  # the head under which a task's adapter was trained
+HEADS = {  # PEFT's task type: the head that the adapter was trained with
     "SEQ_CLS": "sequence",
     "TOKEN_CLS": "token",
     "QUESTION_ANS": "span",
@@ -30,7 +30,7 @@ HEADS = {  # the head under which a task's adapter was trained
     "SEQ_2_SEQ_LM": "language-model",
 }
 CLASSIFIERS = ("sequence", "token", "span", "image")  # heads that are trained and stored whole
-PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"  # of tensor names
+PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"  # in tensor names
 KINDS: dict[str, Any] = {
     "r": int,
     "lora_alpha": float,
@@ -41,28 +41,28 @@ KINDS: dict[str, Any] = {
     "revision": str | None,
 }
 DEFAULTS = {"r": 8, "lora_alpha": 8, "lora_dropout": 0.0, "use_rslora": False, "task_type": None, "revision": None}
-# keys that change nothing of what the stored tensors compute; any other must be null, false, empty or "none"
-SILENT = {
+# keys that are read, or do not change what the stored tensors compute; any other must be null, false, empty or "none"
+ACCEPTED = {
     *KINDS,
     *("peft_type", "peft_version", "auto_mapping", "inference_mode", "init_lora_weights", "eva_config"),
     *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "modules_to_save"),
     *("fan_in_fan_out", "megatron_core", "qalora_group_size", "runtime_config"),
 }
-STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # the other first values change the base's weights too
+INITIALISATIONS = (True, False, None, "gaussian", "orthogonal", "eva")  # the others change the base's weights too
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Returns the adapter's configuration with its defaults; what we do not speak is refused by name."""
+    """Returns the adapter's configuration with its defaults; raises an error that names unsupported settings."""
     path = folder / ADAPTER_CONFIG
     config = DEFAULTS | read_json(path)
     if config.get("peft_type") != "LORA":
         raise HeedfulError(f"{path}: peft_type {config.get('peft_type')!r} is not supported; only LORA is")
-    odd = {k: v for k, v in config.items() if k not in SILENT and v not in (None, False, {}, [], "none")}
-    if config.get("init_lora_weights", True) not in STARTS:
-        odd["init_lora_weights"] = config["init_lora_weights"]
-    if odd:
+    unsupported = {k: v for k, v in config.items() if k not in ACCEPTED and v not in (None, False, {}, [], "none")}
+    if config.get("init_lora_weights", True) not in INITIALISATIONS:
+        unsupported["init_lora_weights"] = config["init_lora_weights"]
+    if unsupported:
         raise HeedfulError(
-            f"{path}: {', '.join(f'{k}={v!r}' for k, v in odd.items())} is not supported; "
+            f"{path}: {', '.join(f'{k}={v!r}' for k, v in unsupported.items())} is not supported; "
             "merge the adapter into its base with PEFT (merge_and_unload) and open that"
         )
     for key, kind in KINDS.items():
@@ -72,42 +72,42 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def find_base(folder: Path, config: Mapping[str, Any]) -> tuple[str, Path]:
-    """The base's folder, beside the adapter's, here or from the Hub, after its whole path or "org/name@revision"."""
+    """Returns the base's absolute path or Hub id, and its folder: beside the adapter's, local, or from the Hub."""
     name, revision = config["base_model_name_or_path"], config["revision"]
-    here = Path(name).expanduser()
-    for base_folder in (folder / here, here):  # the first is the second if absolute
+    path = Path(name).expanduser()
+    for base_folder in (folder / path, path):  # the same if the path is absolute
         if base_folder.is_dir():
             return str(base_folder.resolve()), base_folder.resolve()
     try:
         return f"{name}@{revision or ''}".removesuffix("@"), find(name, revision)
     except HeedfulError as error:
-        remedy = f"put it back, or write its new place into {folder / ADAPTER_CONFIG} (base_model_name_or_path)"
-        said = f"no folder {name} here" if Path(name).is_absolute() else str(error).partition(";")[0]
-        raise HeedfulError(f"{folder} is an adapter of {name!r}: {said}; {remedy}") from None
+        remedy = f"put it back, or write its new path into {folder / ADAPTER_CONFIG} (base_model_name_or_path)"
+        problem = f"no folder {name} here" if Path(name).is_absolute() else str(error).partition(";")[0]
+        raise HeedfulError(f"{folder} is an adapter of {name!r}: {problem}; {remedy}") from None
 
 
 def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensors]:
-    """Returns a and B of each module, and what else is stored, by names without PEFT's own prefix."""
-    known = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
-    wrong = [name for name in tensors if not name.startswith(PREFIX)]
-    low: dict[str, tuple[Tensor, Tensor]] = {}
-    for name in [name for name in known if name.endswith(LORA_A)]:
+    """Returns A and B of each module, and the other tensors, by names without PEFT's prefix."""
+    others = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
+    unknown = [name for name in tensors if not name.startswith(PREFIX)]
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
+    for name in [name for name in others if name.endswith(LORA_A)]:
         module = name.removesuffix(LORA_A)
-        if module + LORA_B in known:
-            low[module] = known.pop(name), known.pop(module + LORA_B)
-    wrong += [PREFIX + name for name in known if ".lora_" in name]  # without its partner, or of another kind
-    if wrong:
+        if module + LORA_B in others:
+            pairs[module] = others.pop(name), others.pop(module + LORA_B)
+    unknown += [PREFIX + name for name in others if ".lora_" in name]  # without its partner, or of another kind
+    if unknown:
         raise HeedfulError(
-            f"{folder} holds tensors that are no pair lora_A, lora_B of a linear map: {', '.join(wrong)}; "
+            f"{folder} holds tensors that are no pair lora_A, lora_B of a linear map: {', '.join(unknown)}; "
             "write the adapter anew with PEFT"
         )
-    if not low:
+    if not pairs:
         raise HeedfulError(f"{folder} holds no pair lora_A, lora_B; write the adapter anew with PEFT")
-    return low, known
+    return pairs, others
 
 
 def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tensors) -> tuple[str, int | None]:
-    """Returns the head that the adapter was trained under, and how many classes it stores for it."""
+    """Returns the kind of head that the adapter was trained with, and the number of classes that it stores."""
     base_folder = folder if (folder / CONFIG).exists() else base
     theirs = read_json(base_folder / CONFIG)
     try:
@@ -124,7 +124,7 @@ def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tens
                 ),
                 architecture,
             )
-        if read_card(folder).get("head") == PooledHead.kind:  # which no class of theirs says
+        if read_card(folder).get("head") == PooledHead.kind:  # no architecture of transformers stands for it
             kind = PooledHead.kind
         loaded = model_type.tensors_in(model_type.names(rest, architecture), architecture)
     except (HeedfulError, KeyError, TypeError) as error:
@@ -134,7 +134,7 @@ def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tens
 
 
 def covers(config: Mapping[str, Any], module: str) -> bool:
-    """Returns whether the configuration plainly says that a module has an adapter: a list of names, in every layer."""
+    """Returns True if ``target_modules`` is a list, for every layer, that names the module."""
     targets = config.get("target_modules")
     if not isinstance(targets, list) or config.get("layers_to_transform") or config.get("exclude_modules"):
         return False
@@ -150,19 +150,19 @@ def write_config(
     saved: Sequence[str],
     transposed: bool,
 ) -> dict[str, Any]:
-    """``adapter_config.json`` as PEFT reads it.
+    """Returns ``adapter_config.json`` as PEFT reads it.
 
     Args:
         adapter: ours.
-        source: where the base is: a folder's whole path, or "org/name@revision".
-        task_type: as PEFT has it.
+        source: of the base: a folder's absolute path, or "org/name@revision".
+        task_type: PEFT's.
         targets: names, or ends of names, of the modules that have an adapter and of no others.
         saved: names of the modules that are stored whole.
         transposed: whether the base stores its maps as (in, out).
     """
-    asked = adapter.config
+    lora = adapter.config
     name, _, revision = (source, "", "") if Path(source).is_absolute() else source.partition("@")
-    alpha = asked.alpha or 0.0
+    alpha = lora.alpha or 0.0
     return {
         "base_model_name_or_path": name,
         "bias": "none",
@@ -170,13 +170,13 @@ def write_config(
         "inference_mode": True,
         "init_lora_weights": True,
         "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
-        "lora_dropout": asked.dropout,
+        "lora_dropout": lora.dropout,
         "modules_to_save": list(saved) or None,
         "peft_type": "LORA",
-        "r": asked.rank,
+        "r": lora.rank,
         "revision": revision or None,
         "target_modules": list(targets),
         "task_type": task_type,
         "use_dora": False,
-        "use_rslora": asked.rslora,
+        "use_rslora": lora.rslora,
     }

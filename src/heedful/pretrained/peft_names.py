@@ -1,4 +1,4 @@
-"""PEFT's module names of our linear layers, from the model type's rules, with the exceptions."""
+"""PEFT's module names of our linear maps: from the model type's rules, with exceptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heedful.pretrained.model_types import OWN, OWN_ARCHITECTURE, express
 from heedful.pretrained.peft_config import CLASSIFIERS
 from heedful.pretrained.rules import Split, Transpose, bound
 
-# in files and, since transformers 5, in memory, after which PEFT goes
+# module names in files and in memory since transformers 5; PEFT uses the latter
 _VIT = (
     ("encoder.layer.{i}.attention.attention.query", "layers.{i}.attention.q_proj"),
     ("encoder.layer.{i}.attention.attention.key", "layers.{i}.attention.k_proj"),
@@ -24,14 +24,14 @@ RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT}
 
 
 def modules(model: nn.Module, model_type: ModelType, architecture: Architecture) -> dict[str, tuple[str, ...]]:
-    """Returns their modules, and the paths of our linear maps that each is, in the order of its rows."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Returns their modules, each with the paths of our linear maps that it joins, in the order of its rows."""
+    paths: dict[str, tuple[str, ...]] = {}
     for path, part in model.named_modules():
         if isinstance(part, nn.Linear):
-            found.setdefault(
+            paths.setdefault(
                 module_of(f"{path}.weight", model_type, architecture), _parts(path, model_type, architecture)
             )
-    return found
+    return paths
 
 
 def module_of(name: str, model_type: ModelType, architecture: Architecture) -> str:
@@ -42,13 +42,13 @@ def module_of(name: str, model_type: ModelType, architecture: Architecture) -> s
 
 
 def without_prefix(name: str, model_type: ModelType, architecture: Architecture) -> str:
-    """Returns a module's name without the model type's prefix, which not every class has."""
-    (found,) = model_type.names({f"{name}.weight": torch.empty(0)}, architecture)
-    return found.removesuffix(".weight")
+    """Returns a module's name without the model type's prefix, which not every architecture has."""
+    (tensor_name,) = model_type.names({f"{name}.weight": torch.empty(0)}, architecture)
+    return tensor_name.removesuffix(".weight")
 
 
 def renamed(name: str, model_type: ModelType) -> str:
-    """Returns a module's name of today for the one in files."""
+    """Returns a module's name in memory for its name in files."""
     for old, new in RENAMED.get(model_type.name, ()):
         if values := bound(old, [name]):
             return new.format(**values[0])
@@ -64,22 +64,22 @@ def _parts(path: str, model_type: ModelType, architecture: Architecture) -> tupl
 
 
 def transposed(path: str, model_type: ModelType, architecture: Architecture) -> bool:
-    """Returns whether the model type stores this linear map as (in, out)."""
+    """Returns True if the model type stores this linear map as (in, out)."""
     for rule in (*architecture.rules, *architecture.body, *model_type.rules):
-        turned = isinstance(rule, Transpose) or (isinstance(rule, Split) and rule.transposed)
-        if turned and rule.their_name(f"{path}.weight"):
+        transposes = isinstance(rule, Transpose) or (isinstance(rule, Split) and rule.transposed)
+        if transposes and rule.their_name(f"{path}.weight"):
             return True
     return False
 
 
 def layout_of(model: Model) -> tuple[ModelType, Architecture]:
-    """Returns the model type and class in whose layout a model is written."""
+    """Returns the model type and architecture in whose layout a model is written."""
     model_type, architecture, _ = express(model.config, model.layout) or (OWN, OWN_ARCHITECTURE, {})
     return model_type, architecture
 
 
 def set_adapter_targets(model: Model) -> None:
-    """Tells a model what its layout says of adapters: which maps are one, and which parameters are the classifier's."""
+    """Sets ``model.fused``, maps that the layout stores as one, and ``model.classifier``, its parameters."""
     model_type, architecture = layout_of(model)
     maps = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]
     groups = dict.fromkeys(_parts(path, model_type, architecture) for path in maps)

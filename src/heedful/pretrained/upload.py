@@ -1,6 +1,6 @@
-"""Uploads a model's folder to the Hugging Face Hub. No torch here.
+"""Uploads a model's folder to the Hugging Face Hub. Imports no torch.
 
-Downloads are in ``folder.py`` (``find``); the Hub's own settings are heeded by ``heedful.util.downloads``.
+Downloads are in ``folder.py`` (``find``); ``heedful.util.downloads`` reads the Hub's environment variables.
 """
 
 from __future__ import annotations
@@ -24,47 +24,48 @@ from heedful.pretrained.model_card import shareable
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, revision: str | None = None) -> str:
-    """Sends a model's folder to the Hub: the files of the model, its tokenizer and its card, in one commit.
+    """Uploads a model's folder to the Hub: the files of the model, its tokenizer and its card, in one commit.
 
-    In ``heedful.json`` files and folders of this machine are called by their names alone.
+    Paths of this machine in ``heedful.json`` are reduced to file names.
 
     Args:
-        folder: a model's folder; what a run keeps besides the model (folders, logs, checkpoints) stays here.
-        name: "org/name", or "name" in one's own space; made where it does not exist.
-        private: whether a new one is seen by its owners alone.
-        revision: the branch, made where it does not exist; None is "main".
+        folder: a model's folder; other files of a run (folders, logs, checkpoints) are not uploaded.
+        name: "org/name", or "name" for your own account; created if it does not exist.
+        private: make a new repository private.
+        revision: the branch, created if it does not exist; None is "main".
 
     Returns:
-        The address of the repository. Raises ``HeedfulError`` where the Hub does not take it.
+        The URL of the repository. Raises ``HeedfulError`` if the Hub refuses.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
-    files = _sent(Path(folder).expanduser())
+    files = _upload_files(Path(folder).expanduser())
     api = HfApi(library_name="heedful", library_version=__version__)
     try:
-        made = api.create_repo(name, private=private, exist_ok=True)
+        url = api.create_repo(name, private=private, exist_ok=True)
         if revision is not None:
-            api.create_branch(made.repo_id, branch=revision, exist_ok=True)
+            api.create_branch(url.repo_id, branch=revision, exist_ok=True)
         adds = [CommitOperationAdd(name, content) for name, content in files.items()]
-        api.create_commit(made.repo_id, adds, commit_message="A model written by heedful", revision=revision)
-        return str(made)
+        api.create_commit(url.repo_id, adds, commit_message="A model written by heedful", revision=revision)
+        return str(url)
     except HFValidationError:
-        said = f"{name!r} is no name for a model there; take 'org/name'"
+        problem = f"{name!r} is no valid model name; use 'org/name'"
     except OfflineModeIsEnabled:
-        said = "HF_HUB_OFFLINE is set; unset it"
+        problem = "HF_HUB_OFFLINE is set; unset it"
     except HfHubHTTPError as error:
         code = error.response.status_code
-        told = error.server_message or f"status {code}"
-        said = "you are not logged in; run hf auth login" if code == 401 else f"it refuses ({_line(told)})"
-    except Exception as error:  # whatever the network, its proxies and the Hub's client come up with
-        said = f"it is out of reach ({type(error).__name__}); try again"
-    raise HeedfulError(f"cannot send {name} to the Hub: {said}")
+        message = error.server_message or f"status {code}"
+        one_line = " ".join(message.split())
+        problem = "you are not logged in; run hf auth login" if code == 401 else f"it refuses ({one_line})"
+    except Exception as error:  # any failure of the network, a proxy or the Hub's client
+        problem = f"it is out of reach ({type(error).__name__}); try again"
+    raise HeedfulError(f"cannot send {name} to the Hub: {problem}")
 
 
-def _sent(folder: Path) -> dict[str, Path | bytes]:
+def _upload_files(folder: Path) -> dict[str, Path | bytes]:
     """Returns the files to upload by name; ``heedful.json`` without paths of this machine."""
-    read_json(folder / CONFIG)  # raises where there is no model
+    read_json(folder / CONFIG)  # raises if there is no model
     patterns = ("*.md", *TEXT_FILES, *SAFETENSORS_FILES)
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
     names += sorted(file.relative_to(folder).as_posix() for file in folder.glob(POOLING_FILES) if file.is_file())
@@ -72,7 +73,3 @@ def _sent(folder: Path) -> dict[str, Path | bytes]:
         name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)
     }
     return files | ({CARD: to_json(shareable(read_card(folder)))} if CARD in files else {})
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""Saves a model: in the layout of the first model type that can express its configuration, else in our own."""
+"""Saves a model in the layout of the first model type that can express its configuration, or else in our own."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from heedful.pretrained.pooling import module_files
 from heedful.pretrained.rules import Tensors
 from heedful.pretrained.scaled_output import stored
 
-# keys of a config.json that are of the file or of its program, that labels and heads decide, or that tell of generating
-NOT_KEPT = {
+# keys of the source's config.json that are not copied: about the file, labels or generation
+NOT_COPIED = {
     *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "auto_map"),
     *("id2label", "label2id", "num_labels", "problem_type", "heedful", "quantization_config", "_num_labels"),
-    *("rope_theta", "rope_scaling"),  # said anew in rope_parameters
+    *("rope_theta", "rope_scaling"),  # written as rope_parameters
     *GENERATES,
 }
 UNITS = {"": 1, **{unit + "B": 1000**n for n, unit in enumerate("KMGT", 1)}}
 UNITS |= {unit + "IB": 1024**n for n, unit in enumerate("KMGT", 1)}
-FORMAT = {"format": "pt"}  # as readers of several frameworks want it told
+FORMAT = {"format": "pt"}  # metadata that readers for several frameworks expect
 STALE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json|adapter_(model|config)\..*")
 
 
@@ -61,30 +61,30 @@ def save(
     extra: Mapping[str, Any] | None = None,
     max_shard_size: int | str = "5GB",
 ) -> str:
-    """Writes a model: ``config.json``, ``model.safetensors``, ``generation_config.json`` where it generates.
+    """Saves a model: ``config.json``, ``model.safetensors``, and ``generation_config.json`` for a language model.
 
-    Beside them go ``heedful.json`` and the model card, ``README.md``, but for one that a person wrote.
+    ``heedful.json`` and the model card, ``README.md``, are added; a README.md that a person wrote is not replaced.
 
-    Tied weights are stored once. Files are written beside and renamed: whatever happens, the folder opens with the old
-    weights or with the new. Earlier weights go, be they one file or shards; other files in the folder stay.
+    Tied weights are stored once. The write is atomic: after a crash the folder loads with the old weights or the new.
+    Old weights are deleted, shards too; other files in the folder stay.
 
-    Of a model with an adapter (``heedful.adapters``) the adapter alone is written, as PEFT does: a folder of its own
-    with ``adapter_config.json``, which names the base, ``adapter_model.safetensors``, and the rest as ever. For a whole
-    model call ``heedful.adapters.merge`` first.
+    Of a model with an adapter (``heedful.adapters``) only the adapter is saved, as PEFT does, in a folder of its own:
+    ``adapter_config.json``, which names the base, ``adapter_model.safetensors``, and the other files. To save a whole
+    model, call ``heedful.adapters.merge`` first.
 
-    A model that pools is written as its body, with the files by which ``sentence-transformers`` pools alike; a pooler
-    of the model type's that it has no use for is written as zeros, so that nobody draws a random one.
+    A model that pools is saved as its body, with the files by which ``sentence-transformers`` pools. A pooler that its
+    architecture has and the model does not use is stored as zeros, so that no reader initialises a random one.
 
     Args:
         model: of any model type, on any device, in its own dtype.
-        folder: made where it does not exist.
-        extra: what ``heedful.json`` says besides the layout: task, labels, metrics, ...; ``labels``, a list of names,
-            goes into ``config.json`` too.
-        max_shard_size: of a weight file, in bytes or as "200MB", "5GB", "5GiB". More goes into several, with an index,
-            ``model.safetensors.index.json``, that tells which tensor is in which.
+        folder: created if it does not exist.
+        extra: further contents of ``heedful.json``: task, labels, metrics, ...; ``labels``, a list of names, is written
+            to ``config.json`` too.
+        max_shard_size: of a weight file, in bytes or as "200MB", "5GB", "5GiB". Larger models are split into shards,
+            with an index, ``model.safetensors.index.json``.
 
     Returns:
-        The layout: "gpt2", "bert", ... open elsewhere as they are; "heedful" is our own, which only we open.
+        The layout: other programs read "gpt2", "bert", ...; only heedful reads its own, "heedful".
     """
     model.whole("save it")
     extra = dict(extra or {})
@@ -93,46 +93,44 @@ def save(
         OWN_ARCHITECTURE,
         {"model_type": OWN.name, **model.config.to_dict()},
     )
-    theirs = _with_kept(model, model_type, architecture, theirs) | _labels(model, extra)
+    theirs = _with_source_keys(model, model_type, architecture, theirs) | _labels(model, extra)
     theirs["dtype"] = str(model.dtype).removeprefix("torch.")
-    most = size_of(max_shard_size)
-    head, pools, unused = model.config.head, {}, {}
+    shard_bytes = size_of(max_shard_size)
+    head, unused_pooler = model.config.head, {}
+    files: dict[str, Any] = {CONFIG: theirs}
     if isinstance(head, PooledHead) and model_type is not OWN:
-        pools, unused = module_files(head, model.main.dim), _unused(architecture, model.main.dim)
+        files |= module_files(head, model.main.dim)
+        unused_pooler = _zero_pooler(architecture, model.main.dim)
         extra["head"] = head.kind
-    settings: dict[str, Any] = {}
     if model.adapter is None:
-        shards, index = _split(model_type.tensors_out(_once(model) | unused, architecture), most)
+        shards, index = _split(model_type.tensors_out(_untied(model) | unused_pooler, architecture), shard_bytes)
+        files |= {INDEX: index} if len(shards) > 1 else {}
     else:
-        settings, tensors = adapter_files(model, model_type, architecture, Path(folder).expanduser())
-        shards, index = {ADAPTER_WEIGHTS: tensors}, {}
-    files = {
-        CONFIG: theirs,
-        CARD: {"layout": model_type.name, "heedful": __version__, "parameters": model.count()} | extra,
-    }
-    if settings:
-        files[ADAPTER_CONFIG] = settings
-    if len(shards) > 1:
-        files[INDEX] = index
-    if isinstance(model.config.head, LanguageHead):
+        files[ADAPTER_CONFIG], tensors = adapter_files(model, model_type, architecture, Path(folder).expanduser())
+        shards = {ADAPTER_WEIGHTS: tensors}
+    files[CARD] = {"layout": model_type.name, "heedful": __version__, "parameters": model.count()} | extra
+    if isinstance(head, LanguageHead):
         files[GENERATION] = _generation(model)
-    out = Path(folder).expanduser().resolve()
-    try:
-        with atomic_write(out, STALE if model.adapter is None else None) as place:
-            for name, content in (files | pools).items():
-                (place / name).parent.mkdir(exist_ok=True)
-                (place / name).write_bytes(to_json(content))
-            if is_ours(out):
-                base = settings.get("base_model_name_or_path")
-                (place / README).write_text(
-                    card_text(out.name, files[CARD], theirs, base), encoding="utf-8", newline="\n"
-                )
-            for name, shard in shards.items():
-                save_file({n: t.detach().cpu().contiguous() for n, t in shard.items()}, place / name, FORMAT)
-                (place / name).chmod((place / CONFIG).stat().st_mode)  # it is written for the owner alone
-    except SafetensorError as error:
-        raise HeedfulError(f"cannot write {folder}: {error}; free some room or choose another folder") from None
+    _write(Path(folder).expanduser().resolve(), files, shards, STALE if model.adapter is None else None)
     return model_type.name
+
+
+def _write(out: Path, files: Mapping[str, Any], shards: Mapping[str, Tensors], stale: re.Pattern[str] | None) -> None:
+    """Writes JSON files, the model card and weights atomically; deletes old files that match ``stale``."""
+    try:
+        with atomic_write(out, stale) as temporary:
+            for name, content in files.items():
+                (temporary / name).parent.mkdir(exist_ok=True)
+                (temporary / name).write_bytes(to_json(content))
+            if is_ours(out):
+                base = files.get(ADAPTER_CONFIG, {}).get("base_model_name_or_path")
+                card = card_text(out.name, files[CARD], files[CONFIG], base)
+                (temporary / README).write_text(card, encoding="utf-8", newline="\n")
+            for name, shard in shards.items():
+                save_file({n: t.detach().cpu().contiguous() for n, t in shard.items()}, temporary / name, FORMAT)
+                (temporary / name).chmod((temporary / CONFIG).stat().st_mode)  # save_file makes it the owner's alone
+    except SafetensorError as error:
+        raise HeedfulError(f"cannot write {out}: {error}; free some space or choose another folder") from None
 
 
 def size_of(max_shard_size: int | str) -> int:
@@ -150,8 +148,8 @@ def size_of(max_shard_size: int | str) -> int:
     return size
 
 
-def _split(tensors: Tensors, most: int) -> tuple[dict[str, Tensors], dict[str, Any]]:
-    """Returns files of at most ``most`` bytes of tensors (a larger tensor has its own), and their index."""
+def _split(tensors: Tensors, shard_bytes: int) -> tuple[dict[str, Tensors], dict[str, Any]]:
+    """Returns shards of at most ``shard_bytes`` (a larger tensor has its own shard) by file name, and their index."""
     from huggingface_hub import split_state_dict_into_shards_factory
 
     stem, _, ending = WEIGHTS.rpartition(".")
@@ -159,52 +157,54 @@ def _split(tensors: Tensors, most: int) -> tuple[dict[str, Tensors], dict[str, A
         tensors,
         get_storage_size=lambda tensor: tensor.nbytes,
         filename_pattern=f"{stem}{{suffix}}.{ending}",
-        max_shard_size=most,
+        max_shard_size=shard_bytes,
     )
     shards = {file: {name: tensors[name] for name in names} for file, names in split.filename_to_tensors.items()}
     return shards, {"metadata": split.metadata, "weight_map": dict(sorted(split.tensor_to_filename.items()))}
 
 
-def _with_kept(
+def _with_source_keys(
     model: Model, model_type: ModelType, architecture: Architecture, theirs: dict[str, Any]
 ) -> dict[str, Any]:
-    """``config.json`` with the keys that came in and that we do not write; without them where another model would be
-    read, or where the layout is another.
+    """Returns ``config.json`` with the keys of the source's that we do not write.
 
-    A key that is only written for other programs (``max_position_embeddings`` of Marian) keeps the value that came in.
+    The source's keys are left out if the layout differs, or if another model would be read with them. A key that is
+    written only for other programs (``max_position_embeddings`` of Marian) has the source's value.
     """
     if model_type.name != model.layout or model_type is OWN or not model.source_config:
         return theirs
-    free = {config_key.theirs for config_key in model_type.config_keys if isinstance(config_key, WrittenKey)} - {
-        *GENERATES,
-        "is_encoder_decoder",
+    written = {config_key.theirs for config_key in model_type.config_keys if isinstance(config_key, WrittenKey)}
+    replaceable = written - {*GENERATES, "is_encoder_decoder"}
+    copied = {
+        key: value
+        for key, value in model.source_config.items()
+        if key in replaceable or key not in {*theirs, *NOT_COPIED}
     }
-    kept = {key: value for key, value in model.source_config.items() if key in free or key not in {*theirs, *NOT_KEPT}}
     stored = {
         config_key.theirs: config_key.from_config(flat(model.config))
         for config_key in (*model_type.config_keys, *architecture.config_keys)
         if isinstance(config_key, StoredTensor)
     }
     try:
-        same = model_type.read(theirs | kept, architecture, stored) == model_type.read(theirs, architecture, stored)
+        same = model_type.read(theirs | copied, architecture, stored) == model_type.read(theirs, architecture, stored)
     except HeedfulError:
         same = False
-    return theirs | kept if same else theirs
+    return theirs | copied if same else theirs
 
 
-def _once(model: Model) -> Tensors:
-    """Returns the model's tensors by our names, those with several places under the first."""
+def _untied(model: Model) -> Tensors:
+    """Returns the model's tensors by our names, a tied tensor by its first name only."""
     state = stored(model)
     return {first: state[first] for first in tied_names(model)}
 
 
-def _unused(architecture: Architecture, dim: int) -> Tensors:
-    """Returns the pooler that a class of the model type has and a pooled model has not."""
-    has = any(
+def _zero_pooler(architecture: Architecture, dim: int) -> Tensors:
+    """Returns a pooler of zeros if the architecture has one, for a pooled model, which has none."""
+    has_pooler = any(
         isinstance(config_key, StoredTensor) and config_key.ours == "head.pooler"
         for config_key in architecture.config_keys
     )
-    sizes = {"weight": (dim, dim), "bias": (dim,)} if has else {}
+    sizes = {"weight": (dim, dim), "bias": (dim,)} if has_pooler else {}
     return {f"head.pooler.dense.{name}": torch.zeros(size) for name, size in sizes.items()}
 
 
@@ -215,12 +215,12 @@ def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if len(names) != head.labels:
         raise HeedfulError(f"{len(names)} label names for a head of {head.labels} labels")
-    several = MULTI_LABEL if model.multi_label else REGRESSION if model.regression else {}
-    return label_tables([str(name) for name in names]) | several
+    problem_type = MULTI_LABEL if model.multi_label else REGRESSION if model.regression else {}
+    return label_tables([str(name) for name in names]) | problem_type
 
 
 def _generation(model: Model) -> dict[str, Any]:
-    """Returns the token ids, and the settings that came with the model."""
+    """Returns ``generation_config.json``: the token ids, and the settings of the source."""
     config = model.config
     assert not isinstance(config, VisionConfig)
     special = config.special
