@@ -256,10 +256,10 @@ def test_a_folder_that_says_nothing(tmp_path: Path) -> None:
         ({"do_normalize": "false"}, "do_normalize is 'false'; give true or false"),
         ({"do_rescale": 0}, "do_rescale is 0; give true or false"),
         ({"do_center_crop": "no"}, "do_center_crop is 'no'"),
-        ({"image_mean": [1e308] * 3}, "image_mean .* make values up to"),
-        ({"image_std": [1e-300] * 3}, "image_std .* make values up to"),
+        ({"image_mean": [1e308] * 3}, "image_mean .* give values up to"),
+        ({"image_std": [1e-300] * 3}, "image_std .* give values up to"),
         ({"image_mean": [True, 0.5, 0.5]}, "image_mean is .*; give a list of numbers"),
-        ({"rescale_factor": 1e30}, "the rescale factor 1e\\+30 make values up to"),
+        ({"rescale_factor": 1e30}, "rescale_factor 1e\\+30 give values up to"),
     ],
 )
 def test_values_that_no_image_could_have_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:

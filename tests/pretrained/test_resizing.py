@@ -205,13 +205,13 @@ def test_more_tokens_under_another_head(tmp_path: Path) -> None:
 
 NOTHING: dict[str, tuple[Any, dict[str, Any], str]] = {
     "image_size of text": (GPT, {"image_size": 32}, "image_size is 32, but this model reads text; leave it out"),
-    "positions of images": (VIT, {"positions": 32}, "positions means nothing for images; give image_size"),
+    "positions of images": (VIT, {"positions": 32}, "positions is for text; for images give image_size"),
     "both": (VIT, {"positions": 32, "image_size": 64}, "positions and image_size are both given"),
     "tokens of images": (VIT, {"vocab_size": 32}, "vocab_size is 32, but this model has no vocabulary; leave it out"),
     "fewer tokens": (
         GPT,
         {"vocab_size": 10},
-        "vocab_size is 10, but 11 tokens are stored; none is taken away: give 11",
+        "vocab_size is 10, but 11 tokens are stored; none can be removed; give 11",
     ),
     "no patches": (VIT, {"image_size": 33}, "image height 33 is not a multiple of the patch size 8"),
     "three sides": (VIT, {"image_size": (32, 32, 32)}, "image_size is .*; give one number, or height and width"),

@@ -1,17 +1,17 @@
-"""Pretrained folders: Hugging Face model folders, read and written, for every supported model type.
+"""Pretrained folders: reads and writes Hugging Face model folders of every supported model type.
 
     model_types/         one data file a model type: to add one, write such a file and a line in its ``__init__``
-    model_type           the classes of such a file: model type and architecture; configurations both ways
+    model_type           ``ModelType`` and ``Architecture``: a layout as data, configurations both ways
     rules                tensor rules: their names ↔ ours, reversible
     config_keys          keys of ``config.json`` ↔ our fields, reversible; rare ones in ``special_config_keys``
-    flat_config          our configuration by whole paths
-    folder               folders found locally or on the Hub, JSON files, atomic writes
-    configuration        the model configuration and generation settings of a folder
+    flat_config          configurations as flat mappings from paths to values
+    folder               finds folders locally or on the Hub, reads JSON, writes atomically
+    configuration        reads the model configuration and generation settings of a folder
     reading, writing     ``load``, ``save``      upload      ``push``      model_card  the folder's README.md
-    weights              tensors of a folder's files
-    fill_model           tensors put into a model without weights
-    resizing             more positions, other images, more tokens
-    scaled_output        outputs that train in another unit than they are saved in
+    weights              reads the tensors of a folder
+    fill_model           builds a model without weights and fills it with tensors
+    resizing             more positions, other image sizes, more tokens
+    scaled_output        output maps that train in another unit than they are saved in
     pooling              pooling of a sentence-transformers folder
     preprocessing        preprocessing of images
     peft                 adapters in PEFT's files (``peft_names``, ``peft_config``)

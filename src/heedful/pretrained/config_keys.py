@@ -1,7 +1,7 @@
 """Reversible config keys: keys of a foreign ``config.json`` ↔ fields of our configuration.
 
-A config key reads their dictionary into ours and writes ours into theirs; it raises ``Inexpressible`` for a value that
-their layout lacks.
+``read`` fills our flat configuration from theirs, ``write`` theirs from ours. ``write`` raises ``Inexpressible`` for a
+value that their layout lacks.
 """
 
 from __future__ import annotations
@@ -39,46 +39,51 @@ _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: 
 _NAMES |= {type(None): "a whole number"}
 
 
-def checked(key: str, value: Any, like: Any) -> Any:
-    """``value`` of the same type as ``like``; a key whose default is null takes whole numbers and null."""
-    kind = type(like)
+def checked(key: str, value: Any, default: Any) -> Any:
+    """Returns ``value`` if it has the type of ``default``, else raises; null stands for whole numbers and null."""
+    kind = type(default)
     accepted = {float: (int, float), type(None): (int, type(None))}.get(kind, (kind,))
-    endless = isinstance(value, float) and not math.isfinite(value)  # JSON has no such numbers, Python's reader has
-    if not isinstance(value, accepted) or endless or (isinstance(value, bool) and kind is not bool):
+    not_finite = isinstance(value, float) and not math.isfinite(value)  # Python's reader accepts NaN and Infinity
+    if not isinstance(value, accepted) or not_finite or (isinstance(value, bool) and kind is not bool):
         raise HeedfulError(f"{key} is {value!r}; it must be {_NAMES[kind]}")
     return value
 
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """A key of theirs ↔ a field of ours, or several that have the same value.
+    """A key of theirs ↔ a field of ours, or several fields with the same value.
 
-    ``default`` is what an absent key means; ``words`` maps their values to ours (the first of theirs is written);
-    an absent or null one is read from the key ``otherwise`` where that is given. ``least`` bounds whole numbers;
-    ``null`` says that null may stand for none.
+    Attributes:
+        theirs: their key.
+        ours: our field, or fields, by path.
+        default: the value of an absent key; it sets the type.
+        words: maps their values to ours; of several that map to the same, the first is written.
+        fallback: their key to read instead of an absent or null one.
+        minimum: of whole numbers.
+        null: accept null.
     """
 
     theirs: str
     ours: str | tuple[str, ...]
     default: Any
     words: Mapping[Any, Any] | None = None
-    otherwise: str | None = None
-    least: int = 1
+    fallback: str | None = None
+    minimum: int = 1
     null: bool = False
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields, however many."""
+        """Our fields."""
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Puts our value of theirs into ``ours``."""
-        value = theirs.get(self.theirs, None if self.otherwise else self.default)
-        if value is None and self.otherwise:
-            value = theirs.get(self.otherwise, self.default)
+        """Sets our fields in ``ours``; ``stored`` holds what the folder's tensors imply."""
+        value = theirs.get(self.theirs, None if self.fallback else self.default)
+        if value is None and self.fallback:
+            value = theirs.get(self.fallback, self.default)
         checked(self.theirs, value, None if self.null and value is None else self.default)
-        if type(value) is int and isinstance(self.default, int | None) and value < self.least:
-            raise HeedfulError(f"{self.theirs} is {value}; it must be {self.least} or more")
+        if type(value) is int and isinstance(self.default, int | None) and value < self.minimum:
+            raise HeedfulError(f"{self.theirs} is {value}; it must be {self.minimum} or more")
         if self.words is not None:
             if value not in self.words:
                 raise HeedfulError(f"{self.theirs} is {value!r}; only {', '.join(map(repr, self.words))} are supported")
@@ -86,71 +91,69 @@ class ConfigKey:
         ours.update(dict.fromkeys(self.fields, value))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Puts their value of ours into ``theirs``."""
+        """Sets their key in ``theirs``."""
         if self.fields[0] not in ours:
             raise Inexpressible(self.fields[0])
         value = ours[self.fields[0]]
-        if self.words is not None:
-            named = [word for word, meaning in self.words.items() if meaning == value]
-            if not named:
-                raise Inexpressible(self.fields[0])
-            value = named[0]
-        theirs[self.theirs] = value
+        theirs[self.theirs] = value if self.words is None else self._word_for(value)
+
+    def _word_for(self, value: Any) -> Any:
+        """Returns their first word that means our value."""
+        for word, meaning in (self.words or {}).items():
+            if meaning == value:
+                return word
+        raise Inexpressible(self.fields[0])
 
 
 @dataclass(frozen=True)
 class WordKey(ConfigKey):
-    """A word of theirs ↔ several fields of ours, each with a value of its own: T5's "gated-gelu"."""
+    """A word of theirs ↔ several fields of ours with different values, as T5's "gated-gelu"."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Puts the values of their word into ``ours``."""
+        """Sets our fields to the values of their word."""
         word, words = theirs.get(self.theirs, self.default), self.words or {}
         if not isinstance(word, str) or word not in words:
             raise HeedfulError(f"{self.theirs} is {word!r}; only {', '.join(map(repr, words))} are supported")
         ours.update(zip(self.fields, words[word], strict=True))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Puts the first word of our values into ``theirs``."""
-        values = tuple(ours.get(name) for name in self.fields)
-        named = [word for word, meaning in (self.words or {}).items() if meaning == values]
-        if not named:
-            raise Inexpressible(self.fields[0])
-        theirs[self.theirs] = named[0]
+        """Sets their key to the first word for our values."""
+        theirs[self.theirs] = self._word_for(tuple(ours.get(name) for name in self.fields))
 
 
 @dataclass(frozen=True)
 class TokenIdKey(ConfigKey):
-    """A token id or null; where ours is several ids, theirs is one, a list or null."""
+    """A token id or null. With ``several``, our value is a list, theirs one id, a list or null."""
 
     several: bool = False
-    needed: bool = False  # their configuration refuses null
+    required: bool = False  # their configuration refuses null
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Puts our ids of theirs into ``ours``."""
+        """Sets our id, or list of ids."""
         value = theirs.get(self.theirs, self.default)
         ids = value if isinstance(value, list) and self.several else [value]
-        for each in ids:
-            checked(self.theirs, each, None)
+        for token_id in ids:
+            checked(self.theirs, token_id, None)
         ours.update(dict.fromkeys(self.fields, [i for i in ids if i is not None] if self.several else value))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Puts their id or ids of ours into ``theirs``."""
+        """Sets their id, list of ids, or null."""
         super().write(ours, theirs)
         if self.several:
             ids = theirs[self.theirs]
             theirs[self.theirs] = ids if len(ids) > 1 else next(iter(ids), None)
-        if self.needed and theirs[self.theirs] is None:
+        if self.required and theirs[self.theirs] is None:
             raise Inexpressible(self.fields[0])
 
 
 @dataclass(frozen=True)
 class SizeKey(ConfigKey):
-    """A side, or (height, width): theirs is either, ours is a pair, or one number where ``square``."""
+    """A size in pixels. Theirs is a side or (height, width); ours is a pair, or one number with ``square``."""
 
     square: bool = False
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Puts our size into ``ours``."""
+        """Sets our size."""
         value = theirs.get(self.theirs, self.default)
         sides = list(value) if isinstance(value, list | tuple) else [value, value]
         if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
@@ -160,7 +163,7 @@ class SizeKey(ConfigKey):
         ours[self.fields[0]] = sides[0] if self.square else sides
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Puts their size into ``theirs``: one number where the sides are equal."""
+        """Sets their size: one number if the sides are equal."""
         super().write(ours, theirs)
         if not self.square and len(set(theirs[self.theirs])) == 1:
             theirs[self.theirs] = theirs[self.theirs][0]
@@ -168,22 +171,22 @@ class SizeKey(ConfigKey):
 
 @dataclass(frozen=True)
 class LabelKeys(ConfigKey):
-    """The number of labels ↔ the table of their names, which save fills in."""
+    """The number of labels ↔ the tables of their names; ``save`` replaces the names."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Counts them: in ``id2label``, or else ``num_labels``, or else two."""
+        """Sets the number of labels: of ``id2label``, or else ``num_labels``, or else two."""
         names, number = label_names(theirs), theirs.get("num_labels", self.default)
         ours[self.fields[0]] = len(names) if names else checked("num_labels", number, 2)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Names that say no more than the number."""
+        """Sets the names ``LABEL_0``, ``LABEL_1``, ..."""
         super().write(ours, theirs)
         theirs.update(label_tables([f"LABEL_{i}" for i in range(theirs[self.theirs])]))
 
 
 @dataclass(frozen=True)
 class StoredTensor(ConfigKey):
-    """A boolean of ours that no key of theirs tells: whether the tensor ``theirs`` is stored, with more than zeros."""
+    """A boolean of ours without a key of theirs: True if the tensor ``theirs`` is stored and not all zeros."""
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> bool:
         """Returns the value that the stored tensors imply."""
@@ -194,43 +197,43 @@ class StoredTensor(ConfigKey):
         return bool(ours.get(self.fields[0]))
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Looks among the tensors."""
+        """Sets our field to the value that the stored tensors imply."""
         ours[self.fields[0]] = stored.get(self.theirs, self.default)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Nothing: the tensor tells."""
+        """Writes nothing: the tensor implies the value."""
 
 
 @dataclass(frozen=True)
 class OnlyValue:
-    """A key of theirs that changes what is computed, and the one value of it that we speak. ``default``: if absent."""
+    """A key of theirs that changes the computation, with the only value that we support."""
 
     theirs: str
     value: Any
-    default: Any
+    default: Any  # value of an absent key
 
-    def holds(self, theirs: Mapping[str, Any]) -> bool:
-        """Returns whether it has that value."""
+    def matches(self, theirs: Mapping[str, Any]) -> bool:
+        """Returns True if the key has the supported value."""
         return theirs.get(self.theirs, self.default) == self.value
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Refuses any other value."""
-        if not self.holds(theirs):
-            found = theirs.get(self.theirs, self.default)
-            raise HeedfulError(f"{self.theirs} is {found!r}; only {self.value!r} is supported")
+        """Raises for any other value."""
+        if not self.matches(theirs):
+            other = theirs.get(self.theirs, self.default)
+            raise HeedfulError(f"{self.theirs} is {other!r}; only {self.value!r} is supported")
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Writes it, where silence would say otherwise."""
+        """Sets the key if its default differs."""
         if self.value != self.default:
             theirs[self.theirs] = self.value
 
 
 @dataclass(frozen=True)
 class LayerTypesKey(OnlyValue):
-    """Attention type of each layer: known words, or absent. Other config keys read their meaning."""
+    """Attention type of each layer, or absent. Only checks the words; ``WindowKeys`` reads them."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Refuses other words."""
+        """Raises for unknown words."""
         kinds = theirs.get(self.theirs)
         if kinds is None:
             return
@@ -242,16 +245,16 @@ class LayerTypesKey(OnlyValue):
 
 @dataclass(frozen=True)
 class WrittenKey:
-    """A key of theirs that is written for other programs and tells us nothing."""
+    """A constant key that is written for other programs and not read."""
 
     theirs: str
     value: Any
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Nothing."""
+        """Reads nothing."""
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Writes it."""
+        """Sets the key."""
         theirs[self.theirs] = self.value
 
 
@@ -259,12 +262,12 @@ AnyConfigKey = ConfigKey | OnlyValue | WrittenKey
 
 
 def only(**values: Any) -> tuple[OnlyValue, ...]:
-    """Keys that must have their default value."""
+    """Returns keys that must have their default value."""
     return tuple(OnlyValue(key, value, value) for key, value in values.items())
 
 
 def label_names(theirs: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the classes in a ``config.json``, in the order of their ids; [] where it tells none.
+    """Returns the label names of a ``config.json``, ordered by id; [] if it has none.
 
     Raises ``HeedfulError`` for ids other than 0, 1, 2, ... and for names that are no text or whole number.
     """
@@ -274,10 +277,10 @@ def label_names(theirs: Mapping[str, Any]) -> list[str]:
             raise HeedfulError(f"id2label is {table!r}; give an object, from ids to names")
         return []
     ids = [int(key) if re.fullmatch("-?[0-9]{1,9}", str(key)) else str(key) for key in table]
-    wrong = next((number for number in ids if number not in range(len(ids))), None)
-    if wrong is not None or len({*ids}) < len(ids):
-        what = "gives an id twice" if wrong is None else f"has the id {wrong!r}"
-        raise HeedfulError(f"id2label {what} among {len(ids)} names; number them 0 to {len(ids) - 1}")
+    invalid = next((number for number in ids if number not in range(len(ids))), None)
+    if invalid is not None or len({*ids}) < len(ids):
+        problem = "gives an id twice" if invalid is None else f"has the id {invalid!r}"
+        raise HeedfulError(f"id2label {problem} among {len(ids)} names; number them 0 to {len(ids) - 1}")
     for key, name in table.items():
         if not isinstance(name, str | int) or isinstance(name, bool):
             raise HeedfulError(f"id2label names the class {key} {name!r}; give a text")
@@ -285,7 +288,7 @@ def label_names(theirs: Mapping[str, Any]) -> list[str]:
 
 
 def label_tables(names: list[str]) -> dict[str, Any]:
-    """Label names as a foreign configuration keeps them."""
+    """Returns label names as the tables ``id2label`` and ``label2id``."""
     return {
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},

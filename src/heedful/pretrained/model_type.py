@@ -20,8 +20,8 @@ from heedful.pretrained.config_keys import (
 from heedful.pretrained.flat_config import Flat, flat, nested
 from heedful.pretrained.rules import Rule, Tensors
 
-# fields that tell how a model is born and trained, not what it computes: where a model type has no word for one, its
-# config.json keeps it under "heedful"
+# fields of initialisation and training, which change nothing that the model computes; if a model type has no key for
+# one, it is saved under "heedful" in config.json
 FREE = (
     "init",
     "init_std",
@@ -31,16 +31,22 @@ FREE = (
 EVERYWHERE = (
     *only(quantization_config=None, per_layer_config=None),
     LayerTypesKey("layer_types", None, None),
-)  # what no model type of ours has
+)  # features that no model type of ours has
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A class of a model type, such as ``BertForMaskedLM``: its head in our configuration and the head's tensor names.
 
-    ``fixed`` are fields of ours. Of two architectures with the same name, the first whose ``OnlyValue`` keys hold is
-    chosen. ``prefix`` stands before the names of the body's tensors if it differs from the model type's; ``body`` are
-    rules for tensors of the body that only this architecture has.
+    Of two architectures with the same name, the first whose ``OnlyValue`` keys match is chosen.
+
+    Attributes:
+        name: of the class in ``transformers``.
+        fixed: fields of ours with their values.
+        config_keys: further keys of ``config.json``.
+        rules: for the head's tensors.
+        body: rules for tensors of the body that only this architecture has.
+        prefix: of the body's tensor names, if it differs from the model type's.
     """
 
     name: str
@@ -52,7 +58,7 @@ class Architecture:
 
 
 def rename_architectures(architectures: Iterable[Architecture], old: str, new: str) -> tuple[Architecture, ...]:
-    """Returns the same classes under another model type's name: ``LlamaModel`` → ``MistralModel``."""
+    """Returns the architectures under another model type's name: ``LlamaModel`` → ``MistralModel``."""
     return tuple(replace(architecture, name=architecture.name.replace(old, new, 1)) for architecture in architectures)
 
 
@@ -81,12 +87,12 @@ class ModelType:
         if not architectures:
             raise HeedfulError(f"the class {names[0]!r} is not supported; {nearest(str(names[0]), known)}")
         fitting = [
-            c for c in architectures if all(key.holds(theirs) for key in c.config_keys if isinstance(key, OnlyValue))
+            c for c in architectures if all(key.matches(theirs) for key in c.config_keys if isinstance(key, OnlyValue))
         ]
         return next(iter(fitting), architectures[-1])  # the last one's config keys say what does not fit
 
     def implied_by(self, architecture: Architecture, tensors: Tensors) -> dict[str, bool]:
-        """For each config key that a tensor tells: what it tells."""
+        """Returns the values of the config keys that tensors imply."""
         return {
             key.theirs: key.from_tensors(tensors)
             for key in (*self.config_keys, *architecture.config_keys)
@@ -94,22 +100,22 @@ class ModelType:
         }
 
     def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
-        """Returns our configuration of theirs; ``stored`` says which tensors are there."""
+        """Returns our configuration of theirs; ``stored`` is of :meth:`implied_by`."""
         ours: Flat = {**self.fixed, **architecture.fixed}
         for config_key in (*EVERYWHERE, *self.config_keys, *architecture.config_keys):
             config_key.read(theirs, ours, stored)
-        unsaid = theirs.get("heedful")
-        ours.update({k: v for k, v in unsaid.items() if k.endswith(FREE)} if isinstance(unsaid, Mapping) else {})
+        extra = theirs.get("heedful")
+        ours.update({k: v for k, v in extra.items() if k.endswith(FREE)} if isinstance(extra, Mapping) else {})
         try:
             config: ModelConfig = Config.from_dict(nested(ours))  # type: ignore[assignment]  # the kind is a model's
             _check_start(config)
             return config
         except HeedfulError as error:
-            key = self._key(architecture, str(error).partition(" ")[0])
+            key = self._their_key(architecture, str(error).partition(" ")[0])
             raise HeedfulError(f"{key}: {error}" if key else str(error)) from None
 
-    def _key(self, architecture: Architecture, path: str) -> str | None:
-        """Returns their key of the field of ours that an error begins with ("dropout.hidden"), if any has it."""
+    def _their_key(self, architecture: Architecture, path: str) -> str | None:
+        """Returns their key of our field ("dropout.hidden"), or None."""
         named = [
             (field, config_key.theirs)
             for config_key in (*architecture.config_keys, *self.config_keys)
@@ -120,7 +126,7 @@ class ModelType:
         return next((theirs for end in ends for field, theirs in named if f".{field}".endswith(f".{end}")), None)
 
     def write(self, config: ModelConfig, architecture: Architecture) -> dict[str, Any] | None:
-        """Returns their configuration of ours, or None where reading it back would give another model."""
+        """Returns their configuration of ours, or None if reading it back would give another model."""
         ours = flat(config)
         theirs: dict[str, Any] = {"architectures": [architecture.name], "model_type": self.name}
         config_keys = (*self.config_keys, *architecture.config_keys)
@@ -128,40 +134,39 @@ class ModelType:
             for config_key in config_keys:
                 config_key.write(ours, theirs)
             implied = {key.theirs: key.from_config(ours) for key in config_keys if isinstance(key, StoredTensor)}
-            back = flat(self.read(theirs, architecture, implied))
+            reread = flat(self.read(theirs, architecture, implied))
         except (Inexpressible, HeedfulError):
             return None
-        unsaid = {path: value for path, value in ours.items() if path not in back or back[path] != value}
-        if back.keys() != ours.keys() or not all(path.endswith(FREE) for path in unsaid):
+        extra = {path: value for path, value in ours.items() if path not in reread or reread[path] != value}
+        if reread.keys() != ours.keys() or not all(path.endswith(FREE) for path in extra):
             return None
-        return theirs | ({"heedful": unsaid} if unsaid else {})
+        return theirs | ({"heedful": extra} if extra else {})
 
     def names(self, stored: Tensors, architecture: Architecture) -> Tensors:
-        """Stored tensors by their names of today, without the prefix, which some files lack."""
+        """Returns stored tensors by their present names, without the prefix, which some files lack."""
         prefix = self._prefix(architecture) or self.prefix
-        return {self._name(name).removeprefix(prefix): tensor for name, tensor in stored.items()}
+        return {self._present_name(name).removeprefix(prefix): tensor for name, tensor in stored.items()}
 
     def _prefix(self, architecture: Architecture) -> str:
         return self.prefix if architecture.prefix is None else architecture.prefix
 
-    def _name(self, name: str) -> str:
+    def _present_name(self, name: str) -> str:
         for old, new in self.old_names.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
         return name
 
     def tensors_in(self, stored: Tensors, architecture: Architecture, head: bool = True) -> Tensors:
-        """Our tensors of theirs (see ``names``), the head's too unless told; what no rule knows stays in ``stored``."""
+        """Returns our tensors of theirs, which leave ``stored`` (see ``names``); ``head=False`` skips the head's."""
         loaded: Tensors = {}
         for rule in (*(architecture.rules if head else ()), *architecture.body, *self.rules):
             rule.read(stored, loaded)
         return loaded
 
     def tensors_out(self, ours: Tensors, architecture: Architecture) -> Tensors:
-        """Returns their tensors of ours: the rules backwards, the prefix put on again."""
+        """Returns their tensors of ours: the rules in reverse, names with the prefix."""
         remaining, body, head = dict(ours), {}, {}  # type: tuple[Tensors, Tensors, Tensors]
-        for rule in reversed(
-            architecture.rules
-        ):  # first, as on the way in: a class may have names of its own for the body's
+        # the architecture's rules come first, as in tensors_in: it may have its own names for tensors of the body
+        for rule in reversed(architecture.rules):
             rule.write(remaining, head)
         for rule in reversed((*architecture.body, *self.rules)):
             rule.write(remaining, body)
@@ -182,7 +187,7 @@ class ModelType:
         return next(iter(head + body), name)
 
     def known(self, name: str) -> bool:
-        """Returns whether any class of the model type has a tensor of this name."""
+        """Returns True if any architecture of the model type has a tensor of this name."""
         return any(
             rule.claims(name)
             for architecture in self.architectures
@@ -191,9 +196,9 @@ class ModelType:
 
 
 def _check_start(config: ModelConfig) -> None:
-    """Raises ``HeedfulError`` for a start token that a decoder's vocabulary does not have."""
+    """Raises ``HeedfulError`` for a start token outside the decoder's vocabulary."""
     if not isinstance(config, EncoderDecoderConfig) or config.special.start is None:
         return
     start, tokens = config.special.start, (config.target or config.source).vocab_size
     if start >= tokens:
-        raise HeedfulError(f"special.start is {start}, but there are {tokens} tokens; give one of theirs")
+        raise HeedfulError(f"special.start is {start}, but there are {tokens} tokens; give one below that")

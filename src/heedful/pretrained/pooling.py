@@ -15,11 +15,11 @@ from heedful.util import files
 from heedful.util.files import write
 
 MODULES = "modules.json"
-KNOWN = ("Transformer", "Pooling", "Normalize")  # in this order, the last one or not
+KNOWN = ("Transformer", "Pooling", "Normalize")  # in this order; the last is optional
 MODES: dict[str, Pooling] = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
-OLDER = "pooling_mode_"  # a key a kind, each true or false, as "pooling_mode_mean_tokens"
+OLDER = "pooling_mode_"  # prefix of older keys, one a kind, true or false: "pooling_mode_mean_tokens"
 KEYS: dict[Pooling, str] = {"first": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
-SINCE = "last"  # older releases refuse its key: it is written only where it is true
+SINCE = "last"  # older releases refuse its key: it is written only if it is true
 TYPE = "sentence_transformers.models."
 READING, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 
@@ -27,16 +27,16 @@ READING, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.js
 class TextPreparation(NamedTuple):
     """Text preparation before the tokenizer: maximum length, lower case, prompt."""
 
-    longest: int | None = None  # tokens, special ones counted; None: as many as tokenizer and model allow
+    longest: int | None = None  # tokens, with special ones; None: as many as tokenizer and model allow
     lowercase: bool = False
-    prompt: str = ""  # put before every text
+    prompt: str = ""  # prefix of every text
 
 
 def pooled_head(folder: Path) -> PooledHead | None:
-    """Returns the head that the folder tells of; None where it tells none.
+    """Returns the pooling head of ``modules.json``; None without that file.
 
-    Raises ``HeedfulError`` for modules other than the transformer, its pooling and a normalisation, and for a pooling
-    of several kinds joined, or of one that we have not.
+    Raises ``HeedfulError`` for modules other than transformer, pooling and normalisation, and for unsupported kinds of
+    pooling, as several that are concatenated.
     """
     path = folder / MODULES
     if not path.exists():
@@ -49,10 +49,10 @@ def pooled_head(folder: Path) -> PooledHead | None:
     if inner.is_absolute() or ".." in inner.parts:
         raise HeedfulError(f"{path} names the path {str(inner)!r}, which leaves the folder; download it again")
     config = folder / inner / "config.json"
-    told = read_json(config)
-    on = [key.removeprefix(OLDER) for key, value in told.items() if key.startswith(OLDER) and value]
-    older = [name.removesuffix("_tokens").removesuffix("_token") for name in on]
-    mode = told.get("pooling_mode", older[0] if len(older) == 1 else older)
+    settings = read_json(config)
+    true_keys = [key.removeprefix(OLDER) for key, value in settings.items() if key.startswith(OLDER) and value]
+    older = [name.removesuffix("_tokens").removesuffix("_token") for name in true_keys]
+    mode = settings.get("pooling_mode", older[0] if len(older) == 1 else older)
     if not isinstance(mode, str) or mode not in MODES:
         raise HeedfulError(f"{config} pools by {mode!r}; only one of {', '.join(MODES)} is supported")
     return PooledHead(pooling=MODES[mode], normalise=len(kinds) == len(KNOWN))
@@ -72,27 +72,28 @@ def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
 
 def read_text_preparation(folder: Path) -> TextPreparation:
     """Reads a folder's text preparation; raises ``HeedfulError`` for invalid values."""
-    told = read_json(folder / READING) if (folder / READING).exists() else {}
-    longest = told.get("max_seq_length")
+    settings = read_json(folder / READING) if (folder / READING).exists() else {}
+    longest = settings.get("max_seq_length")
     if longest is not None and (not isinstance(longest, int) or longest < 1):
         raise HeedfulError(f"{folder / READING}: max_seq_length is {longest!r}; write a whole number above 0")
-    asked = read_json(folder / PROMPTS) if (folder / PROMPTS).exists() else {}
-    name, prompts = asked.get("default_prompt_name"), asked.get("prompts") or {}
+    prompt_config = read_json(folder / PROMPTS) if (folder / PROMPTS).exists() else {}
+    name, prompts = prompt_config.get("default_prompt_name"), prompt_config.get("prompts") or {}
     if name is not None and not isinstance(prompts.get(name), str):
-        raise HeedfulError(f"{folder / PROMPTS} names the prompt {name!r}, which it has not; add it to its prompts")
-    return TextPreparation(longest, bool(told.get("do_lower_case")), "" if name is None else prompts[name])
+        raise HeedfulError(f"{folder / PROMPTS}: the default prompt {name!r} is missing; add it to its prompts")
+    return TextPreparation(longest, bool(settings.get("do_lower_case")), "" if name is None else prompts[name])
 
 
-def write_text_preparation(folder: Path, reading: TextPreparation) -> None:
-    """Writes what ``read_text_preparation`` reads."""
-    told = {"max_seq_length": reading.longest, "do_lower_case": reading.lowercase}
-    write(folder / READING, to_json(told))
-    if reading.prompt:
-        write(folder / PROMPTS, to_json({"prompts": {"default": reading.prompt}, "default_prompt_name": "default"}))
+def write_text_preparation(folder: Path, preparation: TextPreparation) -> None:
+    """Writes the files that ``read_text_preparation`` reads."""
+    settings = {"max_seq_length": preparation.longest, "do_lower_case": preparation.lowercase}
+    write(folder / READING, to_json(settings))
+    if preparation.prompt:
+        prompts = {"prompts": {"default": preparation.prompt}, "default_prompt_name": "default"}
+        write(folder / PROMPTS, to_json(prompts))
 
 
 def repool(model: Model, head: PooledHead) -> None:
-    """Lets a model that pools do it otherwise: there is no weight in it."""
+    """Replaces the pooling of a model; it has no weights."""
     model.config = replace(model.config, head=head)
     model.head = head_of(head, model.main.dim)
 

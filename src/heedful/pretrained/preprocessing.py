@@ -1,4 +1,4 @@
-"""Image preprocessing: ``preprocessor_config.json``, as ``transformers`` reads and writes it."""
+"""Image preprocessing: reads and writes ``preprocessor_config.json`` as ``transformers`` does."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 FILE = "preprocessor_config.json"
 Resample = Literal["nearest", "lanczos", "bilinear", "bicubic"]
 RESAMPLES: tuple[Resample, ...] = ("nearest", "lanczos", "bilinear", "bicubic")  # by Pillow's numbers, 0 to 3
-REFUSED = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_reduce_labels")  # steps of other processors, never taken
-NOT_KEPT = ("feature_extractor_type", "auto_map", "default_to_square")  # of another class, or said anew by the size
+REFUSED = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_reduce_labels")  # unsupported steps
+NOT_COPIED = ("feature_extractor_type", "auto_map", "default_to_square")  # of another class, or implied by size
 FACTOR = 1 / 255
-HIGHEST = 1e6  # of the values that a model is given
+HIGHEST = 1e6  # largest value that may enter a model
 
-# The processors whose steps are ours, and what each takes for granted where a file does not say it. Those of BiT and
-# CLIP read a size of one number as the shorter side's.
+# The supported processors with their defaults. Those of BiT and CLIP read a size of one number as the shorter side's.
 _HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 _CLIP = {
     "size": 224,
@@ -46,48 +45,48 @@ BY_MODEL = {
     "vit": "ViTImageProcessor",
     "deit": "DeiTImageProcessor",
     "ijepa": "ViTImageProcessor",
-}  # where the file names none
+}  # by model type, if the file names none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """Preprocessing of pixels p, 0 to 255: resized to a square, then (factor · p − mean) / std per channel.
+    """Image preprocessing: resizes pixels p (0 to 255) to a square, then computes (factor · p − mean) / std by channel.
 
     >>> grey = Preprocessing(size=28, mean=(0.25,), std=(0.5,))
     >>> grey.shape, Preprocessing.from_dict(grey.to_dict()) == grey
     ((1, 28, 28), True)
     """
 
-    size: int  # the length of the sides to which an image is resized
-    sides: Literal["both", "shorter"] = "both"  # which sides that is; both: whatever the image's shape
-    crop: int | None = None  # the side of the middle that is kept of it
+    size: int  # pixels of a side after resizing
+    sides: Literal["both", "shorter"] = "both"  # sides that have this size; "both" ignores the image's aspect ratio
+    crop: int | None = None  # pixels of a side of the centre crop
     resample: Resample = "bilinear"
     factor: float = FACTOR
-    mean: tuple[float, ...]  # a channel each, one or three
+    mean: tuple[float, ...]  # by channel, one or three
     std: tuple[float, ...]
-    source: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # the settings it was read from
+    source: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # settings of the source
 
     @property
     def channels(self) -> Literal[1, 3]:
-        """1 grey, 3 colour."""
+        """Number of channels: 1 for grey, 3 for colour."""
         return 1 if len(self.mean) == 1 else 3
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of what comes out."""
+        """Shape of the result: (channels, height, width)."""
         return self.channels, self.crop or self.size, self.crop or self.size
 
     def sized(self, side: int) -> Preprocessing:
-        """Returns the same for a model that sees ``side`` pixels; of what is cut off, the same share."""
+        """Returns the same preprocessing to ``side`` pixels; the crop has the same share of the image."""
         if self.crop is None:
             return replace(self, size=side)
         return replace(self, crop=side, size=round(side * self.size / self.crop))
 
     def fitted(self, pixels: np.ndarray) -> np.ndarray:
-        """An image (H, W, C) as the model's (C, height, width), both uint8: resized by Pillow, the middle cut out.
+        """Returns an image (H, W, C) resized by Pillow and centre-cropped to (C, height, width), both uint8.
 
-        With the shorter side at ``size``, the longer is ⌊size · longer / shorter⌋; a middle that cannot be exact lies
-        half a pixel to the upper left. Both as in the published processors.
+        If the shorter side becomes ``size``, the longer becomes ⌊size · longer / shorter⌋. A crop that cannot be
+        centred exactly is half a pixel to the upper left. Both as in the published processors.
         """
         from heedful.data.image_transforms import resize
 
@@ -104,18 +103,18 @@ class Preprocessing:
         return pixels.transpose(2, 0, 1)
 
     def normalised(self, batch: np.ndarray) -> np.ndarray:
-        """Images (B, C, H, W) in uint8 as what the model sees, float32 of the same shape."""
+        """Returns normalised images, float32, of images (B, C, H, W) in uint8."""
         from heedful.data.image_transforms import normalise
 
         return normalise(batch, self.mean, self.std, self.factor)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the settings of a ``ViTImageProcessor``, which takes grey images too.
+        """Returns the settings of a ``ViTImageProcessor``, which supports grey images too.
 
-        Entries of ``source`` that we do not write are kept where they say the same preprocessing.
+        Other entries of ``source`` are copied unless they change the preprocessing.
         """
         ours = self._settings()
-        merged = {key: value for key, value in self.source.items() if key not in NOT_KEPT} | ours
+        merged = {key: value for key, value in self.source.items() if key not in NOT_COPIED} | ours
         try:
             return merged if Preprocessing.from_dict(merged) == self else ours
         except HeedfulError:
@@ -140,19 +139,23 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], model_type: str | None = None) -> Preprocessing:
-        """Of a processor's settings, absent ones as that processor has them; where none is named, as that of a
-        ``model_type`` has them, ViT's by default. Raises ``HeedfulError`` for what we do not do.
+        """Returns the preprocessing of a processor's settings.
+
+        Absent settings have the processor's defaults. If no processor is named, it is that of ``model_type``, or ViT's.
+        Raises ``HeedfulError`` for unsupported settings.
         """
         source, given = dict(settings), {key: value for key, value in settings.items() if value is not None}
         settings = {**PROCESSORS[_processor(given, model_type)], **given}
         for key in settings:
             if key.startswith("do_") and not isinstance(settings[key], bool):
                 raise HeedfulError(f"{key} is {settings[key]!r}; give true or false")
-        wrong = next(
+        unsupported = next(
             (key for key in REFUSED if settings.get(key)), None if settings.get("do_resize", True) else "do_resize"
         )
-        if wrong:
-            raise HeedfulError(f"{wrong} is {settings[wrong]!r}; images are resized, cropped and normalised, no more")
+        if unsupported:
+            raise HeedfulError(
+                f"{unsupported} is {settings[unsupported]!r}; images can only be resized, cropped and normalised"
+            )
         factor, resample = settings.get("rescale_factor", FACTOR), settings["resample"]
         if type(factor) not in (float, int) or not 0 < factor < math.inf:
             raise HeedfulError(f"rescale_factor is {factor!r}; give a number above 0, such as 1 / 255")
@@ -169,14 +172,14 @@ class Preprocessing:
             raise HeedfulError(f"crop_size is {crop}, more than the size {size}; give at most that")
         if crop is None and sides == "shorter":
             raise HeedfulError(
-                f"size is {settings['size']!r} without do_center_crop; only squares are supported: cut one"
+                f"size is {settings['size']!r} without do_center_crop; only squares are supported: crop one"
             )
         factor = float(factor) if settings.get("do_rescale", True) else 1.0
         highest = max((255 * factor + abs(centre)) / spread for centre, spread in zip(mean, std, strict=True))
         if highest > HIGHEST:
             raise HeedfulError(
-                f"image_mean {list(mean)}, image_std {list(std)} and the rescale factor {factor} make values up to "
-                f"{highest:.3g} of pixels; give those of the model's training"
+                f"image_mean {list(mean)}, image_std {list(std)} and rescale_factor {factor} give values up to "
+                f"{highest:.3g}; give those of the model's training"
             )
         return cls(
             size=size,
@@ -194,7 +197,7 @@ def read_preprocessing(folder: str | Path) -> Preprocessing:
     """Reads a folder's preprocessing; raises ``HeedfulError`` if it is missing or unsupported."""
     path = home(Path(folder), FILE) / FILE
     if not path.exists():
-        raise HeedfulError(f"{folder} has no {FILE}, which says how images are prepared; copy the model's own there")
+        raise HeedfulError(f"{folder} has no {FILE} with the images' preprocessing; copy the model's there")
     settings = read_json(path)
     model = path.with_name(CONFIG)
     try:
@@ -204,18 +207,18 @@ def read_preprocessing(folder: str | Path) -> Preprocessing:
 
 
 def write_preprocessing(preprocessing: Preprocessing, folder: str | Path) -> None:
-    """Writes it into the folder."""
+    """Writes a folder's preprocessing."""
     write(Path(folder) / FILE, to_json(preprocessing.to_dict()).decode())
 
 
 def _processor(settings: Mapping[str, Any], model_type: str | None) -> str:
-    """Returns the class that is meant: named, named as classes were called once, or that of the model."""
-    named = settings.get("image_processor_type") or settings.get("feature_extractor_type")
-    if named is None:
+    """Returns the name of the processor: the settings', also by an older class name, or the model type's."""
+    class_name = settings.get("image_processor_type") or settings.get("feature_extractor_type")
+    if class_name is None:
         return BY_MODEL.get(str(model_type), "ViTImageProcessor")
-    name = str(named).replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
+    name = str(class_name).replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
     if name not in PROCESSORS:
-        raise HeedfulError(f"the image processor {named!r} is not supported; {nearest(name, PROCESSORS)}")
+        raise HeedfulError(f"the image processor {class_name!r} is not supported; {nearest(name, PROCESSORS)}")
     return name
 
 
@@ -224,16 +227,16 @@ def _square(side: int) -> dict[str, int]:
 
 
 def _size(settings: Mapping[str, Any]) -> tuple[int, Literal["both", "shorter"]]:
-    """Returns the length, and which sides have it."""
+    """Returns the size in pixels, and the sides that have it."""
     value = settings["size"]
     if isinstance(value, Mapping) and value.keys() == {"shortest_edge"}:
         return _side("size", value["shortest_edge"]), "shorter"
-    alone = not isinstance(value, Mapping) and not settings.get("default_to_square", True)
-    return _side("size", value), "shorter" if alone else "both"
+    is_shorter = not isinstance(value, Mapping) and not settings.get("default_to_square", True)
+    return _side("size", value), "shorter" if is_shorter else "both"
 
 
 def _side(key: str, value: Any) -> int:
-    """Returns the side of a square, which is told as a number or as height and width."""
+    """Returns the side of a square, given as a number, a pair, or height and width."""
     pair = [value.get("height"), value.get("width")] if isinstance(value, Mapping) else value
     first, second = pair if isinstance(pair, list) and len(pair) == 2 else (pair, pair)
     if first != second or type(first) is not int or first < 1:
@@ -241,12 +244,11 @@ def _side(key: str, value: Any) -> int:
     return first
 
 
-def _real(value: Any) -> bool:
+def _is_finite_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def _numbers(key: str, value: Any) -> tuple[float, ...]:
-    right = isinstance(value, list) and len(value) in (1, 3)
-    if not right or not all(_real(number) for number in value):
+    if not isinstance(value, list) or len(value) not in (1, 3) or not all(map(_is_finite_number, value)):
         raise HeedfulError(f"{key} is {value!r}; give a list of numbers, one for each of 1 or 3 channels")
     return tuple(float(number) for number in value)

@@ -1,4 +1,4 @@
-"""Resizes a stored model: more or fewer positions, other image sizes, more tokens."""
+"""Resizes stored models: more or fewer positions, other image sizes, more tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def resized(
     image_size: int | tuple[int, int] | None = None,
     vocab_size: int | None = None,
 ) -> ModelConfig:
-    """Returns the configuration with the sizes that are asked for; what means nothing for it is an error."""
+    """Returns the configuration with other sizes; raises for a size that the model does not have."""
     if image_size is not None:
         if positions is not None:
             raise HeedfulError("positions and image_size are both given, but an image's positions are its patches")
@@ -48,13 +48,13 @@ def resized(
 
 
 def resize(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
-    """Makes the tensors of ``old`` those of ``new``, by our names; the names of what was drawn anew, with its rows.
+    """Resizes tensors, by our names, from configuration ``old`` to ``new``; returns the names of new rows.
 
-    Stored rows are kept. Rows of further positions are drawn as those of a new model, N(0, σ²) with the stack's
-    ``init_std``. Rows of further tokens are drawn around the mean of the stored ones with that deviation, so that no
-    new token is likelier than an average one (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language
-    Models"); so is a bias, without deviation. The positions of an image are interpolated on the grid of its patches,
-    bicubic, those of the prefix tokens kept (Dosovitskiy et al. 2021, section 3.2).
+    Stored rows are kept. Rows of new positions are drawn as in a new model, N(0, σ²) with σ the stack's ``init_std``.
+    Rows of new tokens are drawn around the mean of the stored rows with the same σ, so that no new token is likelier
+    than an average one (Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models"). A new token's
+    bias is the mean bias. Positions of an image are interpolated on the grid of its patches, bicubic; those of prefix
+    tokens are kept (Dosovitskiy et al. 2021, section 3.2).
     """
     fresh = []
     for name, stack in _parts(old, StackConfig).items():
@@ -72,18 +72,19 @@ def resize(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
 
 
 def _more_tokens(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
-    embeddings, wanted = _parts(old, EmbeddingConfig), _parts(new, EmbeddingConfig)
+    embeddings, new_embeddings = _parts(old, EmbeddingConfig), _parts(new, EmbeddingConfig)
     fresh: list[str] = []
-    if embeddings == wanted:
+    if embeddings == new_embeddings:
         return fresh
     main = next(iter(_parts(old, StackConfig).values()))
     over_tokens = isinstance(new.head, LanguageHead | MaskedHead)
-    noise = torch.randn(max(each.vocab_size for each in wanted.values()), main.dim)  # one: tied tables remain equal
+    largest = max(embedding.vocab_size for embedding in new_embeddings.values())
+    noise = torch.randn(largest, main.dim)  # shared, so that tied tables remain equal
     for key in (*EMBEDDINGS, *(OUTPUTS if over_tokens else ())):
         if key not in tensors:
             continue
         side = "source" if key == EMBEDDINGS[0] and "source" in embeddings else list(embeddings)[-1]
-        before, rows = embeddings[side], wanted[side].vocab_size
+        before, rows = embeddings[side], new_embeddings[side].vocab_size
         _check(key, tensors[key], before.vocab_size)
         mean = tensors[key].float().mean(0)
         std = main.init_std if before.scale == "none" else 1 / math.sqrt(main.dim)
@@ -93,14 +94,14 @@ def _more_tokens(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[s
 
 
 def _parts(config: ModelConfig, kind: type[Any]) -> dict[str, Any]:
-    """Returns the stacks, or the embeddings, of a model by their names."""
+    """Returns the parts of one kind (stacks or embeddings) in a model's configuration, by field."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     return {name: value for name, value in values.items() if isinstance(value, kind)}
 
 
 def _with_positions(config: ModelConfig, length: int) -> ModelConfig:
     if isinstance(config, VisionConfig):
-        raise HeedfulError("positions means nothing for images; give image_size")
+        raise HeedfulError("positions is for text; for images give image_size")
     stacks = _parts(config, StackConfig)
     for name, stack in stacks.items():
         if not isinstance(stack.position, LearnedPosition | RotaryPosition):
@@ -131,9 +132,10 @@ def _with_tokens(config: ModelConfig, size: int) -> ModelConfig:
     most = max(embedding.vocab_size for embedding in embeddings.values())
     if size < most:
         raise HeedfulError(
-            f"vocab_size is {size}, but {most} tokens are stored; none is taken away: give {most} or more"
+            f"vocab_size is {size}, but {most} tokens are stored and none can be removed; give {most} or more"
         )
-    return replace(config, **{name: replace(each, vocab_size=size) for name, each in embeddings.items()})
+    larger = {name: replace(embedding, vocab_size=size) for name, embedding in embeddings.items()}
+    return replace(config, **larger)
 
 
 def _whole(name: str, value: object) -> int:
@@ -148,14 +150,14 @@ def _check(key: str, tensor: Tensor, rows: int) -> None:
 
 
 def _lengthened(tensors: Tensors, key: str, rows: int, drawn: Tensor) -> list[str]:
-    """Puts ``rows`` rows into the place of those stored, further ones from ``drawn``; the name of these."""
+    """Resizes a table to ``rows`` rows, new ones from ``drawn``; returns the name of the new rows."""
     stored = tensors[key]
     tensors[key] = torch.cat((stored[:rows], drawn.to(stored)))
     return [f"{key}[{len(stored)}:{rows}]"] if rows > len(stored) else []
 
 
 def _interpolated(table: Tensor, old: PatchConfig, new: PatchConfig) -> Tensor:
-    """Rows of positions (prefix + patches, D) on another grid."""
+    """Returns a table of positions (prefix + patches, D) interpolated on another grid of patches."""
     (height, width), (new_height, new_width) = (
         (patches.image_size[0] // patches.patch_size, patches.image_size[1] // patches.patch_size)
         for patches in (old, new)

@@ -1,4 +1,4 @@
-"""Output maps that train in another unit than the one they are saved in."""
+"""Scaled output maps: train in another unit than they are saved in."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from heedful.models import Model
 
 
 def scale_output(head: nn.Module, factor: float, mean: float | None) -> None:
-    """Stores the output map of a head in units of ``factor``, a power of two, for as long as it trains.
+    """Replaces the output map of a head by a ``ScaledLinear`` in units of ``factor``, a power of two, for training.
 
-    The module is replaced because what its parameters mean changes, as with quantised weights: a plan changes only how
-    they are used. The head's function stays the same; with a ``mean`` the weights stay as they are instead, and the
-    bias, where there is one, begins so that the output is about the mean.
+    The module is replaced because the meaning of its parameters changes, as with quantised weights. Without ``mean``
+    the head's function stays the same. With ``mean`` the weights keep their values instead, and the bias, if there is
+    one, is set so that the output is about the mean.
     """
     plain = head.get_submodule("output")
     assert isinstance(plain, nn.Linear)
@@ -31,7 +31,7 @@ def scale_output(head: nn.Module, factor: float, mean: float | None) -> None:
 
 
 def stored(model: Model) -> dict[str, Tensor]:
-    """Returns the tensors of a model as a folder holds them: those of a ``ScaledLinear`` in the unit of its output."""
+    """Returns the tensors of a model as they are saved: those of a ``ScaledLinear`` in the unit of its output."""
     state: dict[str, Tensor] = model.state_dict()
     for path, part in model.named_modules():
         if isinstance(part, ScaledLinear):

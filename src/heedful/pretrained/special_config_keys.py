@@ -14,7 +14,7 @@ from heedful.pretrained.flat_config import Flat, nested
 if TYPE_CHECKING:
     from torch import Tensor
 
-# of each kind of rotary scaling: their keys ↔ our fields, beside the base
+# kinds of rotary scaling: their keys ↔ our fields, besides the base
 SCALINGS: dict[str, dict[str, str]] = {
     "default": {},
     "linear": {"factor": "factor"},
@@ -32,9 +32,9 @@ SCALINGS: dict[str, dict[str, str]] = {
         "beta_slow": "beta_slow",
     },
 }
-NEEDED = ("factor", "low_freq_factor", "high_freq_factor")
-# keys that say nothing at these values
-IDLE: dict[str, tuple[Any, ...]] = {
+REQUIRED = ("factor", "low_freq_factor", "high_freq_factor")
+# keys that have no effect at these values
+NEUTRAL: dict[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (1, None),
     "mscale": (0, None),
     "mscale_all_dim": (0, None),
@@ -57,7 +57,7 @@ class RotaryKeys(ConfigKey):
     default: float = 10000.0
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Base and scaling; a kind of scaling, or a key of it, that we do not compute is refused by name."""
+        """Sets base and scaling; raises an error that names an unsupported kind of scaling, or key."""
         key = "rope_scaling" if theirs.get("rope_scaling") else self.theirs
         given = theirs.get(key) or {}
         if not isinstance(given, Mapping):
@@ -74,18 +74,18 @@ class RotaryKeys(ConfigKey):
         if "original_max_position_embeddings" in fields:
             given.setdefault("original_max_position_embeddings", theirs.get("max_position_embeddings", 2048))
         for name in given:
-            if name not in fields and given[name] not in IDLE.get(name, ()):
+            if name not in fields and given[name] not in NEUTRAL.get(name, ()):
                 raise HeedfulError(f"{key} has {name} {given[name]!r}, which {kind!r} does not know")
         for name, field in fields.items():
             value = given.get(name)
-            if value is None and name in NEEDED:
+            if value is None and name in REQUIRED:
                 raise HeedfulError(f"{key} of type {kind!r} lacks {name}")
             if value is not None:
-                whole = field == "original_length"
-                ours[f"{self.ours}.{field}"] = checked(name, value, 1) if whole else _positive(name, value)
+                is_length = field == "original_length"
+                ours[f"{self.ours}.{field}"] = checked(name, value, 1) if is_length else _positive(name, value)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """In the newer spelling."""
+        """Sets ``rope_parameters``, the newer key."""
         if f"{self.ours}.scaling" not in ours:
             raise Inexpressible(self.ours)
         kind = ours[f"{self.ours}.scaling"]
@@ -96,52 +96,52 @@ class RotaryKeys(ConfigKey):
 
 @dataclass(frozen=True)
 class RepeatedKey(ConfigKey):
-    """A key of theirs that says again what a config key before has read: where it says otherwise, it is refused.
+    """A redundant key of theirs: raises if it contradicts a key that was read before. It is not written.
 
-    Another program would take its word. ``words`` maps their values to ours. It is not written.
+    Other programs may read this key instead. ``words`` maps their values to ours.
     """
 
     ours: str
     default: Any = None
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Refuses what does not agree."""
+        """Raises for a contradiction."""
         value = theirs.get(self.theirs)
-        meant = value if self.words is None else self.words.get(str(value))
-        if value is not None and meant != ours[self.ours]:
+        our_value = value if self.words is None else self.words.get(str(value))
+        if value is not None and our_value != ours[self.ours]:
             raise HeedfulError(f"{self.theirs} is {value!r}, but other keys make {self.ours} {ours[self.ours]!r}")
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Nothing: it is said."""
+        """Writes nothing."""
 
 
 @dataclass(frozen=True)
 class PatchTokensKey(ConfigKey):
-    """A field of ours that follows from the patches: their number, with the prefix tokens."""
+    """A field of ours without a key of theirs: the number of patches and prefix tokens."""
 
     theirs: str = ""
     ours: str = "encoder.position.length"
     default: int = 0
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Counts them."""
+        """Sets the number from the sizes of image and patches."""
         patches = PatchConfig.from_dict(nested(ours)["patches"])
         ours[self.fields[0]] = patches.tokens
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Nothing: it follows."""
+        """Writes nothing: the sizes imply the number."""
 
 
 @dataclass(frozen=True)
 class WindowKeys(ConfigKey):
-    """Qwen's sliding window, which it may give to some layers only: here all of them have it, or none."""
+    """Qwen's sliding window. Theirs may be in some layers only; ours is in all layers or none."""
 
     theirs: str = "sliding_window"
     ours: str = "decoder.window"
     default: int = 4096
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """By ``use_sliding_window``, ``layer_types`` and ``max_window_layers``."""
+        """Sets the window from ``use_sliding_window``, ``layer_types`` and ``max_window_layers``."""
         used = checked("use_sliding_window", theirs.get("use_sliding_window", False), False)
         window = theirs.get(self.theirs, self.default) if used else None
         first = checked("max_window_layers", theirs.get("max_window_layers", 28), 28)
@@ -160,7 +160,7 @@ class WindowKeys(ConfigKey):
             raise HeedfulError("only some layers have a sliding window (layer_types); only all or none are supported")
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Writes which layers."""
+        """Sets the window and the type of each layer."""
         window = ours.get(self.ours)
         kind = "full_attention" if window is None else "sliding_attention"
         theirs |= {"use_sliding_window": window is not None, "sliding_window": window, "max_window_layers": 0}
@@ -169,19 +169,19 @@ class WindowKeys(ConfigKey):
 
 @dataclass(frozen=True)
 class PositionRowsKey(ConfigKey):
-    """RoBERTa's position rows, which begin after the row of the padding's id."""
+    """RoBERTa's position rows: the first position is the row after the pad token's id."""
 
     theirs: str = "max_position_embeddings"
     ours: str = "encoder.position"
     default: int = 512
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """``max_position_embeddings`` counts all rows, ours the positions."""
+        """Sets offset and length; ``max_position_embeddings`` counts all rows."""
         rows, offset = checked(self.theirs, theirs.get(self.theirs, self.default), 1), (ours["special.pad"] or 0) + 1
         ours[f"{self.ours}.offset"], ours[f"{self.ours}.length"] = offset, rows - offset
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """All rows."""
+        """Sets the number of all rows."""
         if f"{self.ours}.offset" not in ours:
             raise Inexpressible(self.ours)
         theirs[self.theirs] = ours[f"{self.ours}.offset"] + ours[f"{self.ours}.length"]
@@ -189,10 +189,10 @@ class PositionRowsKey(ConfigKey):
 
 @dataclass(frozen=True)
 class OwnHeadKeys(StoredTensor):
-    """T5: whether the head has weights of its own, and whether it is scaled, two config keys that one key tells.
+    """T5's head: whether it is tied to the embedding, and whether its input is scaled.
 
-    ``tie_word_embeddings: false`` means both a head of its own and no scale (T5 1.1). Newer files always say true, tell
-    the scale by ``scale_decoder_outputs``, and untie the head by storing it with other values than the embedding's.
+    ``tie_word_embeddings: false`` means both an untied head and no scale (T5 1.1). Newer files always have true, set
+    the scale by ``scale_decoder_outputs``, and store an untied head with other values than the embedding's.
     """
 
     theirs: str = "lm_head.weight"
@@ -201,25 +201,25 @@ class OwnHeadKeys(StoredTensor):
     embedding: str = "shared.weight"
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Returns whether it is stored with other values than the embedding's."""
+        """Returns True if the head is stored with other values than the embedding's."""
         if self.theirs not in tensors or self.embedding not in tensors:
             return self.theirs in tensors
         own, shared = tensors[self.theirs], tensors[self.embedding]
         return own.shape != shared.shape or not own.equal(shared)
 
     def from_config(self, ours: Flat) -> bool:
-        """Returns whether it will be."""
+        """Returns True if the head will be stored so."""
         return not ours.get("head.tied")
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """From the tensors and both keys."""
+        """Sets tying and scale from the tensors and both keys."""
         tied = checked("tie_word_embeddings", theirs.get("tie_word_embeddings", True), True)
         scaled = checked("scale_decoder_outputs", theirs.get("scale_decoder_outputs", tied), True)
         ours["head.tied"] = tied and not stored.get(self.theirs, self.default)
         ours["head.scale"] = "sqrt" if scaled else "none"
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Both keys, the first as older programs read it."""
+        """Sets both keys, the first as older programs read it."""
         scaled = ours.get("head.scale") == "sqrt"
         theirs["tie_word_embeddings"] = bool(ours.get("head.tied")) or scaled
         theirs["scale_decoder_outputs"] = scaled

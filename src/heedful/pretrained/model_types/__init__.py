@@ -1,4 +1,4 @@
-"""The supported model types, in the order in which a configuration is offered to them, and our own layout."""
+"""The supported model types, in the order in which :func:`express` tries them, and our own layout."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ MODEL_TYPES: dict[str, ModelType] = {
 
 
 class OwnLayout(ModelType):
-    """Our own layout, for what no model type expresses: the configuration as it is, tensors by our names."""
+    """Our own layout, for models that no model type expresses: the configuration as it is, tensors by our names."""
 
     def architecture_of(self, theirs: Mapping[str, Any]) -> Architecture:
-        """There is one."""
+        """Returns the only architecture."""
         return OWN_ARCHITECTURE
 
     def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
         """Returns the configuration, written by ``to_dict``."""
         labels, ids = ("id2label", "label2id", "problem_type"), ("bos_token_id", "eos_token_id", "pad_token_id")
-        beside = ("model_type", "dtype", *labels, *ids, "decoder_start_token_id")
-        ours = {k: v for k, v in theirs.items() if k not in beside}
+        others = ("model_type", "dtype", *labels, *ids, "decoder_start_token_id")
+        ours = {k: v for k, v in theirs.items() if k not in others}
         return Config.from_dict(ours)  # type: ignore[return-value]  # only models are saved
 
     def tensors_in(self, stored: Tensors, architecture: Architecture, head: bool = True) -> Tensors:
-        """Returns all of them."""
-        made = dict(stored)
+        """Returns all tensors, unchanged."""
+        loaded = dict(stored)
         stored.clear()
-        return made
+        return loaded
 
     def tensors_out(self, ours: Tensors, architecture: Architecture) -> Tensors:
-        """Returns all of them."""
+        """Returns all tensors, unchanged."""
         return ours
 
 
-# what sentence-transformers can say: a pooling, and the length of the vector
-_POOLED = [PooledHead(pooling=each, normalise=unit) for each in get_args(Pooling) for unit in (True, False)]
+# heads that sentence-transformers files express
+_POOLED = [PooledHead(pooling=pooling, normalise=unit) for pooling in get_args(Pooling) for unit in (True, False)]
 OWN_ARCHITECTURE = Architecture(name="heedful", fixed={})
 OWN = OwnLayout(name="heedful", fixed={}, config_keys=(), rules=(), architectures=())
 
@@ -74,7 +74,7 @@ def model_type_of(theirs: Mapping[str, Any]) -> ModelType:
 def express(config: ModelConfig, first: str = "") -> tuple[ModelType, Architecture, dict[str, Any]] | None:
     """Returns the first model type and architecture that express a configuration, with its ``config.json``, or None.
 
-    The model type named ``first`` is tried before the others, so that a model returns to the layout that it came in. No
+    The model type named ``first`` is tried before the others, so that a model is saved in the layout of its source. No
     model type expresses pooling: for a pooled model the body is expressed, and ``modules.json`` holds the rest
     (pooling.py).
     """

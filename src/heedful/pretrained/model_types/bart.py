@@ -50,7 +50,7 @@ BART = ModelType(
         ConfigKey("activation_dropout", ("encoder.dropout.hidden", "decoder.dropout.hidden"), 0.0),
         ConfigKey("init_std", ("encoder.init_std", "decoder.init_std"), 0.02),
         ConfigKey("scale_embedding", "source.scale", False, {True: "sqrt", False: "none"}),
-        TokenIdKey("decoder_start_token_id", "special.start", 2, needed=True),
+        TokenIdKey("decoder_start_token_id", "special.start", 2, required=True),
         TokenIdKey("eos_token_id", "special.end", 2, several=True),
         TokenIdKey("pad_token_id", "special.pad", 1),
         RepeatedKey("num_attention_heads", "encoder.heads"),

@@ -15,11 +15,11 @@ from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Drop, Rename, RenameUnlessZero, Tie
 
 LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
-NO_POOLER = Drop("pooler.dense.{p}")  # older files keep one that the class does not use
+NO_POOLER = Drop("pooler.dense.{p}")  # older files have one that the class does not use
 NO_NEXT_SENTENCE = Drop("cls.seq_relationship.{p}")
 MASKED = {"head.kind": "masked-language-model"}
 MASKED_KEYS: tuple[AnyConfigKey, ...] = (
-    *only(tie_word_embeddings=True),  # untied, the class holds a bias that it does not use
+    *only(tie_word_embeddings=True),  # untied, the class has a bias that it does not use
     ConfigKey("hidden_act", "head.activation", "gelu", ACTIVATIONS),
     ConfigKey("layer_norm_eps", "head.norm_eps", 1e-12),
 )
@@ -33,7 +33,7 @@ MASKED_RULES = (
 )
 LABEL_KEYS = (
     LabelKeys("id2label", "head.labels", 2),
-    ConfigKey("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout_prob"),
+    ConfigKey("classifier_dropout", "head.dropout", 0.1, fallback="hidden_dropout_prob"),
 )
 
 BERT = ModelType(

@@ -1,4 +1,4 @@
-"""DeiT (Touvron et al. 2021): ViT with a second token before the patches, which learned from a teacher."""
+"""DeiT (Touvron et al. 2021): ViT with a second token before the patches, trained by distillation from a teacher."""
 
 from __future__ import annotations
 

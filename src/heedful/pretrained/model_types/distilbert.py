@@ -20,7 +20,7 @@ DISTILBERT = ModelType(
         "encoder.embedding_norm": True,
         "encoder.position.kind": "learned",
     },
-    config_keys=(  # sinusoidal_pos_embds tells how the stored rows began, no more
+    config_keys=(  # sinusoidal_pos_embds only says how the stored rows were initialised
         ConfigKey("vocab_size", "embedding.vocab_size", 30522),
         ConfigKey("max_position_embeddings", "encoder.position.length", 512),
         ConfigKey("dim", "encoder.dim", 768),

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): linear maps stored as (in, out), query, key and value in one."""
+"""GPT-2 (Radford et al. 2019): linear maps stored as (in, out); query, key and value stored as one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ GPT2 = ModelType(
             fixed={"head.kind": "token"},
             config_keys=(
                 LabelKeys("id2label", "head.labels", 2),
-                ConfigKey("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout"),
+                ConfigKey("classifier_dropout", "head.dropout", 0.1, fallback="hidden_dropout"),
             ),
             rules=(Rename("classifier.{p}", "head.output.{p}"),),
         ),

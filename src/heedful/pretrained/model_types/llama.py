@@ -29,7 +29,7 @@ CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
     ConfigKey("initializer_range", "decoder.init_std", 0.02),
     RotaryKeys(),
     TokenIdKey("pad_token_id", "special.pad", None),
-    *only(is_causal=True),  # embedding models made of a decoder that sees both ways say false
+    *only(is_causal=True),  # embedding models with bidirectional attention have false
 )
 RULES: tuple[Rule, ...] = (
     Drop(LAYER + ".self_attn.rotary_emb.inv_freq"),  # computed
@@ -73,7 +73,7 @@ ARCHITECTURES = (
         fixed={"head.kind": "token"},
         config_keys=(
             LabelKeys("id2label", "head.labels", 2),
-            ConfigKey("classifier_dropout", "head.dropout", 0.1, otherwise="hidden_dropout"),
+            ConfigKey("classifier_dropout", "head.dropout", 0.1, fallback="hidden_dropout"),
             *only(token_classification_bias=True),
         ),
         rules=(Rename("score.{p}", "head.output.{p}"),),

@@ -1,4 +1,4 @@
-"""Marian (Junczys-Dowmunt et al. 2018): the paper's post-norm Transformer, its sines stored first, then its cosines."""
+"""Marian (Junczys-Dowmunt et al. 2018): the paper's post-norm Transformer; sines are stored before cosines."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ MARIAN = ModelType(
         ConfigKey("attention_dropout", ("encoder.dropout.attention", "decoder.dropout.attention"), 0.0),
         ConfigKey("activation_dropout", ("encoder.dropout.hidden", "decoder.dropout.hidden"), 0.0),
         ConfigKey("init_std", ("encoder.init_std", "decoder.init_std"), 0.02),
-        TokenIdKey("decoder_start_token_id", "special.start", 58100, needed=True),
+        TokenIdKey("decoder_start_token_id", "special.start", 58100, required=True),
         TokenIdKey("eos_token_id", "special.end", 0, several=True),
         TokenIdKey("pad_token_id", "special.pad", 58100),
         WrittenKey("is_encoder_decoder", True),
-        WrittenKey("max_position_embeddings", 1024),  # how far other programs compute the sinusoid
-        WrittenKey("forced_eos_token_id", None),  # otherwise 0, whatever the end token is
+        WrittenKey("max_position_embeddings", 1024),  # length of the sinusoid in other programs
+        WrittenKey("forced_eos_token_id", None),  # fallback 0, whatever the end token is
         RepeatedKey("num_attention_heads", "encoder.heads"),
         *only(normalize_embedding=False, normalize_before=False, static_position_embeddings=True),
         *only(is_causal=True, is_decoder=False, is_encoder_decoder=True),
@@ -121,7 +121,7 @@ MARIAN = ModelType(
             fixed={"head.kind": "language-model", "target.kind": "embedding"},
             config_keys=(
                 OnlyValue("share_encoder_decoder_embeddings", False, True),
-                ConfigKey("decoder_vocab_size", "target.vocab_size", 58101, otherwise="vocab_size"),
+                ConfigKey("decoder_vocab_size", "target.vocab_size", 58101, fallback="vocab_size"),
                 ConfigKey("scale_embedding", ("source.scale", "target.scale"), False, {True: "sqrt", False: "none"}),
                 ConfigKey("tie_word_embeddings", "head.tied", True),
                 *HAS_BIAS,

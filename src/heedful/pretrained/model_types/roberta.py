@@ -21,7 +21,7 @@ CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
     ConfigKey("initializer_range", "encoder.init_std", 0.02),
     TokenIdKey("bos_token_id", "special.start", 0),
     TokenIdKey("eos_token_id", "special.end", 2, several=True),
-    TokenIdKey("pad_token_id", "special.pad", 1, needed=True),
+    TokenIdKey("pad_token_id", "special.pad", 1, required=True),
     PositionRowsKey(),
     *only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False),
 )
@@ -36,7 +36,7 @@ ARCHITECTURES = (
         name="RobertaForMaskedLM",
         fixed={"head.kind": "masked-language-model", "head.activation": "gelu"},
         config_keys=(
-            *only(tie_word_embeddings=True),  # untied, the class holds a bias that it does not use
+            *only(tie_word_embeddings=True),  # untied, the class has a bias that it does not use
             ConfigKey("layer_norm_eps", "head.norm_eps", 1e-12),
         ),
         rules=(

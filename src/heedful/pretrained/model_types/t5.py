@@ -11,7 +11,7 @@ ENCODER, DECODER = "encoder.block.{i}.layer", "decoder.block.{i}.layer"
 ENCODER_BLOCK, DECODER_BLOCK = "encoder.block.{i}", "decoder.block.{i}"
 FEED_FORWARD = {
     "relu": ("relu", False),
-    "gated-gelu": ("gelu_tanh", True),  # of both activations by this name the one by tanh is meant
+    "gated-gelu": ("gelu_tanh", True),  # this name means the tanh approximation
     "gelu": ("gelu", False),
     "gelu_new": ("gelu_tanh", False),
     "silu": ("silu", False),
@@ -43,7 +43,7 @@ T5 = ModelType(
         ConfigKey("vocab_size", "source.vocab_size", 32128),
         ConfigKey("d_model", ("encoder.dim", "decoder.dim"), 512),
         ConfigKey("num_layers", "encoder.depth", 6),
-        ConfigKey("num_decoder_layers", "decoder.depth", None, otherwise="num_layers"),
+        ConfigKey("num_decoder_layers", "decoder.depth", None, fallback="num_layers"),
         ConfigKey("num_heads", ("encoder.heads", "decoder.heads"), 8),
         ConfigKey("d_kv", ("encoder.head_dim", "decoder.head_dim"), 64),
         ConfigKey("d_ff", ("encoder.ff_dim", "decoder.ff_dim"), 2048),
