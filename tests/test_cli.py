@@ -267,8 +267,8 @@ def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: 
         ([*TRAIN, "--preset", "gpt-2"], "did you mean 'gpt2'?"),
         ([*TRAIN, "extra"], "unexpected ['extra']"),
         (["train", "translatio", *TRAIN[2:]], "did you mean 'translation'?"),
-        (["train"], "heedful: TASK is missing (heedful train --help lists what there is)"),
-        (["train", "translation", "--out", "run"], "heedful: --train is missing (heedful train --help"),
+        (["train"], "heedful: TASK is missing (see heedful train --help)"),
+        (["train", "translation", "--out", "run"], "heedful: --train is missing (see heedful train --help"),
         (["train", "translation", "--train", "--out", "run"], "--train"),
         (["train", "translation", "--train", "train.en", "--out"], "--out requires an argument"),
         (
@@ -277,14 +277,14 @@ def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: 
         ),
         (["train", "translation", "--train", "no/such.en", "--out", "run"], "no/such.en: no such file"),
         ([*TRAIN, "--valid", "zzzz"], "zzzz: no such file; check the path"),
-        ([*TRAIN[:-1], "model"], "--out model is not empty; --resume goes on with that run, --overwrite replaces it"),
+        ([*TRAIN[:-1], "model"], "--out model is not empty; --resume continues that run, --overwrite replaces it"),
         ([*TRAIN[:-1], "train.en"], "--out train.en is a file; name a folder"),
         ([*TRAIN[:-1], "train.en/run"], "cannot write in"),
         ([*TRAIN, "--from", "./nothing"], "./nothing: no such folder"),
         (["predict"], "MODEL is missing"),
         (["predict", "./nothing", "hi"], "./nothing: no such folder"),
         (["predict", "train.en", "hi"], "train.en is a file, no model folder; give the folder of a model"),
-        (["predict", "model/config.json", "hi"], "is a file, no model folder; give the folder it lies in, model"),
+        (["predict", "model/config.json", "hi"], "is a file, no model folder; give its folder, model"),
         (["predict", "model", "hi", "--task", "translatoin"], "did you mean 'translation'?"),
         ([*TRAIN, "--lr", "1"], "Unknown option: --lr. Did you mean --training.lr?"),
         (
@@ -299,7 +299,7 @@ def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: 
         (["predict", "model", "h\udcff"], "text 1 of the command line is not UTF-8"),
         (["evaluate", "model"], "--data is missing"),
         (["evaluate", "model", "--data", "tran.en"], "did you mean 'train.en'?"),
-        (["summary", "bert-bas"], "bert-bas is no folder or file here, and no preset; did you mean 'bert-base'?"),
+        (["summary", "bert-bas"], "bert-bas is no folder, file or preset; did you mean 'bert-base'?"),
         (["demo", "--too", "de"], "Unknown option: --too. Did you mean --to?"),
     ],
 )
@@ -328,10 +328,10 @@ def fail_with(error: BaseException) -> Callable[[RunSettings], None]:
         (
             PermissionError(13, "Permission denied", "run"),
             2,
-            "run: Permission denied; ask for the right or go elsewhere",
+            "run: Permission denied; change the permissions or use another folder",
         ),
-        (OSError(28, "No space left on device"), 2, "No space left on device; free some space or write elsewhere"),
-        (RuntimeError("boom\nat length"), 1, "a fault in heedful: RuntimeError: boom at length"),
+        (OSError(28, "No space left on device"), 2, "No space left on device; free some space or use another folder"),
+        (RuntimeError("boom\nat length"), 1, "a bug in heedful: RuntimeError: boom at length"),
     ],
 )
 def test_errors_of_the_work_are_one_line(
@@ -631,7 +631,7 @@ def test_a_full_disk_is_one_line(process: Callable[..., subprocess.Popen[bytes]]
         running = process(stdout=full)
         _, err = running.communicate(b"text\n")
     assert running.returncode == 2
-    assert err == b"heedful: No space left on device; free some space or write elsewhere\n"
+    assert err == b"heedful: No space left on device; free some space or use another folder\n"
 
 
 @pytest.mark.parametrize(("processes", "status"), [("1", -6), ("2", 0)])  # one alone leaves by Python's own door
@@ -679,7 +679,7 @@ def test_too_little_memory_is_one_line(
     calls.on_train = lack
     assert cli.main(TRAIN) == 2
     said = capsys.readouterr().err
-    assert "too little memory" in said
+    assert "out of memory" in said
     assert "--training.batch" in said
     assert said.count("\n") == 1
 

@@ -60,7 +60,7 @@ def test_a_run_without_streams_saves_its_model(data: Path, streams: str, status:
 def test_a_full_disk_is_one_line(tmp_path: Path, command: str) -> None:
     done = shell(tmp_path, f"{HEEDFUL} {command} >/dev/full")
     assert done.returncode == 2
-    assert done.stderr == "heedful: No space left on device; free some space or write elsewhere\n"
+    assert done.stderr == "heedful: No space left on device; free some space or use another folder\n"
 
 
 @pytest.mark.parametrize("command", ["tasks", "--help"])

@@ -113,7 +113,7 @@ def judged(status: int, printed: bytes, said: bytes, tokens: list[str]) -> str:
     """What a command did, in a word. Raises its one line as ``HeedfulError``, and ``Fault`` for any other end."""
     errors = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
     last = errors[-1] if errors else ""
-    if "Traceback" in said.decode(errors="replace") or "a fault in heedful" in last:
+    if "Traceback" in said.decode(errors="replace") or "a bug in heedful" in last:
         where = [line.strip() for line in errors if line.strip().startswith("File ")]
         raise Fault(f"status {status}: {last[:200]} {where[-1] if where else ''}")
     allowed = (0, 1, 2) if tokens[:1] in (["verify"], ["audit"]) else (0, 2)

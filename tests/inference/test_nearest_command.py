@@ -71,15 +71,15 @@ def test_vectors_are_kept(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
     again = json.loads(capsys.readouterr().out)
     assert [one["text"] for one in again["output"]] == [one["text"] for one in first["output"]]
     assert cli.main([*ask, "--among", str(folder / "texts.txt"), "--index", index]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists; leave --among out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "nothing is looked for"),
-        (["one"], "--among names no texts"),
-        (["one", "--index", "nowhere"], "--among names no texts"),
+        ([], "no text to search for"),
+        (["one"], "give --among with"),
+        (["one", "--index", "nowhere"], "give --among with"),
         (["one", "--among", "nowhere.txt"], "no such file"),
         (["one", "--among", "{texts}", "--k", "0"], "ask for 1 or more"),
         (["one", "--index", "{texts}", "--column", "x"], "--among"),

@@ -91,7 +91,7 @@ def test_log_probabilities_are_told_in_json(
     assert json.loads(out)["logprobs"] == pytest.approx(objects("y.jsonl")[5]["logprobs"], abs=1e-5)
     for wrong in (["the saw"], ["--in", "x.txt", "--out", "y.txt"], ["--in", "x.txt"]):
         _, err = run(capsys, *given, *wrong, status=2)
-        assert err == "heedful: --logprobs are only told in JSON; give --json, or write a .jsonl file\n"
+        assert err == "heedful: --logprobs needs JSON output; give --json, or write a .jsonl file\n"
 
 
 @pytest.mark.parametrize("seed", [[], ["--seed", "7"]])

@@ -158,7 +158,10 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "uint8": (lambda f: retyped(f, WTE, torch.uint8), "wte.weight is torch.uint8, not torch.float32"),
     "bool": (lambda f: retyped(f, NORM, torch.bool), "ln_f.weight is torch.bool, not torch.float32"),
     "complex": (lambda f: retyped(f, WTE, torch.complex64), "unsupported weights in .*wte.weight is torch.complex64"),
-    "float8": (lambda f: retyped(f, WTE, torch.float8_e4m3fn), "are not read: .*wte.weight is torch.float8_e4m3fn"),
+    "float8": (
+        lambda f: retyped(f, WTE, torch.float8_e4m3fn),
+        "unsupported weights in .*wte.weight is torch.float8_e4m3fn",
+    ),
     "uint64": (lambda f: retyped(f, WTE, torch.uint64), "unsupported weights in .*wte.weight is torch.uint64"),
     # pickles
     "a pickle with code": (harmful, r"pytorch_model.bin is no plain file of tensors .*a pickle may run code"),

@@ -3,11 +3,11 @@
 Every command prints for people, and with ``--json`` one JSON object (``predict``: a line an input) and nothing else on
 standard output. An error is one line on standard error with exit status 2; ``HEEDFUL_DEBUG=1`` shows its traceback.
 
-    entry          ``command``: the process, its standard streams, Ctrl-C from the first moment on
+    entry          ``command``: the process, its standard streams, Ctrl-C from the start
     command_line   the table of commands; ``main`` runs one command line: errors as one line, exit status
     parser         the app, and options that several commands share
     arguments      checks and completion of options, --config files
-    processes      processes that ``torchrun`` started: rank, number
+    processes      processes of ``torchrun`` (rank, number), threads
     train          train, audit, watch, demo
     prediction     predict, nearest
     evaluation     evaluate, compare
@@ -36,7 +36,7 @@ __all__ = ["app", "command", "main"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the app and ``main`` when they are asked for: before, ``command`` hears Ctrl-C."""
+    """Imports the app and ``main`` on first use, so that ``command`` can handle Ctrl-C before."""
     homes = {"app": "heedful.cli.command_line", "main": "heedful.cli.command_line"}
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Options before the work: read from a file, joined, checked. Nothing here imports torch."""
+"""Reads options from a file, completes and checks them before the work. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from heedful.settings import AnsweringSettings, DecodingSettings, RunSettings, k
 from heedful.util.files import parse_toml, read_bytes
 from heedful.util.locks import check_unlocked, contents
 
-TAIL = 2**16  # bytes at the end of a run's log, in which its last line stands
+TAIL = 2**16  # bytes at the end of a run's log that contain its last line
 
-# what other programs call them
-ELSEWHERE = {
+# option names of other programs: ours
+FOREIGN_NAMES = {
     "learning-rate": "lr",
     "num-train-epochs": "max-epochs",
     "num-epochs": "max-epochs",
@@ -48,36 +48,36 @@ ELSEWHERE = {
     "fp16": "precision",
     "bf16": "precision",
 }
-FIRST = "training", "model", "tokenizer"  # of options of one name in several sections the one that is likely meant
+FIRST = "training", "model", "tokenizer"  # preferred sections, for an option name that several sections have
 
 
-# old names of options, as the command line writes them
+# old names of options: new names, with dashes
 NEW_OPTIONS = {
     f"--{old.replace('_', '-')}": f"--{new.replace('_', '-')}" for old, new in renamed.SETTINGS.items()
 } | renamed.OPTIONS
 
 
 def with_new_names(tokens: Sequence[str]) -> list[str]:
-    """Returns a command line with the present names of its options; a line on standard error names each change."""
+    """Returns a command line with the new names of its options; prints each change on standard error."""
     end = [*tokens, "--"].index("--")
     changed = []
     for token in tokens[:end]:
         name, equals, value = token.partition("=")
         new = NEW_OPTIONS.get(name.replace("_", "-"))
         if new is not None:
-            _tell_new_name(name, new)
+            _print_new_name(name, new)
         changed.append(token if new is None else f"{new}{equals}{value}")
     return [*changed, *tokens[end:]]
 
 
-def _tell_new_name(old: str, new: str) -> None:
-    """Prints that an option has another name now; on the first of several processes."""
+def _print_new_name(old: str, new: str) -> None:
+    """Prints the new name of an option, on rank 0."""
     if rank() == 0:
         print(f"heedful: {old} is now {new}; the old name goes with the next version", file=sys.stderr)
 
 
 def _with_new_keys(values: Mapping[str, Any], path: str, text: str, prefix: str = "") -> dict[str, Any]:
-    """Returns the options of a file under their present names; a line on standard error names each change."""
+    """Returns the options of a file under their new names; prints each change on standard error."""
     changed: dict[str, Any] = {}
     for name, value in values.items():
         key = prefix + name
@@ -85,32 +85,34 @@ def _with_new_keys(values: Mapping[str, Any], path: str, text: str, prefix: str 
         if isinstance(value, Mapping):
             value = _with_new_keys(value, path, text, f"{key}.")
         elif new is not None:
-            _tell_new_name(f"{path}:{_line_of(key, text)}: {key}", new)
+            _print_new_name(f"{path}:{_line_of(key, text)}: {key}", new)
         changed[name if new is None else new.rpartition(".")[2]] = value
     return changed
 
 
 def likely(name: str, known: Iterable[str]) -> str | None:
-    """Returns the option that is likely meant by a name without its section, or by one of another program.
+    """Returns the option for a name without its section, or for another program's name; None if there is none.
 
     >>> known = ["--lora.dropout", "--model.dropout", "--training.lr"]
     >>> likely("--dropout", known), likely("--training.learning_rate", known), likely("--nothing", known)
     ('--model.dropout', '--training.lr', None)
     """
     last = name.lstrip("-").replace("_", "-").rpartition(".")[2]
-    wanted = ELSEWHERE.get(last, last)
-    found = [one for one in known if one.lstrip("-").replace("_", "-").rpartition(".")[2] == wanted]
-    return min(found, key=_section, default=None)
+    last = FOREIGN_NAMES.get(last, last)
+    options = [option for option in known if option.lstrip("-").replace("_", "-").rpartition(".")[2] == last]
+    return min(options, key=_section_order, default=None)
 
 
-def _section(name: str) -> int:
-    """Its place: no section before all of them, one that is not among the first after them."""
+def _section_order(name: str) -> int:
+    """Sort key: options without a section, then the sections in ``FIRST``, then the others."""
     section = name.lstrip("-").rpartition(".")[0]
     return ("", *FIRST, section).index(section)
 
 
 def by_flags(text: str, tokens: Iterable[str]) -> str:
-    """Rewrites a message about decoding options with their command-line names; a name that is also a word only where
+    """Rewrites a message about decoding options with their command-line names.
+
+    A name that is also an English word is rewritten only if its option is among ``tokens``.
 
     >>> by_flags("num_beams=4 searches, but temperature samples", ["--temperature=0.5"])
     '--num-beams=4 searches, but --temperature samples'
@@ -127,15 +129,16 @@ def by_flags(text: str, tokens: Iterable[str]) -> str:
 
 
 def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fill what the command line left open from ``--config``; its keys are the flags', its tables their sections. Of a
-    run's settings an audit hears some, and passes the others over.
+    """Fills options that the command line does not set from ``--config``: keys are option names, tables sections.
+
+    A command that has only some of a run's options, as ``audit``, ignores the others.
     """
-    given = [argument for argument in arguments if argument.name == "--config" and argument.tokens]
-    if not given:
+    config = next((argument for argument in arguments if argument.name == "--config" and argument.tokens), None)
+    if config is None:
         return
     from cyclopts.config import Dict
 
-    path = given[0].tokens[-1].value
+    path = config.tokens[-1].value
     check_file(path)
     remedy = "mend it, or leave --config out"
     content = read_bytes(Path(path), remedy)
@@ -144,22 +147,22 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     known = keys(RunSettings)
     for name in _dotted(values):
         if name.replace("-", "_") not in known:
-            meant = likely(name, known)
-            hint = f"did you mean {meant!r}?" if meant else nearest(name, known)
+            suggestion = likely(name, known)
+            hint = f"did you mean {suggestion!r}?" if suggestion else nearest(name, known)
             raise HeedfulError(f"{path}:{_line_of(name, text)}: unknown key {name!r}; {hint}")
-    # Nested under the command: flat keys that are a command's name, as train is, would be dropped without a word.
-    heard = {argument.name.removeprefix("--").replace("-", "_") for argument in arguments}
-    Dict({commands[0]: _heard(values, heard)}, source=path)(app, commands, arguments)
+    # Nested under the command: Dict drops flat keys that are a command's name, as train is, silently.
+    names = {argument.name.removeprefix("--").replace("-", "_") for argument in arguments}
+    Dict({commands[0]: _only(values, names)}, source=path)(app, commands, arguments)
 
 
-def _heard(values: Mapping[str, Any], names: set[str], prefix: str = "") -> dict[str, Any]:
-    """Returns the names of the options that a command has."""
-    found = {
-        name: _heard(value, names, f"{prefix}{name}.") if isinstance(value, Mapping) else value
+def _only(values: Mapping[str, Any], names: set[str], prefix: str = "") -> dict[str, Any]:
+    """Returns the values whose dotted names are among ``names``."""
+    chosen = {
+        name: _only(value, names, f"{prefix}{name}.") if isinstance(value, Mapping) else value
         for name, value in values.items()
         if isinstance(value, Mapping) or f"{prefix}{name}".replace("-", "_") in names
     }
-    return {name: value for name, value in found.items() if value != {}}
+    return {name: value for name, value in chosen.items() if value != {}}
 
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -171,7 +174,7 @@ def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _line_of(name: str, text: str) -> int:
-    """The line of a TOML text that sets a dotted key, in a table or in one go; 1 where it is written otherwise."""
+    """Returns the line of a TOML text that sets a dotted key, in a table or dotted; 1 for any other notation."""
     table = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[([^\]]+)\]", line):
@@ -181,16 +184,18 @@ def _line_of(name: str, text: str) -> int:
     return 1
 
 
-def try_without_a_folder(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """``train --lr-range-test`` writes nothing, and needs no ``--out``."""
-    found = {argument.name: argument for argument in arguments}
-    tries = found.get("--lr-range-test")
-    if tries is not None and any(one.implicit_value for one in tries.tokens) and not found["--out"].tokens:
-        found["--out"].append(Token(keyword="--out", value=".", source="--lr-range-test"))
+def range_test_without_out(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Makes ``--out`` optional for ``train --lr-range-test``, which writes nothing."""
+    by_name = {argument.name: argument for argument in arguments}
+    range_test = by_name.get("--lr-range-test")
+    if range_test is None or by_name["--out"].tokens:
+        return
+    if any(token.implicit_value for token in range_test.tokens):
+        by_name["--out"].append(Token(keyword="--out", value=".", source="--lr-range-test"))
 
 
 def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """A fraction where a whole number belongs is an error; the parser alone would round it."""
+    """Raises for a fraction as a whole number; the parser alone would round it."""
     for argument in arguments:
         if argument.hint in (int, int | None):
             for token in argument.tokens:
@@ -198,14 +203,15 @@ def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCol
                     raise HeedfulError(f"{argument.name} must be a whole number, not {token.value}")
 
 
-# ------------------------------------------------------------------------------------------------------ as they came
+# ---------------------------------------------------------------------------------------------------- standard input
 
 
 def join_dashes(tokens: Iterable[str]) -> list[str]:
-    """``--train -`` as ``--train=-``, and ``predict MODEL -`` (``inspect`` too) as ``predict MODEL -- -``: the parser
-    takes a lone hyphen for an option, here it is standard input.
+    """Rewrites lone hyphens, which mean standard input; the parser would take them for options.
+
+    ``--train -`` becomes ``--train=-``; ``predict MODEL -`` (and ``inspect``) becomes ``predict MODEL -- -``.
     """
-    tokens = _files_joined(list(tokens))
+    tokens = _join_file_dashes(list(tokens))
     before = tokens[: [*tokens, "--"].index("--")]
     if tokens[:1] in (["predict"], ["inspect"]) and "-" in before:
         texts = tokens[len(before) + 1 :]
@@ -223,8 +229,8 @@ def join_dashes(tokens: Iterable[str]) -> list[str]:
     return joined
 
 
-def _files_joined(tokens: list[str]) -> list[str]:
-    """``predict MODEL --in -`` as ``--in=-``, and ``--out -`` alike: these hyphens are no text to answer."""
+def _join_file_dashes(tokens: list[str]) -> list[str]:
+    """Rewrites ``--in -`` of ``predict`` as ``--in=-``, and ``--out -`` likewise: these hyphens are no inputs."""
     if tokens[:1] != ["predict"]:
         return tokens
     joined: list[str] = []
@@ -239,7 +245,7 @@ def _files_joined(tokens: list[str]) -> list[str]:
 
 
 def check_file(name: str) -> None:
-    """A named file must be there; ``-`` and ``builtin:...`` are no files."""
+    """Raises unless a file exists; ``-`` and ``builtin:...`` are no files."""
     if name == "-" or re.match(r"\w\w+:", name) or Path(name).exists():
         return
     folder = Path(name).parent
@@ -250,28 +256,31 @@ def check_file(name: str) -> None:
 
 
 def check_model(name: str) -> None:
-    """Raises unless the path is a model folder; a name of one or two words may also be a model of the Hub."""
+    """Raises unless the name is a model folder, or may be a Hub id.
+
+    Prints how to resume if the folder's run has not finished.
+    """
     path = Path(name)
     if path.is_file():
-        there = f"the folder it lies in, {path.parent}" if _holds_model(path.parent) else "the folder of a model"
-        raise HeedfulError(f"{name} is a file, no model folder; give {there}")
+        folder = f"its folder, {path.parent}" if _holds_model(path.parent) else "the folder of a model"
+        raise HeedfulError(f"{name} is a file, no model folder; give {folder}")
     line = resume_line(path)
     if path.exists() and not _holds_model(path):
         if line is not None:
-            raise HeedfulError(f"{name}: the run was stopped before it kept any weights; continue it with: {line}")
+            raise HeedfulError(f"{name}: the run was stopped before it saved any weights; continue it with: {line}")
         remedy = "give the --out of a finished training, or the folder of a published model"
         raise HeedfulError(f"{name} is no model folder: it has no config.json; {remedy}")
     if not path.exists() and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?(@\w[\w./-]*)?", name):
         raise HeedfulError(f"{name}: no such folder; give the --out of a finished training, or check the path")
-    if line is not None and rank() == 0 and (step := _unfinished(path)) is not None:
-        told = (
-            f"{name}: its run has not ended, it is at step {step:,}; if nothing trains there, continue it with: {line}"
+    if line is not None and rank() == 0 and (step := _unfinished_step(path)) is not None:
+        print(
+            f"{name}: its run has not ended, it is at step {step:,}; if it is not running, continue it with: {line}",
+            file=sys.stderr,
         )
-        print(told, file=sys.stderr)
 
 
 def resume_line(folder: Path) -> str | None:
-    """The command line that resumes the run in a folder; None where there is no run, or none that can be read."""
+    """Returns the command line that resumes the run in a folder; None without a readable run."""
     for file in (folder / "run.toml", folder / "run.toml.part"):
         if file.is_file():
             try:
@@ -283,17 +292,16 @@ def resume_line(folder: Path) -> str | None:
     return None
 
 
-def _unfinished(folder: Path) -> int | None:
-    """Returns the last logged step of a run that was stopped on its way; None of one that ended, or does not say it."""
+def _unfinished_step(folder: Path) -> int | None:
+    """Returns the last logged step of an unfinished run; None for a finished run, or if it is unknown."""
     try:
-        ended = json.loads((folder / "last" / "heedful.json").read_text(encoding="utf-8")).get("steps")
+        last_step = json.loads((folder / "last" / "heedful.json").read_text(encoding="utf-8")).get("steps")
         with (folder / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             logged = json.loads(file.read().splitlines()[-1])["step"]
     except (OSError, ValueError, LookupError, AttributeError, TypeError):
         return None
-    both = isinstance(ended, int) and isinstance(logged, int)
-    return logged if both and logged > ended else None
+    return logged if isinstance(last_step, int) and isinstance(logged, int) and logged > last_step else None
 
 
 def _holds_model(folder: Path) -> bool:
@@ -301,17 +309,17 @@ def _holds_model(folder: Path) -> bool:
 
 
 def check_out(settings: RunSettings) -> None:
-    """The run's folder must be new or meant, and writable."""
+    """Raises unless the run's folder is new, or to be resumed or overwritten, and writable."""
     if not settings.out.strip():
         raise HeedfulError("--out is empty; name a folder for the run")
     if any("\ud800" <= letter <= "\udfff" for letter in settings.out):  # bytes that are not UTF-8
-        raise HeedfulError(f"--out {settings.out!a} is not UTF-8; give a folder whose name is")
+        raise HeedfulError(f"--out {settings.out!a} is not UTF-8; name another folder")
     out = Path(settings.out)
     if out.exists() and not out.is_dir():
         raise HeedfulError(f"--out {out} is a file; name a folder")
     check_unlocked(out)
     if contents(out) and not settings.resume and not settings.overwrite:
-        raise HeedfulError(f"--out {out} is not empty; --resume goes on with that run, --overwrite replaces it")
+        raise HeedfulError(f"--out {out} is not empty; --resume continues that run, --overwrite replaces it")
     parent = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise HeedfulError(f"--out {out}: cannot write in {parent}; choose another folder")

@@ -23,8 +23,8 @@ from heedful.cli.processes import check_shared, rank, several, wait_passively
 from heedful.cli.train import audit, demo, train, watch
 from heedful.errors import HeedfulError, shorten
 
-UNREAD = 141  # exit status of a program whose output nobody reads any more, as shells report SIGPIPE
-MOMENT = 2.0  # seconds: torchrun ends all where one has, and the first is to have said why
+UNREAD = 141  # exit status of a program whose output is no longer read, as shells report SIGPIPE
+RANK_0_SECONDS = 2.0  # time for rank 0 to report an error: torchrun ends all processes when one has ended
 
 # The commands, in the order of ``heedful --help``: a function's signature is the options, its docstring the help.
 app.command(train, help_epilogue="Example:  heedful train translation --train train.en train.fr --out runs/en-fr")
@@ -45,7 +45,7 @@ app.command(
 app.command(summary, help_epilogue="Example:  heedful summary bert-base --length 512 --batch 8")
 app.command(
     inspect,
-    help_epilogue='Example:  heedful inspect runs/en-fr "How are you?" --out look.html\n'
+    help_epilogue='Example:  heedful inspect runs/en-fr "How are you?" --out attention.html\n'
     "Decoding options are those of predict. A text that begins with a hyphen goes after --.",
 )
 app.command(list_presets, name="presets", help_epilogue="Example:  heedful summary vit-b/16")
@@ -60,73 +60,75 @@ app.command(demo, help_epilogue="Example:  heedful demo --to de\n          heedf
 
 
 def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
-    """Returns the one line that a person reads and the exit status."""
+    """Returns the error's message of one line, and the exit status."""
     command = tokens[0] if tokens and not tokens[0].startswith("-") else ""
     if isinstance(error, CycloptsError):
-        text = str(error)
-        if isinstance(error, UnusedCliTokensError):
-            text = f"unexpected {error.unused_tokens}"
-        elif isinstance(error, UnknownOptionError) and (meant := _meant(error)):
-            text = f"Unknown option: {error.token.keyword}. Did you mean {meant}?"
-        elif isinstance(error, MissingArgumentError) and error.argument is not None and error.keyword is None:
-            _, nearly, hint = text.partition(" Did you mean")
-            name = error.argument.name  # all of it is not there; else its value, which the error says
-            text = f"{name.removeprefix('--').upper() if error.argument.index is not None else name} is missing"
-            text += f".{nearly}{hint}" if nearly else ""
-        return f"{text} (heedful {command + ' ' if command in app else ''}--help lists what there is)", 2
+        return f"{_usage_error(error)} (see heedful {command + ' ' if command in app else ''}--help)", 2
     if isinstance(error, KeyboardInterrupt):
         if not error.args:
             return "stopped", 130
         again = [token for token in tokens if token not in ("--resume", "--overwrite")]
         return f"stopped; continue with: heedful {shlex.join(again)} --resume", 130
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
+        file = f"{error.filename}: " if error.filename else ""
         remedy = {
-            errno.ENOSPC: "; free some space or write elsewhere",
-            errno.EACCES: "; ask for the right or go elsewhere",
+            errno.ENOSPC: "; free some space or use another folder",
+            errno.EACCES: "; change the permissions or use another folder",
         }
-        return f"{where}{error.strerror or error}{remedy.get(error.errno or 0, '')}", 2
-    if _lacks_memory(error):
+        return f"{file}{error.strerror or error}{remedy.get(error.errno or 0, '')}", 2
+    if _is_out_of_memory(error):
         amount = re.search(r"allocate ([\d,]+) bytes|allocate ([\d.]+ [KMGT]iB)", str(error))
-        asked = f" ({next(filter(None, amount.groups()))} more were asked for)" if amount else ""
-        smaller = {
+        size = f" (could not allocate {next(filter(None, amount.groups()))})" if amount else ""
+        remedy_of = {
             "train": "a smaller --training.batch-tokens or --training.batch-size, or a smaller --preset",
             "predict": "a smaller --batch-tokens, fewer --num-beams or shorter inputs",
-        }.get(command, "a smaller model or shorter inputs")
-        return f"there is too little memory{asked}; give {smaller}", 2
+        }
+        return f"out of memory{size}; give {remedy_of.get(command, 'a smaller model or shorter inputs')}", 2
     if isinstance(error, HeedfulError):
         return by_flags(str(error), tokens) if command in ("predict", "evaluate", "compare") else str(error), 2
-    return f"a fault in heedful: {type(error).__name__}: {error} (HEEDFUL_DEBUG=1 shows where)", 1
+    return f"a bug in heedful: {type(error).__name__}: {error} (HEEDFUL_DEBUG=1 shows the traceback)", 1
 
 
-def _lacks_memory(error: BaseException) -> bool:
-    """Python's own error, PyTorch's of a GPU, or PyTorch's of a CPU, which has no type of its own."""
-    of_cpu = isinstance(error, RuntimeError) and (
+def _usage_error(error: CycloptsError) -> str:
+    """Returns the parser's message, with the option that is likely meant."""
+    if isinstance(error, UnusedCliTokensError):
+        return f"unexpected {error.unused_tokens}"
+    if isinstance(error, UnknownOptionError):
+        options = [argument.name for argument in error.argument_collection]
+        if suggestion := likely(error.token.keyword or "", options):
+            return f"Unknown option: {error.token.keyword}. Did you mean {suggestion}?"
+    if isinstance(error, MissingArgumentError) and error.argument is not None and error.keyword is None:
+        _, did_you_mean, hint = str(error).partition(" Did you mean")
+        name = error.argument.name  # without error.keyword, option and value are missing, not the value alone
+        label = name.removeprefix("--").upper() if error.argument.index is not None else name
+        return f"{label} is missing" + (f".{did_you_mean}{hint}" if did_you_mean else "")
+    return str(error)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Returns True for Python's MemoryError and PyTorch's errors on GPU and CPU; the last has no type of its own."""
+    on_cpu = isinstance(error, RuntimeError) and (
         "can't allocate memory" in str(error) or "not enough memory" in str(error)
     )
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or of_cpu
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or on_cpu
 
 
 def _check_current_folder() -> None:
-    """Raises ``HeedfulError`` where the current folder was removed: libraries look for their own files from it."""
+    """Raises ``HeedfulError`` if the current folder was removed: libraries look for their files from there."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise HeedfulError("the current folder was removed; change to one that exists: cd ~") from None
-
-
-def _meant(error: UnknownOptionError) -> str | None:
-    return likely(error.token.keyword or "", [argument.name for argument in error.argument_collection])
+        raise HeedfulError("the current folder was removed; change to another: cd ~") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit status: 0, 2 for an error, 130 for Ctrl-C, 1 for a fault of ours.
+    """Runs one command line and returns its exit status: 0, 2 for an error, 130 for Ctrl-C, 1 for a bug.
 
-    ``verify`` returns 1 where it finds something off.
+    ``verify`` returns 1 if a check fails.
     """
     tokens = with_new_names(join_dashes(sys.argv[1:] if argv is None else argv))
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # as what is read, whatever the locale
+        sys.stdout.reconfigure(encoding="utf-8")  # as input files, whatever the locale
     try:
         _check_current_folder()
         check_shared(tokens)
@@ -138,29 +140,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):
             return UNREAD
         message, status = _explain(error, tokens)
-        who = f"heedful, process {rank()}:" if rank() else "heedful:"
-        # Ctrl-C reaches all, and so does what is asked for and, where all do the same, what is wrong with it
-        same = status == 130 or (tokens[:1] != ["train"] and status == 2)
-        if not (same and rank()):
-            print(who, shorten(message), file=sys.stderr)
+        prefix = f"heedful, process {rank()}:" if rank() else "heedful:"
+        # all ranks get Ctrl-C and the same wrong options; only the errors of train may differ between ranks
+        is_shared = status == 130 or (tokens[:1] != ["train"] and status == 2)
+        if not (is_shared and rank()):
+            print(prefix, shorten(message), file=sys.stderr)
         return status
     return status if isinstance(status, int) else 0
 
 
 def process() -> int:
-    """Runs the command line of this process, and returns its exit status."""
-    if several():  # each would warn that DistributedDataParallel looked for unused parameters and found none
+    """Runs the command line of this process and returns its exit status."""
+    if several():  # silences DistributedDataParallel's warning that find_unused_parameters found none
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if (line := wait_passively(sys.argv[1:])) is not None:
         print(line, file=sys.stderr)
     try:
         return main()
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # as rich ends a process whose help nobody reads
+        if isinstance(end.__context__, BrokenPipeError):  # rich exits so if its output is no longer read
             return UNREAD
         return end.code if isinstance(end.code, int) else 1
 
 
-def wait_for_the_first() -> None:
-    """Gives the first of several processes the time to say what is wrong."""
-    time.sleep(MOMENT)
+def wait_for_rank_0() -> None:
+    """Gives rank 0 time to report its error."""
+    time.sleep(RANK_0_SECONDS)

@@ -1,6 +1,6 @@
-"""The process ``heedful``: its standard streams, Ctrl-C from its first moment on, its end.
+"""The process ``heedful``: its standard streams, Ctrl-C from the start, its exit.
 
-Before Ctrl-C is handled, nothing is imported that the interpreter has not loaded at its own start.
+Until Ctrl-C is handled, only modules are imported that the interpreter loads at its start.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ STOPPED = 130  # exit status, as shells report SIGINT
 
 
 def command() -> NoReturn:
-    """Runs the command line of this process, and ends it.
+    """Runs the command line of this process and exits.
 
-    One of several processes ends at once, when all is written: the others may not answer any more, and the threads that
-    speak with them could abort it on its way out, or crash it after a run that went well.
+    One of several processes exits at once when its output is written: threads that communicate with processes that are
+    already gone could otherwise crash it after a successful run.
     """
     try:
         import signal
@@ -29,32 +29,32 @@ def command() -> NoReturn:
     except KeyboardInterrupt:
         os._exit(STOPPED)
     started = time.monotonic()
-    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored, as ``nohup`` has it
-    if heard:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process at once, and quietly
+    handles_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored, as under ``nohup``
+    if handles_ctrl_c:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process at once, without a traceback
     _open_streams()
     from heedful.cli import command_line, processes
 
     processes.started = started
     try:
-        if heard:
+        if handles_ctrl_c:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         status = command_line.process()
     except KeyboardInterrupt:
         print("heedful: stopped", file=sys.stderr)
         status = STOPPED
-    if heard:
+    if handles_ctrl_c:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done
     _flush()
     if processes.several():
         if status and processes.rank():
-            command_line.wait_for_the_first()
+            command_line.wait_for_rank_0()
         os._exit(status)
     sys.exit(status)
 
 
-class _Unfailing(io.TextIOWrapper):
-    """A stream for messages, whose reader may have gone and whose disk may be full: what cannot be written is lost."""
+class _LenientStream(io.TextIOWrapper):
+    """Stream for messages that ignores write errors, as of a closed reader or a full disk."""
 
     failed = False
 
@@ -73,33 +73,33 @@ class _Unfailing(io.TextIOWrapper):
 
 
 def _open_streams() -> None:
-    """Opens the null device in the place of each standard stream that is closed, and keeps messages from failing.
+    """Opens the null device for each closed standard stream, and makes standard error ignore write errors.
 
-    Files opened later would take the numbers of closed streams, and be written by whatever writes to those.
+    Files that are opened later would otherwise get the numbers of closed streams, and their output.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            found = os.open(os.devnull, os.O_RDWR)
-            if found != number:
-                os.dup2(found, number)
-                os.close(found)
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
     errors = sys.stderr
     if isinstance(errors, io.TextIOWrapper):
         encoding = errors.encoding
-        sys.stderr = _Unfailing(errors.detach(), encoding=encoding, errors="backslashreplace", line_buffering=True)
+        sys.stderr = _LenientStream(errors.detach(), encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 
 def _flush() -> None:
-    """Writes what is left; where that is impossible, Python is not to try again on its way out and complain."""
+    """Flushes the output streams; one that fails is redirected to the null device, so that Python's exit is silent."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-            if not (isinstance(stream, _Unfailing) and stream.failed):
+            if not (isinstance(stream, _LenientStream) and stream.failed):
                 continue
         except OSError:
             pass

@@ -1,4 +1,4 @@
-"""``heedful evaluate`` and ``compare``: one model, or two, on examples whose answers are known."""
+"""``heedful evaluate`` and ``compare``: scores of one model, or two, on examples with known outputs."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from heedful.errors import HeedfulError
 from heedful.settings import AnsweringSettings, DataSettings, DecodingSettings
 from heedful.util.terminal import say_to
 
+Data = Annotated[tuple[str, ...], Parameter(help="a file of examples, or one a language; - is standard input")]
+Columns = Annotated[tuple[str, ...] | None, Parameter(help="names or numbers from 1, source first, as en,fr")]
+Split = Annotated[str, Parameter(help="split of a data set that has several; test by default")]
+
 
 def evaluate(
     model: Annotated[str, Parameter(help="model folder")],
     /,
     *,
-    data: Annotated[tuple[str, ...], Parameter(help="a file of examples, or one a language; - is standard input")],
-    columns: Annotated[
-        tuple[str, ...] | None, Parameter(help="names or numbers from 1, source first, as en,fr")
-    ] = None,
-    split: Annotated[str, Parameter(help="part of a data set that has several; test by default")] = "test",
-    out: Annotated[str | None, Parameter(help="folder for the pictures: confusions, mistakes")] = None,
+    data: Data,
+    columns: Columns = None,
+    split: Split = "test",
+    out: Annotated[str | None, Parameter(help="folder for the figures: confusions, mistakes")] = None,
     device: Device = None,
     dtype: Dtype = None,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
-    baseline: Annotated[bool, Parameter(help="score a simple method on the same examples beside it")] = False,
+    baseline: Annotated[bool, Parameter(help="score a simple baseline on the same examples too")] = False,
     baseline_train: Annotated[
-        tuple[str, ...] | None, Parameter(help="files it learns from; by default what the model was trained on")
+        tuple[str, ...] | None, Parameter(help="files that the baseline learns from; by default the model's")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Score a trained model on examples with known answers."""
+    """Score a trained model on examples with known outputs."""
     check_model(model)
     for file in (*data, *(baseline_train or ())):
         check_file(file)
@@ -45,11 +47,10 @@ def evaluate(
     from heedful.evaluation.evaluate import evaluate as run
     from heedful.views.run_figures import draw_report
 
-    columns = DataSettings(columns=columns).columns
     result = run(
         model,
         data,
-        columns=columns,
+        columns=DataSettings(columns=columns).columns,
         decoding=decoding.given() | answering.given(),
         device=device,
         dtype=dtype,
@@ -68,19 +69,17 @@ def compare(
     second: Annotated[str, Parameter(name="B", help="model folder of the same task")],
     /,
     *,
-    data: Annotated[tuple[str, ...], Parameter(help="a file of examples, or one a language; - is standard input")],
-    columns: Annotated[
-        tuple[str, ...] | None, Parameter(help="names or numbers from 1, source first, as en,fr")
-    ] = None,
-    split: Annotated[str, Parameter(help="part of a data set that has several; test by default")] = "test",
-    examples: Annotated[int, Parameter(help="show so many that the two answer differently; 5 by default")] = 5,
+    data: Data,
+    columns: Columns = None,
+    split: Split = "test",
+    examples: Annotated[int, Parameter(help="examples to show where the two differ; 5 by default")] = 5,
     device: Device = None,
     dtype: Dtype = None,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
     json: Json = False,
 ) -> None:
-    """Tell which of two models is better on the same examples, and whether that may be chance."""
+    """Compare two models on the same examples, with a significance test."""
     for model in (first, second):
         check_model(model)
     for file in data:

@@ -1,4 +1,4 @@
-"""``heedful presets``, ``recipes``, ``tasks`` and ``doctor``: what there is to choose from, and the machine."""
+"""``heedful presets``, ``recipes``, ``tasks`` and ``doctor``: lists of what is available, a check of the machine."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from heedful.util.terminal import print_list
 
 
 def list_presets(*, json: Json = False) -> None:
-    """List the published sizes that a model can be made in."""
+    """List the published model sizes."""
     from heedful import presets
 
     print_list(presets.describe(), json)
 
 
 def list_recipes(*, json: Json = False) -> None:
-    """List the published training settings that a run can take."""
+    """List the published training settings."""
     from heedful import recipes
 
     print_list(recipes.describe(), json)
 
 
 def list_tasks(*, json: Json = False) -> None:
-    """List what a model can be trained for."""
+    """List the tasks that a model can be trained for."""
     from heedful import tasks
 
     print_list(tasks.names(), json)
@@ -35,13 +35,13 @@ def list_tasks(*, json: Json = False) -> None:
 def doctor(
     *,
     out: Annotated[
-        Path, Parameter(help="folder in which runs are to be written: its free disk space is told")
+        Path, Parameter(help="folder for runs, whose free disk space is checked; the current one by default")
     ] = Path(),
     json: Json = False,
 ) -> int:
-    """Show versions, device, kernels, threads, memory and disk, what is missing and the line that installs it.
+    """Check this machine: versions, device, kernels, threads, memory, disk, and how to install what is missing.
 
-    The exit status is 1 where something is found that keeps heedful from working.
+    The exit status is 1 if something keeps heedful from working.
     """
     from heedful.doctor import lines, report
     from heedful.util.values import to_json

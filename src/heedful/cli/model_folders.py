@@ -21,14 +21,14 @@ def summary(
     *,
     length: Annotated[int | None, Parameter(help="tokens of the input; 128 by default")] = None,
     batch: Annotated[int | None, Parameter(help="rows of the input; 1 by default")] = None,
-    image_size: Annotated[int | None, Parameter(help="pixels of an image's side; the model's by default")] = None,
+    image_size: Annotated[int | None, Parameter(help="pixels a side of an image; the model's by default")] = None,
     json: Json = False,
 ) -> None:
     """Show a model's layers, parameters, operations and memory."""
     from heedful import presets
 
     if name not in presets.names() and not Path(name).exists() and "/" not in name:
-        raise HeedfulError(f"{name} is no folder or file here, and no preset; {nearest(name, presets.names())}")
+        raise HeedfulError(f"{name} is no folder, file or preset; {nearest(name, presets.names())}")
     import heedful
 
     info = heedful.summary(name, length=length, batch=batch, image_size=image_size)
@@ -41,26 +41,26 @@ def inspect(
     *inputs: Annotated[str, Parameter(help="a text, a pair with a tab between, or an image file; - is standard input")],
     target: Annotated[
         str | None,
-        Parameter(help="what an encoder-decoder is to write, or the label or token in question"),
+        Parameter(help="target text of an encoder-decoder, or the label or token to explain"),
     ] = None,
     view: Annotated[
         str | None,
         Parameter(
             help="heads, model, matrix, steps, lens, image, gradient, embeddings, similarity, positions, filters or "
-            "importance; what suits the model by default"
+            "importance; by default one that fits the model"
         ),
     ] = None,
     layers: Annotated[tuple[int, ...] | None, Parameter(help="only these, numbered from 0")] = None,
     heads: Annotated[tuple[int, ...] | None, Parameter(help="only these, numbered from 0")] = None,
-    queries: Annotated[str | None, Parameter(help="START:END, the tokens that look; of long texts the first")] = None,
-    keys: Annotated[str | None, Parameter(help="START:END, the tokens that are looked at")] = None,
-    out: Annotated[str | None, Parameter(help=".html, .svg, .png or .pdf; by default MODEL.VIEW.html here")] = None,
-    show: Annotated[bool, Parameter(name="--open", help="open what was written")] = False,
+    queries: Annotated[str | None, Parameter(help="START:END, the attending tokens; of long texts the first")] = None,
+    keys: Annotated[str | None, Parameter(help="START:END, the tokens attended to")] = None,
+    out: Annotated[str | None, Parameter(help=".html, .svg, .png or .pdf; MODEL.VIEW.html by default")] = None,
+    show: Annotated[bool, Parameter(name="--open", help="open the written file")] = False,
     device: Device = None,
     decoding: Annotated[DecodingSettings, Parameter(name="*", show=False)] = DecodingSettings(),  # noqa: B008 (frozen)
     json: Json = False,
 ) -> None:
-    """Look inside a model: attention, generated text step by step, what each layer would say, and more."""
+    """Look inside a model: attention, generation step by step, predictions of each layer, and more."""
     check_model(model)
     from heedful.views.inspect.request import Request, called, check_format
 
@@ -93,9 +93,9 @@ def inspect(
 
 proofs = App(
     name="verify",
-    help="Prove that a model's folder is right, or that a run goes on with the same bits wherever it is killed.",
-    help_epilogue="Example:  heedful verify runs/en-fr\nA folder that is called resume is ./resume.\n"
-    "Exit status: 0 everything holds, 1 something is off.",
+    help="Check a model folder, or that a killed run resumes with the same bits.",
+    help_epilogue="Example:  heedful verify runs/en-fr\nFor a folder named resume, write ./resume.\n"
+    "Exit status: 0 all checks pass, 1 a check fails.",
 )
 
 
@@ -104,26 +104,26 @@ def verify(
     model: Annotated[str, Parameter(help="model folder, ours or Hugging Face's, or a Hub id")],
     /,
     *,
-    task: Annotated[str | None, Parameter(help="what to ask of it; by default what the folder says")] = None,
-    text: Annotated[tuple[str, ...], Parameter(help="texts of your own, for tokens, greedy text and the task")] = (),
+    task: Annotated[str | None, Parameter(help="the task to check; by default the folder's")] = None,
+    text: Annotated[tuple[str, ...], Parameter(help="your own texts for tokens, greedy text and the task")] = (),
     save: Annotated[bool, Parameter(help="write the results into the folder's heedful.json")] = False,
     json: Json = False,
 ) -> int:
-    """Prove that a model's folder is right: there and back, against transformers, padded, batched, cached."""
+    """Check a model folder: saved and loaded again, against transformers, padded, batched, cached."""
     check_model(model)
     if task is not None:
         from heedful import tasks
 
         tasks.check(task)
     if save and not Path(model).is_dir():
-        raise HeedfulError(f"--save keeps the figures in a folder, and {model} is none here; leave it out")
+        raise HeedfulError(f"--save writes into a local folder, but {model} is none; leave it out")
 
     from rich.console import Console
 
     from heedful.verify import verify as run
     from heedful.verify.check_report import save_report
 
-    with Console(stderr=True).status("opening the model") as status:
+    with Console(stderr=True).status("loading the model") as status:
         report = run(model, task=task, texts=text, say=status.update)
     if save:
         save_report(report, model)
@@ -138,20 +138,20 @@ def verify(
 @proofs.command(
     name="resume",
     help_epilogue="Example:  heedful verify resume translation --train train.en train.fr --max-steps 100 --kills 20\n"
-    "Exit status: 0 the same bits, 1 something differs.",
+    "Exit status: 0 the same bits, 1 a difference.",
 )
 def verify_resume(
     *arguments: Annotated[
         str, Parameter(name="TASK", allow_leading_hyphen=True, help="with --train FILE, and any option of train")
     ],
-    kills: Annotated[int, Parameter(help="how many; 20 by default")] = 20,
+    kills: Annotated[int, Parameter(help="number of kills; 20 by default")] = 20,
     processes: Annotated[
-        int, Parameter(help="that learn together; kills take all of them and one of them in turn; 1 by default")
+        int, Parameter(help="processes that train together; kills hit all and one in turn; 1 by default")
     ] = 1,
     out: Annotated[str | None, Parameter(help="folder for the runs; a temporary one by default")] = None,
     json: Json = False,
 ) -> int:
-    """Kill a training run again and again, and compare its end, bit by bit, with that of one never stopped."""
+    """Kill a training run repeatedly, and compare its result bit by bit with that of an uninterrupted run."""
     if not arguments:
         raise HeedfulError("verify resume trains a task; name one, as: heedful verify resume translation --train FILE")
     line = ["train", *arguments, f"--out={out or '-'}"]
@@ -193,7 +193,7 @@ def export(
     overwrite: Annotated[bool, Parameter(help="replace a folder that holds a model, or a file")] = False,
     json: Json = False,
 ) -> None:
-    """Hand a model on: for transformers, CTranslate2 or ONNX."""
+    """Export a model for transformers, CTranslate2 or ONNX."""
     check_model(model)
     from heedful.export import formats
 

@@ -1,4 +1,4 @@
-"""The parser: the app that the commands join, the groups of options in its help, the options of several commands."""
+"""The parser: the app with its commands, the groups of options in the help, options that commands share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter, default_name_transform
 
 from heedful import __version__
-from heedful.cli.arguments import read_file, refuse_fractions, try_without_a_folder
+from heedful.cli.arguments import range_test_without_out, read_file, refuse_fractions
 from heedful.settings import (
     AnsweringSettings,
     AveragingSettings,
@@ -31,7 +31,7 @@ for _section, _title in (
     (TrainingSettings, "Training"),
     (AveragingSettings, "Averaging of the weights: one of these"),
     (TuningSettings, "Tuning"),
-    (LoraSettings, "Adapter: with --from, trained in place of the model's own weights"),
+    (LoraSettings, "Adapter: with --from, trained instead of the model's own weights"),
     (MaskingSettings, "Masking: for fill-mask"),
     (PoolingSettings, "Pooling: for feature-extraction"),
     (DecodingSettings, "Decoding"),
@@ -52,11 +52,11 @@ Answering = Annotated[AnsweringSettings, Parameter(name="*")]
 app = App(
     name="heedful",
     version=__version__,
-    help="Train, use and look into Transformers of all four families.",
+    help="Train, use and inspect Transformers of all four families.",
     help_epilogue="Start with:  heedful demo\nThen:        heedful train translation --train pairs.tsv --out runs/mine",
     help_format="plaintext",
     default_parameter=Parameter(consume_multiple=1, allow_repeating=True, negative=(), show_default=False),
-    config=(read_file, refuse_fractions, try_without_a_folder),
+    config=(read_file, refuse_fractions, range_test_without_out),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )

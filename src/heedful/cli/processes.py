@@ -1,5 +1,6 @@
-"""Processes and threads, before torch is imported: who speaks of those that ``torchrun`` started, what they may share,
-and how threads wait on a busy machine. The work itself is shared out by ``heedful.util.ranks``.
+"""Processes and threads, before torch is imported: ranks of ``torchrun``, and how threads wait on a busy machine.
+
+``heedful.util.ranks`` distributes the work.
 """
 
 from __future__ import annotations
@@ -11,26 +12,33 @@ from pathlib import Path
 
 from heedful.errors import HeedfulError
 
-SHARED = (["train"], ["evaluate"], ["predict"])  # what several processes do together
+SHARED = (["train"], ["evaluate"], ["predict"])  # commands that several processes run together
 COMPUTING = ("train", "predict", "evaluate", "compare", "nearest", "verify", "inspect", "export", "demo", "serve")
-# each of these says how threads work, and is left as it is
-CHOSEN = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "OMP_DYNAMIC", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_NUM_THREADS")
-BUSY = 0.75  # cores that others use, from which on a machine is busy
-started: float | None = None  # clock (time.monotonic) at the start of this process; None where Python calls the command
+# environment variables that configure threads; heedful changes nothing if one is set
+THREAD_VARIABLES = (
+    "OMP_WAIT_POLICY",
+    "OMP_NUM_THREADS",
+    "OMP_DYNAMIC",
+    "GOMP_SPINCOUNT",
+    "KMP_BLOCKTIME",
+    "MKL_NUM_THREADS",
+)
+BUSY = 0.75  # cores in use by others from which on a machine counts as busy
+started: float | None = None  # time.monotonic at the start of this process; None if Python code calls ``main``
 
 
 def rank() -> int:
-    """This process's number among them: 0 speaks. Alone it is 0."""
-    return _told("RANK", 0) if several() else 0
+    """Returns this process's rank, 0 if it is the only one. Rank 0 prints."""
+    return _number("RANK", 0) if several() else 0
 
 
 def several() -> bool:
-    """Returns whether there are others."""
-    return _told("WORLD_SIZE", 1) > 1
+    """Returns True if ``torchrun`` started several processes."""
+    return _number("WORLD_SIZE", 1) > 1
 
 
-def _told(name: str, default: int) -> int:
-    """Returns a number in the environment; the default where that is none, of which ``check_shared`` has spoken."""
+def _number(name: str, default: int) -> int:
+    """Returns a number in the environment; the default for anything else, which ``check_shared`` reports."""
     text = os.environ.get(name, "")
     return int(text) if _is_number(text) else default
 
@@ -40,14 +48,15 @@ def _is_number(text: str) -> bool:
 
 
 def check_shared(tokens: Sequence[str]) -> None:
-    """Several processes are told who they are, and may only run a command that shares its work among them."""
+    """Raises for invalid ranks in the environment, and for a command that several processes cannot share."""
     for name in ("RANK", "WORLD_SIZE"):
         if (text := os.environ.get(name, "0")) and not _is_number(text):
             raise HeedfulError(f"{name} in the environment is {text!r}, no number; unset it, or start with torchrun")
-    if several() and (not os.environ.get("RANK") or rank() >= _told("WORLD_SIZE", 1)):
-        said = f"RANK={os.environ['RANK']}" if os.environ.get("RANK") else "no RANK"
+    if several() and (not os.environ.get("RANK") or rank() >= _number("WORLD_SIZE", 1)):
+        rank_text = f"RANK={os.environ['RANK']}" if os.environ.get("RANK") else "no RANK"
         raise HeedfulError(
-            f"the environment has WORLD_SIZE={os.environ['WORLD_SIZE']} and {said}; start with torchrun, or unset it"
+            f"the environment has WORLD_SIZE={os.environ['WORLD_SIZE']} and {rank_text}; start with torchrun, or "
+            "unset it"
         )
     if several() and tokens[:1] not in SHARED:
         raise HeedfulError(
@@ -56,17 +65,17 @@ def check_shared(tokens: Sequence[str]) -> None:
 
 
 def wait_passively(tokens: Sequence[str], environ: MutableMapping[str, str] = os.environ) -> str | None:
-    """Lets OpenMP's threads sleep while they wait, where a command computes and other programs use the cores.
+    """Makes OpenMP's threads sleep while they wait, if the command computes and other programs use the cores.
 
-    A waiting thread otherwise spins, and takes the core from the thread that it waits for: two cores with two other
-    programs made training nine times as long. It changes no result. An environment that already says how threads work
-    is left as it is, and so is a process that has torch.
+    A waiting thread otherwise spins, and blocks the core of the thread that it waits for: with two other programs on
+    two cores, training took nine times as long. Results do not change. Nothing is changed if an environment variable
+    already configures threads, or if torch is loaded.
 
     Returns:
-        The line that says so; None where nothing was changed.
+        A line for people that names the change; None without a change.
     """
-    computes = tuple(tokens[:1]) and tokens[0] in COMPUTING and not {"--help", "-h"} & set(tokens)
-    if not computes or several() or "torch" in sys.modules or any(name in environ for name in CHOSEN):
+    computes = bool(tokens) and tokens[0] in COMPUTING and not {"--help", "-h"} & set(tokens)
+    if not computes or several() or "torch" in sys.modules or any(name in environ for name in THREAD_VARIABLES):
         return None
     used, cores = cores_in_use(), os.cpu_count() or 1
     if used is None or used < BUSY or used + usable_cores() <= cores:
@@ -76,21 +85,22 @@ def wait_passively(tokens: Sequence[str], environ: MutableMapping[str, str] = os
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cores_in_use(running: Path = Path("/proc/loadavg")) -> float | None:
-    """Number of cores that other programs use: the load of the last minute, or of this moment where the system tells it
-    (Linux) and it is higher; None where it tells neither (Windows).
+    """Returns the number of cores that other programs use; None if unknown (Windows).
+
+    It is the load of the last minute, or on Linux the present load if that is higher.
     """
     try:
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     except OSError:
         load = None
-    try:  # "0.07 0.11 0.07 1/123 4567": threads that run now, this one among them
+    try:  # "0.07 0.11 0.07 1/123 4567": the fourth field counts running threads, this one included
         now = int(running.read_text(encoding="ascii").split()[3].partition("/")[0]) - 1
     except (OSError, ValueError, IndexError):
         return load

@@ -1,4 +1,4 @@
-"""``heedful train``, and what stands around it: ``audit`` before, ``watch`` meanwhile, ``demo`` for a first time."""
+"""``heedful train``, ``audit`` before it, ``watch`` during it, and ``demo`` for a first try."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def train(
     config: Annotated[str | None, Parameter(help="TOML file of options; the command line wins over it")] = None,
     lr_range_test: Annotated[
         bool, Parameter(help="try learning rates on the run's first steps instead; writes nothing, needs no --out")
-    ] = (False),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train a model on your own files."""
@@ -48,9 +48,9 @@ def train(
     from heedful.views.watch_html import draw_watch
 
     if lr_range_test:
-        found = run_range_test(settings, quiet=json)
-        people = found.pop("lines")
-        print(to_json(found) if json else "\n".join(people))
+        result = run_range_test(settings, quiet=json)
+        text = "\n".join(result.pop("lines"))
+        print(to_json(result) if json else text)
         return
     try:
         result = run(
@@ -77,7 +77,7 @@ def train(
 
 
 def _check(settings: RunSettings) -> None:
-    """Raises for a name that nothing has, before anything is imported that takes its time."""
+    """Raises for unknown names and missing files, before slow imports."""
     from heedful import presets, recipes, tasks
 
     tasks.check(settings.task)
@@ -92,26 +92,26 @@ def _check(settings: RunSettings) -> None:
 
 
 def audit(
-    task: Annotated[str, Parameter(help="what is to be learned; heedful tasks lists them")],
+    task: Annotated[str, Parameter(help="task to learn; heedful tasks lists them")],
     *,
     train: Annotated[tuple[str, ...], Parameter(help="a file or folder, or a file a language, as for train")],
     valid: Annotated[tuple[str, ...] | None, Parameter(help="validation data; without it a part of --train")] = None,
     config: Annotated[
-        str | None, Parameter(help="TOML file of a run's options; others than these are passed over")
+        str | None, Parameter(help="TOML file of a run's options; options that audit does not have are ignored")
     ] = None,
     recipe: Annotated[str | None, Parameter(help="published training settings, as for train")] = None,
-    preset: Annotated[str | None, Parameter(help="published size to start anew, as for train")] = None,
-    start_from: Annotated[str | None, Parameter(name="--from", help="model folder to go on from")] = None,
-    seed: Annotated[int, Parameter(help="of what is held back for validation; 0 by default")] = 0,
+    preset: Annotated[str | None, Parameter(help="published size of a new model, as for train")] = None,
+    start_from: Annotated[str | None, Parameter(name="--from", help="model folder to fine-tune")] = None,
+    seed: Annotated[int, Parameter(help="of the validation split; 0 by default")] = 0,
     data: DataSettings = DataSettings(),  # noqa: B008 (frozen)
     tokenizer: TokenizerSettings = TokenizerSettings(),  # noqa: B008 (frozen)
     image: ImageSettings = ImageSettings(),  # noqa: B008 (frozen)
     masking: MaskingSettings = MaskingSettings(),  # noqa: B008 (frozen)
     model: ModelSettings = ModelSettings(),  # noqa: B008 (frozen)
-    strict: Annotated[bool, Parameter(help="exit with status 1 where something is marked !")] = False,
+    strict: Annotated[bool, Parameter(help="exit with status 1 if something is marked !")] = False,
     json: Json = False,
 ) -> int:
-    """Look at the data before training: what is cut, doubled, leaked, unknown or odd, and what the model is given."""
+    """Check data before training: truncated, duplicate, leaked, unknown or unusual examples, and the model's inputs."""
     settings = RunSettings(
         task=task,
         train=train,
@@ -130,18 +130,18 @@ def audit(
     _check(settings)
     from heedful.audit.audit import audit as run
 
-    found = run(settings)
-    print(to_json(found.as_dict()) if json else "\n".join(found.lines()))
-    return 1 if strict and not found.ok else 0
+    report = run(settings)
+    print(to_json(report.as_dict()) if json else "\n".join(report.lines()))
+    return 1 if strict and not report.ok else 0
 
 
 def watch(
-    *folders: Annotated[str, Parameter(help="where runs lie, at any depth; runs by default")],
+    *folders: Annotated[str, Parameter(help="folders that hold runs, at any depth; runs by default")],
     port: Annotated[int, Parameter(help="of the page; a free one by default")] = 0,
-    no_open: Annotated[bool, Parameter(help="only tell its address")] = False,
+    no_open: Annotated[bool, Parameter(help="only print the address")] = False,
     json: Json = False,
 ) -> None:
-    """Show training runs while they go on, in the browser; with --json as they are now."""
+    """Show training runs in the browser while they train; with --json print their present state."""
     from heedful.serving.runs import Runs
 
     runs = Runs(folders or ("runs",))
@@ -166,21 +166,21 @@ def demo(
     name: Annotated[str, Parameter(help="dates, languages, code or digits; dates by default")] = "dates",
     /,
     *,
-    every: Annotated[bool, Parameter(name="--all", help="all four, one of each family")] = False,
+    every: Annotated[bool, Parameter(name="--all", help="all four, one for each family")] = False,
     to: Annotated[str | None, Parameter(help="language of the dates; fr by default")] = None,
     out: Annotated[str | None, Parameter(help="folder of the run and its model")] = None,
     json: Json = False,
 ) -> None:
-    """Train a small model before your eyes, in minutes: a translator of dates, or one of each family."""
+    """Train a small model in minutes and show what it learned: a translator of dates, or one of each family."""
     if every and (name != "dates" or to is not None or out is not None):
-        raise HeedfulError("--all makes every demo in its own folder; leave the name, --to and --out out")
+        raise HeedfulError("--all runs every demo in its own folder; leave the name, --to and --out out")
     if to is not None and name != "dates":
         raise HeedfulError(f"--to is the language of the dates; the demo {name} has none, leave it out")
     from heedful.demos import all_demos
     from heedful.demos import demo as run
 
-    choices = {} if to is None else {"to": to}
+    options = {} if to is None else {"to": to}
     say = say_to(json)
-    result = all_demos(say, quiet=json) if every else run(name, out, say, quiet=json, **choices)
+    result = all_demos(say, quiet=json) if every else run(name, out, say, quiet=json, **options)
     if json:
         print(to_json(result))
