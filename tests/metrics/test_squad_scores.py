@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from heedful.metrics.squad import (
-    Score,
+    AnswerScore,
     best_threshold,
     best_thresholds,
     by_kind,
@@ -61,19 +61,19 @@ def test_exact_match_and_f1_of_every_pair_of_odd_answers() -> None:
 @pytest.mark.parametrize(
     ("output", "answers", "expected"),
     [
-        ("Denver Broncos", ["Broncos", "the Denver Broncos"], Score(1.0, 1.0)),
-        ("in 1912", ["1912", "in the year 1912"], Score(0.0, 0.8)),  # of two answers: 2/3, 4/5
-        ("Paris", [], Score(0.0, 0.0)),
-        ("", [], Score(1.0, 1.0)),
-        ("the", [], Score(1.0, 1.0)),  # the script normalises before it compares
-        ("", ["Paris"], Score(0.0, 0.0)),
-        ("the", ["the", "."], Score(1.0, 1.0)),  # nothing is left of either: no answer
-        ("the band", ["the", "the band"], Score(1.0, 1.0)),
-        ("die Stadt", ["Stadt"], Score(0.0, 2 / 3)),  # English articles alone
-        ("東京タワー", ["東京 タワー"], Score(0.0, 0.0)),  # words are what blanks part
+        ("Denver Broncos", ["Broncos", "the Denver Broncos"], AnswerScore(1.0, 1.0)),
+        ("in 1912", ["1912", "in the year 1912"], AnswerScore(0.0, 0.8)),  # of two answers: 2/3, 4/5
+        ("Paris", [], AnswerScore(0.0, 0.0)),
+        ("", [], AnswerScore(1.0, 1.0)),
+        ("the", [], AnswerScore(1.0, 1.0)),  # the script normalises before it compares
+        ("", ["Paris"], AnswerScore(0.0, 0.0)),
+        ("the", ["the", "."], AnswerScore(1.0, 1.0)),  # nothing is left of either: no answer
+        ("the band", ["the", "the band"], AnswerScore(1.0, 1.0)),
+        ("die Stadt", ["Stadt"], AnswerScore(0.0, 2 / 3)),  # English articles alone
+        ("東京タワー", ["東京 タワー"], AnswerScore(0.0, 0.0)),  # words are what blanks part
     ],
 )
-def test_the_best_of_several_answers(output: str, answers: list[str], expected: Score) -> None:
+def test_the_best_of_several_answers(output: str, answers: list[str], expected: AnswerScore) -> None:
     found = score(output, answers)
     assert (found.exact, found.f1) == (expected.exact, pytest.approx(expected.f1))
 
@@ -104,7 +104,7 @@ def test_the_best_threshold_is_the_best_of_all(seed: int) -> None:
 
 
 def test_figures_of_any_choice() -> None:
-    scores = [Score(1, 1), Score(0, 0.5), Score(1, 1), Score(0, 0)]
+    scores = [AnswerScore(1, 1), AnswerScore(0, 0.5), AnswerScore(1, 1), AnswerScore(0, 0)]
     each = squad_sums(scores, [True, True, False, False], [1.0, 2.0, 3.0, 6.0], [1, 1, 2, 2])
     assert len(each) == 4
     assert each.metrics_of(np.arange(4)) == pytest.approx(

@@ -429,7 +429,7 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     replace_task = ImageClassification(task.labels, replace(task.preprocessing, size=16))
     with pytest.raises(HeedfulError, match=r"takes images of 8 × 8, grey.*makes 16 × 16, grey"):
         replace_task.check_model(model)
-    with pytest.raises(HeedfulError, match=r"tells 6 labels apart, its folder names 2"):
+    with pytest.raises(HeedfulError, match=r"has 6 classes, but its folder names 2 labels"):
         ImageClassification(["a", "b"], task.preprocessing).check_model(model)
     with pytest.raises(HeedfulError, match=r"needs a vision model"):
         task.check_model(heedful.create("gpt-micro", seed=0))

@@ -9,7 +9,7 @@ import pytest
 from heedful.audit.audit import audit
 from heedful.data import Row, Rows, read
 from heedful.settings import DataSettings, RunSettings
-from heedful.tasks.inputs_and_targets import Side, seen
+from heedful.tasks.inputs_and_targets import Side
 from heedful.tasks.text_classification import TextClassification
 from heedful.tasks.token_classification import TokenClassification
 from heedful.text import Tokenizer
@@ -26,8 +26,8 @@ def test_a_class_is_not_taken_for_a_token_s_label(tmp_path: Path, several: bool)
     task = TextClassification.prepare(found, settings)
     batch = task.collate(task.encode(Rows(found[:1])).examples)
     assert batch["ids"].shape == batch["labels"].shape == (1, 3)  # as many tokens as labels
-    (side,) = seen(task, batch)
-    assert (side.pieces, side.said) == (["<s>", " maybe", "</s>"], ["", "", ""])
+    (side,) = task.sides(batch)
+    assert (side.pieces, side.targets) == (["<s>", " maybe", "</s>"], ["", "", ""])
     assert any("<s>| maybe|</s>" in line for line in audit(settings).sample)
 
 
@@ -38,7 +38,7 @@ def test_a_token_s_label_is_told_where_there_are_as_many_as_classes() -> None:
     batch = task.collate(task.encode(Rows([row])).examples)
     task.labels += [f"B-{n}" for n in range(batch["ids"].shape[1] - len(task.labels))]
     assert batch["ids"].shape == batch["labels"].shape == (1, len(task.labels))
-    assert [said for said in seen(task, batch)[0].said if said] == ["B-LOC"]
+    assert [target for target in task.sides(batch)[0].targets if target] == ["B-LOC"]
 
 
 def test_nothing_reaches_a_terminal_that_moves_it() -> None:
@@ -49,12 +49,12 @@ def test_nothing_reaches_a_terminal_that_moves_it() -> None:
     assert "⏎" in line
 
 
-@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("predicts_next", [False, True])
 @pytest.mark.parametrize("places", [[], [3], [58, 59], [60], [70, 300], [399], [5, 200, 398], range(400), [19, 25, 61]])
-def test_of_a_long_text_the_first_and_the_last_lesson_are_shown(places: list[int], goes_on: bool) -> None:
+def test_of_a_long_text_the_first_and_the_last_lesson_are_shown(places: list[int], predicts_next: bool) -> None:
     words = Tokenizer.train(["one two"], size=300)
     said = [f"<{i}>" if i in places else "" for i in range(400)]
-    shown = Side("text", [5] * 400, words, said, goes_on).line(60).split("|")
+    shown = Side("text", [5] * 400, words, said, predicts_next).line(60).split("|")
     assert sum(piece != "…" for piece in shown) <= 60
     assert shown[0] != "…"
     assert (shown[-1] == "…") == (len(places) == 0 or max(places) < 396)

@@ -18,9 +18,9 @@ from heedful.heads import head_of
 from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.plan import apply_plan
 from heedful.tasks import output_loss as module
-from heedful.tasks.model_setup import IGNORED
 from heedful.tasks.output_loss import InChunks, output_loss
 from heedful.tasks.r_drop import beside
+from heedful.tasks.token_batches import IGNORED
 
 ROWS, WIDTH, WORDS = 23, 16, 301
 

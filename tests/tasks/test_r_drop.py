@@ -15,9 +15,9 @@ import heedful
 from heedful import cli
 from heedful.settings import ModelSettings, RunSettings
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask
-from heedful.tasks.model_setup import IGNORED
 from heedful.tasks.r_drop import divergence, twice
 from heedful.tasks.text_classification import TextClassification
+from heedful.tasks.token_batches import IGNORED
 from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer
 

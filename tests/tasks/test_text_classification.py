@@ -495,7 +495,7 @@ def test_models_that_cannot_classify(tmp_path: Path) -> None:
     for other, message in [
         (heedful.create("gpt-micro"), r"this decoder model has none \(its head is of kind 'language-model'\)"),
         (heedful.create(task.config(settings()), head="none"), "its head is of kind 'no-head'"),
-        (heedful.create(task.config(settings()), num_labels=5), "tells 5 labels apart, its folder names 3"),
+        (heedful.create(task.config(settings()), num_labels=5), "has 5 classes, but its folder names 3 labels"),
         (heedful.create("vit-micro"), "needs a model of text; this model is of kind 'vision'"),
     ]:
         with pytest.raises(HeedfulError, match=message):

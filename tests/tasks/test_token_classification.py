@@ -403,7 +403,7 @@ def test_models_that_cannot_tell_words_apart() -> None:
             heedful.create(task.config(settings()), head="none"),
             r"its head is of kind 'no-head'\); teach it one: heedful",
         ),
-        (heedful.create(task.config(settings()), num_labels=7), "tells 7 labels apart, its folder names 5"),
+        (heedful.create(task.config(settings()), num_labels=7), "has 7 classes, but its folder names 5 labels"),
     ]:
         with pytest.raises(HeedfulError, match=message):
             task.check_model(other)

@@ -18,7 +18,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.tasks import get
-from heedful.tasks.model_setup import IGNORED
+from heedful.tasks.token_batches import IGNORED
 from heedful.text.bpe_dropout import BpeDropout
 from heedful.text.tokenizer import Tokenizer
 

@@ -20,7 +20,7 @@ from heedful import cli
 from heedful.adapters import LoraConfig, add_adapter
 from heedful.config import DecoderConfig, EmbeddingConfig, LanguageHead, StackConfig
 from heedful.models import Model, build
-from heedful.tasks.model_setup import IGNORED
+from heedful.tasks.token_batches import IGNORED
 from heedful.training import ceiling as module
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 

@@ -10,7 +10,6 @@ import numpy as np
 from heedful.audit.findings import Finding, location
 from heedful.data import Row
 from heedful.errors import many
-from heedful.tasks.inputs_and_targets import seen
 from heedful.tasks.task import Encoded, Task
 from heedful.util.escaping import named
 
@@ -20,7 +19,7 @@ MAX_EXAMPLES = 5_000  # examples whose tokens are checked
 def check_lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
     """Reports the lengths of the examples, by name if they have several texts."""
     sides = task.lengths(encoded.examples)
-    names = [side.name for side in seen(task, task.collate(encoded.examples[:1]))]
+    names = [side.name for side in task.sides(task.collate(encoded.examples[:1]))]
     descriptions = []
     for name, side in zip(names, sides.T, strict=False):  # images have none
         low, middle, high = np.percentile(side, (5, 50, 95))
@@ -52,7 +51,7 @@ def check_tokens(task: Task, encoded: Encoded, most: int = MAX_EXAMPLES) -> Iter
     places: dict[str, None] = {}  # of unknown tokens, without repetition
     for i in chosen:
         batch = task.collate([examples[i]])
-        sides = seen(task, batch)
+        sides = task.sides(batch)
         if not sides:
             return  # images have no tokens
         for side in sides:
@@ -93,14 +92,14 @@ def text_sample(task: Task, encoded: Encoded) -> list[str]:
     longest = int(task.lengths(examples).sum(axis=1).argmax())
     for title, number in {"the first example": 0, "the longest": longest}.items():
         random = np.random.default_rng(0) if "masking" in task.used_settings else None
-        sides = seen(task, task.collate([examples[number]], random))
+        sides = task.sides(task.collate([examples[number]], random))
         if not sides or (lines and number == 0):
             continue
         lines.append(f"{title}, as the model is given it" + ("" if lines else " (learned: ‹next token›, token→label)"))
         for side in sides:
             lines.append(f"  {side.name:<10}{side.line()}")
-            if side.learned:
-                lines.append(f"  {'':<10}{side.learned:,} of {len(side.ids):,} places are learned from")
+            if side.target_count:
+                lines.append(f"  {'':<10}{side.target_count:,} of {len(side.ids):,} places are learned from")
         if len(encoded.rows) == len(examples):
             lines += label_lines(task, encoded.rows[number])
     return lines

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from heedful.errors import HeedfulError, InputError, many
-from heedful.tasks.model_setup import drawn_again
+from heedful.tasks.token_batches import seed_of_repeat
 from heedful.util.input_warnings import CountWarning, InputWarning
 
 BLOCK = 1024  # inputs of a block: enough that batches of similar lengths hold little padding
@@ -65,9 +65,9 @@ class BlockOptions:
     """The options of a call for one block of inputs after another, so that all blocks draw as a single call would.
 
     Args:
-        options: as ``Pipeline.resolve`` returns them. With one seed for all inputs, an input that came before gets a
-            seed of its own, made of the seed and the number of earlier occurrences (``drawn_again``). A list has a seed
-            for each input.
+        options: as ``Pipeline.resolve`` returns them. With one seed for all inputs, a repeated input gets a seed of
+            its own, made of the seed and the number of earlier occurrences (``seed_of_repeat``). A list has a seed for
+            each input.
 
     For one seed a digest of each distinct input is kept, some hundred bytes.
 
@@ -91,7 +91,7 @@ class BlockOptions:
         seeds = list(self.seed[first : self.number] if self._is_list() else [self.seed] * len(inputs))
         if len(seeds) < len(inputs):
             raise HeedfulError(f"seed has {len(self.seed)} numbers, but there are more prompts; give one for each")
-        own = [drawn_again(seed, self._earlier(seed, item)) for seed, item in zip(seeds, inputs, strict=True)]
+        own = [seed_of_repeat(seed, self._earlier(seed, item)) for seed, item in zip(seeds, inputs, strict=True)]
         return {**self.options, "decoding": replace(self.options["decoding"], seed=own)}
 
     def end(self) -> None:

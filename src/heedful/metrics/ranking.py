@@ -114,7 +114,7 @@ class Correlations:
 # ------------------------------------------------------------------------------------------------------------ retrieval
 
 
-class Found(NamedTuple):
+class Retrieval(NamedTuple):
     """Retrieval results of N queries."""
 
     ranks: NDArray[np.int64]  # (N,), 1 if the query's own candidate is nearer than every wrong one
@@ -128,7 +128,7 @@ def find(
     own: Sequence[int] | NDArray[np.int64],
     right: Sequence[NDArray[np.int64]],
     temperature: float,
-) -> Found:
+) -> Retrieval:
     """Ranks each query's own candidate among all by similarity.
 
     Other right candidates of a query are left out of its rank and loss (the filtered setting of Bordes et al. 2013,
@@ -156,7 +156,7 @@ def find(
         top = np.maximum(its, alike.max(1))
         others = np.exp((alike - top[:, None]) / temperature).sum(1, dtype=np.float64)
         losses[part] = np.log(others + np.exp((its - top) / temperature)) + (top - its) / temperature
-    return Found(ranks, losses, nearest)
+    return Retrieval(ranks, losses, nearest)
 
 
 def retrieval(ranks: NDArray[np.int64], losses: NDArray[np.float64]) -> Sums:

@@ -35,7 +35,7 @@ PLAIN, JOINT = re.compile("[a-z0-9]+"), re.compile(f"(?<=[{SPACELESS}])(?=[^{SPA
 ALONE = re.compile(f"[{SPACELESS}]")
 
 
-class _Kept(dict[int, str]):
+class _WordCharacters(dict[int, str]):
     """A table for ``str.translate``: letters, their marks and digits stay, anything else ends a word."""
 
     def __missing__(self, code: int) -> str:
@@ -46,7 +46,7 @@ class _Kept(dict[int, str]):
         return self[code]
 
 
-KEPT = _Kept()
+WORD_CHARACTERS = _WordCharacters()
 
 
 def words(text: str) -> Words:
@@ -60,11 +60,11 @@ def words(text: str) -> Words:
     """
     if text.isascii():
         return PLAIN.findall(text.lower())
-    kept = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).translate(KEPT)
+    kept = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).translate(WORD_CHARACTERS)
     return JOINT.sub(" ", kept).split()
 
 
-class Score(NamedTuple):
+class RougeScore(NamedTuple):
     """Of one pair of texts, from 0 to 1."""
 
     precision: float
@@ -72,7 +72,7 @@ class Score(NamedTuple):
     f1: float
 
 
-def rouge(output: str, reference: str) -> dict[str, Score]:
+def rouge(output: str, reference: str) -> dict[str, RougeScore]:
     """The four scores of a text against a reference.
 
     With m hits, precision P = m / |output|, recall R = m / |reference|, F1 = 2PR / (P + R); 0 where nothing stands
@@ -85,7 +85,7 @@ def rouge(output: str, reference: str) -> dict[str, Score]:
       Without line ends it is ``rougeL``. Where several subsequences are longest, ``rouge_score``'s own is taken.
 
     >>> rouge("testing two", "testing one two")["rougeL"]
-    Score(precision=1.0, recall=0.6666666666666666, f1=0.8)
+    RougeScore(precision=1.0, recall=0.6666666666666666, f1=0.8)
     """
     said, wanted = words(output), words(reference)
     pairs = [list(pairwise(each)) for each in (said, wanted)]
@@ -98,9 +98,9 @@ def rouge(output: str, reference: str) -> dict[str, Score]:
     }
 
 
-def _score(hits: int, said: int, wanted: int) -> Score:
+def _score(hits: int, said: int, wanted: int) -> RougeScore:
     precision, recall = hits / max(said, 1), hits / max(wanted, 1)
-    return Score(precision, recall, 2 * precision * recall / (precision + recall) if hits else 0.0)
+    return RougeScore(precision, recall, 2 * precision * recall / (precision + recall) if hits else 0.0)
 
 
 def common(first: Sequence[str], second: Sequence[str]) -> int:
@@ -177,7 +177,8 @@ class Rouge:
         """By kind the means of ``precision``, ``recall`` and ``f1``, 0 to 100."""
         means = 100 * self.scores.sum(0) / max(1, len(self.scores))
         return {
-            kind: dict(zip(Score._fields, row.tolist(), strict=True)) for kind, row in zip(KINDS, means, strict=True)
+            kind: dict(zip(RougeScore._fields, row.tolist(), strict=True))
+            for kind, row in zip(KINDS, means, strict=True)
         }
 
     def example_scores(self) -> Sums:
@@ -185,9 +186,9 @@ class Rouge:
         ones = np.ones((len(self.scores), 1))
         return Sums(np.hstack([self.scores[:, :, 2], ones]), _means)
 
-    def of(self, place: int, kind: str) -> Score:
+    def of(self, place: int, kind: str) -> RougeScore:
         """One score of one example."""
-        return Score(*self.scores[place, KINDS.index(kind)].tolist())
+        return RougeScore(*self.scores[place, KINDS.index(kind)].tolist())
 
     def worst(self, most: int) -> list[int]:
         """The places of the examples with the least ``rougeL``, the worst first."""

@@ -48,23 +48,25 @@ def overlap(output: str, answer: str) -> float:
     return 2 * common / (len(said) + len(wanted))
 
 
-class Score(NamedTuple):
+class AnswerScore(NamedTuple):
     """Exact match and F1 of one answer, each from 0 to 1."""
 
     exact: float
     f1: float
 
 
-def score(output: str, answers: Sequence[str]) -> Score:
+def score(output: str, answers: Sequence[str]) -> AnswerScore:
     """Returns the best exact match and the best F1 over all `answers`.
 
     Answers that are empty once normalised are ignored, as in SQuAD 2.0's script. Without answers, "" is right.
 
     >>> score("Denver Broncos", ["Broncos", "the Denver Broncos"])
-    Score(exact=1.0, f1=1.0)
+    AnswerScore(exact=1.0, f1=1.0)
     """
     wanted = [answer for answer in answers if normalised(answer)] or [""]
-    return Score(max(exact(output, answer) for answer in wanted), max(overlap(output, answer) for answer in wanted))
+    return AnswerScore(
+        max(exact(output, answer) for answer in wanted), max(overlap(output, answer) for answer in wanted)
+    )
 
 
 class Threshold(NamedTuple):
@@ -99,7 +101,7 @@ def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayL
     return Threshold(100.0 * float(reached[best]) / max(1, len(scores)), value)
 
 
-def squad_sums(scores: Sequence[Score], answerable: ArrayLike, losses: ArrayLike, windows: ArrayLike) -> Sums:
+def squad_sums(scores: Sequence[AnswerScore], answerable: ArrayLike, losses: ArrayLike, windows: ArrayLike) -> Sums:
     """``loss``, ``exact_match`` and ``f1`` over any choice of N questions; where some have an answer and others none,
     also those of either kind, by the names of SQuAD 2.0's script: ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact``,
     ``NoAns_f1``.
@@ -110,7 +112,8 @@ def squad_sums(scores: Sequence[Score], answerable: ArrayLike, losses: ArrayLike
         losses: (N,), loss summed over the question's windows.
         windows: (N,), number of the question's windows.
 
-    >>> squad_sums([Score(1, 1), Score(0, 0.5)], [True, True], [1.0, 2.0], [1, 2]).metrics_of(np.array([0, 1]))
+    >>> scores = [AnswerScore(1, 1), AnswerScore(0, 0.5)]
+    >>> squad_sums(scores, [True, True], [1.0, 2.0], [1, 2]).metrics_of(np.array([0, 1]))
     {'loss': 1.0, 'exact_match': 50.0, 'f1': 75.0}
     """
     has = np.asarray(answerable, np.float64)[:, None]

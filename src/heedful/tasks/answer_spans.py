@@ -88,7 +88,7 @@ def best_spans(logits: Tensor, context: Tensor, seen: Tensor, longest: int, k: i
 
 
 @dataclass
-class Found:
+class WindowsResult:
     """Combined result of the windows of one question: the best spans, the logits of the best and of none, the loss."""
 
     pieces: list[Piece] = field(default_factory=list)

@@ -12,8 +12,8 @@ from torch import Tensor
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
-from heedful.tasks.model_setup import IGNORED, padded
 from heedful.tasks.task import Batch, Encoded, shown
+from heedful.tasks.token_batches import IGNORED, padded
 from heedful.text import Tokenizer, chat_template
 
 LONGEST = 256  # tokens of an example, where nobody says

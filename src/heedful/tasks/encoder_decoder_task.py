@@ -20,21 +20,13 @@ from heedful.models import EncoderDecoder, Model
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
-from heedful.tasks.model_setup import (
-    IGNORED,
-    changed,
-    check_vocabulary,
-    masked,
-    padded,
-    positions_of,
-    preset_of,
-    special_id,
-    start_of,
-)
+from heedful.tasks.inputs_and_targets import Side, input_side, next_token_side
+from heedful.tasks.model_setup import check_vocabulary, positions_of, preset_of, special_id, start_of, with_settings
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.published import encoder_decoder_of
 from heedful.tasks.r_drop import beside, twice
 from heedful.tasks.task import TEXTS, Batch, Task
+from heedful.tasks.token_batches import IGNORED, padded, padded_with_mask
 from heedful.text import Tokenizer
 
 Pair = tuple[list[int], list[int]]
@@ -96,8 +88,8 @@ class EncoderDecoderTask(Task):
             config,
             source=replace(config.source, vocab_size=self.source.vocab_size),
             target=None if shared else replace(config.source, vocab_size=self.target.vocab_size),
-            encoder=changed(config.encoder, settings.model, settings.model.encoder_depth),
-            decoder=changed(config.decoder, settings.model, settings.model.decoder_depth),
+            encoder=with_settings(config.encoder, settings.model, settings.model.encoder_depth),
+            decoder=with_settings(config.decoder, settings.model, settings.model.decoder_depth),
             head=head,
             special=SpecialTokens(pad=self.target.pad, start=self.target.start, end=(special_id(self.target.end),)),
         )
@@ -130,7 +122,7 @@ class EncoderDecoderTask(Task):
         """``source``, ``source_mask``, ``target`` (what the decoder reads) and ``labels`` (what it must say next) of
         the ids of sources and targets.
         """
-        source, mask = masked([source for source, _ in pairs], self.pad)
+        source, mask = padded_with_mask([source for source, _ in pairs], self.pad)
         start = special_id(self.first)
         return {
             "source": source,
@@ -138,6 +130,13 @@ class EncoderDecoderTask(Task):
             "target": padded([[start, *target[:-1]] for _, target in pairs], self.pad),
             "labels": padded([target for _, target in pairs], IGNORED),
         }
+
+    def sides(self, batch: Batch, row: int = 0) -> list[Side]:
+        """Returns the source, and the decoder's input with the next token as target."""
+        return [
+            input_side("source", batch["source"][row], batch["source_mask"][row], self.source),
+            next_token_side("target", batch["target"][row], batch["labels"][row], self.target),
+        ]
 
     # --------------------------------------------------------------------------------------------------------- learning
 

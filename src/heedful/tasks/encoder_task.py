@@ -30,7 +30,8 @@ from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.model_setup import changed, check_vocabulary, positions_of, preset_of, special_id
+from heedful.tasks.inputs_and_targets import Side, input_side
+from heedful.tasks.model_setup import check_vocabulary, positions_of, preset_of, special_id, with_settings
 from heedful.tasks.task import Batch, Task
 from heedful.text import Tokenizer
 from heedful.text.tokenizer import Kind as TokenizerKind
@@ -97,7 +98,7 @@ class EncoderTask(Task):
         """
         config = preset_of(settings.preset or "bert-tiny", EncoderConfig, self.name)
         # BERT's own N(0, 0.02²) is for wide models: narrow ones may long predict one class only
-        stack = replace(changed(config.encoder, settings.model, None), init="xavier")
+        stack = replace(with_settings(config.encoder, settings.model, None), init="xavier")
         if isinstance(stack.position, LearnedPosition):
             stack = replace(stack, position=replace(stack.position, length=self.longest))
         start, end = special_id(self.tokenizer.start), special_id(self.tokenizer.end)
@@ -139,6 +140,10 @@ class EncoderTask(Task):
     def lengths(self, examples: Sequence[Any]) -> np.ndarray:
         """Returns the lengths (N, 1) in tokens, special tokens included."""
         return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
+
+    def sides(self, batch: Batch, row: int = 0) -> list[Side]:
+        """Returns the text; a target of the whole text stands at no token."""
+        return [input_side("text", batch["ids"][row], batch["mask"][row], self.tokenizer)]
 
     def hide_tokens(self, ids: Tensor, mask: Tensor, random: np.random.Generator | None) -> None:
         """Replaces, in training, the ``hidden_share`` of the tokens by the unknown token, but no special tokens."""

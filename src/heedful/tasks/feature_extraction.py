@@ -37,7 +37,8 @@ from heedful.tasks import defaults
 from heedful.tasks.baselines import word_vectors
 from heedful.tasks.contrastive_loss import contrastive, cosent, embedded, wrong
 from heedful.tasks.encoder_task import EncoderTask
-from heedful.tasks.model_setup import check_texts, masked, tokenizer_of
+from heedful.tasks.inputs_and_targets import Side, input_side
+from heedful.tasks.model_setup import tokenizer_of
 from heedful.tasks.retrieval_pairs import SIDES, check_rows, groups_of, search, texts_of
 from heedful.tasks.task import (
     EVALUATED,
@@ -48,10 +49,12 @@ from heedful.tasks.task import (
     Encoded,
     Measured,
     Prediction,
+    check_texts,
     short,
     shown,
 )
 from heedful.tasks.text_pairs import fitted
+from heedful.tasks.token_batches import padded_with_mask
 from heedful.text import Tokenizer
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning
@@ -63,7 +66,7 @@ TEMPERATURE = 0.05  # as sentence-transformers and SimCSE (Gao, Yao and Chen 202
 PLAIN = TextPreparation()
 
 
-class Example(NamedTuple):
+class TextsExample(NamedTuple):
     """Token ids of each text, with the special ones, and the score where there is one."""
 
     sides: tuple[list[int], ...]
@@ -216,7 +219,7 @@ class FeatureExtraction(EncoderTask):
         examples, unread = [], []
         for sides, row in zip(texts, rows, strict=True):
             own = [next(each) for _ in sides]
-            examples.append(Example(tuple(ids for ids, _ in own), row.values.get("score")))
+            examples.append(TextsExample(tuple(ids for ids, _ in own), row.values.get("score")))
             unread += [row] if any(less for _, less in own) else []
         self.main_metric = "mrr" if examples and examples[0].score is None else "spearman"
         reason = "--data.max-length" if most == max_length else "the model takes no more"
@@ -232,11 +235,11 @@ class FeatureExtraction(EncoderTask):
         cut = [len(ours) != len(ids) for ours, ids in zip(kept, parts, strict=True)]
         return [around.join(ids)[0] for ids in kept], cut
 
-    def lengths(self, examples: Sequence[Example]) -> np.ndarray:
+    def lengths(self, examples: Sequence[TextsExample]) -> np.ndarray:
         """(N, sides): tokens of each text, special ones counted."""
         return np.array([[len(ids) for ids in example.sides] for example in examples], dtype=np.int64)
 
-    def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+    def collate(self, examples: Sequence[TextsExample], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """``ids`` and ``mask`` (B, T) of each side, as "text.ids"; ``same`` (sides, B), numbers that are equal for
         equal texts; ``scores`` (B,) where there are such.
         """
@@ -244,12 +247,19 @@ class FeatureExtraction(EncoderTask):
         numbers: dict[tuple[int, ...], int] = {}
         columns = list(zip(*(example.sides for example in examples), strict=True))
         for name, side in zip(SIDES, columns, strict=False):
-            batch[f"{name}.ids"], batch[f"{name}.mask"] = masked(side)
+            batch[f"{name}.ids"], batch[f"{name}.mask"] = padded_with_mask(side)
         same = [[numbers.setdefault(tuple(ids), len(numbers)) for ids in side] for side in columns]
         batch["same"] = torch.tensor(same)
         if examples[0].score is not None:
             batch["scores"] = torch.tensor([example.score for example in examples])
         return batch
+
+    def sides(self, batch: Batch, row: int = 0) -> list[Side]:
+        """Returns the text, its pair and, if there is one, the negative."""
+        names = [name for name in SIDES if f"{name}.ids" in batch]
+        return [
+            input_side(name, batch[f"{name}.ids"][row], batch[f"{name}.mask"][row], self.tokenizer) for name in names
+        ]
 
     # --------------------------------------------------------------------------------------------------------- learning
 
@@ -278,7 +288,7 @@ class FeatureExtraction(EncoderTask):
 
     @torch.no_grad()
     def measure(
-        self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
+        self, model: Model, examples: Sequence[TextsExample], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
         """Spearman's and Pearson's correlation of cosines with scores; or how well each text finds its pair among all
         the pairs, and negatives, of these rows: recall@k and the mean reciprocal rank. Always of all examples.
@@ -326,7 +336,7 @@ class FeatureExtraction(EncoderTask):
         figures = {name: value for name, value in overall(scored).items() if name != "loss"}
         return Baseline("cosine of TF-IDF vectors", figures, scored)
 
-    def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+    def guess(self, examples: Sequence[TextsExample], rows: Rows, learned: Rows) -> Baseline | None:
         """The same similarity for all pairs; where pairs are searched for, ranks drawn at random."""
         if "score" in rows[0].values:
             scores = [row.values["score"] for row in rows]
@@ -395,7 +405,7 @@ class FeatureExtraction(EncoderTask):
 
         @torch.no_grad()
         def read(places: np.ndarray) -> NDArray[np.float32]:
-            ids, mask = masked([texts[i] for i in places])
+            ids, mask = padded_with_mask([texts[i] for i in places])
             return model(ids.to(model.device), mask.to(model.device)).float().cpu().numpy()
 
         return sharding.each(evaluation_batches([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read)

@@ -31,6 +31,7 @@ from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.documents import divided, sampled
 from heedful.tasks.encoder_task import EncoderTask, limit_length
+from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.masked_windows import (
     SEED,
     contexts,
@@ -43,7 +44,7 @@ from heedful.tasks.masked_windows import (
     window_frequencies,
     window_of,
 )
-from heedful.tasks.model_setup import IGNORED, check_texts, load_with_head, masked, tokenizer_of
+from heedful.tasks.model_setup import load_with_head, tokenizer_of
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.task import (
     EVALUATED,
@@ -55,8 +56,10 @@ from heedful.tasks.task import (
     LoggedSample,
     Measured,
     Prediction,
+    check_texts,
     short,
 )
+from heedful.tasks.token_batches import IGNORED, padded_with_mask
 from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_has_mask, fill_masks, mask_token
 from heedful.text.word_boundaries import word_joints
@@ -65,7 +68,7 @@ from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
 
-IN_TURN = 2000  # tokens masked one at a time, of a file that has more
+IN_TURN = 2000  # maximum number of tokens that are masked one at a time
 
 
 class Guess(NamedTuple):
@@ -215,7 +218,7 @@ class FillMask(EncoderTask):
         15 % of the tokens of each window stand behind the mask, one by one, always the same ones: whatever a model was
         trained on, its figures can be compared.
         """
-        ids, mask = masked(self._framed(examples, random), self.padding)
+        ids, mask = padded_with_mask(self._framed(examples, random), self.padding)
         rows = ids.numpy()
         if random is not None:
             hidden, chosen = self.masking(rows, random)
@@ -225,6 +228,11 @@ class FillMask(EncoderTask):
             hidden, chosen = (np.concatenate(part) for part in zip(*each, strict=True))
         labels = ids.masked_fill(~torch.from_numpy(chosen), IGNORED)
         return {"ids": torch.from_numpy(hidden), "mask": mask, "labels": labels}
+
+    def sides(self, batch: Batch, row: int = 0) -> list[Side]:
+        """Returns the text, with the hidden tokens as targets."""
+        ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
+        return [label_side("text", ids, mask, labels, self.tokenizer, lambda token: self.tokenizer.pieces([token])[0])]
 
     # --------------------------------------------------------------------------------------------------------- learning
 
@@ -342,7 +350,7 @@ class FillMask(EncoderTask):
 
         @torch.no_grad()
         def guessed(batch: np.ndarray) -> list[list[Guess]]:
-            ids, real = (part.to(model.device) for part in masked([read[i].ids for i in batch], self.padding))
+            ids, real = (part.to(model.device) for part in padded_with_mask([read[i].ids for i in batch], self.padding))
             made = []
             for i, stream in zip(batch, model.hidden(ids, real), strict=True):
                 p = model.head(stream[read[i].places]).float().softmax(-1)

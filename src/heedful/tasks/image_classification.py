@@ -43,7 +43,7 @@ from heedful.tasks.labels import (
     stored,
     teachable,
 )
-from heedful.tasks.model_setup import changed, check_classifier, preset_of, reads
+from heedful.tasks.model_setup import check_classifier, checked_folder, preset_of, with_settings
 from heedful.tasks.task import LINE, Baseline, Batch, Encoded, LoggedSample, Measured, Prediction, Task, short, shown
 
 SMALLEST = "vit-micro"
@@ -52,10 +52,10 @@ LOOKED_AT = 200  # images that tell sizes and channels
 MEASURED = 1000  # images that tell mean and deviation
 QUICK = 2_000  # images that the simple method of a verdict learns from
 TOP = 5
-Example = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's number
+LabelledImage = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's number
 
 
-class Unlabelled(Sequence[Example]):
+class Unlabelled(Sequence[LabelledImage]):
     """Pictures as examples, each decoded when it is asked for, so that no more of them are held than a batch has."""
 
     def __init__(self, pictures: Sequence[LazyImage], preprocessing: Preprocessing) -> None:
@@ -112,7 +112,7 @@ class ImageClassification(Task):
         shifted, since to a patch of few pixels one pixel is much.
         """
         if asked.start_from:
-            folder = reads(cls.name, find(asked.start_from), images=True)
+            folder = checked_folder(cls.name, find(asked.start_from), images=True)
             side = asked.image.size or read_preprocessing(folder).shape[1]
             return defaults.vision(len(rows), asked, side, config_of(folder))
         size = defaults.size_for(len(rows), defaults.VISION)
@@ -145,7 +145,7 @@ class ImageClassification(Task):
         """The folder's model and preprocessing, for images of another size where that is asked for; a fresh linear
         head where the data has labels that the model does not know.
         """
-        folder = reads(cls.name, find(folder), images=True)
+        folder = checked_folder(cls.name, find(folder), images=True)
         preprocessing, names, asked = read_preprocessing(folder), _names(rows), settings.image
         if asked.channels not in (None, preprocessing.channels):
             takes = f"the model in {folder} takes {preprocessing.channels}"
@@ -175,7 +175,7 @@ class ImageClassification(Task):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The labels in ``config.json`` and what ``preprocessor_config.json`` says."""
-        folder = reads(cls.name, find(folder), images=True)
+        folder = checked_folder(cls.name, find(folder), images=True)
         return cls(stored(read_configs(folder)[0]), read_preprocessing(folder))
 
     def save(self, folder: str | Path) -> None:
@@ -194,7 +194,7 @@ class ImageClassification(Task):
             )
         except HeedfulError as error:
             raise HeedfulError(f"{error}; change --image.size or --model.patch-size") from None
-        stack = changed(config.encoder, settings.model, None)
+        stack = with_settings(config.encoder, settings.model, None)
         if isinstance(stack.position, LearnedPosition):
             stack = replace(stack, position=replace(stack.position, length=patches.tokens))
         hidden = config.head.hidden if isinstance(config.head, ImageHead) else 0
@@ -235,11 +235,13 @@ class ImageClassification(Task):
         to = f"{many(resized, 'image')} resized to {_by(self.preprocessing.shape)} (--image.size)"
         return Encoded(examples, rows, to if resized else "")
 
-    def lengths(self, examples: Sequence[Example]) -> np.ndarray:
+    def lengths(self, examples: Sequence[LabelledImage]) -> np.ndarray:
         """(N, 1): patches and class token, as many of each image."""
         return np.full((len(examples), 1), self.tokens, dtype=np.int64)
 
-    def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+    def collate(
+        self, examples: Sequence[LabelledImage], random: np.random.Generator | None = None
+    ) -> dict[str, Tensor]:
         """``pixels`` (B, C, H, W), normalised, and ``labels``: their numbers (B,), or (B, labels) where mixup blends.
 
         In training images are shifted, mirrored, changed and erased in part, in this order, each anew. Mixup blends the
@@ -275,7 +277,7 @@ class ImageClassification(Task):
 
     @torch.no_grad()
     def measure(
-        self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
+        self, model: Model, examples: Sequence[LabelledImage], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
         """Accuracy, macro F1, Matthews correlation, and of more than five labels the top-5 accuracy, always of all
         examples.
@@ -313,7 +315,7 @@ class ImageClassification(Task):
         scored = Labelled.of(self.labels, truth, [(label,) for label in said])
         return Baseline(name, overall(scored), scored)
 
-    def quick_baseline(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+    def quick_baseline(self, examples: Sequence[LabelledImage], rows: Rows, learned: Rows) -> Baseline | None:
         """As ``baseline``, with a support vector machine and of at most 2,000 images, which is quicker."""
         some = Rows(learned[:: -(-len(learned) // QUICK)])
         how = self.preprocessing
@@ -321,7 +323,7 @@ class ImageClassification(Task):
         scored = Labelled.of(self.labels, list(map(labels_of, rows)), [(label,) for label in said])
         return Baseline(name, overall(scored), scored)
 
-    def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+    def guess(self, examples: Sequence[LabelledImage], rows: Rows, learned: Rows) -> Baseline | None:
         """The most frequent label of training."""
         return most_frequent(self.labels, rows, learned)
 

@@ -25,8 +25,8 @@ from heedful.kernels.onednn_linear import kernels_depend_on_rows, onednn_is_fast
 from heedful.kernels.plan import slot_of
 from heedful.kernels.unpadded import is_observed
 from heedful.layers.linear import Linear
-from heedful.tasks.model_setup import IGNORED
 from heedful.tasks.r_drop import divergence
+from heedful.tasks.token_batches import IGNORED
 
 CHUNK = 2**25  # logits at a time
 MANY = 4 * CHUNK  # from so many on: of fewer all at once, as each chunk adds to the gradient of W

@@ -57,7 +57,7 @@ class Passage(NamedTuple):
         return int(first), int(last)
 
 
-class Window(NamedTuple):
+class QuestionWindow(NamedTuple):
     """A question and the tokens ``first`` to ``last`` - 1 of a passage; the answer's first and last token in the
     passage, ``NOWHERE`` where the window does not hold it whole; the place of the question's row.
     """
@@ -71,10 +71,10 @@ class Window(NamedTuple):
     row: int
 
 
-class Windows(NamedTuple):
+class QuestionWindows(NamedTuple):
     """The windows of some questions, those of one together, and what a person should know of them."""
 
-    windows: list[Window]
+    windows: list[QuestionWindow]
     note: str
     unread: list[int]  # the places of questions of which not all is read or learned
 
@@ -97,7 +97,7 @@ def question_windows(
     answers: Sequence[Sequence[Span]],
     most: int,
     stride: int | None = None,
-) -> Windows:
+) -> QuestionWindows:
     """Windows of at most ``most`` tokens, special ones and the question counted.
 
     Args:
@@ -117,7 +117,7 @@ def question_windows(
         raise HeedfulError(f"windows of {many(most, 'token')} cannot share {shared} (stride); give {most // 2} or less")
     passages = passages_of(tokenizer, (context for _, context in asked))
     questions = tokenizer.encode([question for question, _ in asked])
-    found: list[Window] = []
+    found: list[QuestionWindow] = []
     split, cut, lost = 0, 0, 0
     unread: list[int] = []
     for row, (ids, (_, context), golds) in enumerate(zip(questions, asked, answers, strict=True)):
@@ -132,15 +132,15 @@ def question_windows(
         (cut, f"{many(cut, 'question')} cut to {room // 2} tokens"),
         (lost, f"{many(lost, 'answer')} in no window whole, so learned as none"),
     )
-    return Windows(found, "; ".join(text for count, text in told if count), unread)
+    return QuestionWindows(found, "; ".join(text for count, text in told if count), unread)
 
 
 def _windows(
     question: list[int], passage: Passage, answers: Sequence[Span], room: int, shared: int, row: int
-) -> Iterator[Window]:
+) -> Iterator[QuestionWindow]:
     room -= len(question)
     start, end = passage.tokens(answers[0]) if answers else (NOWHERE, NOWHERE)
     for window in overlapping_windows(len(passage.ids), room, min(shared, room // 2)):
         within = window.start <= start <= end < window.stop
         own = (start, end) if within else (NOWHERE, NOWHERE)
-        yield Window(question, passage, window.start, window.stop, *own, row)
+        yield QuestionWindow(question, passage, window.start, window.stop, *own, row)

@@ -27,11 +27,13 @@ from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.answer_spans import NEVER, NO_ANSWER, Best, Found, best_spans
+from heedful.tasks.answer_spans import NEVER, NO_ANSWER, Best, WindowsResult, best_spans
 from heedful.tasks.encoder_task import EncoderTask, limit_length, longest_of
-from heedful.tasks.model_setup import load_with_head, masked, padded, tokenizer_of
-from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, Window, Windows, question_windows
+from heedful.tasks.inputs_and_targets import Side, span_side
+from heedful.tasks.model_setup import load_with_head, tokenizer_of
+from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, QuestionWindow, QuestionWindows, question_windows
 from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, short
+from heedful.tasks.token_batches import padded, padded_with_mask
 from heedful.text import Tokenizer
 from heedful.text.post_processor import InputTemplate
 from heedful.text.word_boundaries import is_word_border
@@ -205,23 +207,27 @@ class QuestionAnswering(EncoderTask):
         made = self._windows(rows, max_length=max_length)
         return Encoded(made.windows, rows, made.note, len(made.unread), [rows[place] for place in made.unread])
 
-    def _windows(self, rows: Sequence[Row], stride: int | None = None, max_length: int | None = None) -> Windows:
+    def _windows(
+        self, rows: Sequence[Row], stride: int | None = None, max_length: int | None = None
+    ) -> QuestionWindows:
         asked = [(row.values["question"], row.values["context"]) for row in rows]
         answers = [row.values["answers"] for row in rows]
         most = min(max_length or self.longest, self.longest)
         return question_windows(self.tokenizer, asked, answers, most, self.stride if stride is None else stride)
 
-    def lengths(self, examples: Sequence[Window]) -> np.ndarray:
+    def lengths(self, examples: Sequence[QuestionWindow]) -> np.ndarray:
         """(N, 1): tokens, special ones counted."""
         added = self._around.added
         return np.array([[added + len(w.question) + w.last - w.first] for w in examples], dtype=np.int64)
 
-    def collate(self, examples: Sequence[Window], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+    def collate(
+        self, examples: Sequence[QuestionWindow], random: np.random.Generator | None = None
+    ) -> dict[str, Tensor]:
         """``ids``, ``mask``, ``segments``, ``context`` and ``seen``, its tokens that are not blank (B, T); ``labels``
         (B, 2), the places of the answer's first and last token, 0 (the class token) where there is none.
         """
         joined = [self._around.join(w.question, w.passage.ids[w.first : w.last].tolist()) for w in examples]
-        ids, mask = masked([row for row, _ in joined])
+        ids, mask = padded_with_mask([row for row, _ in joined])
         context, seen = torch.zeros_like(mask), torch.zeros_like(mask)
         labels = torch.zeros(len(examples), 2, dtype=torch.long)
         for i, window in enumerate(examples):
@@ -234,11 +240,16 @@ class QuestionAnswering(EncoderTask):
         segments = padded([row for _, row in joined], 0)
         return {"ids": ids, "mask": mask, "segments": segments, "context": context, "seen": seen, "labels": labels}
 
+    def sides(self, batch: Batch, row: int = 0) -> list[Side]:
+        """Returns question and context, with the first and the last token of the answer as targets."""
+        ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
+        return [span_side("text", ids, mask, labels, self.tokenizer)]
+
     @cached_property
     def _around(self) -> InputTemplate:
         return self.tokenizer.around(pair=True)
 
-    def _begins(self, window: Window) -> int:
+    def _begins(self, window: QuestionWindow) -> int:
         """The place of the first token of the context."""
         return len(self._around.before) + len(window.question) + len(self._around.between)
 
@@ -268,16 +279,16 @@ class QuestionAnswering(EncoderTask):
     def _read(
         self,
         model: Model,
-        windows: Sequence[Window],
+        windows: Sequence[QuestionWindow],
         rows: int,
         *,
         batch_tokens: int | None = None,
         max_answer_length: int | None = None,
         align_to_words: bool | None = None,
         k: int = 1,
-    ) -> list[Found]:
+    ) -> list[WindowsResult]:
         """Returns the predictions of the windows of each of so many rows."""
-        found = [Found() for _ in range(rows)]
+        found = [WindowsResult() for _ in range(rows)]
         longest, aligned = (
             max_answer_length or ANSWER,
             self.align_to_words if align_to_words is None else align_to_words,
@@ -294,14 +305,14 @@ class QuestionAnswering(EncoderTask):
                 found[windows[place].row].add(one, list(self._pieces(windows[place], one, aligned)), loss, k)
         return found
 
-    def _pieces(self, window: Window, told: Best, aligned: bool) -> Iterator[tuple[float, Span]]:
+    def _pieces(self, window: QuestionWindow, told: Best, aligned: bool) -> Iterator[tuple[float, Span]]:
         shift = window.first - self._begins(window)
         for each, start, end in zip(told.scores, told.starts, told.ends, strict=True):
             if each > NEVER and (span := window.passage.characters(start + shift, end + shift)).text:
                 yield each, window.passage.whole_words(span) if aligned else span
 
     def measure(
-        self, model: Model, examples: Sequence[Window], rows: Rows, *, most: int | None = None, **options: Any
+        self, model: Model, examples: Sequence[QuestionWindow], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
         """``exact_match`` and ``f1`` as SQuAD's own script has them, always of all rows; ``loss`` is over windows.
 

@@ -67,7 +67,7 @@ def groups_of(rows: Iterable[Row]) -> list[str]:
     return [top(first) for first in firsts]
 
 
-def search(vectors: Any, places: NDArray[np.int64], temperature: float) -> tuple[ranking.Found, NDArray[np.int64]]:
+def search(vectors: Any, places: NDArray[np.int64], temperature: float) -> tuple[ranking.Retrieval, NDArray[np.int64]]:
     """Ranks each row's pair among all pairs and negatives, and returns the number of the nearest of these.
 
     Args:

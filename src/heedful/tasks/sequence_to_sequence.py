@@ -24,10 +24,11 @@ from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask, Pair
-from heedful.tasks.model_setup import check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
+from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, specific
 from heedful.tasks.r_drop import agreement_of
-from heedful.tasks.task import EVALUATED, Encoded, Prediction, shown
+from heedful.tasks.task import EVALUATED, Encoded, Prediction, check_texts, shown
+from heedful.tasks.token_batches import new_token_logprobs, padded_with_mask, seed_per_prompt
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
 from heedful.util import sharding
@@ -224,13 +225,13 @@ class SequenceToSequence(EncoderDecoderTask):
             return answers
         before = self.prefix if prefix is None else prefix
         sources = self._read([before + inputs[index] for index in asked], asked, max(batch_tokens or 0, EVALUATED))
-        own = seeded(decoding.for_rows(asked, len(inputs)), sources)
+        own = seed_per_prompt(decoding.for_rows(asked, len(inputs)), sources)
 
         def decoded(batch: np.ndarray) -> list[tuple[str, float, list[float] | None]]:
-            ids, real = masked([sources[i] for i in batch], self.pad)
+            ids, real = padded_with_mask([sources[i] for i in batch], self.pad)
             resolved = own.for_rows(batch, len(asked))
             found = decode(model, ids, real, decoding=resolved, tokenizer=self.target, logprobs=logprobs)
-            texts, said = self.target.decode(found.ids.tolist()), said_of(found, [1] * len(batch))
+            texts, said = self.target.decode(found.ids.tolist()), new_token_logprobs(found, [1] * len(batch))
             return list(zip(texts, found.scores.tolist(), said, strict=True))
 
         batches = evaluation_batches([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128)

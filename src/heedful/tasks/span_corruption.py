@@ -44,9 +44,20 @@ from heedful.tasks.masked_windows import (
     window_frequencies,
     window_of,
 )
-from heedful.tasks.model_setup import IGNORED, check_texts, masked, positions_of, preset_of, said_of, seeded, special_id
+from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of
-from heedful.tasks.task import EVALUATED, Baseline, Batch, Encoded, LoggedSample, Measured, Prediction, short
+from heedful.tasks.task import (
+    EVALUATED,
+    Baseline,
+    Batch,
+    Encoded,
+    LoggedSample,
+    Measured,
+    Prediction,
+    check_texts,
+    short,
+)
+from heedful.tasks.token_batches import IGNORED, new_token_logprobs, padded_with_mask, seed_per_prompt
 from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_sentinels, fill_sentinels, sentinel_ids, sentinel_spans, span_text
 from heedful.util import sharding
@@ -301,15 +312,15 @@ class SpanCorruption(EncoderDecoderTask):
         decoding = decoding or self.decoding_options(model, options)
         holes = [check_sentinels(inputs[i], i, len(inputs)) for i in asked]
         sources = self._read(inputs, asked, max(batch_tokens or 0, EVALUATED)) if asked else []
-        own = seeded(decoding.for_rows(asked, len(inputs)), sources)
+        own = seed_per_prompt(decoding.for_rows(asked, len(inputs)), sources)
         bounded = bool(decoding.max_new_tokens or decoding.max_length)
 
         def decoded(limit: Mapping[str, Any], chosen: Sequence[int]) -> list[tuple[list[int], float, Any]]:
-            ids, real = masked([sources[i] for i in chosen], self.pad)
+            ids, real = padded_with_mask([sources[i] for i in chosen], self.pad)
             found = decode(
                 model, ids, real, decoding=replace(own.for_rows(chosen, len(asked)), **limit), logprobs=logprobs
             )
-            said = said_of(found, [1] * len(chosen))
+            said = new_token_logprobs(found, [1] * len(chosen))
             return list(zip(found.ids.tolist(), found.scores.tolist(), said, strict=True))
 
         without = 0  # texts to which no hole came back

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from heedful.metrics.example_scores import Scored
     from heedful.models import Model
     from heedful.settings import RunSettings
+    from heedful.tasks.inputs_and_targets import Side
 
 R = TypeVar("R")
 Batch = Mapping[str, Tensor]
@@ -196,6 +197,12 @@ class Task(ABC):
         (windows, flips, mixtures) is drawn from it. Without it nothing is random.
         """
 
+    def sides(self, batch: Batch, row: int = 0) -> list[Side]:
+        """Returns the token sequences of one row of a batch, with the target at each token, for ``heedful audit``. By
+        default none, as of images.
+        """
+        return []
+
     # --------------------------------------------------------------------------------------------------------- learning
 
     @abstractmethod
@@ -353,6 +360,13 @@ class Embeds(Protocol):
         """Returns the vectors (N, D) of texts, in batches of ``tokens``; ``tick`` gets the number of texts after
         each.
         """
+
+
+def check_texts(task: str, inputs: Sequence[Any]) -> None:
+    """Raise where an input is no text."""
+    for one in inputs:
+        if not isinstance(one, str):
+            raise HeedfulError(f"{task} is asked with a text, or a list of texts, not with a {type(one).__name__}")
 
 
 def short(text: str, most: int = 50) -> str:

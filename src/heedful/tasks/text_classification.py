@@ -41,7 +41,7 @@ from heedful.tasks.labels import (
 from heedful.tasks.model_setup import check_classifier, load_with_head, start_of, tokenizer_of
 from heedful.tasks.r_drop import agreement_of, divergence, twice
 from heedful.tasks.task import TEXTS, Baseline, Batch, Measured, Prediction, short
-from heedful.tasks.text_pairs import Example, TextPairTask, columns_of
+from heedful.tasks.text_pairs import EncodedPair, TextPairTask, columns_of
 from heedful.text import Tokenizer
 from heedful.util.escaping import named
 
@@ -187,7 +187,7 @@ class TextClassification(TextPairTask):
             )
         return numbers_of(row, self.labels)
 
-    def target_tensor(self, examples: Sequence[Example]) -> Tensor:
+    def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
         """Returns (B, labels), 1 for each label of an example."""
         labels = torch.zeros(len(examples), len(self.labels))
         for i, example in enumerate(examples):
@@ -242,7 +242,7 @@ class TextClassification(TextPairTask):
 
     @torch.no_grad()
     def measure(
-        self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
+        self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
         """Accuracy, macro F1 and Matthews correlation; with several labels the exact match, micro and macro F1. Always
         of all examples.
@@ -270,7 +270,7 @@ class TextClassification(TextPairTask):
         """Scores TF-IDF and logistic regression (``heedful.tasks.baselines.linear_text``)."""
         return self._linear_baseline("TF-IDF and logistic regression", rows, learned())
 
-    def quick_baseline(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+    def quick_baseline(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores TF-IDF and a support vector machine, which takes less time."""
         return self._linear_baseline("TF-IDF and a linear SVM", rows, learned, svm)
 
@@ -280,7 +280,7 @@ class TextClassification(TextPairTask):
         scores = Labelled.of(self.labels, list(map(labels_of, rows)), predicted, self.multi_label)
         return Baseline(name, overall(scores), scores)
 
-    def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+    def guess(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores the most frequent label, or set of labels, of training."""
         return most_frequent(self.labels, rows, learned)
 

@@ -49,18 +49,14 @@ from heedful.tasks.conversations import (
     words_of,
 )
 from heedful.tasks.documents import divided, located, sampled
+from heedful.tasks.inputs_and_targets import Side, next_token_side
 from heedful.tasks.model_setup import (
-    IGNORED,
-    changed,
-    check_texts,
     check_vocabulary,
-    masked,
+    checked_folder,
     positions_of,
     preset_of,
-    reads,
-    said_of,
-    seeded,
     tokenizer_of,
+    with_settings,
 )
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.task import (
@@ -75,8 +71,10 @@ from heedful.tasks.task import (
     Measured,
     Prediction,
     Task,
+    check_texts,
     short,
 )
+from heedful.tasks.token_batches import IGNORED, new_token_logprobs, padded_with_mask, seed_per_prompt
 from heedful.text import Tokenizer, chat_template
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning, InputWarning
@@ -179,7 +177,7 @@ class TextGeneration(Task):
         fewer.
         """
         folder = find(folder)
-        tokenizer, config = tokenizer_of(reads(cls.name, folder)), config_of(folder)
+        tokenizer, config = tokenizer_of(checked_folder(cls.name, folder)), config_of(folder)
         if template := chat_template.read_template(folder) or chat_template.read_template(home(folder)):
             tokenizer.config["chat_template"] = template
         named = [tokenizer.config.get("model_max_length"), positions_of(config)]
@@ -196,7 +194,7 @@ class TextGeneration(Task):
     def config(self, settings: RunSettings) -> ModelConfig:
         """The preset with this vocabulary, and as many learned positions as the context."""
         config = preset_of(settings.preset or "gpt-micro", DecoderConfig, self.name)
-        stack = changed(config.decoder, settings.model, settings.model.decoder_depth)
+        stack = with_settings(config.decoder, settings.model, settings.model.decoder_depth)
         if isinstance(stack.position, LearnedPosition):
             stack = replace(stack, position=replace(stack.position, length=self.context or CONTEXT))
         return replace(
@@ -275,6 +273,10 @@ class TextGeneration(Task):
             if self.closes:  # else what begins the next closes this one
                 labels = np.where(begins[:, 1:], IGNORED, labels)
         return {name: torch.from_numpy(each) for name, each in {**batch, "labels": labels}.items()}
+
+    def sides(self, batch: Batch, row: int = 0) -> list[Side]:
+        """Returns the text, with the next token as target."""
+        return [next_token_side("text", batch["ids"][row], batch["labels"][row], self.tokenizer)]
 
     # --------------------------------------------------------------------------------------------------------- learning
 
@@ -423,15 +425,15 @@ class TextGeneration(Task):
         batches = (
             evaluation_batches(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
         )
-        own, context = seeded(decoding, prompts), self._context(decoding, most)
+        own, context = seed_per_prompt(decoding, prompts), self._context(decoding, most)
 
         def decoded(batch: np.ndarray) -> list[tuple[list[int], int, float, list[float] | None]]:
-            ids, real = masked([prompts[i] for i in batch])
+            ids, real = padded_with_mask([prompts[i] for i in batch])
             resolved = own.for_rows(batch, len(inputs))
             found = decode(
                 model, ids, real, decoding=resolved, context=context, tokenizer=self.tokenizer, logprobs=logprobs
             )
-            said = said_of(found, [len(prompts[i]) for i in batch])
+            said = new_token_logprobs(found, [len(prompts[i]) for i in batch])
             told = found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), said
             return list(zip(*told, strict=True))
 

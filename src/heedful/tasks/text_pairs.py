@@ -24,8 +24,9 @@ from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks.encoder_task import EncoderTask
-from heedful.tasks.model_setup import masked, padded, start_of
+from heedful.tasks.model_setup import start_of
 from heedful.tasks.task import Batch, Encoded, Prediction, short
+from heedful.tasks.token_batches import padded, padded_with_mask
 from heedful.text import Tokenizer
 from heedful.util.input_warnings import CountWarning
 
@@ -34,7 +35,7 @@ log = logging.getLogger("heedful")
 SIDES = ("text", "text_pair")
 
 
-class Example(NamedTuple):
+class EncodedPair(NamedTuple):
     """A text or a pair of texts, encoded with special tokens."""
 
     ids: list[int]
@@ -79,17 +80,17 @@ class TextPairTask(EncoderTask):
     def targets_of(self, row: Row) -> tuple[float, ...]:
         """Returns the ids of a row's labels, or its number."""
 
-    def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+    def collate(self, examples: Sequence[EncodedPair], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """Returns ``ids``, ``mask`` and ``segments`` (B, T), and ``labels`` (B, labels), as ``target_tensor`` gives
         them. In training, tokens of a new model are hidden (``hide_tokens``), others each time.
         """
-        ids, mask = masked([example.ids for example in examples])
+        ids, mask = padded_with_mask([example.ids for example in examples])
         segments = padded([example.segments for example in examples], 0)
         self.hide_tokens(ids, mask, random)
         return {"ids": ids, "mask": mask, "segments": segments, "labels": self.target_tensor(examples)}
 
     @abstractmethod
-    def target_tensor(self, examples: Sequence[Example]) -> Tensor:
+    def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
         """Returns the targets (B, labels) of examples."""
 
     # --------------------------------------------------------------------------------------------------------- learning
@@ -190,7 +191,7 @@ def sides_of(value: Any, pair: Kind | None) -> tuple[str, ...]:
 
 def examples_of(
     tokenizer: Tokenizer, texts: Iterable[tuple[str, ...]], labels: Iterable[tuple[float, ...]], limit: int
-) -> tuple[list[Example], list[int]]:
+) -> tuple[list[EncodedPair], list[int]]:
     """Returns the examples of texts and pairs, each of at most ``limit`` tokens, and the numbers of those that were
     cut.
     """
@@ -203,7 +204,7 @@ def examples_of(
         fitting = fitted(parts, limit, around[len(sides)].added)
         if fitting != parts:
             cut.append(number)
-        examples.append(Example(*around[len(sides)].join(*fitting), targets))
+        examples.append(EncodedPair(*around[len(sides)].join(*fitting), targets))
     return examples, cut
 
 

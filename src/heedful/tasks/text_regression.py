@@ -30,7 +30,7 @@ from heedful.tasks.baselines import ridge_text
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.model_setup import check_classifier, load_with_head, start_of, tokenizer_of
 from heedful.tasks.task import TEXTS, Baseline, Batch, Measured, Prediction
-from heedful.tasks.text_pairs import Example, TextPairTask, columns_of
+from heedful.tasks.text_pairs import EncodedPair, TextPairTask, columns_of
 from heedful.text import Tokenizer
 
 OUTPUT = "LABEL_0"  # the name that transformers gives the only output of such a model
@@ -154,7 +154,7 @@ class TextRegression(TextPairTask):
         """Returns the number of a row."""
         return (float(row.values["label"]),)
 
-    def target_tensor(self, examples: Sequence[Example]) -> Tensor:
+    def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
         """Returns the numbers (B, 1); 0 if none is known."""
         return torch.tensor([[*example.labels, 0.0][:1] for example in examples], dtype=torch.float32)
 
@@ -167,7 +167,7 @@ class TextRegression(TextPairTask):
 
     @torch.no_grad()
     def measure(
-        self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
+        self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
         """R², Pearson's and Spearman's correlation, the mean absolute error; always of all examples."""
         predicted = np.zeros(len(examples))
@@ -190,7 +190,7 @@ class TextRegression(TextPairTask):
         metrics = {name: value for name, value in overall(scores).items() if name != "loss"}
         return Baseline("TF-IDF and ridge regression", metrics, scores)
 
-    def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+    def guess(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores the mean of the training labels."""
         mean = float(np.mean([row.values["label"] for row in learned]))
         scores = Regression([mean] * len(rows), [row.values["label"] for row in rows], self.factor)

@@ -25,16 +25,19 @@ from heedful.pretrained.configuration import config_of, read_configs
 from heedful.settings import RunSettings
 from heedful.tasks import tagging
 from heedful.tasks.encoder_task import HIDDEN_SHARE, EncoderTask
+from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.labels import stored
-from heedful.tasks.model_setup import IGNORED, check_classifier, load_with_head, masked, padded, tokenizer_of
+from heedful.tasks.model_setup import check_classifier, load_with_head, tokenizer_of
 from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, short, shown
+from heedful.tasks.token_batches import IGNORED, padded, padded_with_mask
 from heedful.tasks.word_tokens import Worded, of_texts, of_words, shared, spread, windows
 from heedful.text import Tokenizer
+from heedful.util.escaping import named
 
 AT_ONCE = 1024  # inputs whose tokens are held at a time
 
 
-class Example(NamedTuple):
+class WordWindow(NamedTuple):
     """One window of a text: token ids with the special ones, their segments, and which words are asked for where."""
 
     ids: list[int]
@@ -166,7 +169,7 @@ class TokenClassification(EncoderTask):
 
     def _windows(
         self, texts: Sequence[Worded], most: int, stride: int | None, labels: Sequence[Sequence[int]] | None = None
-    ) -> Iterator[Example]:
+    ) -> Iterator[WordWindow]:
         around = self.tokenizer.around()
         room = most - around.added
         if room < 1:
@@ -178,13 +181,15 @@ class TokenClassification(EncoderTask):
                 ids, segments = around.join(text.ids[tokens.start : tokens.stop])
                 offset = len(around.before) - tokens.start
                 places = [text.first[word] + offset for word in words]
-                yield Example(ids, segments, [] if own is None else [own[word] for word in words], places, row, words)
+                yield WordWindow(
+                    ids, segments, [] if own is None else [own[word] for word in words], places, row, words
+                )
 
-    def collate(self, examples: Sequence[Example], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+    def collate(self, examples: Sequence[WordWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """Returns ``ids``, ``mask``, ``segments`` and ``labels`` (B, T): the label where a word begins, −100 elsewhere.
         In training, tokens of a new model are hidden (``hide_tokens``), others each time.
         """
-        ids, mask = masked([example.ids for example in examples])
+        ids, mask = padded_with_mask([example.ids for example in examples])
         segments = padded([example.segments for example in examples], 0)
         labels = torch.full(ids.shape, IGNORED)
         for i, example in enumerate(examples):
@@ -192,6 +197,11 @@ class TokenClassification(EncoderTask):
                 labels[i, example.places] = torch.tensor(example.labels)
         self.hide_tokens(ids, mask, random)
         return {"ids": ids, "mask": mask, "segments": segments, "labels": labels}
+
+    def sides(self, batch: Batch, row: int = 0) -> list[Side]:
+        """Returns the text, with the label of a word at its first token."""
+        ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
+        return [label_side("text", ids, mask, labels, self.tokenizer, lambda label: named(self.labels[label]))]
 
     # --------------------------------------------------------------------------------------------------------- learning
 
@@ -211,7 +221,9 @@ class TokenClassification(EncoderTask):
     # ------------------------------------------------------------------------------------ measuring, answering, telling
 
     @torch.no_grad()
-    def _say(self, model: Model, examples: Sequence[Example], sizes: Sequence[int], tokens: int | None) -> list[Said]:
+    def _say(
+        self, model: Model, examples: Sequence[WordWindow], sizes: Sequence[int], tokens: int | None
+    ) -> list[Said]:
         """Predicts the labels of the words of each text; there are ``sizes`` words."""
         said = [Said(np.zeros(size, np.int32), *np.zeros((2, size), np.float32)) for size in sizes]
 
@@ -230,7 +242,7 @@ class TokenClassification(EncoderTask):
         return said
 
     def measure(
-        self, model: Model, examples: Sequence[Example], rows: Rows, *, most: int | None = None, **options: Any
+        self, model: Model, examples: Sequence[WordWindow], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
         """Entity F1, precision, recall and macro F1, and the accuracy of words; of plain tags accuracy and macro F1.
 
@@ -270,7 +282,7 @@ class TokenClassification(EncoderTask):
         metrics = {name: value for name, value in scores.metrics().items() if name != "loss"}
         return Baseline("most frequent tag of each word", metrics, scores)
 
-    def guess(self, examples: Sequence[Example], rows: Rows, learned: Rows) -> Baseline | None:
+    def guess(self, examples: Sequence[WordWindow], rows: Rows, learned: Rows) -> Baseline | None:
         """The most frequent tag of training for every word: of entities most often that there is none."""
         counts, scores = Counter(tag for row in learned for tag in row.values["tags"]), EntityScores(self.scheme)
         ((tag, _),) = counts.most_common(1)

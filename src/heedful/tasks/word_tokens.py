@@ -113,14 +113,14 @@ def _bare(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-class Window(NamedTuple):
+class WordRange(NamedTuple):
     """Some tokens of a text, and the words that are asked for in them."""
 
     tokens: range
     words: range
 
 
-def windows(first: Sequence[int], length: int, most: int, stride: int) -> Iterator[Window]:
+def windows(first: Sequence[int], length: int, most: int, stride: int) -> Iterator[WordRange]:
     """Windows of at most ``most`` of ``length`` tokens that share ``stride``, with every word in exactly one of them:
     where its first token stands farthest from an edge at which the text goes on.
 
@@ -137,7 +137,7 @@ def windows(first: Sequence[int], length: int, most: int, stride: int) -> Iterat
                 break
             word += 1
         if word > begin:
-            yield Window(part, range(begin, word))
+            yield WordRange(part, range(begin, word))
 
 
 def _later(parts: Sequence[range], number: int, place: int) -> Iterator[range]:

@@ -24,7 +24,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.kernels.onednn_linear import emulates_bfloat16, has_onednn, onednn_product
-from heedful.tasks.model_setup import IGNORED
+from heedful.tasks.token_batches import IGNORED
 
 Batch = Mapping[str, Tensor]
 Product = Callable[[Tensor, Tensor], Tensor]

@@ -17,8 +17,9 @@ from heedful.errors import HeedfulError
 from heedful.inspection.image_patches import grid, tokens
 from heedful.inspection.record import record
 from heedful.models import Model
-from heedful.tasks.model_setup import IGNORED, start_of
+from heedful.tasks.model_setup import start_of
 from heedful.tasks.task import Task, short
+from heedful.tasks.token_batches import IGNORED
 from heedful.training.series import MAX_WEIGHTS, MIN_SNAPSHOTS, RecordedMaps, Series, fit_maps
 from heedful.util.sharding import ALONE, among
 

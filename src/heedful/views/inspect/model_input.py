@@ -18,9 +18,9 @@ from heedful.data import LazyImage
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.inspection.image_patches import tokens
-from heedful.tasks.model_setup import check_texts, start_of
+from heedful.tasks.model_setup import start_of
 from heedful.tasks.sequence_to_sequence import whole
-from heedful.tasks.task import short
+from heedful.tasks.task import check_texts, short
 from heedful.tasks.text_pairs import sides_of
 from heedful.text import Tokenizer
 from heedful.views.inspect.catalogue import stacks_of, translates, writes
