@@ -374,7 +374,7 @@ def test_wrong_inputs() -> None:
         pipe("The [MASK]")
     with pytest.raises(HeedfulError, match=r"^input 1 has no <mask>: 'The cow'; write <mask> where a word is missing"):
         pipe(["The <mask>", "The cow"])
-    with pytest.raises(HeedfulError, match="fill-mask is asked with a text, or a list of texts, not with a int"):
+    with pytest.raises(HeedfulError, match="fill-mask takes a text or a list of texts; got int"):
         pipe([3])
     with pytest.raises(HeedfulError, match="the option num_beams has no effect for fill-mask"):
         pipe("The <mask>", num_beams=3)

@@ -18,8 +18,8 @@ from heedful.heads import head_of
 from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.plan import apply_plan
 from heedful.tasks import output_loss as module
-from heedful.tasks.output_loss import InChunks, output_loss
-from heedful.tasks.r_drop import beside
+from heedful.tasks.output_loss import ChunkedLoss, output_loss
+from heedful.tasks.r_drop import interleave_passes
 from heedful.tasks.token_batches import IGNORED
 
 ROWS, WIDTH, WORDS = 23, 16, 301
@@ -62,13 +62,13 @@ def plain(head: nn.Module, hidden: Tensor, labels: Tensor, smoothing: float) -> 
 def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often a loss was made in chunks."""
     called: list[int] = []
-    apply = InChunks.apply
+    apply = ChunkedLoss.apply
 
     def counted(*arguments: Any) -> Tensor:
         called.append(1)
         return apply(*arguments)
 
-    monkeypatch.setattr(InChunks, "apply", counted)
+    monkeypatch.setattr(ChunkedLoss, "apply", counted)
     return called
 
 
@@ -95,7 +95,7 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
     expected = learned(plain(head, hidden, labels, smoothing), hidden, head)
     loss = output_loss(head, hidden, labels, smoothing)
     assert loss.grad_fn is not None
-    assert loss.grad_fn.name() == "InChunksBackward"
+    assert loss.grad_fn.name() == "ChunkedLossBackward"
     found = learned(loss, hidden, head)
     assert chunks == [1]
     assert found.keys() == expected.keys()
@@ -140,7 +140,7 @@ def test_rows_to_ignore_are_left_out_on_any_device(chunks: list[int]) -> None:
     head, (hidden, labels) = made(LanguageHead(tied=True)).double(), given(ignored=True)
     hidden = hidden.double().requires_grad_()
     expected = learned(plain(head, hidden, labels, 0.1), hidden, head)
-    loss = InChunks.apply(head.transform(hidden), head.output.weight, head.output.bias, labels, 0.1)
+    loss = ChunkedLoss.apply(head.transform(hidden), head.output.weight, head.output.bias, labels, 0.1)
     for name, one in learned(loss, hidden, head).items():
         torch.testing.assert_close(one, expected[name], msg=name)
 
@@ -245,8 +245,8 @@ def test_without_gradients_nothing_is_made_for_them(chunks: list[int]) -> None:
 def test_rows_whose_kernels_come_again_change_nothing(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to a number that comes again there is nothing to learn from, and nothing is."""
     seen: list[int] = []
-    apply = InChunks.apply
-    monkeypatch.setattr(InChunks, "apply", lambda *given: (seen.append(len(given[0])), apply(*given))[1])
+    apply = ChunkedLoss.apply
+    monkeypatch.setattr(ChunkedLoss, "apply", lambda *given: (seen.append(len(given[0])), apply(*given))[1])
     head, generator = made(MaskedHead(tied=True)).double(), torch.Generator().manual_seed(2)
     hidden = torch.randn(rows + 3, WIDTH, generator=generator, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(WORDS, (rows + 3,), generator=generator).masked_fill(torch.arange(rows + 3) == 1, IGNORED)
@@ -272,7 +272,7 @@ def test_pairs_are_drawn_together_as_the_formula_says(smoothing: float, watched:
     expected = learned(cross + 5.0 / 2 * sum(apart), hidden, head)
     if watched:
         head.output.register_forward_hook(lambda module, inputs, logits: None)
-    loss = output_loss(head, beside(hidden), beside(labels.repeat(2)), smoothing, 5.0)
+    loss = output_loss(head, interleave_passes(hidden), interleave_passes(labels.repeat(2)), smoothing, 5.0)
     found = learned(loss, hidden, head)
     for name, one in expected.items():
         torch.testing.assert_close(found[name], one, atol=1e-11, rtol=1e-9, msg=name)

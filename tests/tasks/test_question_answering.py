@@ -576,9 +576,7 @@ def test_answers_keep_the_order_and_blanks_stay_blank(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("one", ["no tab", ("one",), {"question": "Q"}, 3, ("Q", 3), {"question": "Q", "text": "C"}])
 def test_inputs_that_are_no_question(one: Any) -> None:
     task, model = taught("all")
-    with pytest.raises(
-        HeedfulError, match=r"^question-answering is asked with a question and a context: .*; not with "
-    ):
+    with pytest.raises(HeedfulError, match=r"^question-answering takes a question and a context: .*; got "):
         task.predict(model, [one])
     with pytest.raises(
         HeedfulError, match=r"the option topk has no effect for question-answering; did you mean 'top_k'"

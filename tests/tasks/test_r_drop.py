@@ -15,7 +15,7 @@ import heedful
 from heedful import cli
 from heedful.settings import ModelSettings, RunSettings
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask
-from heedful.tasks.r_drop import divergence, twice
+from heedful.tasks.r_drop import divergence, repeat_batch
 from heedful.tasks.text_classification import TextClassification
 from heedful.tasks.token_batches import IGNORED
 from heedful.tasks.translation import Translation
@@ -64,7 +64,7 @@ def test_a_translator_learns_by_the_formula(translation: Any, rate: float) -> No
     loss = task.objective(model, batch, SMOOTHING)
     found = torch.autograd.grad(loss, list(model.parameters()))
     torch.manual_seed(5)
-    both = twice(batch)
+    both = repeat_batch(batch)
     real = both["labels"] != IGNORED
     logits = model.head(model.hidden(both["source"], both["target"], both["source_mask"], real)[real])
     cross = F.cross_entropy(logits, both["labels"][real], reduction="sum", label_smoothing=SMOOTHING)
@@ -115,7 +115,7 @@ def test_a_classifier_learns_by_the_formula(several: bool) -> None:
     torch.manual_seed(5)
     loss = task.objective(model, batch)
     torch.manual_seed(5)
-    both = twice(batch)
+    both = repeat_batch(batch)
     logits = task.logits(model, both)
     if several:
         cross = F.binary_cross_entropy_with_logits(logits, both["labels"], reduction="none").mean(1).sum()

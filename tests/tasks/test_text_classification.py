@@ -377,7 +377,7 @@ def test_a_pair_is_asked_in_three_ways() -> None:
     assert len({answer.score for answer in answers[:3]}) == 1
     assert task.row_line(PAIRS[1]) == "is it a saw ? + the hill → no"
     for wrong in (first, (first, second, "c"), {"question": first}, 7, (first, None)):
-        with pytest.raises(HeedfulError, match="this model is asked with two texts"):
+        with pytest.raises(HeedfulError, match="this model takes two texts"):
             task.predict(model, [wrong])
     single, other = made(SINGLE)
     assert dict(single.columns) == {"text": "text", "label": "label"}

@@ -415,7 +415,7 @@ def test_messages_without_a_template_or_for_another_task() -> None:
     task, model = trained("character")
     with pytest.raises(HeedfulError, match="the model has no chat template"):
         Pipeline(task, model)(TALK)
-    with pytest.raises(HeedfulError, match="is asked with a text, or a list of texts, not with a dict"):
+    with pytest.raises(HeedfulError, match="takes a text or a list of texts; got dict"):
         Pipeline(task, model)([{"text": "The"}])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 from heedful.errors import many
-from heedful.tasks.task import worded
+from heedful.tasks.task import text_of_value
 from heedful.util.escaping import visible
 from heedful.util.values import to_json
 
@@ -96,7 +96,7 @@ def compared(result: Mapping[str, Any]) -> list[str]:
         told = {"input": example["input"], "expected": example["expected"]}
         told |= {f"{letter.upper()} ({_short(example[f'score_{letter}'])})": example.get(letter) for letter in "ab"}
         lines += [
-            f"  {name:<12}{_cut(visible(worded(value)))}".rstrip()
+            f"  {name:<12}{_cut(visible(text_of_value(value)))}".rstrip()
             for name, value in told.items()
             if name != "expected" or value is not None
         ]

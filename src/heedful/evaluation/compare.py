@@ -160,13 +160,13 @@ def _check_comparable(models: Sequence[str], pipes: Sequence[Pipeline]) -> None:
     if list(a.columns) != list(b.columns):
         columns = [", ".join(task.columns) for task in (a, b)]
         raise HeedfulError(
-            f"{models[0]} is asked with {columns[0]}, {models[1]} with {columns[1]}; only models of the same columns "
-            "can be compared"
+            f"{models[0]} takes {columns[0]}, {models[1]} takes {columns[1]}; only models with the same columns can be "
+            "compared"
         )
     if a.main_metric != b.main_metric:
         raise HeedfulError(
-            f"{models[0]} is judged by {a.main_metric}, {models[1]} by {b.main_metric}; only models judged by one "
-            "metric can be compared"
+            f"the main metric of {models[0]} is {a.main_metric}, that of {models[1]} is {b.main_metric}; only models "
+            "with the same main metric can be compared"
         )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
-from heedful.tasks.task import Batch, Encoded, shown
+from heedful.tasks.task import Batch, Encoded, arrow_joined
 from heedful.tasks.token_batches import IGNORED, padded
 from heedful.text import Tokenizer, chat_template
 
@@ -60,8 +60,8 @@ def opening(row: Row) -> tuple[Any, str | None]:
 def told(row: Row) -> str:
     """An example as one short line for a person."""
     if "messages" in row.values:
-        return shown([message["content"] for message in row.values["messages"]])
-    return shown(words_of(row))
+        return arrow_joined([message["content"] for message in row.values["messages"]])
+    return arrow_joined(words_of(row))
 
 
 def with_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:

@@ -24,27 +24,27 @@ from heedful.tasks.inputs_and_targets import Side, input_side, next_token_side
 from heedful.tasks.model_setup import check_vocabulary, positions_of, preset_of, special_id, start_of, with_settings
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.published import encoder_decoder_of
-from heedful.tasks.r_drop import beside, twice
+from heedful.tasks.r_drop import interleave_passes, repeat_batch
 from heedful.tasks.task import TEXTS, Batch, Task
 from heedful.tasks.token_batches import IGNORED, padded, padded_with_mask
 from heedful.text import Tokenizer
 
 Pair = tuple[list[int], list[int]]
-# what an encoder-decoder hears besides
+# settings of encoder-decoders
 SIDES = frozenset({"model.encoder_depth", "model.decoder_depth", "model.tied"})
 
 
 class EncoderDecoderTask(Task):
-    """An encoder-decoder that reads one row of tokens and writes another, with one vocabulary for both or one for each.
+    """Base of the tasks of encoder-decoders, with one vocabulary for source and target or one for each.
 
-    Each tokenizer says what stands around its texts: ``text </s>`` in ours, T5's and Marian's, ``<s> text </s>`` in
-    BART's. The decoder reads the model's start token and then the target, but for its last token.
+    Each tokenizer adds its special tokens: ``text </s>`` in ours, T5's and Marian's, ``<s> text </s>`` in
+    BART's. The decoder reads the model's start token and then the target without its last token.
 
     Args:
-        source: of the source texts.
-        target: of the target texts; the same object where they share one.
-        special: the ids that the model names; None: the target tokenizer's.
-        positions: the most tokens of either side, where the model has so many learned positions.
+        source: tokenizer of the source texts.
+        target: tokenizer of the target texts; the same object if they share one.
+        special: the model's special token ids; None takes the target tokenizer's.
+        positions: maximum number of tokens of each side, if the model's positions are limited.
     """
 
     unit = "target_tokens"
@@ -56,31 +56,31 @@ class EncoderDecoderTask(Task):
         self, source: Tokenizer, target: Tokenizer, special: SpecialTokens | None = None, positions: int | None = None
     ) -> None:
         self.source, self.target, self.positions = source, target, positions
-        given = special or SpecialTokens(pad=target.pad, start=target.start)
-        self.first, self.pad = given.start, given.pad or 0
-        self.agreement = 0.0  # R-Drop's α, where training is told one
+        special = special or SpecialTokens(pad=target.pad, start=target.start)
+        self.first, self.pad = special.start, special.pad or 0
+        self.agreement = 0.0  # α of R-Drop
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizers of a model folder, two where source and target differ, and the ids that its model names."""
-        found = find(folder)
-        config = encoder_decoder_of(found, cls.name)
-        place = found if Tokenizer.lies_in(found) else home(found)
-        source = Tokenizer.load(place)
-        own = Tokenizer.lies_in(place, "tokenizer.target")
-        target = Tokenizer.load(place, "tokenizer.target") if own else source
+        """Loads the tokenizers of a model folder, two if source and target differ, and the model's special tokens."""
+        folder = find(folder)
+        config = encoder_decoder_of(folder, cls.name)
+        tokenizer_folder = folder if Tokenizer.lies_in(folder) else home(folder)
+        source = Tokenizer.load(tokenizer_folder)
+        has_target = Tokenizer.lies_in(tokenizer_folder, "tokenizer.target")
+        target = Tokenizer.load(tokenizer_folder, "tokenizer.target") if has_target else source
         return cls(source, target, config.special, positions_of(config))
 
     def save(self, folder: str | Path) -> None:
-        """Write the tokenizers."""
+        """Writes the tokenizers."""
         self.source.save(folder)
         if self.target is not self.source:
             self.target.save(folder, "tokenizer.target")
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """The preset with this vocabulary; one embedding for all where the vocabulary is shared."""
+        """Returns the preset with the settings' changes and this vocabulary; a shared vocabulary has one embedding."""
         config = preset_of(settings.preset or "transformer-small", EncoderDecoderConfig, self.name)
         shared = self.target is self.source
         head = config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied)
@@ -95,7 +95,9 @@ class EncoderDecoderTask(Task):
         )
 
     def check_model(self, model: Model) -> None:
-        """An encoder-decoder that predicts tokens, with a row for every token; rows to spare are no harm."""
+        """Raises ``HeedfulError`` unless the model is an encoder-decoder with a language-model head, an embedding for
+        every token, and a start token.
+        """
         config = model.config
         if not isinstance(config, EncoderDecoderConfig) or not isinstance(config.head, LanguageHead):
             raise HeedfulError(
@@ -115,12 +117,12 @@ class EncoderDecoderTask(Task):
 
     @property
     def longest(self) -> int | None:
-        """The most tokens of a source that the model takes, where it has such a limit."""
+        """The maximum number of tokens of a source; None if there is no limit."""
         return self.positions
 
     def tensors(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """``source``, ``source_mask``, ``target`` (what the decoder reads) and ``labels`` (what it must say next) of
-        the ids of sources and targets.
+        """Returns ``source``, ``source_mask``, ``target`` (the decoder's input) and ``labels`` (the next tokens) of
+        pairs of ids.
         """
         source, mask = padded_with_mask([source for source, _ in pairs], self.pad)
         start = special_id(self.first)
@@ -138,41 +140,46 @@ class EncoderDecoderTask(Task):
             next_token_side("target", batch["target"][row], batch["labels"][row], self.target),
         ]
 
-    # --------------------------------------------------------------------------------------------------------- learning
+    # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Target tokens, end tokens included."""
+        """Returns the number of target tokens, end tokens included."""
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)). Szegedy et al. 2016, section 7. The head is
-        computed for real tokens alone. With ``--model.r-drop`` as :mod:`heedful.tasks.r_drop` says.
+        """Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)). Szegedy et al. 2016, section 7. Padding is
+        left out of the head. For ``--model.r-drop`` see :mod:`heedful.tasks.r_drop`.
         """
         assert isinstance(model, EncoderDecoder)
-        batch = twice(batch) if self.agreement else batch
+        batch = repeat_batch(batch) if self.agreement else batch
         real = batch["labels"] != IGNORED
         hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], real)[real]
         labels = batch["labels"][real]
         if not self.agreement:
             return output_loss(model.head, hidden, labels, label_smoothing)
-        return output_loss(model.head, beside(hidden), beside(labels), label_smoothing, self.agreement) / 2
+        return (
+            output_loss(
+                model.head, interleave_passes(hidden), interleave_passes(labels), label_smoothing, self.agreement
+            )
+            / 2
+        )
 
     def losses(self, model: Model, examples: Sequence[Any]) -> np.ndarray:
-        """(N, 2): Σ −log p of each example's target tokens, and how many these are."""
-        found = np.zeros((len(examples), 2))
+        """Returns (N, 2): Σ −log p over each example's target tokens, and their number."""
+        losses = np.zeros((len(examples), 2))
 
         def sums(batch: Batch) -> np.ndarray:
             logits, labels = model(batch["source"], batch["target"], batch["source_mask"]), batch["labels"]
-            lost = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORED, reduction="none")
-            return torch.stack([lost.double().sum(1), (labels != IGNORED).sum(1)], 1).cpu().numpy()
+            nats = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORED, reduction="none")
+            return torch.stack([nats.double().sum(1), (labels != IGNORED).sum(1)], 1).cpu().numpy()
 
-        for places, each in self.map_batches(model, examples, sums):
-            found[places] = each
-        return found
+        for places, batch_losses in self.map_batches(model, examples, sums):
+            losses[places] = batch_losses
+        return losses
 
 
 def with_loss(scores: Sums, losses: np.ndarray) -> Sums:
-    """The scores of examples with their mean loss a token beside, of ``losses`` (N, 2) or more.
+    """Adds ``loss``, the mean per token, to the scores of N examples, from ``losses`` (N or more, 2).
 
     >>> scores = with_loss(Sums([[1], [0]], lambda sums: {"right": sums[0]}), np.array([[6.0, 3], [1.0, 1]]))
     >>> scores.metrics_of(np.array([0, 1]))

@@ -53,7 +53,7 @@ class EncoderTask(Task):
     tokenizer: Tokenizer
     hidden_share = 0.0  # of the tokens, in training
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
@@ -155,7 +155,7 @@ class EncoderTask(Task):
             hidden &= ids != special
         ids[hidden] = self.tokenizer.unknown
 
-    # --------------------------------------------------------------------------------------------------------- learning
+    # --------------------------------------------------------------------------------------------------------- training
 
     def logits(self, model: Model, batch: Batch) -> Tensor:
         """Returns the head's output in 32 bits; segments are passed to models that embed them."""

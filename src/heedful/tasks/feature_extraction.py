@@ -49,9 +49,9 @@ from heedful.tasks.task import (
     Encoded,
     Measured,
     Prediction,
+    arrow_joined,
     check_texts,
     short,
-    shown,
 )
 from heedful.tasks.text_pairs import fitted
 from heedful.tasks.token_batches import padded_with_mask
@@ -116,7 +116,7 @@ class FeatureExtraction(EncoderTask):
             tokenizer.config["model_max_length"] = min(reading.longest, told or reading.longest)
         self._set_loss(PoolingSettings())
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -261,7 +261,7 @@ class FeatureExtraction(EncoderTask):
             input_side(name, batch[f"{name}.ids"][row], batch[f"{name}.mask"][row], self.tokenizer) for name in names
         ]
 
-    # --------------------------------------------------------------------------------------------------------- learning
+    # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
         """Pairs."""
@@ -284,7 +284,7 @@ class FeatureExtraction(EncoderTask):
         back = contrastive(pairs, texts, wrong(same[1], same[0], same[0]), self.temperature, label_smoothing)
         return (loss + back) / 2
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     @torch.no_grad()
     def measure(
@@ -420,7 +420,7 @@ class FeatureExtraction(EncoderTask):
         text, pair, *negative = map(short, texts_of(row))
         if "score" in row.values:
             return f"{text} + {pair} → {row.values['score']:g}"
-        return shown([text, pair]) + "".join(f", not {each}" for each in negative)
+        return arrow_joined([text, pair]) + "".join(f", not {each}" for each in negative)
 
 
 def _head(asked: PoolingSettings, first: PooledHead) -> PooledHead:

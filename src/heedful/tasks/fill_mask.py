@@ -123,7 +123,7 @@ class FillMask(EncoderTask):
         self.masking = Masking(self.mask, ordinary, np.array(table.before), np.array(table.after))
         self.asked = replace(self.masking, masked=1.0, other=0.0)  # what is measured: all that is chosen is hidden
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -234,7 +234,7 @@ class FillMask(EncoderTask):
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [label_side("text", ids, mask, labels, self.tokenizer, lambda token: self.tokenizer.pieces([token])[0])]
 
-    # --------------------------------------------------------------------------------------------------------- learning
+    # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
         """Tokens that were chosen."""
@@ -252,7 +252,7 @@ class FillMask(EncoderTask):
         chosen = batch["labels"] != IGNORED
         return model.hidden(batch["ids"], batch["mask"])[chosen], batch["labels"][chosen]
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     @torch.no_grad()
     def measure(

@@ -44,7 +44,18 @@ from heedful.tasks.labels import (
     teachable,
 )
 from heedful.tasks.model_setup import check_classifier, checked_folder, preset_of, with_settings
-from heedful.tasks.task import LINE, Baseline, Batch, Encoded, LoggedSample, Measured, Prediction, Task, short, shown
+from heedful.tasks.task import (
+    LINE,
+    Baseline,
+    Batch,
+    Encoded,
+    LoggedSample,
+    Measured,
+    Prediction,
+    Task,
+    arrow_joined,
+    short,
+)
 
 SMALLEST = "vit-micro"
 SMALL = 64  # pixels: images of one size up to it stay as they are
@@ -93,7 +104,7 @@ class ImageClassification(Task):
         self.changes = ImageSettings()  # of images in training: told by ``before_training``
         self.tokens = 1  # of an image: told by the model
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -262,7 +273,7 @@ class ImageClassification(Task):
         targets = np.eye(len(self.labels), dtype=np.float32)[labels]
         return _tensors(*mixup(pixels, targets, changes.mixup, random))
 
-    # --------------------------------------------------------------------------------------------------------- learning
+    # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
         """Images."""
@@ -273,7 +284,7 @@ class ImageClassification(Task):
         logits = model(batch["pixels"]).float()
         return F.cross_entropy(logits, batch["labels"], reduction="sum", label_smoothing=label_smoothing)
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     @torch.no_grad()
     def measure(
@@ -356,7 +367,7 @@ class ImageClassification(Task):
         """``17.png (28 × 28) → boot``."""
         picture = row.values["image"]
         width, height = picture.size
-        return shown([f"{Path(picture.name).name} ({width} × {height})", *labels_of(row)])
+        return arrow_joined([f"{Path(picture.name).name} ({width} × {height})", *labels_of(row)])
 
 
 def mirrored(options: Mapping[str, Any]) -> bool:

@@ -96,7 +96,7 @@ class QuestionAnswering(EncoderTask):
         self.tokenizer, self.window, self.stride = tokenizer, window or LONGEST, stride
         self.null_threshold, self.align_to_words = null_threshold, align_to_words
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -253,7 +253,7 @@ class QuestionAnswering(EncoderTask):
         """The place of the first token of the context."""
         return len(self._around.before) + len(window.question) + len(self._around.between)
 
-    # --------------------------------------------------------------------------------------------------------- learning
+    # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
         """Windows."""
@@ -273,7 +273,7 @@ class QuestionAnswering(EncoderTask):
         mean = log_p.masked_fill(~real, 0.0).sum(1) / real.sum(1)
         return -((1 - smoothing) * own + smoothing * mean).mean(1)
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     @torch.no_grad()
     def _read(
@@ -462,8 +462,8 @@ def _asked(one: Any) -> tuple[str, str]:
         return "", ""
     if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(isinstance(side, str) for side in sides):
         raise HeedfulError(
-            "question-answering is asked with a question and a context: (question, context), "
-            f'{{"question": ..., "context": ...}}, or one string with a tab between them; not with {short(repr(one))}'
+            "question-answering takes a question and a context: (question, context), "
+            f'{{"question": ..., "context": ...}}, or one string with a tab between them; got {short(repr(one))}'
         )
     return sides[0], sides[1]
 

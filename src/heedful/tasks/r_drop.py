@@ -1,4 +1,4 @@
-"""R-Drop: each example passes twice, with other numbers dropped, and the two answers are drawn towards each other.
+"""R-Drop: two forward passes with different dropout, and a loss that draws their predictions together.
 
 .. math:: L = \\tfrac{1}{2} (CE_1 + CE_2 + \\tfrac{α}{2} (KL(p_1 ‖ p_2) + KL(p_2 ‖ p_1)))
 
@@ -18,39 +18,43 @@ from heedful.settings import RunSettings
 
 
 def agreement_of(model: nn.Module, settings: RunSettings) -> float:
-    """α, 0 where nobody asks for it; ``HeedfulError`` where both passages of an example would be the same."""
+    """Returns α, 0 if it is not set; raises ``HeedfulError`` if the model has no dropout, so that both passes would
+    agree.
+    """
     agreement = settings.model.r_drop or 0.0
     rates = [getattr(part, name, None) for part in model.modules() for name in ("p", "dropout")]
     drops = settings.model.drop_path or settings.lora.dropout or any(isinstance(rate, float) and rate for rate in rates)
     if agreement and not drops:
         remedy = "--model.drop-path" if settings.start_from or settings.resume else "--model.dropout"
         raise HeedfulError(
-            f"--model.r-drop is {agreement:g}, but this model drops nothing; give {remedy}, or leave it out"
+            f"--model.r-drop is {agreement:g}, but this model has no dropout; give {remedy}, or leave it out"
         )
     return agreement
 
 
-def twice(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All its rows, and all of them again.
+def repeat_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the batch followed by itself.
 
-    >>> twice({"ids": torch.tensor([[5], [7]])})["ids"].flatten().tolist()
+    >>> repeat_batch({"ids": torch.tensor([[5], [7]])})["ids"].flatten().tolist()
     [5, 7, 5, 7]
     """
     return {name: torch.cat((tensor, tensor)) for name, tensor in batch.items()}
 
 
-def beside(hidden: Tensor) -> Tensor:
-    """Rows (2N, ...) of what passed twice, those of one passage first → the two of each row beside each other.
+def interleave_passes(hidden: Tensor) -> Tensor:
+    """Reorders rows (2N, ...), first pass then second, so that the two passes of each row are neighbours.
 
-    >>> beside(torch.tensor([1, 2, 10, 20])).tolist()
+    >>> interleave_passes(torch.tensor([1, 2, 10, 20])).tolist()
     [1, 10, 2, 20]
     """
     return hidden.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)
 
 
 def divergence(logits: Tensor, p: Tensor) -> Tensor:
-    """The terms (N, C) of ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)) = ½ Σ (p₁ − p₂)(l₁ − l₂), of the logits and probabilities
-    (2N, C) of what passed twice, by softmax over the C or each of them a probability of its own.
+    """Returns the terms (N, C) of ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)) = ½ Σ (p₁ − p₂)(l₁ − l₂).
+
+    The logits and probabilities (2N, C) are those of the first pass, then of the second; ``p`` is a softmax or a
+    sigmoid of the logits.
 
     >>> logits = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
     >>> round(float(divergence(logits, logits.softmax(1)).sum()), 4)

@@ -27,7 +27,7 @@ from heedful.tasks.encoder_decoder_task import EncoderDecoderTask, Pair
 from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, specific
 from heedful.tasks.r_drop import agreement_of
-from heedful.tasks.task import EVALUATED, Encoded, Prediction, check_texts, shown
+from heedful.tasks.task import EVALUATED, Encoded, Prediction, arrow_joined, check_texts
 from heedful.tasks.token_batches import new_token_logprobs, padded_with_mask, seed_per_prompt
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
@@ -67,7 +67,7 @@ class SequenceToSequence(EncoderDecoderTask):
         self.dropped: Sequence[BpeDropout] = ()  # of source and target, where words are cut anew in training
         self.silent = False  # while rows are answered of which ``encode`` told what was cut
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
@@ -180,7 +180,7 @@ class SequenceToSequence(EncoderDecoderTask):
         left, right = self.dropped
         return self.tensors([(left(source, random), right(target, random)) for source, target in examples])
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     def answered(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
@@ -257,7 +257,7 @@ class SequenceToSequence(EncoderDecoderTask):
 
     def row_line(self, row: Row) -> str:
         """``source → target``."""
-        return shown([self.prefix + self.asked(row), self.wanted(row)])
+        return arrow_joined([self.prefix + self.asked(row), self.wanted(row)])
 
 
 def whole(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:

@@ -119,7 +119,7 @@ class SpanCorruption(EncoderDecoderTask):
         ordinary[self.sentinels] = False
         self.corruption = self.asked = Corruption(self.sentinels, ordinary)  # in learning, and in being measured
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -226,7 +226,7 @@ class SpanCorruption(EncoderDecoderTask):
     def _framed(self, ids: Sequence[int]) -> list[int]:
         return [*self.before, *ids, *self.after]
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     @torch.no_grad()
     def measure(

@@ -48,7 +48,7 @@ class Summarization(SequenceToSequence):
 
     summaries: int | None = None  # tokens of the longest summary that was learned from, where that is known
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
@@ -72,7 +72,7 @@ class Summarization(SequenceToSequence):
         told = (self.positions, self.source.config.get("model_max_length"))
         return min((int(each) for each in told if each), default=None)
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     def measure(
         self, model: Model, examples: Sequence[Pair], rows: Rows, *, most: int | None = None, **options: Any

@@ -39,7 +39,7 @@ from heedful.tasks.labels import (
     teachable,
 )
 from heedful.tasks.model_setup import check_classifier, load_with_head, start_of, tokenizer_of
-from heedful.tasks.r_drop import agreement_of, divergence, twice
+from heedful.tasks.r_drop import agreement_of, divergence, repeat_batch
 from heedful.tasks.task import TEXTS, Baseline, Batch, Measured, Prediction, short
 from heedful.tasks.text_pairs import EncodedPair, TextPairTask, columns_of
 from heedful.text import Tokenizer
@@ -89,7 +89,7 @@ class TextClassification(TextPairTask):
             self.main_metric = "micro_f1"
         self.agreement = 0.0  # α of R-Drop
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def for_rows(cls, rows: Rows, settings: RunSettings) -> type[TextPairTask]:
@@ -194,7 +194,7 @@ class TextClassification(TextPairTask):
             labels[i, list(map(int, example.labels))] = 1
         return labels
 
-    # --------------------------------------------------------------------------------------------------------- learning
+    # --------------------------------------------------------------------------------------------------------- training
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Σ over examples of −Σ_c y_c log p_c, y smoothed to (1 − ε) y + ε/C (Szegedy et al. 2016, section 7).
@@ -204,7 +204,7 @@ class TextClassification(TextPairTask):
         """
         if not self.agreement:
             return self._loss(self.logits(model, batch), batch["labels"], label_smoothing)
-        batch = twice(batch)
+        batch = repeat_batch(batch)
         logits = self.logits(model, batch)
         apart = divergence(logits, self._probabilities(logits)).sum() / (len(self.labels) if self.multi_label else 1)
         return (self._loss(logits, batch["labels"], label_smoothing) + self.agreement * apart) / 2
@@ -221,7 +221,7 @@ class TextClassification(TextPairTask):
             return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
         return F.cross_entropy(logits, labels, reduction="none")
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         """Returns p (B, labels); of several labels each on its own."""

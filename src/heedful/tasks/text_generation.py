@@ -119,7 +119,7 @@ class TextGeneration(Task):
         self.begins = self.before or [end]
         self.closes = [] if self.begins[0] in (*ends, end) else [end]
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -278,7 +278,7 @@ class TextGeneration(Task):
         """Returns the text, with the next token as target."""
         return [next_token_side("text", batch["ids"][row], batch["labels"][row], self.tokenizer)]
 
-    # --------------------------------------------------------------------------------------------------------- learning
+    # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
         """Tokens that are predicted."""
@@ -290,7 +290,7 @@ class TextGeneration(Task):
         hidden = model.hidden(batch["ids"], batch.get("texts"))
         return output_loss(model.head, hidden.flatten(0, 1), batch["labels"].flatten(), label_smoothing)
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     def measure(
         self,

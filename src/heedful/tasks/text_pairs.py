@@ -1,4 +1,4 @@
-"""Texts and pairs of texts: how inputs give them, how they become examples, and the base task of what has a label."""
+"""Base of the tasks on a text or a pair of texts: parsing inputs, encoding, truncation."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class EncodedPair(NamedTuple):
 
 
 class TextPairTask(EncoderTask):
-    """Base of the tasks that give a text, or a pair of texts, a label or a number, by a classifier over one token.
+    """Base of the tasks that predict labels or a number for a text or a pair of texts, by a classifier over one token.
 
-    What stands around a text, or between two, is what the model's own tokenizer puts there: ``[CLS] text [SEP] pair
+    The special tokens around a text, or between two, are those of the model's tokenizer: ``[CLS] text [SEP] pair
     [SEP]`` in two segments for BERT, ``<s> text </s></s> pair </s>`` for RoBERTa and BART, nothing for GPT-2.
     """
 
@@ -82,7 +82,7 @@ class TextPairTask(EncoderTask):
 
     def collate(self, examples: Sequence[EncodedPair], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """Returns ``ids``, ``mask`` and ``segments`` (B, T), and ``labels`` (B, labels), as ``target_tensor`` gives
-        them. In training, tokens of a new model are hidden (``hide_tokens``), others each time.
+        them. In training of a new model, random tokens are hidden (``hide_tokens``).
         """
         ids, mask = padded_with_mask([example.ids for example in examples])
         segments = padded([example.segments for example in examples], 0)
@@ -93,7 +93,7 @@ class TextPairTask(EncoderTask):
     def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
         """Returns the targets (B, labels) of examples."""
 
-    # --------------------------------------------------------------------------------------------------------- learning
+    # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
         """Returns the number of examples."""
@@ -110,7 +110,7 @@ class TextPairTask(EncoderTask):
         target[:, 0] = start_of(config)
         return model(ids, target, mask, mask).float()
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     def predictions(
         self,
@@ -183,9 +183,9 @@ def sides_of(value: Any, pair: Kind | None) -> tuple[str, ...]:
     if are_texts and sides and not all(side.strip() for side in sides):
         return ()
     if not are_texts or len(sides) not in {None: (1,), "text": (2,), "text?": (1, 2)}[pair]:
-        wanted = {None: "a text", "text": "two texts", "text?": "a text, or two"}[pair]
+        expected = {None: "a text", "text": "two texts", "text?": "a text, or two"}[pair]
         form = ": (text, pair), or one string with a tab between them" if pair else ""
-        raise HeedfulError(f"this model is asked with {wanted}{form}; not with {short(repr(value))}")
+        raise HeedfulError(f"this model takes {expected}{form}; got {short(repr(value))}")
     return sides
 
 

@@ -64,7 +64,7 @@ class TextRegression(TextPairTask):
         self.columns = MappingProxyType(dict(columns or type(self).columns))
         self.mean, self.factor = mean, factor
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def convert_rows(cls, rows: Rows) -> Rows:
@@ -148,7 +148,7 @@ class TextRegression(TextPairTask):
         if isinstance(model.config, EncoderDecoderConfig):
             start_of(model.config)
 
-    # ------------------------------------------------------------------------------------------- examples and learning
+    # -------------------------------------------------------------------------------------------- examples and training
 
     def targets_of(self, row: Row) -> tuple[float, ...]:
         """Returns the number of a row."""
@@ -163,7 +163,7 @@ class TextRegression(TextPairTask):
         predicted = self.logits(model, batch)
         return F.mse_loss(predicted / self.factor, batch["labels"] / self.factor, reduction="sum")
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     @torch.no_grad()
     def measure(

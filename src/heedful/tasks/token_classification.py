@@ -28,7 +28,7 @@ from heedful.tasks.encoder_task import HIDDEN_SHARE, EncoderTask
 from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.labels import stored
 from heedful.tasks.model_setup import check_classifier, load_with_head, tokenizer_of
-from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, short, shown
+from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, arrow_joined, short
 from heedful.tasks.token_batches import IGNORED, padded, padded_with_mask
 from heedful.tasks.word_tokens import Worded, of_texts, of_words, shared, spread, windows
 from heedful.text import Tokenizer
@@ -90,7 +90,7 @@ class TokenClassification(EncoderTask):
         self.scheme: Scheme = tagging.scheme_of(self.labels)
         self.main_metric = "accuracy" if self.scheme == "plain" else "f1"
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -203,7 +203,7 @@ class TokenClassification(EncoderTask):
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [label_side("text", ids, mask, labels, self.tokenizer, lambda label: named(self.labels[label]))]
 
-    # --------------------------------------------------------------------------------------------------------- learning
+    # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
         """Words that have a label."""
@@ -218,7 +218,7 @@ class TokenClassification(EncoderTask):
             logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
         )
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     @torch.no_grad()
     def _say(
@@ -341,7 +341,7 @@ class TokenClassification(EncoderTask):
     def row_line(self, row: Row) -> str:
         """``the sentence → its entities``, or of plain tags its words with theirs."""
         text, spans = spread(row.values["words"])
-        return shown([text, _listed(text, spans, entities(row.values["tags"], self.scheme))])
+        return arrow_joined([text, _listed(text, spans, entities(row.values["tags"], self.scheme))])
 
 
 def _words(one: Any) -> list[str]:
@@ -349,7 +349,7 @@ def _words(one: Any) -> list[str]:
     words = one.get("words") if isinstance(one, Mapping) else one
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) and word for word in words):
         raise HeedfulError(
-            'this model is asked with a text, a list of words, or {"words": [...]}, none of them empty; not with '
+            'this model takes a text, a list of words, or {"words": [...]}, none of them empty; got '
             f"{short(repr(one))}"
         )
     return list(words)

@@ -48,7 +48,7 @@ class Translation(SequenceToSequence):
     lowercase: bool = False  # score in lower case though the model writes capitals
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.TRANSLATION
 
-    # ------------------------------------------------------------------------------------------------------- making it
+    # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
@@ -89,7 +89,7 @@ class Translation(SequenceToSequence):
             raise HeedfulError(f"{row.file}:{row.line}: the model has no tag for the language {language!r}; {hint}")
         return f"{tag or _tag(language)} {source}"
 
-    # ------------------------------------------------------------------------------------ measuring, answering, telling
+    # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     def measure(
         self, model: Model, examples: Sequence[Pair], rows: Rows, *, most: int | None = None, **options: Any
