@@ -24,7 +24,7 @@ from heedful.metrics.rouge import rouge
 from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
-from heedful.tasks.published import prefix_of, specific
+from heedful.tasks.published import prefix_of, task_specific_params
 from heedful.tasks.summarization import Summarization, lead, sentence
 from heedful.tasks.task import Prediction
 from heedful.text import Tokenizer
@@ -370,8 +370,8 @@ def test_a_published_summarizer_answers_as_in_transformers(kind: str, tmp_path: 
 
 def test_what_a_published_folder_says_of_one_task_is_read_for_that_task(tmp_path: Path) -> None:
     folder, *_ = published(tmp_path, "t5")
-    assert specific(folder, "summarization") == SPECIFIC["summarization"]
-    assert specific(folder, "translation") == {}  # two pairs of languages: the person says which
+    assert task_specific_params(folder, "summarization") == SPECIFIC["summarization"]
+    assert task_specific_params(folder, "translation") == {}  # two pairs of languages: the person says which
     assert prefix_of(folder, "translation") == ""
     plain = heedful.pipeline("translation", folder, device="cpu")
     assert plain.model.generation["max_length"] == 40

@@ -291,8 +291,7 @@ def test_a_text_that_does_not_say_its_language_is_told_of(caplog: pytest.LogCapt
         task.predict(model, ["red", "<2fr> red", " "], max_new_tokens=2)
         task.predict(model, ["red"], prefix="<2fr> ", max_new_tokens=2)
     assert caplog.messages == [
-        "1 of 2 inputs do not say into which language; write one of <2de>, <2fr> before each, or before all: "
-        "--prefix '<2de> '"
+        "1 of 2 inputs have no language tag; write one of <2de>, <2fr> before each, or before all: --prefix '<2de> '"
     ]
 
 

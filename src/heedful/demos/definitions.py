@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,9 +17,7 @@ from heedful.inference.pipeline import Pipeline
 from heedful.inspection.record import record
 from heedful.metrics.translation import exact_match
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.tasks.sequence_to_sequence import whole
 from heedful.tasks.task import Measured
-from heedful.tasks.translation import Translation
 from heedful.util.files import write
 from heedful.views.attention_figure import attention_svg
 from heedful.views.attention_html import attention_page
@@ -86,17 +85,14 @@ def _date_examples(rows: Rows) -> list[Row]:
 
 def _draw_attention(pipe: Pipeline, row: Row, folder: Path) -> dict[str, Path]:
     """Returns the cross-attention of one translation, as a page and as a picture."""
-    task = pipe.task
-    assert isinstance(task, Translation)
-    source, _ = task.encode(Rows([row])).examples[0]
     text = pipe.answers([row.values["source"]])[0].output
-    target = whole(task.target, [text])[0]  # its end token too
-    batch = task.collate([(source, target)])
+    translated = replace(row, values={**row.values, "target": text})
+    batch = pipe.task.collate(pipe.task.encode(Rows([translated])).examples)
+    source, target = pipe.task.sides(batch)
     with torch.no_grad(), record(pipe.model, "cross_attention.pattern") as seen:
         pipe.model(batch["source"].to(pipe.model.device), batch["target"].to(pipe.model.device))
     weights = torch.cat(list(seen.values())).float().cpu()  # (layers, heads, target, source)
-    pieces = task.source.pieces(source), task.target.pieces(target)
-    words, said, merged = merge_words(*pieces, weights)
+    words, said, merged = merge_words(source.pieces, target.targets, weights)
     title = f"What the model looked at: {row.values['source']}"
     maps = AttentionMaps.of("cross-attention", said, words, merged)
     return {

@@ -171,10 +171,10 @@ def output_loss(
     if cpu and kernels_depend_on_rows():
         more = rounded_rows(len(labels)) - len(labels)
         hidden, labels = F.pad(hidden, (0, 0, 0, more)), F.pad(labels, (0, more), value=IGNORED)
-    loss = ChunkedLoss.apply(
+    chunked_loss: Tensor = ChunkedLoss.apply(
         head.transform(hidden), head.output.weight, head.output.bias, labels, label_smoothing, agreement
     )
-    return loss
+    return chunked_loss
 
 
 def _plain(head: Any) -> bool:

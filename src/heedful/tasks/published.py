@@ -14,15 +14,15 @@ from heedful.pretrained.pooling import pooled_head
 from heedful.tasks import TASKS
 
 
-def specific(folder: Path, task: str) -> dict[str, Any]:
-    """The entry of this task, or of the only pair of languages that it has (``translation_en_to_de``); {} where there
-    is none, and where there are several pairs.
+def task_specific_params(folder: Path, task: str) -> dict[str, Any]:
+    """Returns a task's entry of ``task_specific_params``, or that of its only language pair (``translation_en_to_de``);
+    {} if there is none, or several pairs.
     """
     entries = _entries(folder)
     named = [task] if task in entries else [name for name in entries if name.startswith(f"{task}_")]
     entry = entries[named[0]] if len(named) == 1 else {}
     if not isinstance(entry, Mapping):
-        raise HeedfulError(f"{folder / 'config.json'}: task_specific_params of {named[0]} is no object; write one")
+        raise HeedfulError(f"{folder / 'config.json'}: task_specific_params of {named[0]} is not an object; write one")
     return dict(entry)
 
 
@@ -57,17 +57,17 @@ def _entries(folder: Path) -> Mapping[str, Any]:
 
 
 def prefix_of(folder: Path, task: str) -> str:
-    """What stands before every text that a folder's model is asked with for this task: as it was trained here
-    (``heedful.json``), or as it was published; "" where neither says.
+    """Returns the prefix of every source for this task, from ``heedful.json`` or ``task_specific_params``; "" if
+    neither has one.
     """
     card = read_card(folder)
     if card.get("task") == task:
         return str(card.get("settings", {}).get("data", {}).get("prefix") or "")
-    return str(specific(folder, task).get("prefix") or "")
+    return str(task_specific_params(folder, task).get("prefix") or "")
 
 
 def encoder_decoder_of(folder: Path, task: str) -> EncoderDecoderConfig:
-    """The configuration of a folder's model, which must be an encoder-decoder."""
+    """Returns the configuration of a folder's model; raises ``HeedfulError`` unless it is an encoder-decoder."""
     config = config_of(folder)
     if not isinstance(config, EncoderDecoderConfig):
         raise HeedfulError(f"{task} needs an encoder-decoder; the model in {folder} is of kind {config.kind!r}")

@@ -25,7 +25,7 @@ from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask, Pair
 from heedful.tasks.model_setup import positions_of, preset_of, special_id
-from heedful.tasks.published import encoder_decoder_of, prefix_of, specific
+from heedful.tasks.published import encoder_decoder_of, prefix_of, task_specific_params
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.task import EVALUATED, Encoded, Prediction, arrow_joined, check_texts
 from heedful.tasks.token_batches import new_token_logprobs, padded_with_mask, seed_per_prompt
@@ -38,56 +38,51 @@ log = logging.getLogger("heedful")
 
 
 class SequenceToSequence(EncoderDecoderTask):
-    """An encoder-decoder from the first column to the second.
+    """Base of the tasks from a source text (first column) to a target text (second column).
 
-    ``prefix`` stands before every source, in learning and in answering, where nobody says otherwise: what T5 is told
-    its task by (Raffel et al. 2020, section 2.4). ``told`` is how a published folder wants answers to this task
-    generated.
+    ``prefix`` is put before every source in training and prediction; it tells T5 its task (Raffel et al. 2020, section
+    2.4). ``folder_generation`` holds a published folder's generation settings for this task.
 
-    Args:
-        source: of the source texts.
-        target: of the target texts; the same object where they share one.
-        special: the ids that the model names; None: the target tokenizer's.
-        positions: the most tokens of either side, where the model has so many learned positions.
+    Arguments are those of ``EncoderDecoderTask``.
     """
 
     used_settings: ClassVar[frozenset[str]] = EncoderDecoderTask.used_settings | {
         *("data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop")
     }
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options | {"prefix"}
-    sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]]  # below so many pairs: this
-    most: ClassVar[int]  # tokens of a side, where nobody says
-    cuts: ClassVar[bool] = False  # whether a source that is too long is cut; else its pair is left out
+    sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]]  # defaults by the number of pairs
+    default_length: ClassVar[int]  # default maximum number of tokens of a side
+    truncates: ClassVar[bool] = False  # True: a source that is too long is truncated; False: its pair is left out
 
     def __init__(
         self, source: Tokenizer, target: Tokenizer, special: SpecialTokens | None = None, positions: int | None = None
     ) -> None:
         super().__init__(source, target, special, positions)
-        self.prefix, self.told = "", dict[str, Any]()
-        self.dropped: Sequence[BpeDropout] = ()  # of source and target, where words are cut anew in training
-        self.silent = False  # while rows are answered of which ``encode`` told what was cut
+        self.prefix, self.folder_generation = "", dict[str, Any]()
+        self.bpe_dropout: Sequence[BpeDropout] = ()  # in training with BPE-dropout: of source and target
+        self.silent = False  # True: no warning about truncated sources, since ``encode`` has given a note
 
     # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
-    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """By the number of pairs: more data, a larger model, a larger vocabulary, less dropout."""
+    def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
+        """Returns settings by the number of pairs: more data, a larger model and vocabulary, less dropout."""
         size = defaults.size_for(len(rows), cls.sizes)
-        preset = asked.preset or size.preset
-        longest, prefix = cls.most, None
-        if asked.start_from is None:
-            dim = asked.model.dim or preset_of(preset, EncoderDecoderConfig, cls.name).encoder.dim
+        preset = given.preset or size.preset
+        longest, prefix = cls.default_length, None
+        if given.start_from is None:
+            dim = given.model.dim or preset_of(preset, EncoderDecoderConfig, cls.name).encoder.dim
         else:
-            folder = find(asked.start_from)
-            begun = encoder_decoder_of(folder, cls.name)
-            dim, longest = begun.encoder.dim, min(positions_of(begun) or cls.most, cls.most)
+            folder = find(given.start_from)
+            config = encoder_decoder_of(folder, cls.name)
+            dim, longest = config.encoder.dim, min(positions_of(config) or cls.default_length, cls.default_length)
             prefix = prefix_of(folder, cls.name) or None
-        made = defaults.encoder_decoder(size, asked, dim)
-        return replace(made, data=DataSettings(max_length=longest, prefix=prefix))
+        suggested = defaults.encoder_decoder(size, given, dim)
+        return replace(suggested, data=DataSettings(max_length=longest, prefix=prefix))
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Train the tokenizer, or two of them, on the training texts."""
+        """Trains the tokenizer, or one for source and one for target, on the training texts."""
         size, kind = settings.tokenizer.size or 8000, settings.tokenizer.kind or "bpe"
         source, target = list(cls.columns)[:2]
 
@@ -102,100 +97,103 @@ class SequenceToSequence(EncoderDecoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """As all, with what the folder says of the task: its prefix and how to generate."""
-        task, found = super().load(folder), find(folder)
-        task.prefix = prefix_of(found, cls.name)
-        task.told = {name: value for name, value in specific(found, cls.name).items() if name != "prefix"}
+        """Loads the tokenizers, and the folder's prefix and generation settings for this task."""
+        folder = find(folder)
+        task = super().load(folder)
+        task.prefix = prefix_of(folder, cls.name)
+        task.folder_generation = {
+            name: value for name, value in task_specific_params(folder, cls.name).items() if name != "prefix"
+        }
         return task
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Take over the prefix, which ``heedful.json`` keeps with the other settings."""
+        """Takes the prefix, R-Drop and BPE-dropout from the settings."""
         self.prefix, self.agreement = settings.data.prefix or "", agreement_of(model, settings)
         if rate := settings.tokenizer.dropout:
-            self.dropped = [BpeDropout(tokenizer, rate) for tokenizer in (self.source, self.target)]
+            self.bpe_dropout = [BpeDropout(tokenizer, rate) for tokenizer in (self.source, self.target)]
 
     def check_model(self, model: Model) -> None:
-        """As all. From then on the model generates as a published folder says for this task, where that differs from
-        what it says for all.
-        """
+        """Checks as ``EncoderDecoderTask`` does, and gives the model the folder's generation settings for this task."""
         super().check_model(model)
-        if self.told:
-            model.generation = {**model.generation, **self.told}
+        if self.folder_generation:
+            model.generation = {**model.generation, **self.folder_generation}
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
-    def asked(self, row: Row) -> str:
-        """Returns the input text of a row, without the prefix."""
+    def source_text(self, row: Row) -> str:
+        """Returns the source text of a row, without the prefix."""
         return str(row.values[next(iter(self.columns))])
 
-    def wanted(self, row: Row) -> str:
+    def target_text(self, row: Row) -> str:
         """Returns the target text of a row."""
         return str(row.values[list(self.columns)[1]])
 
     def input_and_target(self, row: Row) -> tuple[str, str]:
-        """The source as it is asked, and the target."""
-        return self.asked(row), self.wanted(row)
+        """Returns source and target of a row."""
+        return self.source_text(row), self.target_text(row)
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Source and target ids of each row, with what their tokenizers put around them; pairs with a side longer than
-        ``max_length``, or than the model takes, are left out, or where the task cuts sources, their sources cut.
+        """Encodes source and target of each row, special tokens included.
+
+        If a side is longer than ``max_length``, or than the model takes, the pair is left out; tasks that truncate cut
+        a long source.
         """
-        most = min((each for each in (max_length, self.longest) if each is not None), default=None)
+        most = min((limit for limit in (max_length, self.longest) if limit is not None), default=None)
         reason = "--data.max-length" if most == max_length else "the model takes no more"
-        texts = [self.prefix + self.asked(row) for row in rows]
-        sources, few = whole(self.source, texts), []
-        if self.cuts and most is not None:
-            few = [place for place, ids in enumerate(sources) if len(ids) > most]
-            if few and most <= (least := len(whole(self.source, [self.prefix])[0])):
+        texts = [self.prefix + self.source_text(row) for row in rows]
+        sources, long = encode_with_special(self.source, texts), []
+        if self.truncates and most is not None:
+            long = [place for place, ids in enumerate(sources) if len(ids) > most]
+            if long and most <= (least := len(encode_with_special(self.source, [self.prefix])[0])):
                 raise HeedfulError(f"{most} tokens have no room for text ({reason}); give {least + 1} or more")
-            for place, ids in zip(few, whole(self.source, [texts[i] for i in few], most), strict=True):
+            for place, ids in zip(long, encode_with_special(self.source, [texts[i] for i in long], most), strict=True):
                 sources[place] = ids
-        wanted = [self.wanted(row) for row in rows]
-        targets = whole(self.target, wanted)
-        for drop, given, rows_of in zip(self.dropped, (texts, wanted), (sources, targets), strict=False):
-            rows_of[:] = drop.with_word_starts(given, rows_of, most)
+        target_texts = [self.target_text(row) for row in rows]
+        targets = encode_with_special(self.target, target_texts)
+        for dropout, side_texts, ids in zip(self.bpe_dropout, (texts, target_texts), (sources, targets), strict=False):
+            ids[:] = dropout.with_word_starts(side_texts, ids, most)
         examples = list(zip(sources, targets, strict=True))
         fits = [most is None or max(map(len, pair)) <= most for pair in examples]
         left_out = len(fits) - sum(fits)
         if left_out == len(fits):
-            asked = most == max_length
-            remedy = "raise --data.max-length" if asked else "the model takes no more, give shorter ones"
+            remedy = "raise --data.max-length" if most == max_length else "the model takes no more, give shorter ones"
             raise HeedfulError(f"every example is longer than {many(most or 0, 'token')}, in {rows[0].file}; {remedy}")
-        kept = Rows(compress(rows, fits), rows.skipped, rows.columns)
-        notes = [f"{len(few):,} of {many(len(rows), 'text')} cut to {most} tokens"] if few else []
+        fitting = Rows(compress(rows, fits), rows.skipped, rows.columns)
+        notes = [f"{len(long):,} of {many(len(rows), 'text')} cut to {most} tokens"] if long else []
         notes += [f"{many(left_out)} longer than {most} tokens left out"] if left_out else []
-        cut = {*few}
-        unread = [row for place, row in enumerate(rows) if place in cut or not fits[place]]
+        truncated = {*long}
+        unread = [row for place, row in enumerate(rows) if place in truncated or not fits[place]]
         note = f"{', '.join(notes)} ({reason})" if notes else ""
-        return Encoded(list(compress(examples, fits)), kept, note, len(unread), unread)
+        return Encoded(list(compress(examples, fits)), fitting, note, len(unread), unread)
 
     def lengths(self, examples: Sequence[Pair]) -> np.ndarray:
-        """(N, 2): source and target."""
+        """Returns the lengths (N, 2) of source and target in tokens."""
         return np.array([(len(source), len(target)) for source, target in examples], dtype=np.int64)
 
     def collate(self, examples: Sequence[Pair], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """The pairs as tensors; nothing in them is random, unless merges are dropped."""
-        if random is None or not self.dropped:
+        """Returns pairs as tensors (see ``tensors``), in training with BPE-dropout if it is set."""
+        if random is None or not self.bpe_dropout:
             return self.tensors(examples)
-        left, right = self.dropped
-        return self.tensors([(left(source, random), right(target, random)) for source, target in examples])
+        drop_source, drop_target = self.bpe_dropout
+        pairs = [(drop_source(source, random), drop_target(target, random)) for source, target in examples]
+        return self.tensors(pairs)
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
-    def answered(
+    def outputs_for(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
     ) -> list[str]:
         """Returns the model's outputs for the first ``most`` rows, at most about as long as their targets."""
-        if most is not None and "max_length" not in options:  # a fresh model would babble on
+        if most is not None and "max_length" not in options:  # a new model does not end its texts
             longest = max(len(target) for _, target in examples) - 1
             least = int(model.generation.get("min_new_tokens") or 0)
             options = {"max_new_tokens": max(int(1.5 * longest) + 10, least), **options}
         self.silent = True
         try:
-            answers = self.predict(model, [self.asked(row) for row in rows[:most]], **options)
+            predictions = self.predict(model, [self.source_text(row) for row in rows[:most]], **options)
         finally:
             self.silent = False
-        return [answer.output for answer in answers]
+        return [prediction.output for prediction in predictions]
 
     def predict(
         self,
@@ -208,61 +206,68 @@ class SequenceToSequence(EncoderDecoderTask):
         logprobs: bool = False,
         **options: Any,
     ) -> list[Prediction]:
-        """Decode each input, alike lengths together; an input without text gets an empty answer.
+        """Generates the output for each input, in batches of similar lengths; "" for an input without text.
 
-        An input of more tokens than the model takes, or than one batch holds (``batch_tokens``, at least 4,096), is cut
-        to so many, and a warning says so. ``prefix`` stands before each in place of the folder's own. With
-        ``stop_strings`` an answer ends right after the first of them, which is shown. With ``logprobs`` each answer has
-        log p of its tokens, as the model itself says it (``heedful.generation.decode.Generated``), those included that
-        are not shown: the end token, and what follows a stop string in its last token. ``decoding`` stands for the
-        decoding options, where the caller has resolved them (``decoding_options``).
+        Args:
+            model: the model.
+            inputs: the source texts. One of more tokens than the model takes, or than a batch holds, is truncated with
+                a warning.
+            decoding: resolved decoding options (``decoding_options``), instead of ``options``.
+            batch_tokens: maximum number of tokens in a batch, padding included; by default 4,096.
+            prefix: text before each input, instead of the folder's.
+            logprobs: returns log p of each generated token (``heedful.generation.decode.Generated``), also of tokens
+                that the output does not show: the end token, and the rest of the token that ends a stop string.
+            **options: decoding options. With ``stop_strings`` an output ends after the first of them, which is
+                included.
         """
         check_texts(self.name, inputs)
         decoding = decoding or self.decoding_options(model, options)
-        answers = [Prediction(text, "", None, [] if logprobs else None) for text in inputs]
-        asked = [index for index, text in enumerate(inputs) if text.strip()]
-        if not asked:
-            return answers
-        before = self.prefix if prefix is None else prefix
-        sources = self._read([before + inputs[index] for index in asked], asked, max(batch_tokens or 0, EVALUATED))
-        own = seed_per_prompt(decoding.for_rows(asked, len(inputs)), sources)
+        predictions = [Prediction(text, "", None, [] if logprobs else None) for text in inputs]
+        filled = [index for index, text in enumerate(inputs) if text.strip()]
+        if not filled:
+            return predictions
+        prefix = self.prefix if prefix is None else prefix
+        sources = self._encode_inputs([prefix + inputs[i] for i in filled], filled, max(batch_tokens or 0, EVALUATED))
+        seeded = seed_per_prompt(decoding.for_rows(filled, len(inputs)), sources)
 
         def decoded(batch: np.ndarray) -> list[tuple[str, float, list[float] | None]]:
-            ids, real = padded_with_mask([sources[i] for i in batch], self.pad)
-            resolved = own.for_rows(batch, len(asked))
-            found = decode(model, ids, real, decoding=resolved, tokenizer=self.target, logprobs=logprobs)
-            texts, said = self.target.decode(found.ids.tolist()), new_token_logprobs(found, [1] * len(batch))
-            return list(zip(texts, found.scores.tolist(), said, strict=True))
+            ids, mask = padded_with_mask([sources[i] for i in batch], self.pad)
+            own_options = seeded.for_rows(batch, len(filled))
+            generated = decode(model, ids, mask, decoding=own_options, tokenizer=self.target, logprobs=logprobs)
+            texts = self.target.decode(generated.ids.tolist())
+            log_p = new_token_logprobs(generated, [1] * len(batch))
+            return list(zip(texts, generated.scores.tolist(), log_p, strict=True))
 
         batches = evaluation_batches([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128)
-        for batch, told in sharding.each(batches, decoded):
-            for i, (text, score, log_p) in zip(batch, told, strict=True):
-                answers[asked[i]] = Prediction(inputs[asked[i]], cut(text, own.stop_strings), score, log_p)
-        return answers
+        for batch, outputs in sharding.each(batches, decoded):
+            for i, (text, score, log_p) in zip(batch, outputs, strict=True):
+                index = filled[i]
+                predictions[index] = Prediction(inputs[index], cut(text, seeded.stop_strings), score, log_p)
+        return predictions
 
-    def _read(self, texts: Sequence[str], places: Sequence[int], held: int) -> list[list[int]]:
-        """The ids of the inputs at these ``places``, at most as many as the model takes or are ``held``."""
-        most = held if self.longest is None else min(held, self.longest)
-        sources = whole(self.source, texts)
+    def _encode_inputs(self, texts: Sequence[str], places: Sequence[int], limit: int) -> list[list[int]]:
+        """Returns the ids of the inputs at these ``places``, truncated to ``limit`` and to what the model takes."""
+        most = limit if self.longest is None else min(limit, self.longest)
+        sources = encode_with_special(self.source, texts)
         long = [i for i, ids in enumerate(sources) if len(ids) > most]
-        remedy = "a larger batch_tokens reads more" if most == held else "the model takes no more"
-        if self.cuts and long and not self.silent:
+        remedy = "a larger batch_tokens reads more" if most == limit else "the model takes no more"
+        if self.truncates and long and not self.silent:
             log.warning(CountWarning(len(long), len(texts), f"cut to {most:,} tokens ({remedy})"))
-        for i in [] if self.cuts else long:
+        for i in [] if self.truncates else long:
             text = f"has {len(sources[i]):,} tokens, only {most:,} of them are read ({remedy})"
             log.warning(InputWarning(places[i], text))
-        for i, ids in zip(long, whole(self.source, [texts[i] for i in long], most), strict=True):
+        for i, ids in zip(long, encode_with_special(self.source, [texts[i] for i in long], most), strict=True):
             sources[i] = ids
         return sources
 
     def row_line(self, row: Row) -> str:
-        """``source → target``."""
-        return arrow_joined([self.prefix + self.asked(row), self.wanted(row)])
+        """Returns ``source → target``."""
+        return arrow_joined([self.prefix + self.source_text(row), self.target_text(row)])
 
 
-def whole(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
-    """The ids of each text with what the tokenizer puts around one; the end token where it puts nothing. Of a text that
-    is longer than ``most`` so, its beginning.
+def encode_with_special(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+    """Returns the ids of each text with the tokenizer's special tokens, or with the end token if it adds none; a text
+    of more than ``most`` tokens is truncated at its end.
     """
     around = tokenizer.around()
     after = around.after or (() if around.before else (special_id(tokenizer.end),))

@@ -1,9 +1,10 @@
-"""Summarization: a long text in few words, by an encoder-decoder. Columns ``text`` and ``summary``."""
+"""Summarization by an encoder-decoder. Columns ``text`` and ``summary``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -18,188 +19,178 @@ from heedful.settings import RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.encoder_task import overlapping_windows
-from heedful.tasks.sequence_to_sequence import SequenceToSequence, whole
+from heedful.tasks.sequence_to_sequence import SequenceToSequence, encode_with_special
 from heedful.tasks.task import Baseline, Measured, Prediction, short
 
-SUMMARY = 128  # tokens of a summary at most, where neither a person nor the folder says
-END = re.compile(r"(?<=[.!?؟।])\s+|(?<=[。！？])|\n")  # of a sentence or a line
-WORST = 20  # examples with the least ROUGE-L that are told of
+SUMMARY = 128  # default maximum number of tokens of a summary
+SENTENCE_END = re.compile(r"(?<=[.!?؟।])\s+|(?<=[。！？])|\n")
+WORST = 20  # number of examples with the lowest ROUGE-L in the details
 
 
 class Summarization(SequenceToSequence):
     """From ``text`` to ``summary`` (Lewis et al. 2020; Raffel et al. 2020; Zhang et al. 2020).
 
-    A text of more tokens than the model takes is cut at its end: a summary leans on what comes first (news, abstracts).
-    In training that is ``--data.max-length``, which a model trained here keeps to in answering; of a published one its
-    positions, or the ``model_max_length`` of its tokenizer. How many were cut is always said. ``stride`` splits such a
-    text instead.
+    A text of more tokens than the model takes is truncated at its end, since summaries rely on the beginning (news,
+    abstracts). The limit is ``--data.max-length``, in training and afterwards; for a published model its positions or
+    the ``model_max_length`` of its tokenizer. A note or a warning says how many texts were truncated. ``stride`` splits
+    such a text instead.
 
-    The best weights are those of the highest ROUGE-L: of short summaries ROUGE-2 is 0 for many, so that its mean over a
-    few hundred is coarse, and ROUGE-1 does not mind disorder.
+    The best weights are those with the highest ROUGE-L. ROUGE-2 of many short summaries is 0, so that its mean over a
+    few hundred is coarse, and ROUGE-1 ignores word order.
     """
 
     name: ClassVar[str] = "summarization"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "summary": "text"})
     main_metric: str = "rougeL"
     options: ClassVar[frozenset[str]] = SequenceToSequence.options | {"stride"}
-    most: ClassVar[int] = 512
-    cuts: ClassVar[bool] = True
+    default_length: ClassVar[int] = 512
+    truncates: ClassVar[bool] = True
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.SUMMARIZATION
 
-    summaries: int | None = None  # tokens of the longest summary that was learned from, where that is known
+    longest_summary: int | None = None  # tokens of the longest training summary, if known
 
     # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """As all; with the most tokens of a text and of a summary, which the folder keeps."""
+        """Trains the tokenizers; stores the maximum length of a text and of a summary."""
         task = super().prepare(rows, settings)
-        most = settings.data.max_length or cls.most
-        task.source.config["model_max_length"] = most
-        longest = max(map(len, whole(task.target, [row.values["summary"] for row in rows])))
-        task.summaries = min(longest, most)
+        limit = settings.data.max_length or cls.default_length
+        task.source.config["model_max_length"] = limit
+        longest = max(map(len, encode_with_special(task.target, [row.values["summary"] for row in rows])))
+        task.longest_summary = min(longest, limit)
         return task
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """As all; what begins here writes no summary that is longer than all that it learned from."""
+        """Prepares as all; a new model generates no more tokens than the longest training summary has."""
         super().before_training(model, settings)
-        if self.summaries is not None:
-            model.generation = {**model.generation, "max_new_tokens": self.summaries}
+        if self.longest_summary is not None:
+            model.generation = {**model.generation, "max_new_tokens": self.longest_summary}
 
     @property
     def longest(self) -> int | None:
-        """The most tokens of a text: the model's positions, or what its tokenizer's folder says."""
-        told = (self.positions, self.source.config.get("model_max_length"))
-        return min((int(each) for each in told if each), default=None)
+        """The maximum number of tokens of a text: the model's positions, or its tokenizer's ``model_max_length``."""
+        limits = (self.positions, self.source.config.get("model_max_length"))
+        return min((int(limit) for limit in limits if limit), default=None)
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     def measure(
         self, model: Model, examples: Sequence[Pair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """ROUGE-1, -2, -L and -Lsum, the mean F1 of the first ``most`` rows.
+        """Returns ROUGE-1, -2, -L and -Lsum: the mean F1 of the first ``most`` rows.
 
-        Details: ``rouge``, by kind the ``precision``, ``recall`` and ``f1``; ``worst``, the examples of least ROUGE-L.
+        Details: ``rouge``, the ``precision``, ``recall`` and ``f1`` of each kind; ``worst``, the examples with the
+        lowest ROUGE-L.
         """
         losses = self.losses(model, examples)
         total, count = losses.sum(0).tolist()
-        asked = rows[:most]
-        outputs = self.answered(model, examples, rows, most, options)
-        scores = Rouge(outputs, [self.wanted(row) for row in asked])
+        chosen = rows[:most]
+        outputs = self.outputs_for(model, examples, rows, most, options)
+        scores = Rouge(outputs, [self.target_text(row) for row in chosen])
         worst = [
             {
                 "place": place,
-                "input": short(self.asked(asked[place]), 200),
-                "expected": self.wanted(asked[place]),
+                "input": short(self.source_text(chosen[place]), 200),
+                "expected": self.target_text(chosen[place]),
                 "output": outputs[place],
                 "rougeL": round(100 * scores.of(place, "rougeL").f1, 2),
             }
             for place in scores.worst(WORST)
         ]
         details = {"rouge": scores.details(), "worst": worst}
-        each = with_loss(scores.example_scores(), losses)
-        return Measured({"loss": total / count, **scores.metrics()}, details, each, outputs)
+        example_scores = with_loss(scores.example_scores(), losses)
+        return Measured({"loss": total / count, **scores.metrics()}, details, example_scores, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """The first sentence of each text, or its beginning of as many characters as the summaries of ``rows`` have on
-        average, ended with a whole word: the prefix that headlines are measured by (Rush et al. 2015, section 7.2).
-        Whichever has the higher ROUGE-L, so that nobody beats the weaker one and rejoices.
+        """Scores the beginning of each text: the better by ROUGE-L of its first sentence, and of as many characters as
+        summaries have on average, up to a word's end (the prefix baseline of Rush et al. 2015, section 7.2).
         """
-        texts, wanted = [self.asked(row) for row in rows], [self.wanted(row) for row in rows]
-        most = round(sum(map(len, wanted)) / len(wanted))
-        ways = {
-            "first sentence": list(map(sentence, texts)),
-            f"first {most} characters": [lead(t, most) for t in texts],
+        texts, targets = [self.source_text(row) for row in rows], [self.target_text(row) for row in rows]
+        length = round(sum(map(len, targets)) / len(targets))
+        methods = {
+            "first sentence": list(map(first_sentence, texts)),
+            f"first {length} characters": [beginning(text, length) for text in texts],
         }
-        scores = {name: Rouge(outputs, wanted) for name, outputs in ways.items()}
+        scores = {name: Rouge(outputs, targets) for name, outputs in methods.items()}
         better, other = sorted(scores, key=lambda name: -scores[name].metrics()["rougeL"])
-        each = with_loss(scores[better].example_scores(), np.zeros((len(rows), 2)))
-        return Baseline(f"lead: the {better}, better here than the {other}", scores[better].metrics(), each)
+        example_scores = with_loss(scores[better].example_scores(), np.zeros((len(rows), 2)))
+        return Baseline(f"lead: the {better}, better here than the {other}", scores[better].metrics(), example_scores)
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
         """Returns a call's decoding options; without a limit in call and folder, at most 128 new tokens."""
-        bounded = ("max_new_tokens", "max_length")
-        if not any({**model.generation, **options}.get(name) for name in bounded):
+        limits = ("max_new_tokens", "max_length")
+        if not any({**model.generation, **options}.get(name) for name in limits):
             options = {**options, "max_new_tokens": min(SUMMARY, self.positions or SUMMARY)}
         return super().decoding_options(model, options)
 
     def predict(
-        self,
-        model: Model,
-        inputs: Sequence[str],
-        *,
-        decoding: Options | None = None,
-        batch_tokens: int | None = None,
-        prefix: str | None = None,
-        logprobs: bool = False,
-        stride: int | None = None,
-        **options: Any,
+        self, model: Model, inputs: Sequence[str], *, stride: int | None = None, **options: Any
     ) -> list[Prediction]:
-        """The summary of each input, at most 128 tokens where nobody says.
+        """Returns the summary of each input, by default at most 128 tokens. Options are those of
+        ``SequenceToSequence.predict``.
 
-        With ``stride`` a text that is too long is split into pieces that share so many tokens, and their summaries
-        stand one after the other, and the log-probabilities of these; such an answer has no score.
+        With ``stride`` a text that is too long is split into pieces that share ``stride`` tokens. Its output is their
+        summaries one after the other, with their log-probabilities; it has no score.
         """
-        decoding = decoding or self.decoding_options(model, options)
-        others: dict[str, Any] = {"batch_tokens": batch_tokens, "prefix": prefix, "logprobs": logprobs}
         if stride is None:
-            return super().predict(model, inputs, decoding=decoding, **others)
+            return super().predict(model, inputs, **options)
+        shared = {name: options.pop(name) for name in ("batch_tokens", "prefix", "logprobs") if name in options}
+        decoding: Options = options.pop("decoding", None) or self.decoding_options(model, options)
+        prefix: str = self.prefix if shared.get("prefix") is None else shared["prefix"]
         room = self._room(prefix)
         if room is not None and stride >= room:
             raise HeedfulError(f"stride={stride}, but a piece has room for {room} tokens; lower it")
-        texts = [self._split(text, stride, prefix) if isinstance(text, str) else [text] for text in inputs]
-        owners = [place for place, pieces in enumerate(texts) for _ in pieces]
+        pieces = [self._split(text, stride, prefix) if isinstance(text, str) else [text] for text in inputs]
+        owners = [index for index, of_text in enumerate(pieces) for _ in of_text]
         decoding = decoding.for_rows(owners, len(inputs))
-        made = iter(
-            super().predict(model, [piece for pieces in texts for piece in pieces], decoding=decoding, **others)
-        )
-        found = [[next(made) for _ in pieces] for pieces in texts]
-        return [joined(text, answers) for text, answers in zip(inputs, found, strict=True)]
+        summaries = iter(super().predict(model, list(chain.from_iterable(pieces)), decoding=decoding, **shared))
+        return [joined(text, [next(summaries) for _ in of_text]) for text, of_text in zip(inputs, pieces, strict=True)]
 
-    def _room(self, prefix: str | None) -> int | None:
-        """The tokens that a text may have beside the prefix; None where there is no limit."""
-        before = self.prefix if prefix is None else prefix
-        return None if self.longest is None else self.longest - len(whole(self.source, [before])[0])
+    def _room(self, prefix: str) -> int | None:
+        """Returns the number of tokens that a text may have after the prefix; None if there is no limit."""
+        return None if self.longest is None else self.longest - len(encode_with_special(self.source, [prefix])[0])
 
-    def _split(self, text: str, stride: int, prefix: str | None) -> list[str]:
-        """The pieces of a text that the model takes, each but the first beginning with the ``stride`` last tokens of
-        the one before.
+    def _split(self, text: str, stride: int, prefix: str) -> list[str]:
+        """Splits a text into pieces that the model takes, each but the first beginning with the last ``stride`` tokens
+        of the one before.
         """
-        before, room = self.prefix if prefix is None else prefix, self._room(prefix)
-        if self.longest is None or room is None or len(whole(self.source, [before + text])[0]) <= self.longest:
+        limit, room = self.longest, self._room(prefix)
+        if limit is None or room is None or len(encode_with_special(self.source, [prefix + text])[0]) <= limit:
             return [text]
         [(ids, places)] = self.source.offsets([text])
         for size in range(room, stride, -1):
             windows = overlapping_windows(len(ids), size, stride)
-            pieces = [text[places[each[0]][0] : places[each[-1]][1]].strip() for each in windows]
-            # a piece that begins within a word may have a token more than it had there
-            if all(len(made) <= self.longest for made in whole(self.source, [before + piece for piece in pieces])):
+            pieces = [text[places[window[0]][0] : places[window[-1]][1]].strip() for window in windows]
+            # a piece that begins inside a word may have a token more than it has in the text
+            encoded = encode_with_special(self.source, [prefix + piece for piece in pieces])
+            if all(len(ids_of_piece) <= limit for ids_of_piece in encoded):
                 return pieces
         raise HeedfulError(f"stride={stride}, but a piece has room for {room} tokens; lower it")
 
 
-def joined(text: str, answers: Sequence[Prediction]) -> Prediction:
-    """One answer to a text, of those to its pieces."""
-    if len(answers) == 1:
-        return answers[0]
-    said = [log_p for one in answers for log_p in one.logprobs or ()]
-    kept = None if answers[0].logprobs is None else said
-    return Prediction(text, " ".join(one.output for one in answers if one.output), None, kept)
+def joined(text: str, summaries: Sequence[Prediction]) -> Prediction:
+    """Returns the summaries of a text's pieces as one prediction."""
+    if len(summaries) == 1:
+        return summaries[0]
+    logprobs = [log_p for summary in summaries for log_p in summary.logprobs or ()]
+    output = " ".join(summary.output for summary in summaries if summary.output)
+    return Prediction(text, output, None, None if summaries[0].logprobs is None else logprobs)
 
 
-def sentence(text: str) -> str:
-    """The first sentence of a text, or its first line where that is shorter.
+def first_sentence(text: str) -> str:
+    """Returns the first sentence of a text, or its first line if that is shorter.
 
-    >>> sentence("It is red. It is small."), sentence("東京に行きました。雨でした。")
+    >>> first_sentence("It is red. It is small."), first_sentence("東京に行きました。雨でした。")
     ('It is red.', '東京に行きました。')
     """
-    return END.split(text.strip(), maxsplit=1)[0]
+    return SENTENCE_END.split(text.strip(), maxsplit=1)[0]
 
 
-def lead(text: str, most: int) -> str:
-    """The beginning of a text, at most so many characters, up to the end of a word where there is one.
+def beginning(text: str, most: int) -> str:
+    """Returns the first ``most`` characters of a text, up to the last word's end among them if there is one.
 
-    >>> lead("A small red house.", 9), lead("東京に行きました", 4)
+    >>> beginning("A small red house.", 9), beginning("東京に行きました", 4)
     ('A small', '東京に行')
     """
     text = " ".join(text.split())
