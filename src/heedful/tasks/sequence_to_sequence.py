@@ -150,8 +150,10 @@ class SequenceToSequence(EncoderDecoderTask):
                 sources[place] = ids
         target_texts = [self.target_text(row) for row in rows]
         targets = encode_with_special(self.target, target_texts)
-        for dropout, side_texts, ids in zip(self.bpe_dropout, (texts, target_texts), (sources, targets), strict=False):
-            ids[:] = dropout.with_word_starts(side_texts, ids, most)
+        for dropout, given, rows_of_ids in zip(
+            self.bpe_dropout, (texts, target_texts), (sources, targets), strict=False
+        ):
+            rows_of_ids[:] = dropout.with_word_starts(given, rows_of_ids, most)
         examples = list(zip(sources, targets, strict=True))
         fits = [most is None or max(map(len, pair)) <= most for pair in examples]
         left_out = len(fits) - sum(fits)

@@ -19,7 +19,7 @@ from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.inspection.image_patches import tokens
 from heedful.tasks.model_setup import start_of
-from heedful.tasks.sequence_to_sequence import whole
+from heedful.tasks.sequence_to_sequence import encode_with_special
 from heedful.tasks.task import check_texts, short
 from heedful.tasks.text_pairs import sides_of
 from heedful.text import Tokenizer
@@ -163,7 +163,7 @@ def _pair(opened: OpenedModel, one: Any, request: Request) -> ModelInput:
 def _source(opened: OpenedModel, one: Any) -> list[int]:
     check_texts("this model", [one])
     _something(opened.source.encode([one]))
-    ids = whole(opened.source, [opened.prefix + one])[0]
+    ids = encode_with_special(opened.source, [opened.prefix + one])[0]
     fits(opened, "encoder", len(ids))  # before anything is generated
     return ids
 
@@ -172,7 +172,7 @@ def _target(opened: OpenedModel, ids: Sequence[int], request: Request) -> tuple[
     """Returns the ids that are written, the end token last, and whose they are."""
     if request.target is not None:
         _something(opened.target.encode([request.target]), "the target")
-        return whole(opened.target, [request.target])[0], "The target was given."
+        return encode_with_special(opened.target, [request.target])[0], "The target was given."
     options = {"defaults": opened.model.generation, "tokenizer": opened.target, **one_answer(request)}
     found = decode(opened.model, row_of(opened, ids), **options)
     return found.ids[0, 1 : int(found.lengths[0])].tolist(), "The target is what the model itself wrote."
