@@ -29,7 +29,7 @@ from heedful.data import Rows, read
 from heedful.demos import demo
 from heedful.inspection import find_heads, intervene
 from heedful.inspection.find_heads import HeadMatch
-from heedful.tasks.sequence_to_sequence import whole
+from heedful.tasks.sequence_to_sequence import encode_with_special
 from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer
 
@@ -69,8 +69,8 @@ def main(folder: str) -> None:
     print(f"{len(rows)} full dates, {right():.1f} % exactly right")
 
     # found: where does each head look while a word is written, beside where that word stands in the source?
-    sources = whole(task.source, [row.values["source"] for row in rows])
-    targets = whole(task.target, [row.values["target"] for row in rows])
+    sources = encode_with_special(task.source, [row.values["source"] for row in rows])
+    targets = encode_with_special(task.target, [row.values["target"] for row in rows])
     batch = task.collate(list(zip(sources, targets, strict=True)))
     gold = [
         links(words_of(task.source, source), words_of(task.target, target))

@@ -25,7 +25,7 @@ from heedful.models import Model
 from heedful.pretrained import load, read_card
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.published import prefix_of, task_specific_params
-from heedful.tasks.summarization import Summarization, lead, sentence
+from heedful.tasks.summarization import Summarization, beginning, first_sentence
 from heedful.tasks.task import Prediction
 from heedful.text import Tokenizer
 from heedful.views.inspect.model_input import read_source
@@ -158,13 +158,13 @@ def test_the_lead_baseline_is_the_better_of_two() -> None:
 
 
 def test_the_first_sentence() -> None:
-    assert [sentence(text) for text in (" A b. C", "A 1.5 b! C", "A\nB. C", "A?", "雨。雪。", "क। ख।")] == [
+    assert [first_sentence(text) for text in (" A b. C", "A 1.5 b! C", "A\nB. C", "A?", "雨。雪。", "क। ख।")] == [
         *("A b.", "A 1.5 b!", "A", "A?", "雨。", "क।")
     ]
 
 
 def test_the_lead_ends_with_a_word() -> None:
-    assert [lead("one two three", most) for most in (2, 3, 5, 7, 12, 13, 99)] == [
+    assert [beginning("one two three", most) for most in (2, 3, 5, 7, 12, 13, 99)] == [
         *("on", "one", "one", "one two", "one two", "one two three", "one two three")
     ]
 

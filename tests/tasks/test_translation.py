@@ -314,11 +314,11 @@ def test_tags_that_stand_in_the_text_are_tokens_too(task: Translation) -> None:
     tagged = Rows([Row({"source": "red", "target": "x", "language": "fra"}, "f", 1)])
     assert made.asked(tagged[0]) == ">>fra<< red"
     assert task.source.added == []
-    assert task.asked(tagged[0]) == "<2fra> red"  # a model without tags, a T5, learns it as text
+    assert task.source_text(tagged[0]) == "<2fra> red"  # a model without tags, a T5, learns it as text
 
 
 def test_rows_without_a_language_have_no_tag(task: Translation, tmp_path: Path) -> None:
-    assert task.asked(ROWS[0]) == "a b"
+    assert task.source_text(ROWS[0]) == "a b"
     file = tmp_path / "m.tsv"
     file.write_text("source\ttarget\tlanguage\nred\trouge\tfr\n")
     assert read(str(file), Translation.columns)[0].values == {"source": "red", "target": "rouge", "language": "fr"}
