@@ -122,7 +122,10 @@ def test_what_is_measured_is_hidden_alike_in_every_batch() -> None:
     assert (together["ids"][chosen] == task.mask).all()
     assert chosen.any(dim=1).all()
     assert not (chosen & ~together["mask"]).any()
-    text = task.asked.ordinary[np.where(chosen, together["labels"], together["ids"])] & together["mask"].numpy()
+    text = (
+        task.evaluation_masking.ordinary[np.where(chosen, together["labels"], together["ids"])]
+        & together["mask"].numpy()
+    )
     assert task.count(together) == chosen.sum() == pytest.approx(0.15 * text.sum(), rel=0.15)
 
 

@@ -119,8 +119,8 @@ def test_source_and_target_hold_every_token_once() -> None:
     assert encoded.note == f"{len(stream) + 1:,} tokens in windows of 15, a special one after each"
     assert torch.equal(batch["target"][:, 1:], batch["labels"][:, :-1].masked_fill(batch["labels"][:, 1:] == -100, 0))
     assert (batch["target"][:, 0] == 1).all()
-    ordinary = sum(task.asked.ordinary[token] for token in stream)
-    hidden = sum(task.asked.ordinary[token] for _, target in pairs(batch) for token in target)
+    ordinary = sum(task.evaluation_corruption.ordinary[token] for token in stream)
+    hidden = sum(task.evaluation_corruption.ordinary[token] for _, target in pairs(batch) for token in target)
     assert hidden == pytest.approx(0.15 * ordinary, rel=0.15)
     lengths = np.array([(len(source) + 1, len(target) + 1) for source, target in pairs(batch)])
     assert (np.abs(lengths[:-1] - task.lengths(encoded.examples)[:-1]) <= 1).all()  # a span may be cut in two

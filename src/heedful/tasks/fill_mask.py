@@ -34,15 +34,15 @@ from heedful.tasks.encoder_task import EncoderTask, limit_length
 from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.masked_windows import (
     SEED,
-    contexts,
-    cut_up,
-    documents_of,
-    drawn,
-    frequencies,
-    last_words,
-    texts_of,
-    window_frequencies,
-    window_of,
+    document_numbers,
+    drawn_positions,
+    frequency_metrics,
+    frequency_sums,
+    last_word_samples,
+    trained_window,
+    window_ids,
+    window_lengths,
+    window_stream,
 )
 from heedful.tasks.model_setup import load_with_head, tokenizer_of
 from heedful.tasks.output_loss import output_loss
@@ -121,7 +121,9 @@ class FillMask(EncoderTask):
         table = word_joints(tokenizer)
         ordinary = np.array([i not in tokenizer.special for i in range(tokenizer.vocab_size)])
         self.masking = Masking(self.mask, ordinary, np.array(table.before), np.array(table.after))
-        self.asked = replace(self.masking, masked=1.0, other=0.0)  # what is measured: all that is chosen is hidden
+        self.evaluation_masking = replace(
+            self.masking, masked=1.0, other=0.0
+        )  # what is measured: all that is chosen is hidden
 
     # --------------------------------------------------------------------------------------------------------- creation
 
@@ -171,7 +173,7 @@ class FillMask(EncoderTask):
         folder = cls.model_folder(folder)
         tokenizer = tokenizer_of(folder)
         limit_length(tokenizer, config_of(folder))
-        return cls(tokenizer, window_of(folder, cls.name))
+        return cls(tokenizer, trained_window(folder, cls.name))
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Sets which tokens are hidden: by default 15 %, one by one."""
@@ -200,16 +202,16 @@ class FillMask(EncoderTask):
         if most > self.longest:
             raise HeedfulError(f"the model reads {self.longest} tokens, not {most}; lower --data.max-length")
         added = self.around.added
-        examples, note = cut_up(self.tokenizer, rows, most - added, added, self.masking.ordinary)
+        examples, note = window_stream(self.tokenizer, rows, most - added, added, self.masking.ordinary)
         return Encoded(examples, rows, note)
 
     def lengths(self, examples: Sequence[StreamWindow]) -> np.ndarray:
         """(N, 1): the window with what stands around it, for each."""
-        return contexts(examples)[:, None] + self.around.added
+        return window_lengths(examples)[:, None] + self.around.added
 
     def _framed(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[list[int]]:
         """The ids of each window with what stands around it."""
-        return [self.around.join(row.tolist())[0] for row in texts_of(examples, random)]
+        return [self.around.join(row.tolist())[0] for row in window_ids(examples, random)]
 
     def collate(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """``ids`` (B, T), with some of them hidden, their ``mask``, and ``labels``: what was hidden, elsewhere -100.
@@ -224,7 +226,7 @@ class FillMask(EncoderTask):
             hidden, chosen = self.masking(rows, random)
         else:
             fixed = [np.random.default_rng([SEED, window.place]) for window in examples]
-            each = [self.asked(row[None], draws) for row, draws in zip(rows, fixed, strict=True)]
+            each = [self.evaluation_masking(row[None], draws) for row, draws in zip(rows, fixed, strict=True)]
             hidden, chosen = (np.concatenate(part) for part in zip(*each, strict=True))
         labels = ids.masked_fill(~torch.from_numpy(chosen), IGNORED)
         return {"ids": torch.from_numpy(hidden), "mask": mask, "labels": labels}
@@ -287,7 +289,7 @@ class FillMask(EncoderTask):
         for places, (each, hidden) in self.map_batches(model, examples, read, batch_tokens):
             window, place = hidden.T
             firsts = np.array([examples[i].place * stream.context for i in places]) - len(self.around.before)
-            np.add.at(sums[:, :3], documents_of(stream, firsts[window] + place), each)
+            np.add.at(sums[:, :3], document_numbers(stream, firsts[window] + place), each)
             np.add.at(window_sums[:, :3], np.array([examples[i].place for i in places])[window], each)
         tokens = self._in_turn(model, examples, sums, most or IN_TURN, batch_tokens or EVALUATED)
         scored = Sums(sums, masked_metrics)
@@ -301,19 +303,19 @@ class FillMask(EncoderTask):
         """
         assert isinstance(model, Encoder)
         stream, before = examples[0].stream, len(self.around.before)
-        taken, total = drawn(examples, self.asked.ordinary, most)
+        taken, total = drawn_positions(examples, self.evaluation_masking.ordinary, most)
         windows = (taken // stream.context).tolist()
         rows = {place: torch.tensor(self._framed([StreamWindow(stream, place)])[0]) for place in set(windows)}
         places = list(zip(windows, (taken % stream.context + before).tolist(), strict=True))
         found = pseudo_log_likelihoods(model, rows, places, self.mask, tokens)
-        documents = documents_of(stream, taken)
+        documents = document_numbers(stream, taken)
         sums[:, 3] += np.bincount(documents, -found, len(sums))
         sums[:, 4] += np.bincount(documents, minlength=len(sums))
         return total
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Each token with its frequency in the training text, one added to every count, whatever stands around it."""
-        loss, right = frequencies(self.tokenizer, self.masking.ordinary, rows, learned())
+        loss, right = frequency_metrics(self.tokenizer, self.masking.ordinary, rows, learned())
         metrics = {"loss": loss, "accuracy": right, "pseudo_perplexity": math.exp(loss)}
         return Baseline("the tokens' frequencies in the training text", metrics)
 
@@ -323,7 +325,7 @@ class FillMask(EncoderTask):
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
         """Each token with its frequency in the training text, window by window."""
-        sums = window_frequencies(self.tokenizer, self.masking.ordinary, examples[0].stream, learned)
+        sums = frequency_sums(self.tokenizer, self.masking.ordinary, examples[0].stream, learned)
         scored = Sums(np.pad(sums, ((0, 0), (0, 2))), masked_metrics)
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
@@ -386,7 +388,7 @@ class FillMask(EncoderTask):
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
         """As all: the first words of texts, the last of them guessed."""
-        return last_words(self, model, rows)
+        return last_word_samples(self, model, rows)
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
         """Each text with its last word missing."""

@@ -18,30 +18,34 @@ from heedful.tasks.model_setup import special_id
 from heedful.tasks.task import LINE, SAMPLES, LoggedSample, Task, short
 from heedful.text import Tokenizer
 
-SEED = 1  # of what is hidden in an evaluation
-PART = 1 << 20  # tokens looked at together
-SHUFFLED = 1 << 22  # places of tokens that are drawn from by shuffling them
+SEED = 1  # of the masked tokens of an evaluation
+CHUNK = 1 << 20  # tokens read at a time
+SHUFFLED = 1 << 22  # maximum number of positions that are drawn by a permutation
 
 
-def last_words(task: Task, model: Model, rows: Rows) -> list[LoggedSample]:
-    """The first words of the first of ``rows``, and what the model puts in the place of the last of them."""
+def last_word_samples(task: Task, model: Model, rows: Rows) -> list[LoggedSample]:
+    """Returns samples for a run's log: the beginnings of the first ``rows``, their last word predicted by the model."""
     texts = [text for text in (short(opening(row)[0]) for row in rows[:SAMPLES]) if len(text.split()) > 1]
-    asked = task.trial_inputs(texts)
-    answers = task.predict(model, asked) if asked else []
-    told = zip(asked, answers, texts, strict=True)
-    return [{"input": ask, "output": short(answer.output, LINE), "target": text} for ask, answer, text in told]
+    inputs = task.trial_inputs(texts)
+    predictions = task.predict(model, inputs) if inputs else []
+    return [
+        {"input": value, "output": short(prediction.output, LINE), "target": text}
+        for value, prediction, text in zip(inputs, predictions, texts, strict=True)
+    ]
 
 
-def window_of(folder: Path, task: str) -> int | None:
-    """The tokens of a window that a folder's model was trained with for this task; None where it does not say."""
+def trained_window(folder: Path, task: str) -> int | None:
+    """Returns the window in tokens that a folder's model was trained with for this task; None if it was not."""
     card = read_card(folder)
     length: int | None = card.get("settings", {}).get("data", {}).get("max_length")
     return length if card.get("task") == task else None
 
 
-def cut_up(tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np.ndarray) -> tuple[StreamWindows, str]:
-    """All rows as one stream of tokens, the end token after each, in windows of ``room`` of them, and what is to be
-    said of it. ``added`` tokens stand around each; ``ordinary`` (V,) ids can be hidden.
+def window_stream(
+    tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np.ndarray
+) -> tuple[StreamWindows, str]:
+    """Joins all rows to one stream of tokens, each with the end token, in windows of ``room`` tokens; also returns a
+    note. ``added`` special tokens are put around each window; ``ordinary`` (V,) ids can be masked.
     """
     if room < 1:
         raise HeedfulError(
@@ -49,101 +53,105 @@ def cut_up(tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np
             "--data.max-length"
         )
     tokens, starts = located(tokenizer, rows, [], [special_id(tokenizer.end)])
-    if not any(ordinary[part].any() for _, part in parts(tokens)):
+    if not any(ordinary[chunk].any() for _, chunk in chunks(tokens)):
         where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
-        raise HeedfulError(f"no token that can be hidden{where}: nothing to learn from; give more text")
+        raise HeedfulError(f"no token that can be masked{where}: nothing to learn from; give more text")
     stream = Stream(tokens, min(room, len(tokens) - 1), starts)
     around = f"{added} special ones around each" if added > 1 else "a special one after each"
     note = f"{many(len(tokens), 'token')} in windows of {stream.context}, {around}"
     if isinstance(tokens, np.memmap):
         note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
     if unknown := count_token(tokens, tokenizer.unknown):
-        note += f"; {unknown:,} of them unknown to the vocabulary, never hidden"
+        note += f"; {unknown:,} of them unknown to the vocabulary, never masked"
     return StreamWindows(stream), note
 
 
-def parts(tokens: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """A stream a part at a time, each with the place that it begins at."""
-    yield from ((place, np.asarray(tokens[place : place + PART])) for place in range(0, len(tokens), PART))
+def chunks(tokens: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields (start, tokens) of each chunk of a stream."""
+    yield from ((start, np.asarray(tokens[start : start + CHUNK])) for start in range(0, len(tokens), CHUNK))
 
 
-def contexts(examples: Sequence[StreamWindow]) -> np.ndarray:
-    """(N,): the tokens of each window."""
+def window_lengths(examples: Sequence[StreamWindow]) -> np.ndarray:
+    """Returns the number of tokens (N,) of each window."""
     if isinstance(examples, StreamWindows):
         return np.full(len(examples), examples.stream.context, dtype=np.int64)
     return np.array([window.stream.context for window in examples], dtype=np.int64)
 
 
-def drawn(examples: Sequence[StreamWindow], ordinary: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """The places in the stream of ``most`` ordinary tokens of its windows ``examples``, or of all where there are no
-    more, in order and always the same; and how many there are.
+def drawn_positions(examples: Sequence[StreamWindow], ordinary: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    """Draws ``most`` of the ordinary tokens of the windows ``examples``, or all if they are no more.
+
+    Returns their positions in the stream, in order and always the same, and the number of ordinary tokens.
     """
     stream, random = examples[0].stream, np.random.default_rng(SEED)
-    asked = np.ones(stream.windows, dtype=bool)
+    is_example = np.ones(stream.windows, dtype=bool)
     if not isinstance(examples, StreamWindows):
-        asked[:] = False
-        asked[[window.place for window in examples]] = True
+        is_example[:] = False
+        is_example[[window.place for window in examples]] = True
 
-    def there() -> Iterator[np.ndarray]:
-        for place, part in parts(stream.tokens[: stream.windows * stream.context]):
-            found = place + np.flatnonzero(ordinary[part])
-            yield found[asked[found // stream.context]]
+    def candidates() -> Iterator[np.ndarray]:
+        for start, chunk in chunks(stream.tokens[: stream.windows * stream.context]):
+            positions = start + np.flatnonzero(ordinary[chunk])
+            yield positions[is_example[positions // stream.context]]
 
-    counts = [len(found) for found in there()]
+    counts = [len(positions) for positions in candidates()]
     total = sum(counts)
     if total <= SHUFFLED:
         chosen = random.permutation(total)[:most]
     else:
         chosen = random.choice(total, min(most, total), replace=False, shuffle=False)
     chosen.sort()
-    ends = np.searchsorted(chosen, np.cumsum([0, *counts]))
-    taken = [
-        found[chosen[begin:end] - first]
-        for found, begin, end, first in zip(there(), ends, ends[1:], np.cumsum([0, *counts]), strict=False)
+    firsts = np.cumsum([0, *counts])  # number of candidates before each chunk
+    ends = np.searchsorted(chosen, firsts)
+    drawn = [
+        positions[chosen[begin:end] - first]
+        for positions, begin, end, first in zip(candidates(), ends, ends[1:], firsts, strict=False)
     ]
-    return np.concatenate(taken), total
+    return np.concatenate(drawn), total
 
 
-def texts_of(examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[np.ndarray]:
-    """The ids of each window, with ``random`` from elsewhere each time; what closes the last document of all closes the
-    window, too, and is left out.
+def window_ids(examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[np.ndarray]:
+    """Returns the ids of each window, in training from a random position; the stream's last token is left out, since
+    the window ends there anyway.
     """
-    tokens, there, _ = (part[:, :-1] for part in read_windows(examples, random))
+    tokens, is_token, _ = (part[:, :-1] for part in read_windows(examples, random))
     stream = examples[0].stream
     if random is None:
-        lefts = [len(stream.tokens) - 1 - window.place * stream.context for window in examples]
-        there &= np.arange(stream.context) < np.array(lefts)[:, None]
-    return [row[real] for row, real in zip(tokens, there, strict=True)]
+        remaining = [len(stream.tokens) - 1 - window.place * stream.context for window in examples]
+        is_token &= np.arange(stream.context) < np.array(remaining)[:, None]
+    return [row[mask] for row, mask in zip(tokens, is_token, strict=True)]
 
 
-def documents_of(stream: Stream, places: np.ndarray) -> np.ndarray:
-    """Which document each of these tokens is of."""
+def document_numbers(stream: Stream, places: np.ndarray) -> np.ndarray:
+    """Returns the number of the document that holds each position of the stream."""
     return np.searchsorted(stream.starts, places, side="right") - 1
 
 
-def frequencies(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, learned: Rows) -> tuple[float, float]:
-    """Mean −log p and percent right where each token of ``rows`` is guessed by its frequency in ``learned``, one added
-    to every count, whatever stands around it.
+def frequency_metrics(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, learned: Rows) -> tuple[float, float]:
+    """Returns mean −log p and accuracy (percent) on the tokens of ``rows`` of a model that knows only the tokens'
+    frequencies in ``learned``, plus one.
     """
-    seen, asked = (_counts(joined(tokenizer, part, [], []), len(ordinary)) for part in (learned, rows))
-    counts, truth = (seen + 1) * ordinary, asked * ordinary
+    known, own = (_counts(joined(tokenizer, part, [], []), len(ordinary)) for part in (learned, rows))
+    counts, truth = (known + 1) * ordinary, own * ordinary
     p = counts / counts.sum()
     loss = float(-(truth[ordinary] * np.log(p[ordinary])).sum() / truth.sum())
     return loss, 100 * float(truth[p.argmax()] / truth.sum())
 
 
-def window_frequencies(tokenizer: Tokenizer, ordinary: np.ndarray, stream: Stream, learned: Rows) -> np.ndarray:
-    """As ``frequencies``, of each window of a stream: Σ −log p, how many are right, and how many there are, (N, 3)."""
+def frequency_sums(tokenizer: Tokenizer, ordinary: np.ndarray, stream: Stream, learned: Rows) -> np.ndarray:
+    """Returns for each window of a stream (N, 3): Σ −log p, right predictions and tokens, as ``frequency_metrics``."""
     counts = (_counts(joined(tokenizer, learned, [], []), len(ordinary)) + 1) * ordinary
     p = counts / counts.sum()
     tokens = np.asarray(stream.tokens)
-    kept = np.flatnonzero(ordinary[tokens])
-    windows, tokens = kept // stream.context, tokens[kept]
+    positions = np.flatnonzero(ordinary[tokens])
+    windows, tokens = positions // stream.context, tokens[positions]
     columns = [-np.log(p[tokens]), tokens == p.argmax(), np.ones(len(tokens))]
-    size = stream.windows + 1  # what is left over has a window of its own
+    size = stream.windows + 1  # with one for the tokens after the last window
     return np.stack([np.bincount(windows, column, size)[: stream.windows] for column in columns], axis=1)
 
 
 def _counts(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
-    """(V,): how often each token stands among them."""
-    return sum((np.bincount(part, minlength=vocabulary) for _, part in parts(tokens)), np.zeros(vocabulary, np.int64))
+    """Returns the count (V,) of each token."""
+    return sum(
+        (np.bincount(chunk, minlength=vocabulary) for _, chunk in chunks(tokens)), np.zeros(vocabulary, np.int64)
+    )

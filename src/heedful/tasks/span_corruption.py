@@ -1,4 +1,4 @@
-"""Fill-mask by an encoder-decoder: it gives back the spans that are hidden from a text (Raffel et al. 2020)."""
+"""Fill-mask by an encoder-decoder: span corruption (Raffel et al. 2020)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from heedful.tasks.documents import divided, sampled
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask
 from heedful.tasks.masked_windows import (
     SEED,
-    contexts,
-    cut_up,
-    documents_of,
-    frequencies,
-    last_words,
-    texts_of,
-    window_frequencies,
-    window_of,
+    document_numbers,
+    frequency_metrics,
+    frequency_sums,
+    last_word_samples,
+    trained_window,
+    window_ids,
+    window_lengths,
+    window_stream,
 )
 from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of
@@ -63,18 +63,20 @@ from heedful.text.mask_filling import check_sentinels, fill_sentinels, sentinel_
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning
 
-SENTINELS = 100  # of a vocabulary that is trained here, as T5's own have
-A_HOLE = 16  # tokens of an answer for each hole at most, where neither a person nor the folder says
+SENTINELS = 100  # of a new vocabulary, as in T5's
+TOKENS_PER_SPAN = 16  # default maximum number of generated tokens for each masked span
 
 log = logging.getLogger("heedful")
 
 
 class SpanCorruption(EncoderDecoderTask):
-    """An encoder-decoder that reads a text with holes, ``<extra_id_0>``, ``<extra_id_1>``, ..., and writes each hole's
-    sentinel with what is in it, one more sentinel after the last, and the end token (Raffel et al. 2020, section
-    3.1.4). What it learns from plain text any task of an encoder-decoder can begin with.
+    """An encoder-decoder that fills the masked spans of a text (Raffel et al. 2020, section 3.1.4).
 
-    Documents are joined and read in windows as ``FillMask`` reads them; which spans are hidden is drawn anew each time.
+    The source has a sentinel (``<extra_id_0>``, ``<extra_id_1>``, ...) in place of each span. The target is each
+    sentinel followed by its span, one more sentinel, and the end token. Learned from plain text, it is the pretraining
+    for the other tasks of encoder-decoders.
+
+    Documents are joined and read in windows as by ``FillMask``; in training the masked spans are drawn anew each time.
 
     >>> import heedful
     >>> data = Rows([Row({"text": "the cow says moo and the owl says hoo"}, "farm.txt", 1)])
@@ -85,64 +87,63 @@ class SpanCorruption(EncoderDecoderTask):
     True
 
     Args:
-        source: of the text, with sentinels.
-        target: the same.
-        special: the ids that the model names; None: the tokenizer's.
-        positions: the most tokens of either side, where the model has so many learned positions.
+        source: tokenizer of the text, with sentinels.
+        target: the same object.
+        special: the model's special token ids; None takes the tokenizer's.
+        positions: maximum number of tokens of each side, if the model's positions are limited.
     """
 
     name: ClassVar[str] = "fill-mask"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "document"})
     main_metric: str = (
-        "perplexity"  # not "loss": it counts other tokens than an encoder's, so they must not be compared
+        "perplexity"  # not "loss", which counts other tokens than an encoder's and must not be compared with it
     )
     used_settings: ClassVar[frozenset[str]] = EncoderDecoderTask.used_settings | {"masking"}
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options - {"stop_strings"}
 
-    window: int | None = None  # tokens of a window, special ones counted, where nobody says
+    window: int | None = None  # default number of tokens of a window, special tokens included
 
     def __init__(
         self, source: Tokenizer, target: Tokenizer, special: SpecialTokens | None = None, positions: int | None = None
     ) -> None:
         if target is not source:
             raise HeedfulError(
-                f"{self.name} needs one vocabulary for what is read and what is written, and this model has two; take "
-                "another"
+                f"{self.name} needs one vocabulary for source and target, but this model has two; take another model"
             )
         super().__init__(source, target, special, positions)
-        self.sentinels = sentinel_ids(source)
-        self.silent = False  # while a run shows what its model has learned so far
+        self.sentinels = sentinels_of(source)
+        self.silent = False  # True: no warning about outputs without sentinels, as for samples in a run's log
         around = source.around()
         self.before = around.before
         self.after = around.after or (() if around.before else (special_id(source.end),))
         ordinary = np.array([i not in source.special for i in range(source.vocab_size)])
         ordinary[self.sentinels] = False
-        self.corruption = self.asked = Corruption(self.sentinels, ordinary)  # in learning, and in being measured
+        self.corruption = self.evaluation_corruption = Corruption(self.sentinels, ordinary)
 
     # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
+        """Splits off some of many documents, or the last lines of each of a few."""
         return divided(rows, valid, seed, same)
 
     @classmethod
-    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """By the length of the text; wider models take smaller steps, and so does what starts from a model."""
-        if asked.masking.unit not in (None, "span"):
+    def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
+        """Returns settings by the length of the text; wider models and fine-tuning get a lower learning rate."""
+        if given.masking.unit not in (None, "span"):
             raise HeedfulError(
-                f"--masking.unit {asked.masking.unit} has no effect for an encoder-decoder, from which spans are "
-                "hidden; leave it out"
+                f"--masking.unit {given.masking.unit} has no effect for an encoder-decoder, which always masks spans; "
+                "leave it out"
             )
         characters = sum(len(row.values["text"]) for row in rows)
-        if asked.start_from is None:
-            dim = asked.model.dim or preset_of(str(asked.preset), EncoderDecoderConfig, cls.name).encoder.dim
-            return defaults.span_corruption(characters, asked, dim)
-        config = encoder_decoder_of(find(asked.start_from), cls.name)
-        longest = min(asked.data.max_length or defaults.MAX_LENGTH, positions_of(config) or defaults.MAX_LENGTH)
-        made = defaults.span_corruption(characters, asked, config.encoder.dim)
+        if given.start_from is None:
+            dim = given.model.dim or preset_of(str(given.preset), EncoderDecoderConfig, cls.name).encoder.dim
+            return defaults.span_corruption(characters, given, dim)
+        config = encoder_decoder_of(find(given.start_from), cls.name)
+        longest = min(given.data.max_length or defaults.MAX_LENGTH, positions_of(config) or defaults.MAX_LENGTH)
+        suggested = defaults.span_corruption(characters, given, config.encoder.dim)
         return replace(
-            made,
+            suggested,
             max_epochs=defaults.FINETUNING_EPOCHS,
             data=DataSettings(max_length=longest),
             tokenizer=TokenizerSettings(),
@@ -151,11 +152,11 @@ class SpanCorruption(EncoderDecoderTask):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Train the tokenizer on the training documents."""
-        asked = settings.tokenizer
+        """Trains the tokenizer on the training documents."""
+        given = settings.tokenizer
         texts = (row.values["text"] for row in sampled(rows))
         tokenizer = Tokenizer.train(
-            texts, asked.size or 8000, asked.kind or "bpe", bool(asked.lowercase), sentinels=SENTINELS
+            texts, given.size or 8000, given.kind or "bpe", bool(given.lowercase), sentinels=SENTINELS
         )
         task = cls(tokenizer, tokenizer)
         task.window = settings.data.max_length
@@ -163,20 +164,20 @@ class SpanCorruption(EncoderDecoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """As all, with windows as long as in its training."""
+        """Loads the tokenizer and the window of training."""
         task = super().load(folder)
-        task.window = window_of(find(folder), cls.name)
+        task.window = trained_window(find(folder), cls.name)
         return task
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Hide what the settings say: by default 15 % of the tokens, in spans of three on average."""
-        asked = settings.masking
-        self.corruption = replace(self.corruption, share=asked.share or SHARE, length=asked.length or LENGTH)
+        """Sets the masked share and the mean length of spans: by default 15 % of the tokens, in spans of three."""
+        masking = settings.masking
+        self.corruption = replace(self.corruption, share=masking.share or SHARE, length=masking.length or LENGTH)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """All rows as one stream of tokens, in windows of ``max_length`` before any is hidden, special ones counted."""
+        """Joins all rows to one stream, in windows of ``max_length`` tokens before masking, special ones included."""
         most, longest = max_length or self.window or defaults.MAX_LENGTH, self.longest
         if longest is not None and most > longest:
             raise HeedfulError(f"the model reads {longest} tokens, not {most}; lower --data.max-length")
@@ -189,39 +190,43 @@ class SpanCorruption(EncoderDecoderTask):
             )
         if longest is not None and added + hidden + spans + 1 > longest:
             raise HeedfulError(
-                f"{hidden} hidden tokens in {spans} spans are more than the {longest} that the model writes; lower "
+                f"{hidden} masked tokens in {spans} spans are more than the {longest} that the model writes; lower "
                 "--masking.share"
             )
-        examples, note = cut_up(self.source, rows, most - added, added, self.asked.ordinary)
+        examples, note = window_stream(self.source, rows, most - added, added, self.evaluation_corruption.ordinary)
         return Encoded(examples, rows, note)
 
     def lengths(self, examples: Sequence[StreamWindow]) -> np.ndarray:
-        """(N, 2): the source and the target of each window, as far as its tokens can all be hidden."""
-        rows = contexts(examples)
-        sizes, alike = np.unique(rows, return_inverse=True)
-        counts = np.array([self.corruption.counts(length) for length in sizes.tolist()], dtype=np.int64)
-        hidden, spans = counts[alike].T
+        """Returns the lengths (N, 2) of each window's source and target, if all its tokens can be masked."""
+        lengths = window_lengths(examples)
+        distinct, index = np.unique(lengths, return_inverse=True)
+        counts = np.array([self.corruption.counts(length) for length in distinct.tolist()], dtype=np.int64)
+        hidden, spans = counts[index].T
         added = len(self.before) + len(self.after)
-        return np.stack([rows - hidden + spans, hidden + spans + 1], axis=1) + added
+        return np.stack([lengths - hidden + spans, hidden + spans + 1], axis=1) + added
 
     def collate(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """``source``, ``source_mask``, ``target`` and ``labels`` of windows with spans hidden.
+        """Returns ``source``, ``source_mask``, ``target`` and ``labels`` of windows with masked spans.
 
-        With ``random`` windows begin elsewhere each time and other spans are hidden, as the settings say. Without it
-        15 % of the tokens of each window are, in spans of three on average, always the same ones: whatever a model was
-        trained on, its figures can be compared.
+        In training the windows begin at random positions, and random spans are masked as the settings say. Else 15 % of
+        each window's tokens are masked, in spans of three on average and always the same ones, so that models trained
+        with other settings can be compared.
         """
-        texts = texts_of(examples, random)
+        texts = window_ids(examples, random)
         if random is None:
-            split = [self.asked.split(text, flags) for text, flags in zip(texts, self._fixed(examples), strict=True)]
+            split = [
+                self.evaluation_corruption.split(text, flags)
+                for text, flags in zip(texts, self._masked_in_evaluation(examples), strict=True)
+            ]
         else:
             split = [self.corruption(text, random) for text in texts]
         return self.tensors([(self._framed(source), self._framed(target)) for source, target in split])
 
-    def _fixed(self, examples: Sequence[StreamWindow]) -> list[np.ndarray]:
-        """Which tokens of each window are hidden where it is measured."""
-        drawn = (np.random.default_rng([SEED, window.place]) for window in examples)
-        return [self.asked.hidden(text, own) for text, own in zip(texts_of(examples), drawn, strict=True)]
+    def _masked_in_evaluation(self, examples: Sequence[StreamWindow]) -> list[np.ndarray]:
+        """Returns flags of the tokens of each window that are masked in evaluation."""
+        generators = (np.random.default_rng([SEED, window.place]) for window in examples)
+        pairs = zip(window_ids(examples), generators, strict=True)
+        return [self.evaluation_corruption.hidden(text, generator) for text, generator in pairs]
 
     def _framed(self, ids: Sequence[int]) -> list[int]:
         return [*self.before, *ids, *self.after]
@@ -239,53 +244,57 @@ class SpanCorruption(EncoderDecoderTask):
         batch_tokens: int | None = None,
         **options: Any,
     ) -> Measured:
-        """``loss``, ``perplexity`` = exp(loss) and ``accuracy`` (percent) of the hidden tokens, each given those before
-        it in the target, and that its span goes on: −log p(token) / Σ p(any token of text). Where spans end is not
-        asked: sentinels and end tokens are not counted. Of all windows, whatever ``most`` is.
+        """Returns ``loss``, ``perplexity`` = exp(loss) and ``accuracy`` (percent) of the masked tokens, over all
+        windows.
 
-        Any of ``options`` is an error.
+        Each token is predicted from those before it in the target, given that its span goes on: the loss is
+        −log(p(token) / Σ p(any token of text)). Sentinels and end tokens are not counted. ``most`` has no effect; any
+        of ``options`` is an error.
         """
         for name in options:
             raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
-        sums, stream = np.zeros((len(rows), 3)), examples[0].stream
+        row_sums, stream = np.zeros((len(rows), 3)), examples[0].stream
         window_sums = np.zeros((stream.windows, 3))
-        ordinary = torch.from_numpy(self.asked.ordinary).to(model.device)
+        ordinary = torch.from_numpy(self.evaluation_corruption.ordinary).to(model.device)
 
         def read(batch: Batch) -> np.ndarray:
             labels = batch["labels"]
-            told = (labels != IGNORED) & ordinary[labels.clamp(min=0)]
-            logits, truth = model(batch["source"], batch["target"], batch["source_mask"])[told].float(), labels[told]
+            counted = (labels != IGNORED) & ordinary[labels.clamp(min=0)]
+            logits = model(batch["source"], batch["target"], batch["source_mask"])[counted].float()
+            truth = labels[counted]
             logits[:, : len(ordinary)].masked_fill_(~ordinary, -math.inf)
-            logits[:, len(ordinary) :] = -math.inf  # rows to spare
+            logits[:, len(ordinary) :] = -math.inf  # rows of the embedding without a token
             losses = F.cross_entropy(logits, truth, reduction="none")
-            each = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
-            return each.double().cpu().numpy()
+            sums = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
+            return sums.double().cpu().numpy()
 
-        for places, each in self.map_batches(model, examples, read, batch_tokens):
-            asked = [examples[i] for i in places]
-            at = [
-                window.place * stream.context + np.flatnonzero(flags)
-                for window, flags in zip(asked, self._fixed(asked), strict=True)
-            ]
-            np.add.at(sums, documents_of(stream, np.concatenate(at)), each)
-            np.add.at(window_sums, np.concatenate(at) // stream.context, each)
-        scored = Sums(sums, span_metrics)
-        details = {"tokens": len(stream.tokens), "hidden": int(sums[:, 2].sum())}
+        for places, token_sums in self.map_batches(model, examples, read, batch_tokens):
+            windows = [examples[i] for i in places]
+            positions = np.concatenate(
+                [
+                    window.place * stream.context + np.flatnonzero(flags)
+                    for window, flags in zip(windows, self._masked_in_evaluation(windows), strict=True)
+                ]
+            )
+            np.add.at(row_sums, document_numbers(stream, positions), token_sums)
+            np.add.at(window_sums, positions // stream.context, token_sums)
+        scored = Sums(row_sums, span_metrics)
+        details = {"tokens": len(stream.tokens), "hidden": int(row_sums[:, 2].sum())}
         return Measured(overall(scored), details, scored, window_scores=Sums(window_sums, span_metrics))
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Each token with its frequency in the training text, one added to every count, whatever stands around it."""
-        loss, right = frequencies(self.source, self.asked.ordinary, rows, learned())
-        metrics = {"loss": loss, "perplexity": math.exp(loss), "accuracy": right}
+        """Scores the tokens' frequencies in the training text, plus one, without context."""
+        loss, accuracy = frequency_metrics(self.source, self.evaluation_corruption.ordinary, rows, learned())
+        metrics = {"loss": loss, "perplexity": math.exp(loss), "accuracy": accuracy}
         return Baseline("the tokens' frequencies in the training text", metrics)
 
     def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """None: the simple method is the ``guess``."""
+        """Returns None: the simple method is the ``guess``."""
         return None
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Each token with its frequency in the training text, window by window."""
-        sums = window_frequencies(self.source, self.asked.ordinary, examples[0].stream, learned)
+        """Scores the tokens' frequencies in the training text for each window."""
+        sums = frequency_sums(self.source, self.evaluation_corruption.ordinary, examples[0].stream, learned)
         scored = Sums(sums, span_metrics)
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
@@ -299,60 +308,62 @@ class SpanCorruption(EncoderDecoderTask):
         logprobs: bool = False,
         **options: Any,
     ) -> list[Prediction]:
-        """Each text with what the model writes in the place of ``<extra_id_0>``, ``<extra_id_1>``, ..., and by itself
-        what it wrote for each; a text without words gets an empty answer.
+        """Returns each text with its spans (``<extra_id_0>``, ``<extra_id_1>``, ...) filled, and the ``fills``; "" for
+        a text without words.
 
-        At most 16 tokens a hole where nobody says. Of a text longer than the model reads the part around its holes is
-        read, and a warning says so; another one where the model writes no sentinel, as one that learned another task
-        since may do.
+        By default at most 16 tokens are generated for each span. Of a text longer than the model takes, the part around
+        its spans is read, with a warning. Another warning counts the outputs without a sentinel, as of a model that
+        has learned another task since.
         """
         check_texts(self.name, inputs)
-        answers = [Prediction(text, "", None, [] if logprobs else None, []) for text in inputs]
-        asked = [i for i, text in enumerate(inputs) if text.strip()]
+        predictions = [Prediction(text, "", None, [] if logprobs else None, []) for text in inputs]
+        nonblank = [i for i, text in enumerate(inputs) if text.strip()]
         decoding = decoding or self.decoding_options(model, options)
-        holes = [check_sentinels(inputs[i], i, len(inputs)) for i in asked]
-        sources = self._read(inputs, asked, max(batch_tokens or 0, EVALUATED)) if asked else []
-        own = seed_per_prompt(decoding.for_rows(asked, len(inputs)), sources)
-        bounded = bool(decoding.max_new_tokens or decoding.max_length)
+        span_counts = [check_holes(inputs[i], i, len(inputs)) for i in nonblank]
+        sources = self._encode_inputs(inputs, nonblank, max(batch_tokens or 0, EVALUATED)) if nonblank else []
+        seeded = seed_per_prompt(decoding.for_rows(nonblank, len(inputs)), sources)
+        has_limit = bool(decoding.max_new_tokens or decoding.max_length)
 
         def decoded(limit: Mapping[str, Any], chosen: Sequence[int]) -> list[tuple[list[int], float, Any]]:
-            ids, real = padded_with_mask([sources[i] for i in chosen], self.pad)
-            found = decode(
-                model, ids, real, decoding=replace(own.for_rows(chosen, len(asked)), **limit), logprobs=logprobs
-            )
-            said = new_token_logprobs(found, [1] * len(chosen))
-            return list(zip(found.ids.tolist(), found.scores.tolist(), said, strict=True))
+            ids, mask = padded_with_mask([sources[i] for i in chosen], self.pad)
+            own_options = replace(seeded.for_rows(chosen, len(nonblank)), **limit)
+            generated = decode(model, ids, mask, decoding=own_options, logprobs=logprobs)
+            log_p = new_token_logprobs(generated, [1] * len(chosen))
+            return list(zip(generated.ids.tolist(), generated.scores.tolist(), log_p, strict=True))
 
-        without = 0  # texts to which no hole came back
-        for number in sorted(set(holes)):  # a text may say as much in a batch as alone
-            if number >= (most := len(self.sentinels)):
-                raise HeedfulError(f"{number} holes in a text, but the tokenizer has {most - 1} for it; ask with fewer")
-            alike = [i for i, count in enumerate(holes) if count == number]
-            limit: dict[str, Any] = {} if bounded else {"max_new_tokens": A_HOLE * number + 2}
-            batches = evaluation_batches([len(sources[i]) for i in alike], batch_tokens or EVALUATED, max_rows=128)
-            chosen = [[alike[i] for i in batch] for batch in batches]
-            for together, told in sharding.each(chosen, partial(decoded, limit)):
-                for i, (row, score, log_p) in zip(together, told, strict=True):
-                    text, without = inputs[asked[i]], without + (not set(row) & set(self.sentinels[:number]))
-                    spans = [span_text(self.source, span) for span in sentinel_spans(row[1:], self.sentinels, number)]
-                    filled, fills = fill_sentinels(self.source, text, spans), [span.strip() for span in spans]
-                    answers[asked[i]] = Prediction(text, filled, score, log_p, fills)
-        if without and not self.silent:
+        without_sentinel = 0  # number of outputs
+        for count in sorted(set(span_counts)):  # so that a text has the same limit in a batch as alone
+            if count >= (most := len(self.sentinels)):
+                raise HeedfulError(
+                    f"{count} spans in a text, but the tokenizer has sentinels for {most - 1}; give fewer"
+                )
+            same = [i for i, own_count in enumerate(span_counts) if own_count == count]
+            limit: dict[str, Any] = {} if has_limit else {"max_new_tokens": TOKENS_PER_SPAN * count + 2}
+            batches = evaluation_batches([len(sources[i]) for i in same], batch_tokens or EVALUATED, max_rows=128)
+            chosen = [[same[i] for i in batch] for batch in batches]
+            for batch, outputs in sharding.each(chosen, partial(decoded, limit)):
+                for i, (ids, score, log_p) in zip(batch, outputs, strict=True):
+                    text = inputs[nonblank[i]]
+                    without_sentinel += not set(ids) & set(self.sentinels[:count])
+                    spans = [written(self.source, span) for span in spans_of(ids[1:], self.sentinels, count)]
+                    filled, fills = restored(self.source, text, spans), [span.strip() for span in spans]
+                    predictions[nonblank[i]] = Prediction(text, filled, score, log_p, fills)
+        if without_sentinel and not self.silent:
             log.warning(
                 CountWarning(
-                    without,
+                    without_sentinel,
                     len(inputs),
                     "without an answer: the model writes no <extra_id_0>, so it was not trained to fill in, or has "
                     "unlearned it; train it: heedful train fill-mask --from MODEL",
                 )
             )
-        return answers
+        return predictions
 
-    def _read(self, inputs: Sequence[str], positions: Sequence[int], held: int) -> list[list[int]]:
-        """Returns the ids of the inputs at ``positions``; of one longer than the model takes, or than ``held``, those
-        around its holes.
+    def _encode_inputs(self, inputs: Sequence[str], positions: Sequence[int], limit: int) -> list[list[int]]:
+        """Returns the ids of the inputs at ``positions``; of one longer than the model takes, or than ``limit``, the
+        ids around its spans.
         """
-        room = min(held, self.longest or held) - len(self.before) - len(self.after)
+        room = min(limit, self.longest or limit) - len(self.before) - len(self.after)
         sources, cut = self.source.encode([inputs[i] for i in positions]), 0
         for i, ids in enumerate(sources):
             if len(ids) <= room:
@@ -379,17 +390,17 @@ class SpanCorruption(EncoderDecoderTask):
         return [self._framed(ids) for ids in sources]
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """As all: the first words of texts, the last of them guessed."""
+        """Returns the first words of texts, the last of them predicted."""
         self.silent = True
         try:
-            return last_words(self, model, rows)
+            return last_word_samples(self, model, rows)
         finally:
             self.silent = False
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
-        """Each text with its last word missing."""
+        """Returns each text with its last word masked."""
         return [" ".join([*text.split()[:-1], "<extra_id_0>"]) for text in texts]
 
     def row_line(self, row: Row) -> str:
-        """The beginning of the text."""
+        """Returns the beginning of the text."""
         return short(row.values["text"][:200])
