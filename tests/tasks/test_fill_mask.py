@@ -151,14 +151,14 @@ def test_a_shorter_text_and_one_of_nothing() -> None:
     assert encoded.note == "3 tokens in windows of 2, 2 special ones around each"
     assert task.collate(encoded.examples, np.random.default_rng(0))["ids"].shape == (1, 4)
     assert task.measure(model, encoded.examples, encoded.rows).details["tokens"] == 2
-    with pytest.raises(HeedfulError, match=r"no token that can be hidden, in 0\.txt:1: nothing to learn from"):
+    with pytest.raises(HeedfulError, match=r"no token that can be masked, in 0\.txt:1: nothing to learn from"):
         task.encode(rows("日"), LENGTH)
     with pytest.raises(HeedfulError, match=r"the model reads 16 tokens, not 17; lower --data\.max-length"):
         task.encode(rows(BOOK), 17)
     with pytest.raises(HeedfulError, match=r"2 tokens cannot hold a text and the 2 special ones around it"):
         task.encode(rows(BOOK), 2)
     assert task.encode(rows("The 日 cow 日"), LENGTH).note.endswith(
-        "; 2 of them unknown to the vocabulary, never hidden"
+        "; 2 of them unknown to the vocabulary, never masked"
     )
 
 
@@ -272,17 +272,17 @@ def test_tokens_hidden_in_turn_are_drawn_alike_from_any(monkeypatch: pytest.Monk
         expected = np.sort(np.random.default_rng(hidden.SEED).permutation(there)[:50])
         for part in (64, 1 << 20):
             monkeypatch.setattr(hidden, "PART", part)
-            places, count = hidden.drawn(examples, ordinary, 50)
+            places, count = hidden.drawn_positions(examples, ordinary, 50)
             assert (places.tolist(), count) == (expected.tolist(), len(there))
-            assert hidden.drawn(examples, ordinary, 10**6)[0].tolist() == there
+            assert hidden.drawn_positions(examples, ordinary, 10**6)[0].tolist() == there
         with monkeypatch.context() as patch:
             patch.setattr(hidden, "SHUFFLED", 10)  # too many to be shuffled
-            places, count = hidden.drawn(examples, ordinary, 50)
+            places, count = hidden.drawn_positions(examples, ordinary, 50)
             assert (len({*places}), count) == (50, len(there))
             assert {*places} <= {*there}
             assert places.tolist() == sorted(places)
-            assert hidden.drawn(examples, ordinary, 50)[0].tolist() == places.tolist()
-            assert hidden.drawn(examples, ordinary, 10**6)[0].tolist() == there
+            assert hidden.drawn_positions(examples, ordinary, 50)[0].tolist() == places.tolist()
+            assert hidden.drawn_positions(examples, ordinary, 10**6)[0].tolist() == there
 
 
 def test_the_baseline_by_hand() -> None:

@@ -158,7 +158,7 @@ def test_few_tokens_and_too_many() -> None:
         bart.encode(rows(BOOK), 21)
     bart.before_training(model, settings(masking=MaskingSettings(share=0.9, length=3)))
     with pytest.raises(
-        HeedfulError, match=r"17 hidden tokens in 2 spans are more than the 20 .*; lower --masking\.share"
+        HeedfulError, match=r"17 masked tokens in 2 spans are more than the 20 .*; lower --masking\.share"
     ):
         bart.encode(rows(BOOK), 20)
 
@@ -334,7 +334,7 @@ def test_what_cannot_be_asked() -> None:
     with pytest.raises(HeedfulError, match="a text, or a list of texts, not with a int"):
         task.predict(model, [3])
     many = " ".join(f"<extra_id_{i}>" for i in range(100))
-    with pytest.raises(HeedfulError, match="100 holes in a text, but the tokenizer has 99 for it; ask with fewer"):
+    with pytest.raises(HeedfulError, match="100 spans in a text, but the tokenizer has sentinels for 99; give fewer"):
         task.predict(model, [many])
     assert task.trial_inputs(["The cow says moo"]) == ["The cow says <extra_id_0>"]
 
@@ -449,5 +449,5 @@ def test_wrong_models_and_settings_are_one_line(
         assert len(error.splitlines()) == 1
     assert not (tmp_path / "out").exists()
     two = Tokenizer.train([BOOK], 420, sentinels=100)
-    with pytest.raises(HeedfulError, match="fill-mask needs one vocabulary for what is read and what is written"):
+    with pytest.raises(HeedfulError, match="fill-mask needs one vocabulary for source and target"):
         SpanCorruption(two, Tokenizer.train([BOOK], 420, sentinels=100))

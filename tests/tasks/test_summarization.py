@@ -199,7 +199,7 @@ def test_a_long_text_is_split_where_a_stride_is_given() -> None:
     task, model = made(max_length=20, prefix="sum: ")
     pipe, long = Pipeline(task, model), " ".join(f"a bird {number}" for number in range(30))
     room = 20 - len(task.source.encode(["sum: "])[0]) - 1
-    pieces = task._split(long, 4, None)
+    pieces = task._split(long, 4, task.prefix)
     assert len(pieces) > 3
     assert all(len(task.source.encode([f"sum: {piece}"])[0]) + 1 <= 20 for piece in pieces)
     spots = [(long.find(piece), long.find(piece) + len(piece)) for piece in pieces]
@@ -218,7 +218,7 @@ def test_a_long_text_is_split_where_a_stride_is_given() -> None:
     assert found[2] == {"input": "", "output": "", "score": None}
     with pytest.raises(HeedfulError, match=f"stride={room}, but a piece has room for {room} tokens; lower it"):
         pipe("short", stride=room)  # before any input is read
-    with pytest.raises(HeedfulError, match="a list of texts, not with a int"):
+    with pytest.raises(HeedfulError, match="a list of texts; got int"):
         pipe([3], stride=1)
 
 
