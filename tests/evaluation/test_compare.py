@@ -331,7 +331,7 @@ def test_what_cannot_be_compared_is_one_line(folders: Path, tmp_path: Path) -> N
     lists = [json.dumps({"text": f"one {w}", "label": [w, "all"]}) for w in FRUIT]
     (tmp_path / "lists.jsonl").write_text("\n".join(lists) + "\n", "utf-8")
     several = folder_of("text-classification", tmp_path / "lists.jsonl", tmp_path / "several", 0, preset="bert-tiny")
-    with pytest.raises(HeedfulError, match=r"judged by accuracy, .*several by micro_f1; only"):
+    with pytest.raises(HeedfulError, match=r"is accuracy, that of .*several is micro_f1; only"):
         compare([labels, str(several)], [data], say=quiet)
     same = compare([labels, labels], [data], say=quiet)
     assert same["verdict"].startswith("no difference shown at 95 %: accuracy")

@@ -302,7 +302,7 @@ def test_answers_keep_the_order_alone_and_together(caplog: pytest.LogCaptureFixt
         assert task.predict(model, inputs[i : i + 1])[0].output == pytest.approx(together[i].output, abs=1e-5)
     assert math.hypot(*together[0].output) == pytest.approx(1, abs=1e-5)
     assert task.predict(model, []) == []
-    with pytest.raises(HeedfulError, match="asked with a text, or a list of texts, not with a tuple"):
+    with pytest.raises(HeedfulError, match="takes a text or a list of texts; got tuple"):
         task.predict(model, [("a", "b")])
 
 

@@ -271,7 +271,7 @@ def test_tokens_hidden_in_turn_are_drawn_alike_from_any(monkeypatch: pytest.Monk
         there = [i for i, token in enumerate(stream.tokens) if ordinary[token] and i // 7 in mine]
         expected = np.sort(np.random.default_rng(hidden.SEED).permutation(there)[:50])
         for part in (64, 1 << 20):
-            monkeypatch.setattr(hidden, "PART", part)
+            monkeypatch.setattr(hidden, "CHUNK", part)
             places, count = hidden.drawn_positions(examples, ordinary, 50)
             assert (places.tolist(), count) == (expected.tolist(), len(there))
             assert hidden.drawn_positions(examples, ordinary, 10**6)[0].tolist() == there

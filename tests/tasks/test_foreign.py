@@ -413,7 +413,7 @@ def test_what_is_no_text_is_one_line(wrong: Any, tmp_path: Path) -> None:
     tokenizer("none").save(tmp_path)
     pipe = heedful.pipeline(None, tmp_path, device="cpu")
     for ask in (pipe, lambda one: pipe(["a", one]), lambda one: list(pipe.stream(one))):
-        with pytest.raises(HeedfulError, match=f"a list of texts, not with a {type(wrong).__name__}"):
+        with pytest.raises(HeedfulError, match=f"a list of texts; got {type(wrong).__name__}"):
             ask(wrong)
     with pytest.raises(HeedfulError, match="give a model's folder or Hub id, not a"):
         heedful.pipeline("text-generation", wrong)

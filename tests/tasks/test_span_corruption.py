@@ -331,7 +331,7 @@ def test_what_cannot_be_asked() -> None:
     task, model = trained()
     with pytest.raises(HeedfulError, match=r"input 1 has no <extra_id_0>, but \[MASK\]"):
         task.predict(model, ["<extra_id_0>", "The [MASK]"])
-    with pytest.raises(HeedfulError, match="a text, or a list of texts, not with a int"):
+    with pytest.raises(HeedfulError, match="a text or a list of texts; got int"):
         task.predict(model, [3])
     many = " ".join(f"<extra_id_{i}>" for i in range(100))
     with pytest.raises(HeedfulError, match="100 spans in a text, but the tokenizer has sentinels for 99; give fewer"):
@@ -391,7 +391,9 @@ def test_it_is_not_compared_with_an_encoder(run: tuple[Path, list[str]], tmp_pat
     folder, command = run
     encoder = [*command[:4], "--preset=bert-tiny", *TINY, "--tokenizer.size=300", "--data.max-length=16"]
     assert cli.main([*encoder, "--out", str(tmp_path / "bert"), "--max-steps=1", "--json"]) == 0
-    with pytest.raises(HeedfulError, match=r"judged by perplexity, .*bert by loss; only models judged by one"):
+    with pytest.raises(
+        HeedfulError, match=r"main metric of .* is perplexity, .*bert is loss; only models with the same main metric"
+    ):
         compare([str(folder), str(tmp_path / "bert")], [command[3]], say=lambda line: None)
 
 

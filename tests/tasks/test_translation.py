@@ -312,7 +312,7 @@ def test_tags_that_stand_in_the_text_are_tokens_too(task: Translation) -> None:
     [(ids, _)] = made.encode(Rows(rows[1:2])).examples
     assert ids[1:] == [*made.source.encode(["red"])[0], made.source.end]
     tagged = Rows([Row({"source": "red", "target": "x", "language": "fra"}, "f", 1)])
-    assert made.asked(tagged[0]) == ">>fra<< red"
+    assert made.source_text(tagged[0]) == ">>fra<< red"
     assert task.source.added == []
     assert task.source_text(tagged[0]) == "<2fra> red"  # a model without tags, a T5, learns it as text
 
