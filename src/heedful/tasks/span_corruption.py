@@ -111,7 +111,7 @@ class SpanCorruption(EncoderDecoderTask):
                 f"{self.name} needs one vocabulary for source and target, but this model has two; take another model"
             )
         super().__init__(source, target, special, positions)
-        self.sentinels = sentinels_of(source)
+        self.sentinels = sentinel_ids(source)
         self.silent = False  # True: no warning about outputs without sentinels, as for samples in a run's log
         around = source.around()
         self.before = around.before
@@ -319,7 +319,7 @@ class SpanCorruption(EncoderDecoderTask):
         predictions = [Prediction(text, "", None, [] if logprobs else None, []) for text in inputs]
         nonblank = [i for i, text in enumerate(inputs) if text.strip()]
         decoding = decoding or self.decoding_options(model, options)
-        span_counts = [check_holes(inputs[i], i, len(inputs)) for i in nonblank]
+        span_counts = [check_sentinels(inputs[i], i, len(inputs)) for i in nonblank]
         sources = self._encode_inputs(inputs, nonblank, max(batch_tokens or 0, EVALUATED)) if nonblank else []
         seeded = seed_per_prompt(decoding.for_rows(nonblank, len(inputs)), sources)
         has_limit = bool(decoding.max_new_tokens or decoding.max_length)
@@ -345,8 +345,8 @@ class SpanCorruption(EncoderDecoderTask):
                 for i, (ids, score, log_p) in zip(batch, outputs, strict=True):
                     text = inputs[nonblank[i]]
                     without_sentinel += not set(ids) & set(self.sentinels[:count])
-                    spans = [written(self.source, span) for span in spans_of(ids[1:], self.sentinels, count)]
-                    filled, fills = restored(self.source, text, spans), [span.strip() for span in spans]
+                    spans = [span_text(self.source, span) for span in sentinel_spans(ids[1:], self.sentinels, count)]
+                    filled, fills = fill_sentinels(self.source, text, spans), [span.strip() for span in spans]
                     predictions[nonblank[i]] = Prediction(text, filled, score, log_p, fills)
         if without_sentinel and not self.silent:
             log.warning(
