@@ -210,7 +210,7 @@ BYTES = {"vocab.json": {"a": 0, "b": 1, "ab": 2}, "merges.txt": "#version: 0.2\n
     [
         (
             BYTES,
-            r"holds vocab\.json and nothing says whose; add a config\.json with its model_type \(gpt2",
+            r"holds vocab\.json but no model type; add a config\.json with its model_type \(gpt2",
         ),
         (
             BYTES | {"config.json": {"model_type": "qwen2"}},
@@ -222,7 +222,7 @@ BYTES = {"vocab.json": {"a": 0, "b": 1, "ab": 2}, "merges.txt": "#version: 0.2\n
         ),
         (
             BYTES | {"config.json": {"model_type": "bert"}},
-            r"told to be of 'bert' but holds vocab\.json and merges\.txt",
+            r"of the type 'bert' but holds vocab\.json and merges\.txt",
         ),
         (_without(BYTES, "merges.txt") | GPT2, r"holds vocab\.json but no merges\.txt; download it too"),
         (_without(BYTES, "vocab.json") | GPT2, r"holds merges\.txt but no vocab\.json; download it too"),
@@ -232,12 +232,12 @@ BYTES = {"vocab.json": {"a": 0, "b": 1, "ab": 2}, "merges.txt": "#version: 0.2\n
             r"merges\.txt, line 2: 'ba' is not in the vocabulary beside it",
         ),
         (BYTES | GPT2 | {"merges.txt": "a c\n"}, r"merges\.txt, line 1: 'c' is not in the vocabulary"),
-        (BYTES | GPT2 | {"merges.txt": "a b c\n"}, r"merges\.txt, line 1: 'a b c' is no pair of tokens"),
-        (BYTES | GPT2 | {"merges.txt": b"\xff\xfe"}, r"merges\.txt is no text in UTF-8 \(byte 0\)"),
-        (BYTES | GPT2 | {"vocab.json": {"a": "b"}}, r"vocab\.json is no vocabulary: 'a' has no id but 'b'; download"),
-        (BYTES | GPT2 | {"vocab.json": {"a": True}}, r"vocab\.json is no vocabulary: 'a' has no id but 'True'"),
-        (BYTES | GPT2 | {"vocab.json": {"a": -1}}, r"vocab\.json is no vocabulary: 'a' has no id but '-1'"),
-        (BYTES | GPT2 | {"vocab.json": {}}, r"vocab\.json is no vocabulary: it is empty"),
+        (BYTES | GPT2 | {"merges.txt": "a b c\n"}, r"merges\.txt, line 1: 'a b c' is not a pair of tokens"),
+        (BYTES | GPT2 | {"merges.txt": b"\xff\xfe"}, r"merges\.txt is not UTF-8 text \(byte 0\)"),
+        (BYTES | GPT2 | {"vocab.json": {"a": "b"}}, r"vocab\.json is not a vocabulary: 'a' has the id 'b'; download"),
+        (BYTES | GPT2 | {"vocab.json": {"a": True}}, r"vocab\.json is not a vocabulary: 'a' has the id 'True'"),
+        (BYTES | GPT2 | {"vocab.json": {"a": -1}}, r"vocab\.json is not a vocabulary: 'a' has the id '-1'"),
+        (BYTES | GPT2 | {"vocab.json": {}}, r"vocab\.json is not a vocabulary: it is empty"),
         (BYTES | GPT2 | {"vocab.json": ["a"]}, r"vocab\.json holds a list, not an object"),
         (BYTES | GPT2 | {"vocab.json": '{"a": 0,'}, r"broken JSON in .*vocab\.json:1: .*; save or download"),
         (BYTES | GPT2 | {"vocab.json": "[" * 100_000}, r"vocab\.json: .*nested more than 100 levels"),
@@ -246,25 +246,25 @@ BYTES = {"vocab.json": {"a": 0, "b": 1, "ab": 2}, "merges.txt": "#version: 0.2\n
             BYTES | GPT2 | {"added_tokens.json": {"<x>": 9}},
             r"adds '<x>' as id 9, .* it would be 3",
         ),
-        (BYTES | GPT2 | {"added_tokens.json": {"<x>": "y"}}, r"tells its added tokens in no known way"),
+        (BYTES | GPT2 | {"added_tokens.json": {"<x>": "y"}}, r"added tokens of .* unknown form .*; save or download"),
         (BYTES | {"config.json": {"model_type": "roberta"}}, r"has no sep_token in its vocabulary"),
         (
             {"vocab.txt": "a", "tokenizer_config.json": {"cls_token": 5}},
-            r"cls_token of .* is no name: '5'; write it as",
+            r"cls_token of .* is not a name: '5'; write it as",
         ),
         (
             {"vocab.txt": "a", "special_tokens_map.json": {"pad_token": {"lstrip": True}}},
-            r"pad_token of .* is no name: '0'",
+            r"pad_token of .* is not a name: '0'",
         ),
         (
             {"vocab.txt": "a", "tokenizer_config.json": {"additional_special_tokens": [["<x>"]]}},
-            r"a name among the additional_special_tokens of .* is no name: ",
+            r"a name among the additional_special_tokens of .* is not a name: ",
         ),
         ({"vocab.txt": "[CLS]\n"}, r"vocab\.txt lacks the unknown token '\[UNK\]'"),
         ({"vocab.txt": ""}, r"vocab\.txt is empty; download it again"),
         (
             {"vocab.txt": "[UNK]\n", "tokenizer_config.json": {"do_lower_case": "x"}},
-            r"vocab\.txt make no tokenizer",
+            r"cannot build a tokenizer from vocab\.txt",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def test_decoding_leaves_special_tokens_and_spare_rows_out(bpe: Tokenizer) -> No
 
 
 def test_decoding_ignored_labels_is_refused(bpe: Tokenizer) -> None:
-    with pytest.raises(HeedfulError, match=r"^-100 is no token id"):
+    with pytest.raises(HeedfulError, match=r"^-100 is not a token id"):
         bpe.decode([[5, 6], [5, -100]])
 
 
@@ -199,13 +199,13 @@ def test_missing_and_broken_files(tmp_path: Path, bpe: Tokenizer) -> None:
     with pytest.raises(HeedfulError, match=r"no tokenizer\.json in .*; give a model folder"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model":')
-    with pytest.raises(HeedfulError, match=r"tokenizer\.json is no tokenizer \(.*\); save") as caught:
+    with pytest.raises(HeedfulError, match=r"tokenizer\.json is not a tokenizer \(.*\); save") as caught:
         Tokenizer.load(tmp_path)
     assert "\n" not in str(caught.value)
     panics = json.loads(bpe.backend.to_str())
     panics["model"] |= {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["ab", "ab"]]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(panics))
-    with pytest.raises(HeedfulError, match=r"tokenizer\.json is no tokenizer \(.*\); save"):
+    with pytest.raises(HeedfulError, match=r"tokenizer\.json is not a tokenizer \(.*\); save"):
         Tokenizer.load(tmp_path)
     bpe.save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
@@ -242,5 +242,5 @@ def test_a_forked_child_encodes_without_a_warning() -> None:
 
 def test_a_vocabulary_without_the_unknown_token() -> None:
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="b"))
-    with pytest.raises(HeedfulError, match=r"tokenizer.json does not fit the text .*take the model's own"):
+    with pytest.raises(HeedfulError, match=r"tokenizer.json does not fit the text .*use the model's own"):
         Tokenizer(backend, {}).encode(["c"])

@@ -15,9 +15,9 @@ from heedful.text.readable import PIECE_BOUNDARY
 from heedful.text.tokenizer_config import first_line
 
 SPACE = "▁"
-MAX_LEADING_SPACES = 1 << 16  # spaces taken away before a decoded text: all that there may be
+MAX_LEADING_SPACES = 1 << 16  # removed before a decoded text; more than any text has
 Kind = Literal["normal", "unknown", "control", "user", "unused", "byte"]
-KINDS: tuple[Kind, ...] = ("normal", "unknown", "control", "user", "unused", "byte")  # the file counts from 1
+KINDS: tuple[Kind, ...] = ("normal", "unknown", "control", "user", "unused", "byte")  # numbered from 1 in the file
 ALGORITHMS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
@@ -31,7 +31,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """Content of one file; ``charsmap`` is its compiled normaliser; ``prefix``: a space is put before a text."""
+    """Content of one file.
+
+    - ``charsmap``: the compiled normaliser
+    - ``prefix``: a space is put before a text
+    - ``collapse``: runs of spaces count as one, spaces around a text are removed
+    - ``byte_fallback``: characters that no piece covers are spelled in bytes
+    """
 
     pieces: list[Piece]
     algorithm: str
@@ -42,33 +48,36 @@ class SentencePieceModel:
 
 
 def read_model(path: Path) -> SentencePieceModel:
-    """A SentencePiece file. Raises `HeedfulError` for a broken or cut one, an unknown kind, and a missing package."""
+    """Reads a SentencePiece file.
+
+    Raises `HeedfulError` if the file is broken or truncated, its algorithm is not supported, or a package is missing.
+    """
     try:
-        form = import_module("sentencepiece.sentencepiece_model_pb2")
-        broken = import_module("google.protobuf.message").DecodeError
+        protobuf = import_module("sentencepiece.sentencepiece_model_pb2")
+        decode_error = import_module("google.protobuf.message").DecodeError
     except ImportError as error:
         raise HeedfulError(
-            f"{path} is read with sentencepiece and protobuf ({first_line(error)}): "
+            f"reading {path} needs sentencepiece and protobuf ({first_line(error)}): "
             "pip install 'heedful[sentencepiece]'"
         ) from error
-    found = form.ModelProto()
+    proto = protobuf.ModelProto()
     try:
-        found.ParseFromString(path.read_bytes())
+        proto.ParseFromString(path.read_bytes())
     except OSError as error:
-        raise HeedfulError(f"cannot read {path}: {error.strerror}; look at its permissions") from None
-    except (broken, UnicodeDecodeError) as error:
-        raise HeedfulError(f"{path} is no SentencePiece model ({first_line(error)}); download it again") from error
-    trainer, normaliser = found.trainer_spec, found.normalizer_spec
-    # Pieces come first in the file: what lacks the rest was cut at the end of one.
-    if not found.pieces or not found.HasField("trainer_spec") or not found.HasField("normalizer_spec"):
-        raise HeedfulError(f"{path} is no whole SentencePiece model; download it again")
+        raise HeedfulError(f"cannot read {path}: {error.strerror}; check its permissions") from None
+    except (decode_error, UnicodeDecodeError) as error:
+        raise HeedfulError(f"{path} is not a SentencePiece model ({first_line(error)}); download it again") from error
+    trainer, normaliser = proto.trainer_spec, proto.normalizer_spec
+    # Pieces come first in the file. A file without the rest was truncated after a piece.
+    if not proto.pieces or not proto.HasField("trainer_spec") or not proto.HasField("normalizer_spec"):
+        raise HeedfulError(f"{path} is not a complete SentencePiece model; download it again")
     algorithm = ALGORITHMS.get(trainer.model_type, str(trainer.model_type))
     if algorithm not in ("unigram", "bpe"):
-        raise HeedfulError(f"{path} is of the kind {algorithm!r}; only unigram and bpe are read")
+        raise HeedfulError(f"{path} has the algorithm {algorithm!r}; use a model with unigram or bpe")
     if trainer.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
-        raise HeedfulError(f"{path} writes spaces in another way than before a word as {SPACE}; that is not read")
+        raise HeedfulError(f"{path} does not write a space as {SPACE} before a word; use a model that does")
     return SentencePieceModel(
-        pieces=[Piece(piece.piece, piece.score, KINDS[piece.type - 1]) for piece in found.pieces],
+        pieces=[Piece(piece.piece, piece.score, KINDS[piece.type - 1]) for piece in proto.pieces],
         algorithm=algorithm,
         charsmap=normaliser.precompiled_charsmap,
         prefix=normaliser.add_dummy_prefix,
@@ -78,101 +87,105 @@ def read_model(path: Path) -> SentencePieceModel:
 
 
 def build_tokenizer(model: SentencePieceModel, vocabulary: Sequence[Piece], legacy: bool = True) -> Tokenizer:
-    """A tokenizer that cuts texts as the file does, a piece's id being its place in ``vocabulary``. (One difference is
-    the library's: it normalises by visible characters, so that a half-width kana and its mark are not joined.)
+    """Builds a tokenizer that segments texts as the file does. A piece's id is its index in ``vocabulary``.
 
-    Pieces of the kind ``unused`` have an id and are decoded, but no text is cut into them; only a run of characters
-    that no other piece spells is one where it is that very piece, as published (`Marian` looks up what SentencePiece
-    leaves over). ``legacy`` puts the prefix also after a special token within a text; without it only before the text.
+    One difference remains: the library normalises by visible characters, so a half-width kana and its mark stay apart.
+
+    Pieces of the kind ``unused`` have an id and are decoded, but do not segment texts. There is one exception, as in
+    Marian: a run of characters that no other piece covers becomes an unused piece if it equals it. With ``legacy`` the
+    prefix is also put after a special token within a text; without it only before the text.
     """
     texts = [
         PIECE_BOUNDARY + piece.text + PIECE_BOUNDARY if piece.kind == "unused" else piece.text for piece in vocabulary
     ]
-    unknown = next((place for place, piece in enumerate(vocabulary) if piece.kind == "unknown"), None)
+    unknown = next((index for index, piece in enumerate(vocabulary) if piece.kind == "unknown"), None)
     if unknown is None:
         raise HeedfulError("the vocabulary has no unknown token; download the folder again")
     tokenizer = Tokenizer(
         models.Unigram([*zip(texts, _scores(vocabulary), strict=True)], unknown, model.byte_fallback)
         if model.algorithm == "unigram"
         else models.BPE(
-            {text: place for place, text in enumerate(texts)},
+            {text: index for index, text in enumerate(texts)},
             _merges(vocabulary),
             unk_token=texts[unknown],
             fuse_unk=True,
             byte_fallback=model.byte_fallback,
         )
     )
-    marked = any(piece.kind == "unused" for piece in vocabulary)
-    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
-    if marked:
-        steps.append(
-            normalizers.Replace(PIECE_BOUNDARY, "\ufffe")
-        )  # no character either: unknown, as it would be in a text
-    if model.collapse:
-        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    if model.prefix and legacy:
-        steps.append(normalizers.Prepend(SPACE))
-    steps.append(normalizers.Replace(" ", SPACE))
-    if marked and model.algorithm == "unigram":
-        steps += _unknown_run_marks(vocabulary)
-    tokenizer.normalizer = normalizers.Sequence(steps)
-    # Where no piece reaches over a space, each word is cut for itself: the same pieces, sooner found.
-    alone = not any(SPACE in piece.text[1:] for piece in vocabulary if piece.kind in ("normal", "user"))
-    first = model.prefix and not legacy
-    if alone or first:
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "first" if first else "never", alone)
+    has_unused = any(piece.kind == "unused" for piece in vocabulary)
+    tokenizer.normalizer = normalizers.Sequence(_normalizers(model, vocabulary, has_unused, legacy))
+    # If no piece contains a space, words are segmented separately: the result is the same, and faster.
+    by_words = not any(SPACE in piece.text[1:] for piece in vocabulary if piece.kind in ("normal", "user"))
+    prefix_first_only = model.prefix and not legacy
+    if by_words or prefix_first_only:
+        scheme = "first" if prefix_first_only else "never"
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, scheme, by_words)
+    leading_spaces = MAX_LEADING_SPACES if model.collapse else 1 if model.prefix else 0
     tokenizer.decoder = decoders.Sequence(
         [
-            *([decoders.Replace(PIECE_BOUNDARY, "")] if marked else []),
+            *([decoders.Replace(PIECE_BOUNDARY, "")] if has_unused else []),
             decoders.Replace(SPACE, " "),
             *([decoders.ByteFallback()] if model.byte_fallback else []),
             decoders.Fuse(),
-            *(
-                [decoders.Strip(" ", MAX_LEADING_SPACES if model.collapse else 1, 0)]
-                if model.collapse or model.prefix
-                else []
-            ),
+            *([decoders.Strip(" ", leading_spaces, 0)] if leading_spaces else []),
         ]
     )
     return tokenizer
 
 
+def _normalizers(
+    model: SentencePieceModel, vocabulary: Sequence[Piece], has_unused: bool, legacy: bool
+) -> list[normalizers.Normalizer]:
+    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    if has_unused:
+        steps.append(normalizers.Replace(PIECE_BOUNDARY, "\ufffe"))  # no character either: becomes an unknown token
+    if model.collapse:
+        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if model.prefix and legacy:
+        steps.append(normalizers.Prepend(SPACE))
+    steps.append(normalizers.Replace(" ", SPACE))
+    if has_unused and model.algorithm == "unigram":
+        steps += _unknown_run_marks(vocabulary)
+    return steps
+
+
 def _unknown_run_marks(vocabulary: Sequence[Piece]) -> list[normalizers.Normalizer]:
-    """Marks before and after each run of characters that no piece of the model's own is, which only an unused piece
-    with its two marks matches: from end to end, or not at all.
+    """Returns normalisers that put marks around each run of characters that are no piece of the model's own.
+
+    Only an unused piece, which has the two marks, can match such a run, and only as a whole.
     """
     own = {piece.text for piece in vocabulary if piece.kind in ("normal", "user") and len(piece.text) == 1}
-    known = "".join(f"\\x{{{ord(character):x}}}" for character in sorted(own))
+    characters = "".join(f"\\x{{{ord(character):x}}}" for character in sorted(own))
     return [
-        normalizers.Replace(Regex(f"(?<![^{known}])(?=[^{known}])"), PIECE_BOUNDARY),
-        normalizers.Replace(Regex(f"(?<=[^{known}])(?![^{known}])"), PIECE_BOUNDARY),
+        normalizers.Replace(Regex(f"(?<![^{characters}])(?=[^{characters}])"), PIECE_BOUNDARY),
+        normalizers.Replace(Regex(f"(?<=[^{characters}])(?![^{characters}])"), PIECE_BOUNDARY),
     ]
 
 
 def added_tokens(model: SentencePieceModel, vocabulary: Sequence[Piece]) -> list[AddedToken]:
-    """The pieces that are found in a text before it is cut: control pieces, as published, and the user's symbols."""
-    found = ("control", "unknown") if model.algorithm == "unigram" else ("control", "unknown", "user")
+    """Returns the pieces that are matched before segmentation: control pieces and, for BPE, the user's symbols."""
+    kinds = ("control", "unknown") if model.algorithm == "unigram" else ("control", "unknown", "user")
     return [
         AddedToken(piece.text, special=piece.kind != "user", normalized=False)
         for piece in vocabulary
-        if piece.kind in found  # a unigram's score sees to the user's
+        if piece.kind in kinds  # unigram models match the user's symbols by their score
     ]
 
 
 def _scores(vocabulary: Sequence[Piece]) -> list[float]:
-    """Of unigram pieces: a symbol of the user's wins over whatever it could be cut into."""
+    """Returns the scores of unigram pieces: a user's symbol wins over every segmentation of it."""
     return [
         {"normal": piece.score, "user": 1000.0 * len(piece.text.encode())}.get(piece.kind, 0.0) for piece in vocabulary
     ]
 
 
 def _merges(vocabulary: Sequence[Piece]) -> list[tuple[str, str]]:
-    """Every pair of pieces that makes a piece, best first: the file has scores where the library wants pairs."""
-    places = {piece.text: place for place, piece in enumerate(vocabulary) if piece.kind == "normal"}
-    found = [
-        (-vocabulary[place].score, place, places[text[:cut]], places[text[cut:]])
-        for text, place in places.items()
-        for cut in range(1, len(text))
-        if text[:cut] in places and text[cut:] in places
+    """Returns every pair of pieces that makes a piece, best first. The file has scores; the library needs pairs."""
+    ids = {piece.text: index for index, piece in enumerate(vocabulary) if piece.kind == "normal"}
+    pairs = [
+        (-vocabulary[index].score, index, ids[text[:split]], ids[text[split:]])
+        for text, index in ids.items()
+        for split in range(1, len(text))
+        if text[:split] in ids and text[split:] in ids
     ]
-    return [(vocabulary[left].text, vocabulary[right].text) for _, _, left, right in sorted(found)]
+    return [(vocabulary[left].text, vocabulary[right].text) for _, _, left, right in sorted(pairs)]

@@ -14,160 +14,167 @@ from heedful.util.files import check_regular
 from heedful.util.files import read_json as read_value
 
 LISTS = ("additional_special_tokens", "extra_special_tokens")
-NO_LIMIT = 10**9  # a `model_max_length` beyond it says that there is no limit
+NO_LIMIT = 10**9  # a `model_max_length` beyond it means that there is no limit
 
 
 @dataclass(frozen=True)
 class TokenizerConfig:
     """Tokenizer settings from a folder's files.
 
-    - ``config``: ``tokenizer_config.json`` with the special names of ``special_tokens_map.json``; none is ``None``
-    - ``told``: the word that decides the family (a tokenizer's class, else a model's type), or None
-    - ``none``: the roles that the files say no token has
-    - ``silent``: entries of ``tokenizer_config.json`` that set nothing (roles without a token, an endless
-      ``model_max_length``) and that ``config`` lacks
-    - ``added``: (id, token as `tokenizers.AddedToken` takes it) of every token added to the vocabulary
+    - ``config``: ``tokenizer_config.json`` with the special tokens of ``special_tokens_map.json``, without ``None``
+    - ``type_name``: the tokenizer's class, else the model's type, or None
+    - ``absent_roles``: the roles for which the files say that there is no token
+    - ``unset_entries``: entries of ``tokenizer_config.json`` that set nothing and that ``config`` lacks (roles without
+      a token, an endless ``model_max_length``)
+    - ``added_tokens``: (id, properties of a `tokenizers.AddedToken`) of every token added to the vocabulary
     """
 
     config: dict[str, Any]
-    told: str | None
-    none: frozenset[str]
-    silent: dict[str, Any]
-    added: list[tuple[int, dict[str, Any]]]
+    type_name: str | None
+    absent_roles: frozenset[str]
+    unset_entries: dict[str, Any]
+    added_tokens: list[tuple[int, dict[str, Any]]]
 
     @property
-    def family(self) -> TokenizerType | None:
-        """The family told, where it is known."""
-        return TOKENIZER_TYPES.get(CLASSES.get(self.told or "", self.told or ""))
+    def tokenizer_type(self) -> TokenizerType | None:
+        """The type of this name, or None if it is unknown."""
+        return TOKENIZER_TYPES.get(CLASSES.get(self.type_name or "", self.type_name or ""))
 
-    def needed(self, folder: Path, file: str) -> TokenizerType:
-        """The family told, or the only one that has such a ``file``. Raises `HeedfulError` where there is none."""
-        if self.told is None and file not in TYPES_OF_FILES:
+    def required_type(self, folder: Path, file: str) -> TokenizerType:
+        """Returns the type of this name, else the only type with such a ``file``.
+
+        Raises `HeedfulError` if there is none.
+        """
+        if self.type_name is None and file not in TYPES_OF_FILES:
             raise HeedfulError(
-                f"{folder} holds {file} and nothing says whose; add a config.json with its model_type "
+                f"{folder} holds {file} but no model type; add a config.json with its model_type "
                 f"({', '.join(TOKENIZER_TYPES)}) or a tokenizer.json"
             )
-        if self.told is not None and self.family is None:
+        if self.type_name is not None and self.tokenizer_type is None:
             raise HeedfulError(
-                f"{folder} holds no tokenizer.json, and older tokenizer files of {self.told!r} are not read; "
+                f"{folder} holds no tokenizer.json, and older tokenizer files of {self.type_name!r} are not read; "
                 f"known: {', '.join(TOKENIZER_TYPES)}; save it with a tokenizer.json"
             )
-        return self.family or TOKENIZER_TYPES[TYPES_OF_FILES[file]]
+        return self.tokenizer_type or TOKENIZER_TYPES[TYPES_OF_FILES[file]]
 
-    def named(self, family: TokenizerType | None, known: Callable[[str], bool]) -> dict[str, Any]:
-        """``config`` with the family's own special names for the roles of which nothing was said, as far as the
-        vocabulary (``known``) has them.
+    def with_special_tokens(
+        self, tokenizer_type: TokenizerType | None, is_token: Callable[[str], bool]
+    ) -> dict[str, Any]:
+        """Returns ``config`` with the type's own special tokens for the roles that the files leave open.
+
+        Only tokens for which ``is_token`` is True, those of the vocabulary, are added.
         """
-        special = {} if family is None else family.special
+        special = {} if tokenizer_type is None else tokenizer_type.special
+        is_set = self.absent_roles.union(self.config)
         own = {
             role: special[role]
             for role in ROLES
-            if role in special
-            and role not in self.none
-            and role not in self.config
-            and known(token_name(special[role]))
+            if role in special and role not in is_set and is_token(token_name(special[role]))
         }
         return {**self.config, **own}
 
 
 def read(folder: Path) -> TokenizerConfig:
-    """The facts of a folder, whatever of the files is there. Raises `HeedfulError` for broken JSON."""
+    """Reads the tokenizer settings of a folder; every file may be missing. Raises `HeedfulError` for broken JSON."""
     config = read_json(folder / "tokenizer_config.json")
     names = read_json(folder / "special_tokens_map.json")
     model = read_json(folder / "config.json")
-    # In a folder that tells its added tokens in the configuration, that is the newer file; else the map is.
-    both = {**names, **config} if "added_tokens_decoder" in config else {**config, **names}
+    # With added_tokens_decoder the configuration is the newer file; without it the map is.
+    merged = {**names, **config} if "added_tokens_decoder" in config else {**config, **names}
     for role in ROLES:
-        both[role] = both.get(role) or names.get(role) or config.get(role)
-        _check_token_name(both[role], f"{role} of {folder}")
+        merged[role] = merged.get(role) or names.get(role) or config.get(role)
+        _check_token_name(merged[role], f"{role} of {folder}")
     for key in LISTS:
-        for name in both.get(key) or ():
+        for name in merged.get(key) or ():
             _check_token_name(name, f"a name among the {key} of {folder}")
-    none = frozenset(role for role in ROLES if both[role] is None and (role in names or role in config))
-    both = {key: value for key, value in both.items() if key not in ROLES or value is not None}
-    if not (isinstance(both.get("model_max_length"), int | float) and both["model_max_length"] < NO_LIMIT):
-        both.pop("model_max_length", None)
+    absent_roles = frozenset(role for role in ROLES if merged[role] is None and (role in names or role in config))
+    merged = {key: value for key, value in merged.items() if key not in ROLES or value is not None}
+    length = merged.get("model_max_length")
+    if not (isinstance(length, int | float) and length < NO_LIMIT):
+        merged.pop("model_max_length", None)
     words = (config.get("tokenizer_class"), model.get("tokenizer_class"), model.get("model_type"))
     classes = [word.removesuffix("Fast") for word in words if isinstance(word, str)]
-    told = next((word for word in classes if word not in GENERIC_CLASSES), None)
-    silent = {key: config[key] for key in (*ROLES, "model_max_length") if key in config and key not in both}
-    return TokenizerConfig(both, told, none, silent, _added_tokens(folder, config))
+    type_name = next((word for word in classes if word not in GENERIC_CLASSES), None)
+    unset = {key: config[key] for key in (*ROLES, "model_max_length") if key in config and key not in merged}
+    return TokenizerConfig(merged, type_name, absent_roles, unset, _added_tokens(folder, config))
 
 
-def find_files(folder: Path, facts: TokenizerConfig, target: bool = False) -> tuple[str, ...] | None:
-    """The names of the older files of which a tokenizer is made, those of the family told first; None: there are none.
+def find_files(folder: Path, config: TokenizerConfig, target: bool = False) -> tuple[str, ...] | None:
+    """Returns the names of a tokenizer's older files, those of its own type first, or None if there are none.
 
-    Raises `HeedfulError` where a part of them is there alone, or is no regular file.
+    Raises `HeedfulError` if only some of the files are there, or one is not a regular file.
     """
-    families = [facts.family, *TOKENIZER_TYPES.values()] if facts.family else [*TOKENIZER_TYPES.values()]
+    own = config.tokenizer_type
+    types = [own, *TOKENIZER_TYPES.values()] if own else [*TOKENIZER_TYPES.values()]
     if target:
-        both = all((folder / name).is_file() for name in ("source.spm", "target.spm"))
-        families = [TOKENIZER_TYPES["marian"]] if both else []
-    known = [files for family in families for files in family.files]
-    for name in dict.fromkeys(name for files in known for name in files):
+        has_both = all((folder / name).is_file() for name in ("source.spm", "target.spm"))
+        types = [TOKENIZER_TYPES["marian"]] if has_both else []
+    alternatives = [files for tokenizer_type in types for files in tokenizer_type.files]
+    for name in dict.fromkeys(name for files in alternatives for name in files):
         check_regular(folder / name, "download it again")
-    whole = [files for files in known if all((folder / name).is_file() for name in files)]
-    for files in known if not whole else ():
-        here = [name for name in files if (folder / name).is_file()]
-        if here:
-            lacking = next(name for name in files if name not in here)
-            raise HeedfulError(f"{folder} holds {here[0]} but no {lacking}; download it too")
-    return whole[0] if whole else None
+    complete = [files for files in alternatives if all((folder / name).is_file() for name in files)]
+    for files in alternatives if not complete else ():
+        present = [name for name in files if (folder / name).is_file()]
+        if present:
+            missing = next(name for name in files if name not in present)
+            raise HeedfulError(f"{folder} holds {present[0]} but no {missing}; download it too")
+    return complete[0] if complete else None
 
 
 def plain_config(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with its special names as strings: their properties stand in ``tokenizer.json``."""
+    """Returns a configuration with special tokens as strings; ``tokenizer.json`` holds their properties."""
     names = {role: token_name(config[role]) for role in ROLES if role in config}
     lists = {key: [token_name(name) for name in config[key]] for key in LISTS if isinstance(config.get(key), list)}
     return {**config, **names, **lists}
 
 
-def token_name(name: Any) -> str:
-    """A special token's name, which files give as a string or as a mapping with its properties."""
-    return str(name["content"] if isinstance(name, dict) else name)
+def token_name(token: Any) -> str:
+    """Returns a special token's name; files give a string, or a mapping with its properties."""
+    return str(token["content"] if isinstance(token, dict) else token)
 
 
-def read_json(path: Path, missing: bool = True) -> dict[str, Any]:
-    """The object in a JSON file; none where there is no such file, and it may be ``missing``."""
-    if missing and not os.path.lexists(path):
+def read_json(path: Path, missing_ok: bool = True) -> dict[str, Any]:
+    """Reads the object in a JSON file; empty if the file is missing and ``missing_ok``."""
+    if missing_ok and not os.path.lexists(path):
         return {}
-    found = read_value(path, "save or download it again")
-    if not isinstance(found, dict):
-        raise HeedfulError(f"{path} holds a {type(found).__name__}, not an object; save or download it again")
-    return found
+    value = read_value(path, "save or download it again")
+    if not isinstance(value, dict):
+        raise HeedfulError(f"{path} holds a {type(value).__name__}, not an object; save or download it again")
+    return value
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error."""
+    """Returns the first line of an error."""
     return str(error).partition("\n")[0]
 
 
 def library_message(error: BaseException) -> str:
-    """The first line of what the library says of a file. Some broken files make it panic, which is no `Exception`;
-    an interruption is none either, and is raised again.
+    """Returns the first line of a library's error about a file. Raises an interruption again.
+
+    Some broken files make the library panic, which is not an `Exception` either.
     """
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
     return first_line(error)
 
 
-def _check_token_name(name: Any, what: str) -> None:
-    if isinstance(name, dict):
-        name = name.get("content", 0)
-    if not isinstance(name, str | None):
-        raise HeedfulError(f"{what} is no name: {str(name)[:40]!r}; write it as a string")
+def _check_token_name(token: Any, subject: str) -> None:
+    if isinstance(token, dict):
+        token = token.get("content", 0)
+    if not isinstance(token, str | None):
+        raise HeedfulError(f"{subject} is not a name: {str(token)[:40]!r}; write it as a string")
 
 
 def _added_tokens(folder: Path, config: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    """Of ``added_tokens.json`` (name → id) and ``added_tokens_decoder`` (id → properties), the latter knowing more."""
-    found: dict[int, dict[str, Any]] = {}
+    """Reads ``added_tokens.json`` (name → id) and ``added_tokens_decoder`` (id → properties), which has precedence."""
+    tokens: dict[int, dict[str, Any]] = {}
     try:
         for name, number in read_json(folder / "added_tokens.json").items():
-            found[int(number)] = {"content": name}
+            tokens[int(number)] = {"content": name}
         for number, token in (config.get("added_tokens_decoder") or {}).items():
-            found[int(number)] = {"content": token_name(token)} | (token if isinstance(token, dict) else {})
+            tokens[int(number)] = {"content": token_name(token)} | (token if isinstance(token, dict) else {})
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise HeedfulError(
-            f"{folder} tells its added tokens in no known way ({first_line(error)}); save or download them again"
+            f"the added tokens of {folder} have an unknown form ({first_line(error)}); save or download them again"
         ) from error
-    return sorted(found.items(), key=lambda entry: entry[0])
+    return sorted(tokens.items(), key=lambda entry: entry[0])

@@ -11,13 +11,18 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from heedful.errors import HeedfulError
 
-# What stands around a text, and around a pair of them; ":1" is the second segment (BERT's sentence B).
+# Templates of a text and of a pair; ":1" is the second segment (BERT's sentence B).
 TEMPLATES = {
-    "end": ("$A {end}", "$A {end} $B {end}"),  # as Marian's own
-    "both": ("{start} $A {end}", "{start} $A {end} $B:1 {end}:1"),  # as BERT's own
+    "end": ("$A {end}", "$A {end} $B {end}"),  # Marian's
+    "both": ("{start} $A {end}", "{start} $A {end} $B:1 {end}:1"),  # BERT's
     "none": ("$A", "$A $B:1"),
 }
-MAX_ALPHABET = 1000  # the most that a WordPiece vocabulary spells with, as the library's own trainer has it
+MAX_ALPHABET = 1000  # letters of a WordPiece vocabulary, the default of the library's trainer
+PART_LENGTH = 1 << 18  # minimum number of characters of a part of a long text
+# Places where a text may be split. Every word tokenizer also splits between a letter and a line's end. One that gives a
+# word the same tokens alone as within a text also splits before a word.
+PART_END = re.compile(r"[^\W\d_](?=\n)")
+WORD_PART_END = re.compile(r"[^\W\d_](?=\n| [^\W\d_])")
 
 
 def train(
@@ -30,118 +35,144 @@ def train(
     mask: str | None = None,
     sentinels: Sequence[str] = (),
 ) -> Tokenizer:
-    """A trained `tokenizers.Tokenizer` of one of the kinds; `special` is (padding, start, end, unknown). The last ids
-    are those of the `sentinels`.
+    """Trains a `tokenizers.Tokenizer` of one of the kinds.
+
+    ``special`` is (padding, start, end, unknown), ids 0 to 3; ``mask`` has id 4; ``sentinels`` have the last ids.
     """
     _, start, end, unknown = special
-    lower = [normalizers.Lowercase()] if lowercase else []
-    # The space before a mask belongs to it, as it does to the word that is missing; a character has none.
-    masks, holes = (
+    # The space before a mask is part of it, as it is of the word that is missing; a character has none.
+    masks, sentinel_tokens = (
         [AddedToken(name, lstrip=kind != "character", normalized=False) for name in names]
         for names in ([mask] if mask else [], sentinels)
     )
-    named, fills = [*special, *masks], bool(masks or holes)
-    common: dict[str, Any] = {"vocab_size": size - len(holes), "special_tokens": named, "show_progress": False}
-    trainer: Any
-    most: int | None = PART_LENGTH  # characters learned from at a time: the library needs about 75 times their bytes
+    special_tokens: list[str | AddedToken] = [*special, *masks]
+    has_gaps = bool(masks or sentinel_tokens)
+    # A text that another text may precede (a prompt, or the text after a mask) gets no space before it.
+    is_bare = template == "none" or has_gaps
+    tokenizer = _untrained(kind, lowercase, unknown, is_bare, has_gaps)
+    trainer = _trainer(kind, tokenizer, texts, size - len(sentinel_tokens), special_tokens, unknown)
+    # The library needs about 75 times the bytes that it learns from at a time. With a space before each text, parts
+    # would give other words than whole texts.
+    part_length = None if kind == "bpe" and not is_bare else PART_LENGTH
+    try:
+        parts = (text[first:last] for text in texts for first, last in part_bounds(text, part_length, WORD_PART_END))
+        tokenizer.train_from_iterator(parts, trainer)
+    except Exception as error:  # the library raises the bare class
+        reason = str(error).partition("\n")[0]
+        raise HeedfulError(f"no {kind} vocabulary of {size} from this text ({reason}); choose another size") from error
+    if kind == "wordpiece":
+        tokenizer = _with_special_tokens(tokenizer, unknown, special_tokens)
+    tokenizer.add_special_tokens(sentinel_tokens)
+    # For `transformers`, which adds special tokens by this template; here the task adds them.
+    single, pair = (form.format(start=start, end=end) for form in TEMPLATES[template])
+    template_tokens = [(token, tokenizer.token_to_id(token)) for token in (start, end)]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=template_tokens)
+    return tokenizer
+
+
+def _untrained(kind: str, lowercase: bool, unknown: str, is_bare: bool, has_gaps: bool) -> Tokenizer:
+    """Returns a tokenizer with the kind's normaliser, pre-tokenizer, empty model and decoder."""
+    lower = [normalizers.Lowercase()] if lowercase else []
     if kind == "bpe":
         tokenizer = Tokenizer(models.BPE())
-        # One space is always put in front and always taken away, so that a word is the same token everywhere in a
-        # text and decoding gives the very string back, whatever it begins with. A bare text may stand anywhere in a
-        # longer one (a prompt), and with a mask what comes after it is a text of its own: nothing is put before those.
-        bare = template == "none" or fills
-        most = PART_LENGTH if bare else None
-        tokenizer.normalizer = normalizers.Sequence(lower if bare else [*lower, normalizers.Prepend(" ")])
+        # A space is prepended when encoding and stripped when decoding. So a word is the same token everywhere in a
+        # text, and decoding gives the exact text back.
+        tokenizer.normalizer = normalizers.Sequence(lower if is_bare else [*lower, normalizers.Prepend(" ")])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(Regex(r" ?\p{N}"), "isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=False),
             ]
         )
-        stripped = [] if bare else [decoders.Strip(" ", 1, 0)]
-        tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *stripped])
-        trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), min_frequency=2, **common)
+        strip = [] if is_bare else [decoders.Strip(" ", 1, 0)]
+        tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), *strip])
     elif kind == "unigram":
         tokenizer = Tokenizer(models.Unigram())
-        whole = not fills  # else what comes after a mask keeps its space, and is given none that it has not
+        # With gaps, the text after a mask keeps its space and gets no other.
         tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.NFKC(), *lower, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(left=whole)]
+            [normalizers.NFKC(), *lower, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(left=not has_gaps)]
         )
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
-                pre_tokenizers.Metaspace(prepend_scheme="always" if whole else "first"),
+                pre_tokenizers.Metaspace(prepend_scheme="first" if has_gaps else "always"),
                 pre_tokenizers.Digits(individual_digits=True),
-                # This model's pieces include the special names: apart from its brackets, "</s>" in a text is only text.
+                # The model's pieces include the special names. Split from its brackets, "</s>" in a text is only text.
                 pre_tokenizers.Split(Regex("[<>]"), "isolated"),
             ]
         )
         tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(unk_token=unknown, **common)
     elif kind == "wordpiece":
         tokenizer = Tokenizer(models.WordPiece(unk_token=unknown))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
-        kept, inside = _alphabet(tokenizer, texts)
-        common |= {"special_tokens": [*named, *inside], "initial_alphabet": kept, "limit_alphabet": max(1, len(kept))}
-        trainer = trainers.WordPieceTrainer(min_frequency=2, **common)
     else:
         tokenizer = Tokenizer(models.WordLevel(unk_token=unknown))
         tokenizer.normalizer = normalizers.Sequence(lower)
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         tokenizer.decoder = decoders.Fuse()
-        trainer = trainers.WordLevelTrainer(**common)
-    try:
-        parts = (text[start:end] for text in texts for start, end in part_bounds(text, most, WORD_PART_END))
-        tokenizer.train_from_iterator(parts, trainer)
-    except Exception as error:  # the library raises the bare class
-        reason = str(error).partition("\n")[0]
-        raise HeedfulError(f"no {kind} vocabulary of {size} from this text ({reason}); choose another size") from error
-    if kind == "wordpiece":  # those letters are no special tokens
-        made = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=unknown))
-        made.normalizer, made.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-        made.decoder, tokenizer = tokenizer.decoder, made
-        tokenizer.add_special_tokens(named)
-    tokenizer.add_special_tokens(holes)
-    # Who opens the folder in `transformers` gets the special tokens from this; here the task adds them.
-    single, pair = (form.format(start=start, end=end) for form in TEMPLATES[template])
-    used = [(token, tokenizer.token_to_id(token)) for token in (start, end)]
-    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=used)
+    return tokenizer
+
+
+def _trainer(
+    kind: str,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    size: int,
+    special_tokens: list[str | AddedToken],
+    unknown: str,
+) -> Any:
+    common: dict[str, Any] = {"vocab_size": size, "special_tokens": special_tokens, "show_progress": False}
+    if kind == "bpe":
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        return trainers.BpeTrainer(initial_alphabet=alphabet, min_frequency=2, **common)
+    if kind == "unigram":
+        return trainers.UnigramTrainer(unk_token=unknown, **common)
+    if kind == "wordpiece":
+        letters, continuations = _alphabet(tokenizer, texts)
+        common |= {
+            "special_tokens": [*special_tokens, *continuations],
+            "initial_alphabet": letters,
+            "limit_alphabet": max(1, len(letters)),
+        }
+        return trainers.WordPieceTrainer(min_frequency=2, **common)
+    return trainers.WordLevelTrainer(**common)
+
+
+def _with_special_tokens(trained: Tokenizer, unknown: str, special_tokens: list[str | AddedToken]) -> Tokenizer:
+    """Returns a trained WordPiece tokenizer with these special tokens only: the trainer's include the alphabet."""
+    tokenizer = Tokenizer(models.WordPiece(trained.get_vocab(), unk_token=unknown))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = trained.normalizer, trained.pre_tokenizer
+    tokenizer.decoder = trained.decoder
+    tokenizer.add_special_tokens(special_tokens)
     return tokenizer
 
 
 def _alphabet(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The commonest letters of the texts, and as WordPiece writes them within a word those that stand there, in order.
+    """Returns the most frequent letters, and in order those that continue a word as WordPiece writes them (``##x``).
 
-    The library numbers the second kind in an order that differs from run to run, and with it the pieces made of them:
-    the same texts gave other vocabularies. Named beforehand, they have their places.
+    Both are given to the trainer as fixed tokens. By itself the library numbers continuations in an order that differs
+    from run to run, and the same texts gave different vocabularies.
     """
     words = Counter(word for text in texts for word in tokenizer.normalizer.normalize_str(text).split())
-    letters, following = Counter[str](), set[str]()
+    counts, continuing = Counter[str](), set[str]()
     for word, count in words.items():
         for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(word):
-            following.update(piece[1:])
+            continuing.update(piece[1:])
             for letter in piece:
-                letters[letter] += count
-    kept = sorted(letters, key=lambda letter: (-letters[letter], letter))[:MAX_ALPHABET]
-    return kept, [f"##{letter}" for letter in sorted(following.intersection(kept))]
+                counts[letter] += count
+    letters = sorted(counts, key=lambda letter: (-counts[letter], letter))[:MAX_ALPHABET]
+    return letters, [f"##{letter}" for letter in sorted(continuing.intersection(letters))]
 
 
-PART_LENGTH = 1 << 18  # characters of one part, about
-PART_END = re.compile(r"[^\W\d_](?=\n)")  # between a letter and a line's end tokenizers of words cut too
-WORD_PART_END = re.compile(
-    r"[^\W\d_](?=\n| [^\W\d_])"
-)  # those that read a word alone as in a text cut before a word, too
-
-
-def part_bounds(text: str, most: int | None, at: re.Pattern[str] = PART_END) -> Iterator[tuple[int, int]]:
-    """Yields (start, end) of parts of at least ``most`` characters each, but for the last; None: one part.
+def part_bounds(text: str, length: int | None, part_end: re.Pattern[str] = PART_END) -> Iterator[tuple[int, int]]:
+    """Yields (start, end) of parts of at least ``length`` characters, the last one excepted. None gives one part.
 
     >>> list(part_bounds("one\\ntwo", 2))
     [(0, 3), (3, 7)]
     """
     start = 0
-    while most is not None and (found := at.search(text, start + most)):
-        yield start, found.end()
-        start = found.end()
+    while length is not None and (match := part_end.search(text, start + length)):
+        yield start, match.end()
+        start = match.end()
     yield start, len(text)
