@@ -211,7 +211,7 @@ NOTHING: dict[str, tuple[Any, dict[str, Any], str]] = {
     "fewer tokens": (
         GPT,
         {"vocab_size": 10},
-        "vocab_size is 10, but 11 tokens are stored; none can be removed; give 11",
+        "vocab_size is 10, but 11 tokens are stored and none can be removed; give 11 or more",
     ),
     "no patches": (VIT, {"image_size": 33}, "image height 33 is not a multiple of the patch size 8"),
     "three sides": (VIT, {"image_size": (32, 32, 32)}, "image_size is .*; give one number, or height and width"),
