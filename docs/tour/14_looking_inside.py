@@ -21,7 +21,7 @@ from heedful.inspection.head_scores import previous_token
 from heedful.inspection.logit_lens import logit_lens
 from heedful.views.attention_maps import AttentionMaps
 from heedful.views.figures import grid, heads, lens
-from heedful.views.lens_html import LogitLens
+from heedful.views.lens_html import LensPredictions
 
 stack = StackConfig(dim=32, depth=2, heads=4, causal=True, position=RotaryPosition())
 embedding = EmbeddingConfig(vocab_size=26)
@@ -49,7 +49,7 @@ said = [
     [[(chr(97 + i), p) for i, p in zip(*place, strict=True)] for place in zip(*layer, strict=True)]
     for layer in zip(found.ids[:, 0].tolist(), found.probabilities[:, 0].tolist(), strict=True)
 ]
-seen_by = LogitLens(pieces=word, layers=found.layers, top=said, target=["", *word[:-1]])
+seen_by = LensPredictions(pieces=word, layers=found.layers, top=said, target=["", *word[:-1]])
 lens(seen_by, "What the model would say after each block")
 
 # %%

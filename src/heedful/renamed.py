@@ -92,7 +92,7 @@ ATTRIBUTES = {  # old: module and name
     "inspection.weakest": "inspection.importance:least_important_heads",
     "verify.Finding": "verify.check_report:CheckResult",
     "verify.Trial": "verify.resume:ResumeReport",
-    "views.Lens": "views.lens_html:LogitLens",
+    "views.Lens": "views.lens_html:LensPredictions",
     "views.Maps": "views.attention_maps:AttentionMaps",
     "views.Steps": "views.generation_html:GenerationSteps",
 }

@@ -9,7 +9,7 @@ import pytest
 from heedful.errors import HeedfulError
 from heedful.views import figures
 from heedful.views.attention_maps import AttentionMaps, block_means
-from heedful.views.lens_html import LogitLens
+from heedful.views.lens_html import LensPredictions
 
 SVG = "{http://www.w3.org/2000/svg}"
 BOX = re.compile(r"M(-?[\d.]+) (-?[\d.]+)h(-?[\d.]+)v(-?[\d.]+)h-?[\d.]+z")
@@ -232,7 +232,7 @@ def small_lens(positions=3):
     ]
     top = [[row[t % 3] for t in range(positions)] for row in top]
     pieces = [f" p{t}" for t in range(positions)]
-    return LogitLens(
+    return LensPredictions(
         pieces=pieces, layers=["embedding", "1", "2"], top=top, target=["b", *[""] * (positions - 1)], note="N."
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.lens_html import LogitLens, lens_page
+from heedful.views.lens_html import LensPredictions, lens_page
 
 READ = [" the", " cat", " s", "at"]
 NAMES = [" a", " b", " c", "<b>&amp;</script>", "\n", " é"]
@@ -34,7 +34,7 @@ def lens(layers=4, positions=4, candidates=3, names=NAMES, seed=0, **changes):
         "top": top,
         "target": [names[i % len(names)] for i in range(positions - 1)] + [""],
     }
-    return LogitLens(**(facts | changes))
+    return LensPredictions(**(facts | changes))
 
 
 def facts(text):
@@ -65,7 +65,7 @@ def test_lengths_that_do_not_fit_are_told(changes, told):
 @pytest.mark.parametrize("cell", [[], [("a", 1.2)], [("a", float("nan"))]])
 def test_a_cell_needs_candidates_with_probabilities(cell):
     with pytest.raises(HeedfulError, match="layer x has a position without candidates with probabilities"):
-        LogitLens(pieces=["a"], layers=["x"], top=[[cell]], target=[""])
+        LensPredictions(pieces=["a"], layers=["x"], top=[[cell]], target=[""])
 
 
 def test_the_page_holds_every_candidate_and_its_probability():
@@ -96,7 +96,7 @@ def long_lens(layers, positions):
         for row, ps in zip(pieces, shares(layers, positions, 5).tolist(), strict=True)
     ]
     named = [str(i) for i in range(layers)]
-    return LogitLens(pieces=names[:positions], layers=named, top=top, target=names[1 : positions + 1])
+    return LensPredictions(pieces=names[:positions], layers=named, top=top, target=names[1 : positions + 1])
 
 
 def test_any_length_stays_small_and_the_page_says_what_is_left_out():
@@ -119,7 +119,7 @@ def test_where_three_candidates_are_too_many_the_end_is_left_out():
 
 
 def test_long_pieces_are_cut():
-    given = LogitLens(pieces=["x" * 10_000], layers=["0"], top=[[[("y" * 10_000, 1.0)]]], target=[""])
+    given = LensPredictions(pieces=["x" * 10_000], layers=["0"], top=[[[("y" * 10_000, 1.0)]]], target=[""])
     text = lens_page(given, title="Long pieces")
     assert facts(text)["pieces"] == ["x" * 39 + "…"]
     assert "y" * 40 not in text

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from heedful.views.curve import loss_curve
     from heedful.views.generation_html import GenerationSteps, steps_page
     from heedful.views.image_html import ImageMaps, image_page
-    from heedful.views.lens_html import LogitLens, lens_page
+    from heedful.views.lens_html import LensPredictions, lens_page
     from heedful.views.mistakes import mistakes_html, mistakes_svg
     from heedful.views.patches import feature_maps_svg, patch_grid_svg, strip_svg
 
@@ -42,7 +42,7 @@ __all__ = [
     "AttentionMaps",
     "GenerationSteps",
     "ImageMaps",
-    "LogitLens",
+    "LensPredictions",
     "attention_page",
     "attention_svg",
     "confusion_svg",
@@ -60,7 +60,7 @@ __all__ = [
 
 _HOME = {
     "ImageMaps": "image_html",
-    "LogitLens": "lens_html",
+    "LensPredictions": "lens_html",
     "AttentionMaps": "attention_maps",
     "GenerationSteps": "generation_html",
     "attention_page": "attention_html",

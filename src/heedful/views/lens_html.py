@@ -16,7 +16,7 @@ FEW = 3  # candidates of a cell that are kept when a page grows too large
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogitLens:
+class LensPredictions:
     """Logit lens: the final norm and head applied to the stream after each of L layers, at each of T positions.
 
     Args:
@@ -54,7 +54,7 @@ class LogitLens:
                     raise HeedfulError(f"layer {name} has a position without candidates with probabilities in 0..1")
 
 
-def lens_page(lens: LogitLens, *, title: str, most: int = MOST) -> str:
+def lens_page(lens: LensPredictions, *, title: str, most: int = MOST) -> str:
     """Returns a self-contained HTML page of the logit lens (nostalgebraist, 2020), to be opened from disk.
 
     A table with a row a layer and a column a position. A cell holds the likeliest next piece after that layer, shaded
@@ -71,7 +71,7 @@ def lens_page(lens: LogitLens, *, title: str, most: int = MOST) -> str:
             positions at the end, and the page says so.
 
     >>> cell = [(" cat", 0.75), (" dog", 0.25)]
-    >>> lens = LogitLens(pieces=[" the"], layers=["embedding", "1"], top=[[cell], [cell]], target=[""])
+    >>> lens = LensPredictions(pieces=[" the"], layers=["embedding", "1"], top=[[cell], [cell]], target=[""])
     >>> "cat" in lens_page(lens, title="A lens")
     True
     """
@@ -110,7 +110,7 @@ within 0.001 percentage points; ␣ is the space before a word. {notes}</p>
     return page(title, body, style, script)
 
 
-def _fitted(lens: LogitLens, most: int) -> tuple[dict[str, Any], str]:
+def _fitted(lens: LensPredictions, most: int) -> tuple[dict[str, Any], str]:
     """Returns the page's facts in at most ``most`` bytes, and what was left out for it."""
     positions, candidates = len(lens.pieces), max(len(cell) for row in lens.top for cell in row)
     notes = ""
@@ -130,7 +130,7 @@ def _fitted(lens: LogitLens, most: int) -> tuple[dict[str, Any], str]:
         notes += " are kept."
 
 
-def _facts(lens: LogitLens, positions: int, candidates: int) -> dict[str, Any]:
+def _facts(lens: LensPredictions, positions: int, candidates: int) -> dict[str, Any]:
     places: dict[str, int] = {}
     pieces = np.full((len(lens.layers), positions, candidates), -1, dtype=np.int64)
     shares = np.zeros(pieces.shape)

@@ -29,7 +29,7 @@ from heedful.views.svg import ink, label, titled
 from heedful.views.text import cut, visible, width
 
 if TYPE_CHECKING:
-    from heedful.views.lens_html import LogitLens
+    from heedful.views.lens_html import LensPredictions
 
 CELLS = 40_000
 NAMED = 60  # names a side; of more, some positions
@@ -181,7 +181,7 @@ def _few(size: int, step: float) -> list[int]:
     return list(range(0, size, every))
 
 
-def lens(lens: LogitLens, title: str = "") -> str:
+def lens(lens: LensPredictions, title: str = "") -> str:
     """Returns the logit lens (nostalgebraist, 2020): the likeliest next piece, layers down, positions across.
 
     A cell's shade is the piece's probability, which stands beneath it in %. ``◆`` marks the layer at which the piece

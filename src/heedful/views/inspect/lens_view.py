@@ -11,7 +11,7 @@ from heedful.views.inspect.model_input import ModelInput, pieces_of, read
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, within
 from heedful.views.inspect.result import InspectionResult
-from heedful.views.lens_html import LogitLens, lens_page
+from heedful.views.lens_html import LensPredictions, lens_page
 
 MOST = 256  # positions of which it is asked where nobody says: each costs the head's work at every layer
 TOP = 5
@@ -39,7 +39,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
     )
 
 
-def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> LogitLens:
+def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> LensPredictions:
     """Returns the lens over the positions that were asked for; of long texts the first."""
     target = opened.target
     side = "decoder" if "decoder" in reading.read else "encoder"
@@ -52,7 +52,7 @@ def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Logit
         notes.append(f"Shown are positions {first}:{end} of {len(read):,}; --queries START:END chooses others.")
     if masked:
         notes.append("The model says what stands at each place itself, not what comes next.")
-    return LogitLens(
+    return LensPredictions(
         pieces=read[first:end],
         layers=[found.layers[row] for row in rows],
         top=[
