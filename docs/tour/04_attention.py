@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from heedful.layers import Attention, attention_weights, explicit_attention, fused_attention
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 from heedful.views.figures import Arrow, Box, flow, matrix
 
 queries = torch.tensor([[1.0, 0, 1], [0, 1, 1]])

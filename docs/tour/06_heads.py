@@ -16,7 +16,7 @@ import heedful
 from heedful.inspection import intervene
 from heedful.inspection.head_scores import previous_token
 from heedful.layers import Attention, LayerNorm
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 from heedful.views.figures import heads, model
 
 text = ["the", "cat", "sat", "on", "the", "mat"]

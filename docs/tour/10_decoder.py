@@ -24,7 +24,7 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.presets import get
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 from heedful.views.figures import bars, functions, saliency
 from heedful.views.figures import model as overview
 

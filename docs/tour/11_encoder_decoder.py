@@ -25,7 +25,7 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.presets import transformer
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 from heedful.views.figures import Arrow, Box, flow, heads, matrix
 
 START, END = 0, 1

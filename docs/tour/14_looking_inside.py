@@ -19,7 +19,7 @@ from heedful.inspection import intervene, paths
 from heedful.inspection.ablation import ablate
 from heedful.inspection.head_scores import previous_token
 from heedful.inspection.logit_lens import logit_lens
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 from heedful.views.figures import grid, heads, lens
 from heedful.views.lens_html import LensPredictions
 

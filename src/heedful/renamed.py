@@ -63,8 +63,8 @@ MODULES = {  # old: new
     "views.convert": "views.figure_files",
     "views.image": "views.image_html",
     "views.lens": "views.lens_html",
-    "views.map_data": "views.attention_maps",
-    "views.maps": "views.attention_maps",
+    "views.map_data": "views.attention_data",
+    "views.maps": "views.attention_data",
     "views.steps": "views.generation_html",
     "views.steps_html": "views.generation_html",
     "views.watch": "views.watch_html",
@@ -93,7 +93,7 @@ ATTRIBUTES = {  # old: module and name
     "verify.Finding": "verify.check_report:CheckResult",
     "verify.Trial": "verify.resume:ResumeReport",
     "views.Lens": "views.lens_html:LensPredictions",
-    "views.Maps": "views.attention_maps:AttentionMaps",
+    "views.Maps": "views.attention_data:AttentionMaps",
     "views.Steps": "views.generation_html:GenerationSteps",
 }
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from heedful.errors import HeedfulError
 from heedful.views import confusion_svg, figure_files, figures, loss_curve, patch_grid_svg
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 
 typst = pytest.importorskip("typst", reason="typst is not installed: pip install 'heedful[figures]'")
 pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")

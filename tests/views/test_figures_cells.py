@@ -8,7 +8,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views import figures
-from heedful.views.attention_maps import AttentionMaps, block_means
+from heedful.views.attention_data import AttentionMaps, block_means
 from heedful.views.lens_html import LensPredictions
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,7 +13,7 @@ from PIL import Image
 
 from heedful.errors import HeedfulError
 from heedful.views import figures
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 from heedful.views.figures import Arrow, Box
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import AttentionMaps, block_means, edges
+from heedful.views.attention_data import AttentionMaps, block_means, edges
 
 
 def rows(*shape, seed=0):

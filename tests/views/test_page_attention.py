@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from heedful.views import attention_page
-from heedful.views.attention_maps import AttentionMaps, block_means
+from heedful.views.attention_data import AttentionMaps, block_means
 
 SOURCE = ["Fri", "day", ",", " Sept", " 19", "</s>"]
 TARGET = [" ven", "dredi", " 19", "</s>"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 from heedful.views.generation_html import Cut, GenerationSteps, cut, grouped, kept_rows, steps_page
 
 PROMPT = ["<s>", " The", " cat"]

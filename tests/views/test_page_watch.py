@@ -13,7 +13,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.training.series import RecordedMaps, Series
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 from heedful.views.watch_html import MEAN, Snapshot, WatchHistory, draw_watch, read_watch, watch_page
 
 SOURCE, TARGET = [" the", " cat", " sat", "</s>"], [" le", " chat", "</s>"]

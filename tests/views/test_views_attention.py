@@ -14,7 +14,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views import attention_page, attention_svg
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 
 SVG = "{http://www.w3.org/2000/svg}"
 SOURCE = ["T", "ues", "day", ",", " March", " 4", "</s>"]

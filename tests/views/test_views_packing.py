@@ -8,8 +8,8 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views import attention_html as packing
+from heedful.views.attention_data import AttentionMaps, block_means, edges
 from heedful.views.attention_html import fitted, overviewed, packed
-from heedful.views.attention_maps import AttentionMaps, block_means, edges
 
 
 def rows(*shape, seed=0):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import checked, clearest, merge_words, starts
+from heedful.views.attention_data import checked, clearest, merge_words, starts
 
 
 def rows(rng, *shape):

@@ -19,9 +19,9 @@ from heedful.metrics.translation import exact_match
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks.task import Measured
 from heedful.util.files import write
+from heedful.views.attention_data import AttentionMaps, merge_words
 from heedful.views.attention_figure import attention_svg
 from heedful.views.attention_html import attention_page
-from heedful.views.attention_maps import AttentionMaps, merge_words
 
 # formats of the examples that are shown, where the language has them
 DATE_FORMATS = ("datetime-full", "date-full", "datetime-short", "date-long", "yQQQQ")

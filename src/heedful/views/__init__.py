@@ -12,7 +12,7 @@
     patches             patches and feature maps            attention_figure     one attention map
     run_figures         writes the figures of a run         figure_files         SVG as files: .svg, .png, .pdf
 
-    attention_maps      checked weights, windows and overviews, pieces merged to words
+    attention_data      checked weights, windows and overviews, pieces merged to words
     svg, text, raster   shared parts: SVG, texts and fonts, images
 
 Style and script of a page are the ``.css`` and ``.js`` files beside it. Functions take plain lists or arrays and return
@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 from heedful.renamed import old_attribute
 
 if TYPE_CHECKING:
+    from heedful.views.attention_data import AttentionMaps, merge_words
     from heedful.views.attention_figure import attention_svg
     from heedful.views.attention_html import attention_page
-    from heedful.views.attention_maps import AttentionMaps, merge_words
     from heedful.views.confusion import confusion_svg
     from heedful.views.curve import loss_curve
     from heedful.views.generation_html import GenerationSteps, steps_page
@@ -61,7 +61,7 @@ __all__ = [
 _HOME = {
     "ImageMaps": "image_html",
     "LensPredictions": "lens_html",
-    "AttentionMaps": "attention_maps",
+    "AttentionMaps": "attention_data",
     "GenerationSteps": "generation_html",
     "attention_page": "attention_html",
     "attention_svg": "attention_figure",
@@ -70,7 +70,7 @@ _HOME = {
     "image_page": "image_html",
     "lens_page": "lens_html",
     "loss_curve": "curve",
-    "merge_words": "attention_maps",
+    "merge_words": "attention_data",
     "mistakes_html": "mistakes",
     "mistakes_svg": "mistakes",
     "patch_grid_svg": "patches",

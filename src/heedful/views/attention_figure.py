@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import AttentionMaps, Weights, clearest
+from heedful.views.attention_data import AttentionMaps, Weights, clearest
 from heedful.views.svg import LINE, document, ink, label, thread
 from heedful.views.text import cut, visible, width
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from heedful.errors import HeedfulError, lookup
-from heedful.views.attention_maps import Array, AttentionMaps, block_means, clearest, edges, starts
+from heedful.views.attention_data import Array, AttentionMaps, block_means, clearest, edges, starts
 from heedful.views.page import asset, data, page, piece, size
 from heedful.views.text import direction, visible
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import AttentionMaps, clearest, starts
+from heedful.views.attention_data import AttentionMaps, clearest, starts
 from heedful.views.page import MOST, asset, data, page, piece, scaled, size, stored
 from heedful.views.text import direction, escaped, visible
 

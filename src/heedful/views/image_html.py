@@ -11,7 +11,7 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views import raster
-from heedful.views.attention_maps import SLACK
+from heedful.views.attention_data import SLACK
 from heedful.views.page import asset, data, page, piece, scaled, stored
 from heedful.views.text import escaped, visible
 

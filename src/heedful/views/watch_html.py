@@ -15,7 +15,7 @@ from heedful.errors import HeedfulError
 from heedful.metrics.registry import label_of
 from heedful.util.files import parse_json, write
 from heedful.views import raster
-from heedful.views.attention_maps import Array, AttentionMaps
+from heedful.views.attention_data import Array, AttentionMaps
 from heedful.views.page import asset, data, page, piece, stored
 from heedful.views.text import escaped, visible
 

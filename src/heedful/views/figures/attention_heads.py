@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_maps import AttentionMaps, block_means
+from heedful.views.attention_data import AttentionMaps, block_means
 from heedful.views.figures.cells import Values, along, down, figure, number, overhang, rise, scale, shaded, widest
 from heedful.views.svg import LINE, label, thread, titled
 from heedful.views.text import cut, visible, width

@@ -73,7 +73,7 @@ def heat(
     if numbers.size > CELLS:
         raise HeedfulError(
             f"{numbers.shape[0]:,} × {numbers.shape[1]:,} cells in one picture; draw a part, or block means"
-            f" (heedful.views.attention_maps.block_means), of at most {CELLS:,}"
+            f" (heedful.views.attention_data.block_means), of at most {CELLS:,}"
         )
     down_names = count(range(len(numbers)) if rows is None else rows, numbers.shape[0], "rows")
     along_names = count(range(numbers.shape[1]) if columns is None else columns, numbers.shape[1], "columns")

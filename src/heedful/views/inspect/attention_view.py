@@ -19,8 +19,8 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.inspection import observe
 from heedful.views import figures
+from heedful.views.attention_data import AttentionMaps, clearest, edges
 from heedful.views.attention_html import View, attention_page
-from heedful.views.attention_maps import AttentionMaps, clearest, edges
 from heedful.views.inspect.catalogue import stacks_of, translates
 from heedful.views.inspect.model_input import ModelInput, read
 from heedful.views.inspect.opened_model import OpenedModel

@@ -18,7 +18,7 @@ from heedful.generation import decode
 from heedful.inspection import record
 from heedful.tasks.task import short
 from heedful.views import figures
-from heedful.views.attention_maps import AttentionMaps
+from heedful.views.attention_data import AttentionMaps
 from heedful.views.generation_html import GenerationSteps, steps_page
 from heedful.views.inspect.attention_view import numbers
 from heedful.views.inspect.catalogue import stacks_of
