@@ -12,7 +12,7 @@ from heedful import presets
 from heedful.config import RotaryPosition, SpecialTokens
 from heedful.errors import HeedfulError
 from heedful.generation import decode, generate, stream
-from heedful.generation.assisted import kept_or_drawn
+from heedful.generation.assisted import accept_or_resample
 
 LENGTHS = [7, 2, 5, 1, 7]
 RULES = {
@@ -113,7 +113,7 @@ def test_a_kept_or_drawn_token_has_the_model_s_distribution():
     found = torch.zeros(4, dtype=torch.float64)
     for t in range(4):
         rows = keep.numel()
-        tokens = kept_or_drawn(
+        tokens = accept_or_resample(
             p.log().expand(rows, -1), q.log().expand(rows, -1), torch.full((rows,), t), keep.flatten(), draw.flatten()
         )
         found += q[t] * torch.bincount(tokens, minlength=4) / rows

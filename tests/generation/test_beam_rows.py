@@ -12,7 +12,7 @@ from heedful import presets
 from heedful.cache import Cache
 from heedful.config import SpecialTokens
 from heedful.generation import decode
-from heedful.generation.beam import seated
+from heedful.generation.beam import order_by_parent
 from heedful.layers.attention import explicit_attention, fused_attention
 
 
@@ -30,7 +30,7 @@ def pair(seed: int = 0):
 def test_every_parent_keeps_a_child_in_its_place(beams):
     """All ways in which beams can have parents: each is kept once, and only children of absent parents' places move."""
     parents = torch.tensor(list(product(range(beams), repeat=beams)))
-    order = seated(parents)
+    order = order_by_parent(parents)
     assert torch.equal(order.sort(1).values, torch.arange(beams).expand_as(order))
     for before, after in zip(parents.tolist(), parents.gather(1, order).tolist(), strict=True):
         assert all(after[place] == place for place in set(before))

@@ -12,7 +12,7 @@ from heedful import presets
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.generation import decode
-from heedful.generation.decoder_state import source_of
+from heedful.generation.decoder_state import create_state
 
 LENGTHS = [9, 2, 13, 1, 13]
 METHODS = {
@@ -61,10 +61,10 @@ def test_logits_after_the_prompt_and_after_more(prompts, scheme, side):
         text = torch.cat((row[real], torch.tensor([4, 5])))
         expected.append(model(text[None])[0, -3:])
     for size in (1, 2, 5, 6, 13, 40):
-        source = source_of(model, ids, mask)
-        source.chunk = size
-        source.remember(2)
-        made = [source.prefill(), source.step(torch.full((5,), 4)), source.step(torch.full((5,), 5))]
+        state = create_state(model, ids, mask)
+        state.prefill_chunk_size = size
+        state.make_cache(2)
+        made = [state.prefill(), state.step(torch.full((5,), 4)), state.step(torch.full((5,), 5))]
         assert torch.allclose(torch.stack(made, 1), torch.stack(expected), atol=1e-10)
 
 

@@ -20,7 +20,9 @@ SIDE = {"gpt2": "left", "marian": "right"}  # as transformers wants them
 GIVEN = torch.tensor([[5, 9, 8, 7, 9], [4, 4, 2, 4, 1], [9, 8, 2, 6, 8]])
 HISTORY = torch.tensor([[1, 2, 3, 9, 8], [4, 4, 4, 2, 4], [9, 8, 7, 9, 8]])
 START = torch.tensor([[0], [7], [9]])
-SOURCE = SimpleNamespace(given=GIVEN, origin=torch.arange(3), prompt=START, counts=torch.ones(3, dtype=torch.int64))
+STATE = SimpleNamespace(
+    given_ids=GIVEN, prompt_index=torch.arange(3), prompt=START, prompt_lengths=torch.ones(3, dtype=torch.int64)
+)
 LIMITS = torch.tensor([5, 5, 5])
 ENDS = (1, 5)
 WORDS = [[3], [9, 8, 2], [4, 6], [4, 4, 4, 2, 4, 7], [5], [8, 11]]
@@ -29,7 +31,7 @@ CASES = [
     (ours.MinLength(5, ENDS), "MinLengthLogitsProcessor", {"min_length": 5, "eos_token_id": [1, 5]}),
     *(
         (
-            ours.EncoderNoRepeatNGram(size, SOURCE),
+            ours.EncoderNoRepeatNGram(size, STATE),
             "EncoderNoRepeatNGramLogitsProcessor",
             {"encoder_ngram_size": size, "encoder_input_ids": GIVEN},
         )
@@ -38,18 +40,18 @@ CASES = [
     (ours.NoBadWords([w for w in WORDS if w != [5]]), "NoBadWordsLogitsProcessor", {"bad_words_ids": WORDS}),
     (ours.SuppressTokens((2, 7)), "SuppressTokensLogitsProcessor", {"suppress_tokens": [2, 7]}),
     (
-        ours.SuppressTokensAtBegin((2, 7), False, SOURCE),
+        ours.SuppressTokensAtBegin((2, 7), False, STATE),
         "SuppressTokensAtBeginLogitsProcessor",
         {"begin_suppress_tokens": [2, 7], "begin_index": 1},
     ),
     (
-        ours.SuppressTokensAtBegin((2, 7), True, SOURCE),
+        ours.SuppressTokensAtBegin((2, 7), True, STATE),
         "SuppressTokensAtBeginLogitsProcessor",
         {"begin_suppress_tokens": [2, 7], "begin_index": 2},
     ),
     (ours.ForcedBOSToken(4), "ForcedBOSTokenLogitsProcessor", {"bos_token_id": 4}),
     (
-        ours.ForcedEOSToken((1, 5), LIMITS, SOURCE),
+        ours.ForcedEOSToken((1, 5), LIMITS, STATE),
         "ForcedEOSTokenLogitsProcessor",
         {"max_length": 6, "eos_token_id": [1, 5]},
     ),
@@ -91,8 +93,8 @@ def test_padding_and_ids_beyond_the_vocabulary_are_no_tokens():
     ]
     for size in (1, 2, 3):
         given = torch.tensor([[5, 2, 5, 99, -1, -1]])  # a source's vocabulary may be the larger one
-        source = SimpleNamespace(given=given, origin=torch.tensor([0]))
-        processors.append(ours.EncoderNoRepeatNGram(size, source))
+        state = SimpleNamespace(given_ids=given, prompt_index=torch.tensor([0]))
+        processors.append(ours.EncoderNoRepeatNGram(size, state))
     for processor in processors:
         assert torch.equal(processor(padded, scores.clone()), processor(plain, scores.clone()))
 

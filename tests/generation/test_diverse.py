@@ -135,7 +135,7 @@ def test_recording(pairs, prompts, family):
     [
         ({"num_beam_groups": 2}, "num_beam_groups=2 has no effect on greedy decoding; give num_beams"),
         ({"num_beams": 5, "num_beam_groups": 2, "diversity_penalty": 1.0}, "num_beams=5 cannot be divided in"),
-        ({"num_beams": 4, "num_beam_groups": 2}, "would all find the same; give diversity_penalty above 0"),
+        ({"num_beams": 4, "num_beam_groups": 2}, "would all choose the same tokens; give diversity_penalty above 0"),
         ({"num_beams": 4, "diversity_penalty": 1.0}, "diversity_penalty=1.0 has no effect without num_beam_groups"),
         (
             {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": -1.0},

@@ -11,7 +11,7 @@ import heedful
 from heedful.cache import NoCache
 from heedful.errors import HeedfulError
 from heedful.generation import decode, generate
-from heedful.generation.decoder_state import CrossSource, Source, align
+from heedful.generation.decoder_state import DecoderState, EncoderDecoderState, align
 
 LENGTHS = [9, 2, 6, 1, 9, 4]
 METHODS = {
@@ -76,15 +76,15 @@ def test_a_context_longer_than_learned_positions_is_refused(prompts):
     assert generate(model, *prompts([60, 3]), max_new_tokens=5).shape == (2, 65)
 
 
-class Uncached(Source):
+class Uncached(DecoderState):
     """Reads everything again at each step."""
 
-    def remember(self, steps):
+    def make_cache(self, steps):
         self.cache = NoCache()
 
     def prefill(self):
         self.seen, self.seen_real = self.prompt.clamp(min=0), self.prompt >= 0
-        if isinstance(self, CrossSource):
+        if isinstance(self, EncoderDecoderState):
             self.memory = self.model.encode(self.ids, self.real)
         return self.again()
 
@@ -94,20 +94,20 @@ class Uncached(Source):
         return self.again()
 
     def again(self):
-        if isinstance(self, CrossSource):
-            return self.logits(self.model.decode(self.seen, self.memory, None, self.real))
-        return self.logits(self.model.hidden(self.seen, self.seen_real))
+        if isinstance(self, EncoderDecoderState):
+            return self.last_logits(self.model.decode(self.seen, self.memory, None, self.real))
+        return self.last_logits(self.model.hidden(self.seen, self.seen_real))
 
     def select(self, rows):
         self.seen, self.seen_real = self.seen[rows], self.seen_real[rows]
-        if isinstance(self, CrossSource):
+        if isinstance(self, EncoderDecoderState):
             self.memory = self.memory[rows]
             self.real = None if self.real is None else self.real[rows]
 
     reorder = select
 
 
-class UncachedCross(Uncached, CrossSource):
+class UncachedCross(Uncached, EncoderDecoderState):
     pass
 
 
@@ -116,8 +116,8 @@ class UncachedCross(Uncached, CrossSource):
 def test_cached_equals_uncached(pairs, prompts, monkeypatch, name, method):
     model, (ids, mask) = model_of(name, pairs), prompts(LENGTHS)
     cached = decode(model, ids, mask, max_new_tokens=8, **method)
-    monkeypatch.setattr("heedful.generation.decoder_state.Source", Uncached)
-    monkeypatch.setattr("heedful.generation.decoder_state.CrossSource", UncachedCross)
+    monkeypatch.setattr("heedful.generation.decoder_state.DecoderState", Uncached)
+    monkeypatch.setattr("heedful.generation.decoder_state.EncoderDecoderState", UncachedCross)
     uncached = decode(model, ids, mask, max_new_tokens=8, **method)
     assert torch.equal(cached.ids, uncached.ids)
     assert torch.allclose(cached.scores, uncached.scores, atol=1e-10)

@@ -9,7 +9,7 @@ import heedful
 from heedful.errors import HeedfulError
 from heedful.generation import decode, generate
 from heedful.generation import processors as ours
-from heedful.generation.token_choice import choose, draws, top
+from heedful.generation.token_choice import choose, top, uniform_numbers
 
 
 def chi_square(counts, expected):
@@ -93,12 +93,12 @@ def test_fp32_rows_sample_the_same_alone_and_in_a_batch(prompts):
 
 def test_draws_depend_on_content_seed_and_turn_only():
     rows = torch.tensor([[4, 5], [-1, 6], [4, 5]])
-    made = draws(rows, 2, 3, 0)
+    made = uniform_numbers(rows, 2, 3, 0)
     assert made.shape == (6, 3)
     assert len({tuple(row.tolist()) for row in made}) == 6
-    assert torch.equal(made[:2], draws(rows[:1], 2, 3, 0))
-    assert torch.equal(made[2:4], draws(torch.tensor([[6, -1, -1]]), 2, 3, 0))
-    assert not torch.equal(made[:2], draws(rows[:1], 2, 3, 1))
+    assert torch.equal(made[:2], uniform_numbers(rows[:1], 2, 3, 0))
+    assert torch.equal(made[2:4], uniform_numbers(torch.tensor([[6, -1, -1]]), 2, 3, 0))
+    assert not torch.equal(made[:2], uniform_numbers(rows[:1], 2, 3, 1))
 
 
 def test_choose_never_takes_what_is_excluded():

@@ -17,7 +17,7 @@ from torch import Tensor
 import heedful
 from heedful import presets
 from heedful.generation import decode
-from heedful.generation.token_choice import draws
+from heedful.generation.token_choice import uniform_numbers
 from heedful.kernels import optimize
 
 PROMPTS, STEPS, VOCAB, SEED, BORDER = 200, 5, 1000, 11, 1e-5
@@ -78,7 +78,7 @@ def to_border(model: Any, prompt: Tensor, one: list[int], other: list[int], opti
         patch.setattr("heedful.generation.sampling.choose", keep)
         decode(exact, prompt, max_new_tokens=step, seed=SEED, **options)
     reached = kept[place][0].softmax(0).cumsum(0)
-    number = float(draws(prompt, 1, STEPS, SEED)[0, place])
+    number = float(uniform_numbers(prompt, 1, STEPS, SEED)[0, place])
     low, high = sorted((one[place], other[place]))
     return max(abs(float(border) - number) for border in reached[low:high])
 

@@ -13,7 +13,8 @@ from heedful import presets
 from heedful.config import SpecialTokens
 from heedful.generation import decode
 from heedful.generation.beam import beam_search, candidates
-from heedful.generation.decoder_state import source_of
+from heedful.generation.decoder_state import create_state
+from heedful.generation.method import MethodInput
 from heedful.generation.options import Options
 
 V, END = 5, 4
@@ -95,12 +96,13 @@ def test_one_beam_is_greedy(pairs, prompts, family):
     model, (ids, mask) = pairs[family](1).ours.eval(), prompts([5, 8, 2, 8])
     greedy = decode(model, ids, mask, max_new_tokens=12)
     with torch.inference_mode():
-        source = source_of(model, ids, mask)
-        source.remember(None)
-        limits, end = torch.full((4,), 12), torch.tensor(model.config.special.end)
-        found, scores, _ = beam_search(source, Options(), [], limits, end)
-    assert (found >= 0).sum(1).tolist() == greedy.lengths.tolist()
-    for row, mine in zip(found, greedy.ids, strict=True):
+        state = create_state(model, ids, mask)
+        state.make_cache(None)
+        limits, end_ids = torch.full((4,), 12), torch.tensor(model.config.special.end)
+        inputs = MethodInput(state=state, options=Options(), processors=[], limits=limits, end_ids=end_ids)
+        best, scores, _ = beam_search(inputs)
+    assert (best >= 0).sum(1).tolist() == greedy.lengths.tolist()
+    for row, mine in zip(best, greedy.ids, strict=True):
         tokens = row[row >= 0].tolist()
         assert tokens == mine[: len(tokens)].tolist()
     assert torch.allclose(scores, greedy.scores, atol=1e-12)

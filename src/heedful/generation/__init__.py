@@ -2,8 +2,9 @@
 
 - ``decode``: the public calls and length limits; ``options``: the table of methods, and their options, validated;
 - ``sampling`` (greedy decoding, too), ``assisted``, ``contrastive``, ``beam``, ``diverse_beam``, ``constrained_beam``:
-  the methods, one a file; ``method``: what each receives and returns;
-- ``source``: a model with its cache, the one place that distinguishes the two families;
+  the methods, one a file; ``method``: their description, input and output; ``decoded_rows``: the rows of methods that
+  decode a token a row and step;
+- ``decoder_state``: a model with its cache, the one place that distinguishes the two families;
 - ``processors``: change scores before a token is chosen; ``token_choice``: chooses it;
 - ``stopping``: stop strings; ``incremental_text``: text of tokens as they arrive.
 

@@ -1,12 +1,13 @@
 """Assisted decoding: tokens are proposed cheaply, and the model reads several at once instead of one after the other.
 
-It keeps them as far as they are its own, so that greedy tokens are those that it would choose alone (of two that are
-equal but for rounding it may take the other, since several rows are summed in another order). Drawn tokens keep
-their distribution by the rule of Leviathan et al. 2023 (section 2.3): a token drawn from the assistant's q stays with
-probability min(1, p / q), and otherwise one is drawn from max(p − q, 0), normalised. All rows go on together, as far as
-every proposal was kept; a row's tokens depend on its own alone, so that it has the same in any batch.
+The model accepts proposed tokens as long as they are its own choice, so that greedy tokens are those that it would
+choose alone. (Of two tokens with equal scores up to rounding it may take the other, since several rows are summed in
+another order.) Sampled tokens keep their distribution by the rule of Leviathan et al. 2023 (section 2.3): a token
+sampled from the assistant's q is accepted with probability min(1, p / q); otherwise one is sampled from max(p − q, 0),
+normalised. All rows advance together, up to the first proposal that one of them rejects. A row's tokens depend on its
+own alone, so that it has the same in any batch.
 
-Shapes: R rows at work, K tokens of a round, N columns of the history, V vocabulary.
+Shapes: R present rows, K tokens of a round, N columns of ids, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,241 +18,247 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.decoder_state import NONE, CrossSource, Source, learned, source_of
-from heedful.generation.method import Method, Run, Steps, answering
+from heedful.generation.decoder_state import NONE, DecoderState, EncoderDecoderState, create_state, learned_positions
+from heedful.generation.method import Method, MethodInput, Steps, decoding_mode
 from heedful.generation.processors import process
-from heedful.generation.sampling import one_by_one, picked
+from heedful.generation.sampling import choose_next, decode_stepwise
 from heedful.generation.token_choice import choose
 
 if TYPE_CHECKING:
     from heedful.generation.options import Options
 
-MATCHED = 2  # prompt lookup goes by the last two tokens; where they stood nowhere before, by the last
+NGRAM = 2  # prompt lookup searches the last two tokens; if they did not occur before, the last
 
 
-class Drafts(Protocol):
-    """Proposes tokens for the model to verify."""
+class Proposer(Protocol):
+    """Interface of what proposes tokens for the model to verify."""
 
-    each: int  # numbers that a drawn token needs
+    numbers_per_token: int  # uniform numbers that a sampled token needs
 
     def propose(self, history: Tensor, count: int, numbers: Tensor | None) -> Tensor:
-        """At most ``count`` − 1 tokens (R, k) that may follow ``history`` (R, N)."""
+        """Returns at most ``count`` − 1 tokens (R, k) that may follow ``history`` (R, N)."""
 
-    def pick(self, scores: Tensor, history: Tensor, numbers: Tensor | None, place: int) -> Tensor:
-        """The tokens (R,) of the model's ``scores`` (R, V), at this ``place`` of those proposed."""
+    def choose_tokens(self, scores: Tensor, history: Tensor, numbers: Tensor | None, index: int) -> Tensor:
+        """Returns the tokens (R,) of the model's ``scores`` (R, V), in place of proposal ``index``."""
 
     def select(self, rows: Tensor) -> None:
-        """Work on ``rows`` from now on."""
+        """Replaces the present rows by ``rows`` of them."""
 
     def crop(self, length: int) -> None:
-        """Forget all but the first ``length`` columns."""
+        """Drops all but the first ``length`` columns."""
 
-    def start(self, history: Tensor | None, begins: Tensor) -> None:
-        """Read the prompt, or ``history`` (R, N) from the columns ``begins`` (R,) on."""
+    def start(self, history: Tensor | None, starts: Tensor) -> None:
+        """Reads the prompt, or ``history`` (R, N) from the columns ``starts`` on."""
 
 
-class Ahead:
-    """A source that reads tokens before they are asked for."""
+class LookaheadState:
+    """State of a decoder that reads proposed tokens before they are chosen."""
 
-    def __init__(self, run: Run, drafts: Drafts, count: int) -> None:
-        self.source, self.drafts, self.count = run.source, drafts, count
-        self.prompt, self.counts, self.given = run.source.prompt, run.source.counts, run.source.given
-        self.limits, self.width, self.context = run.limits, run.width, run.context or run.width + run.most
-        self.source.whole = True
-        self.remember = self.source.remember
+    def __init__(self, inputs: MethodInput, proposer: Proposer, count: int) -> None:
+        self.state, self.proposer, self.count = inputs.state, proposer, count
+        self.prompt, self.prompt_lengths = inputs.state.prompt, inputs.state.prompt_lengths
+        self.given_ids, self.limits, self.width = inputs.state.given_ids, inputs.limits, inputs.width
+        self.context = inputs.context or inputs.width + inputs.max_steps
+        self.state.keeps_all = True
+        self.make_cache = self.state.make_cache
 
     def prefill(self) -> Tensor:
-        """Logits (B, V) after the prompt."""
-        return self._begun(self.source.prefill(), None, self.width - self.counts)
+        """Returns the logits (B, V) after the prompt."""
+        return self._start(self.state.prefill(), None, self.width - self.prompt_lengths)
 
-    def reread(self, history: Tensor, begins: Tensor) -> Tensor:
-        """Logits (R, V) after ``history`` (R, N), each row from its column ``begins`` (R,)."""
-        return self._begun(self.source.reread(history, begins), history, begins)
+    def reread(self, history: Tensor, starts: Tensor) -> Tensor:
+        """Returns the logits (R, V) after ``history`` (R, N), each row from its column ``starts`` (R,)."""
+        return self._start(self.state.reread(history, starts), history, starts)
 
-    def _begun(self, logits: Tensor, history: Tensor | None, begins: Tensor) -> Tensor:
-        self.drafts.start(history, begins)
-        self.full = self.context + int(begins.min())
-        self.place, self.next = 0, logits[:, None]  # (R, K, V): what was read, and the place in it
-        self.read = torch.empty(
-            len(logits), 0, dtype=torch.int64, device=logits.device
-        )  # (R, K − 1) ahead of the first
+    def _start(self, logits: Tensor, history: Tensor | None, starts: Tensor) -> Tensor:
+        self.proposer.start(history, starts)
+        self.full = self.context + int(starts.min())
+        # logits (R, K, V) of a token and the proposals (R, K − 1) after it, and the place in them
+        self.logits, self.index = logits[:, None], 0
+        self.proposals = torch.empty(len(logits), 0, dtype=torch.int64, device=logits.device)
         return logits
 
-    def pick(self, scores: Tensor, history: Tensor, numbers: Tensor | None) -> Tensor:
-        """The token (R,) of each row of ``scores`` (R, V)."""
+    def choose_tokens(self, scores: Tensor, history: Tensor, numbers: Tensor | None) -> Tensor:
+        """Returns a token (R,) for each row of ``scores`` (R, V)."""
         self.history, self.numbers = history, None if numbers is None else numbers[:, 1:]
-        return self.drafts.pick(scores, history, numbers, self.place)
+        return self.proposer.choose_tokens(scores, history, numbers, self.index)
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Logits (R, V) after ``tokens`` (R,): there already, where they were proposed in every row."""
-        if self.place < self.read.size(1) and bool((tokens == self.read[:, self.place]).all()):
-            self.place += 1
-            return self.next[:, self.place]
-        kept = self.source.cache.length - self.read.size(1) + self.place
-        self.source.cache.crop(kept)
-        self.drafts.crop(kept)
+        """Returns the logits (R, V) after ``tokens`` (R,), computed before if they were proposed in every row."""
+        if self.index < self.proposals.size(1) and bool((tokens == self.proposals[:, self.index]).all()):
+            self.index += 1
+            return self.logits[:, self.index]
+        accepted = self.state.cache.length - self.proposals.size(1) + self.index
+        self.state.cache.crop(accepted)
+        self.proposer.crop(accepted)
         history = torch.cat((self.history, tokens[:, None]), 1)
         last = history.size(1)
         count = min(self.count, self.width + int(self.limits.min()) - last, self.full - last + 1)
-        self.read, self.place = self.drafts.propose(history, count, self.numbers), 0
-        self.next = self.source.scores(self.source.read(torch.cat((tokens[:, None], self.read), 1)))
-        return self.next[:, 0]
+        self.proposals, self.index = self.proposer.propose(history, count, self.numbers), 0
+        self.logits = self.state.all_logits(self.state.read(torch.cat((tokens[:, None], self.proposals), 1)))
+        return self.logits[:, 0]
 
     def select(self, rows: Tensor) -> None:
-        """Work on ``rows`` from now on."""
-        self.source.select(rows)
-        self.drafts.select(rows)
-        self.limits, self.next, self.read = self.limits[rows], self.next[rows], self.read[rows]
+        """Replaces the present rows by ``rows`` of them."""
+        self.state.select(rows)
+        self.proposer.select(rows)
+        self.limits, self.logits, self.proposals = self.limits[rows], self.logits[rows], self.proposals[rows]
         if hasattr(self, "history"):
             self.history = self.history[rows]
             self.numbers = None if self.numbers is None else self.numbers[rows]
 
 
 class Assistant:
-    """Proposals of a smaller model, drawn from its own scores after the same processors."""
+    """Proposals of a smaller model, chosen from its own scores after the same processors."""
 
-    each = 3
+    numbers_per_token = 3
 
-    def __init__(self, run: Run) -> None:
-        self.processors, self.source = run.processors, _beside(run)
+    def __init__(self, inputs: MethodInput) -> None:
+        self.processors, self.state = inputs.processors, assistant_state(inputs)
         self.tokens: list[Tensor] = []
         self.scores: list[Tensor] = []
 
-    def start(self, history: Tensor | None, begins: Tensor) -> None:
-        """Read the prompt, or ``history`` from the columns ``begins`` on."""
-        self.source.remember(None)
-        self.logits = self.source.prefill() if history is None else self.source.reread(history, begins)
+    def start(self, history: Tensor | None, starts: Tensor) -> None:
+        """Reads the prompt, or ``history`` from the columns ``starts`` on."""
+        self.state.make_cache(None)
+        self.logits = self.state.prefill() if history is None else self.state.reread(history, starts)
         self.tokens, self.scores = [], []
 
     def propose(self, history: Tensor, count: int, numbers: Tensor | None) -> Tensor:
-        """``count`` − 1 tokens; one more is kept for the place behind them, with the scores of all."""
+        """Returns ``count`` − 1 tokens; stores one more, for the place after them, with the scores of all."""
         self.tokens, self.scores = [], []
         for step in range(count):
-            self.logits = self.source.step(history[:, -1].clamp(min=0))
-            self._draft(history, None if numbers is None else numbers[:, step, 0])
+            self.logits = self.state.step(history[:, -1].clamp(min=0))
+            self._add(history, None if numbers is None else numbers[:, step, 0])
             history = torch.cat((history, self.tokens[-1][:, None]), 1)
         return torch.stack(self.tokens, 1)[:, :-1]
 
-    def _draft(self, history: Tensor, draw: Tensor | None) -> None:
+    def _add(self, history: Tensor, uniform: Tensor | None) -> None:
         self.scores.append(process(self.processors, history, self.logits.clone()))
-        self.tokens.append(choose(self.scores[-1], draw))
+        self.tokens.append(choose(self.scores[-1], uniform))
 
-    def pick(self, scores: Tensor, history: Tensor, numbers: Tensor | None, place: int) -> Tensor:
-        """The best; or, where it is drawn, the assistant's with probability min(1, p / q)."""
+    def choose_tokens(self, scores: Tensor, history: Tensor, numbers: Tensor | None, index: int) -> Tensor:
+        """Returns the best tokens (R,); in sampling the assistant's with probability min(1, p / q)."""
         if numbers is None:
             return choose(scores)
-        if not self.tokens:  # of the first token nothing was proposed yet
-            self._draft(history, numbers[:, 0, 0])
-        return kept_or_drawn(scores, self.scores[place], self.tokens[place], numbers[:, 0, 1], numbers[:, 0, 2])
+        if not self.tokens:  # before the first token nothing is proposed
+            self._add(history, numbers[:, 0, 0])
+        return accept_or_resample(scores, self.scores[index], self.tokens[index], numbers[:, 0, 1], numbers[:, 0, 2])
 
     def select(self, rows: Tensor) -> None:
-        """Work on ``rows`` from now on."""
-        self.source.select(rows)
+        """Replaces the present rows by ``rows`` of them."""
+        self.state.select(rows)
         self.logits = self.logits[rows]
         self.tokens = [tokens[rows] for tokens in self.tokens]
         self.scores = [scores[rows] for scores in self.scores]
 
     def crop(self, length: int) -> None:
-        """Forget all but the first ``length`` columns."""
-        self.source.cache.crop(length)
+        """Drops all but the first ``length`` columns."""
+        self.state.cache.crop(length)
 
 
-class Lookup:
-    """Proposals from what was given and generated: the tokens that followed the last ones when they stood before."""
+class PromptLookup:
+    """Proposals from source, prompt and new tokens: the tokens that followed an earlier occurrence of the last ones."""
 
-    each = 1
+    numbers_per_token = 1
 
-    def __init__(self, run: Run) -> None:
-        self.source, self.size = run.source, run.source.vocabulary
+    def __init__(self, inputs: MethodInput) -> None:
+        self.state, self.vocab_size = inputs.state, inputs.state.vocab_size
 
     def propose(self, history: Tensor, count: int, numbers: Tensor | None) -> Tensor:
-        """``count`` − 1 tokens, or none where no row has any."""
-        said = history if not isinstance(self.source, CrossSource) else self._after_sources(history)
-        start = said.new_full((len(said),), said.size(1))
-        for size in range(1, min(MATCHED, said.size(1) - 1) + 1):
-            windows = said.unfold(1, size, 1)[:, :-1]  # (R, N − size, size)
-            same = (windows == said[:, None, -size:]).all(-1) & (said[:, -size] >= 0)[:, None]
-            last = (same * torch.arange(1, same.size(1) + 1, device=said.device)).amax(1)  # counted from 1; 0: nowhere
+        """Returns ``count`` − 1 tokens, or none if there is no occurrence in any row."""
+        ids = history if not isinstance(self.state, EncoderDecoderState) else self._after_sources(history)
+        start = ids.new_full((len(ids),), ids.size(1))
+        for size in range(1, min(NGRAM, ids.size(1) - 1) + 1):
+            windows = ids.unfold(1, size, 1)[:, :-1]  # (R, N − size, size)
+            is_same = (windows == ids[:, None, -size:]).all(-1) & (ids[:, -size] >= 0)[:, None]
+            last = (is_same * torch.arange(1, is_same.size(1) + 1, device=ids.device)).amax(1)  # from 1; 0 is nowhere
             start = torch.where(last > 0, last - 1 + size, start)
-        if bool((start == said.size(1)).all()):
-            return said[:, :0]
-        places = (start[:, None] + torch.arange(count - 1, device=said.device)).clamp(max=said.size(1) - 1)
-        tokens = said.gather(1, places)
-        return tokens.where((tokens >= 0) & (tokens < self.size), 0)
+        if bool((start == ids.size(1)).all()):
+            return ids[:, :0]
+        columns = (start[:, None] + torch.arange(count - 1, device=ids.device)).clamp(max=ids.size(1) - 1)
+        tokens = ids.gather(1, columns)
+        return tokens.where((tokens >= 0) & (tokens < self.vocab_size), 0)
 
     def _after_sources(self, history: Tensor) -> Tensor:
-        return torch.cat((self.source.given[self.source.origin], history), 1)
+        return torch.cat((self.state.given_ids[self.state.prompt_index], history), 1)
 
-    def pick(self, scores: Tensor, history: Tensor, numbers: Tensor | None, place: int) -> Tensor:
-        """The tokens (R,) that the model would choose without proposals."""
-        return picked(scores, history, numbers)
+    def choose_tokens(self, scores: Tensor, history: Tensor, numbers: Tensor | None, index: int) -> Tensor:
+        """Returns the tokens (R,) that the model would choose without proposals."""
+        return choose_next(scores, history, numbers)
 
     def select(self, rows: Tensor) -> None:
-        """Nothing is kept."""
+        """Does nothing: proposals are looked up anew."""
 
     def crop(self, length: int) -> None:
-        """Nothing is kept."""
+        """Does nothing: proposals are looked up anew."""
 
-    def start(self, history: Tensor | None, begins: Tensor) -> None:
-        """Nothing is read."""
+    def start(self, history: Tensor | None, starts: Tensor) -> None:
+        """Does nothing: there is no model that reads."""
 
 
-def kept_or_drawn(scores: Tensor, own: Tensor, proposed: Tensor, keep: Tensor, draw: Tensor) -> Tensor:
-    """Tokens (R,) distributed as p = softmax(``scores``), where ``proposed`` (R,) are as q = softmax(``own``), (R, V).
+def accept_or_resample(
+    scores: Tensor, assistant_scores: Tensor, proposed: Tensor, accept: Tensor, resample: Tensor
+) -> Tensor:
+    """Returns tokens (R,) distributed as p = softmax(``scores``), where the ``proposed`` (R,) are distributed as
+    q = softmax(``assistant_scores``), (R, V) both.
 
-    A proposed token t stays where ``keep`` < p(t) / q(t); another is drawn from max(p − q, 0), normalised. ``keep`` and
-    ``draw`` (R,) are uniform in [0, 1).
+    A proposed token t is accepted if ``accept`` < p(t) / q(t); otherwise one is sampled from max(p − q, 0), normalised.
+    ``accept`` and ``resample`` (R,) are uniform in [0, 1).
 
     >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.9, 0.1]]).log()
-    >>> [int(kept_or_drawn(p, q, torch.tensor([0]), torch.tensor([u]), torch.tensor([0.3]))) for u in (0.5, 0.6)]
+    >>> [int(accept_or_resample(p, q, torch.tensor([0]), torch.tensor([u]), torch.tensor([0.3]))) for u in (0.5, 0.6)]
     [0, 1]
     """
     exact = torch.float32 if scores.device.type == "mps" else torch.float64
-    p, q = scores.softmax(1, dtype=exact), own.softmax(1, dtype=exact)
-    at = proposed[:, None]
-    stays = (keep.to(exact)[:, None] * q.gather(1, at) < p.gather(1, at))[:, 0]
+    p, q = scores.softmax(1, dtype=exact), assistant_scores.softmax(1, dtype=exact)
+    index = proposed[:, None]
+    is_accepted = (accept.to(exact)[:, None] * q.gather(1, index) < p.gather(1, index))[:, 0]
     rest = (p - q).clamp(min=0)
-    rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, p)  # equal but for rounding
-    return torch.where(stays, proposed, choose(rest.log(), draw))
+    rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, p)  # zero if p and q are equal up to rounding
+    return torch.where(is_accepted, proposed, choose(rest.log(), resample))
 
 
-def assisted(run: Run) -> Steps:
-    """Greedy decoding or sampling with tokens that are proposed: see the head of this file."""
-    model, options = run.options.assistant_model, run.options
-    if any(one.watchers for one in (run.source.model, model) if one is not None):
-        what = "an assistant" if model is not None else "prompt_lookup_num_tokens"
+def assisted(inputs: MethodInput) -> Steps:
+    """Decodes greedily or by sampling, with proposed tokens: see the head of this file."""
+    assistant, options = inputs.options.assistant_model, inputs.options
+    if any(model.watchers for model in (inputs.state.model, assistant) if model is not None):
+        what = "an assistant" if assistant is not None else "prompt_lookup_num_tokens"
         raise HeedfulError(f"tokens that are read at once cannot be recorded; generate without {what}")
-    if model is None:
-        ahead = Ahead(run, Lookup(run), options.prompt_lookup_num_tokens + 1)
-        return (yield from one_by_one(run, ahead.pick, source=ahead))
-    with answering(model):
-        ahead = Ahead(run, Assistant(run), options.num_assistant_tokens)
-        return (yield from one_by_one(run, ahead.pick, Assistant.each, ahead))
+    if assistant is None:
+        state = LookaheadState(inputs, PromptLookup(inputs), options.prompt_lookup_num_tokens + 1)
+        return (yield from decode_stepwise(inputs, state.choose_tokens, PromptLookup.numbers_per_token, state))
+    with decoding_mode(assistant):
+        state = LookaheadState(inputs, Assistant(inputs), options.num_assistant_tokens)
+        return (yield from decode_stepwise(inputs, state.choose_tokens, Assistant.numbers_per_token, state))
 
 
-def _beside(run: Run) -> Source:
-    """The assistant's source for the same prompts; raises ``HeedfulError`` where it does not fit the model."""
-    source, model = run.source, run.options.assistant_model
-    if hasattr(model, "encode") != isinstance(source, CrossSource):
+def assistant_state(inputs: MethodInput) -> DecoderState:
+    """Returns the assistant's state for the same prompts; raises ``HeedfulError`` if it does not fit the model."""
+    main, model = inputs.state, inputs.options.assistant_model
+    if hasattr(model, "encode") != isinstance(main, EncoderDecoderState):
         raise HeedfulError(
-            f"the assistant is of kind {model.config.kind!r}, the model of kind {source.model.config.kind!r}; "
+            f"the assistant is of kind {model.config.kind!r}, the model of kind {main.model.config.kind!r}; "
             "give one of the same kind"
         )
-    if model.device != source.given.device:
-        raise HeedfulError(f"the assistant is on {model.device}, the model on {source.given.device}; move one of them")
-    made = source_of(model, source.given.clamp(min=0), source.given != NONE)
-    if made.vocabulary != source.vocabulary:
+    if model.device != main.given_ids.device:
         raise HeedfulError(
-            f"the assistant has {made.vocabulary} tokens, the model {source.vocabulary}; give one with the same"
+            f"the assistant is on {model.device}, the model on {main.given_ids.device}; move one of them"
         )
-    made.prompt, made.counts, made.whole, made.chunk = source.prompt, source.counts, True, source.chunk
-    positions = learned(made.stack)
-    longest = min(run.context or 10**18, int((source.counts + run.limits).max()) - 1)
+    state = create_state(model, main.given_ids.clamp(min=0), main.given_ids != NONE)
+    if state.vocab_size != main.vocab_size:
+        raise HeedfulError(
+            f"the assistant has {state.vocab_size} tokens, the model {main.vocab_size}; give one with the same"
+        )
+    state.prompt, state.prompt_lengths = main.prompt, main.prompt_lengths
+    state.keeps_all, state.prefill_chunk_size = True, main.prefill_chunk_size
+    positions = learned_positions(state.stack)
+    longest = min(inputs.context or 10**18, int((main.prompt_lengths + inputs.limits).max()) - 1)
     if positions is not None and positions < longest:
         raise HeedfulError(
             f"the assistant has {positions} learned positions, and {longest} may be needed; lower max_new_tokens"
         )
-    return made
+    return state
 
 
 def _check(options: Options) -> None:

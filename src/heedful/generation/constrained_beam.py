@@ -1,8 +1,9 @@
 """Constrained beam search: given words must occur; beams are allocated by how many of their tokens they contain.
 
-Hokamp and Liu 2017; the sharing out of one beam's places among the banks: Post and Vilar 2018. A beam may end only with
-all words. Besides the best continuations of a sentence, each beam's best and those that begin or go on a word it lacks
-are considered; of each bank the best runs on, the fullest first, then the second best of each, and so on.
+Hokamp and Liu 2017; the allocation of the K beams to banks: Post and Vilar 2018. A beam's bank is the number of word
+tokens that it contains. A beam may end only with all words. Besides the best continuations of a sentence, each beam's
+best one is considered, and those that begin or continue a missing word. The best continuation of each bank runs on, the
+fullest bank first, then the second best of each, and so on.
 
 Shapes: B prompts, S sentences still searched, K beams, C candidates, R rows, W words and their alternatives, V
 vocabulary, N columns.
@@ -17,157 +18,164 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.beam import NEVER, Finished, candidates, pick
-from heedful.generation.decoder_state import NONE
-from heedful.generation.method import Made, Method, Run, as_steps
+from heedful.generation.beam import NEVER, FinishedBeams, candidates, ended_beams, prompt_beams
+from heedful.generation.method import Decoded, Method, MethodInput, as_steps
 from heedful.generation.processors import process
-from heedful.generation.token_choice import log_sums
+from heedful.generation.token_choice import log_sum_exp
 
 
-class Progress(NamedTuple):
-    """Number of forced tokens that each row contains."""
+class WordProgress(NamedTuple):
+    """Tokens of forced words that each row contains, and the next ones."""
 
-    bank: Tensor  # (R,) tokens of the words that are there, and of the one that is begun
-    whole: Tensor  # (R,) boolean: all are there
-    wanted: Tensor  # (R, W) the token that begins or goes on each; −1: it is there
+    bank: Tensor  # (R,) number of tokens of the complete words and of the one that the row ends with
+    is_complete: Tensor  # (R,) True if all words occur
+    next_tokens: Tensor  # (R, W) the token that begins or continues each word; −1 if it occurs
 
 
-class Words:
-    """Words that must occur, each given by its tokens or as a list of alternatives, of which one must.
+class ForcedWords:
+    """Words that must occur, each given by its tokens or as a list of alternatives, of which one must occur.
 
-    >>> Words([[4, 6], [[7], [8, 9]]], end=[2], size=10).progress(torch.tensor([[3, 4], [7, 3]]))
-    Progress(bank=tensor([1, 2]), whole=tensor([False, False]), wanted=tensor([[ 6,  7,  8],
+    >>> ForcedWords([[4, 6], [[7], [8, 9]]], end=[2], size=10).progress(torch.tensor([[3, 4], [7, 3]]))
+    WordProgress(bank=tensor([1, 2]), is_complete=tensor([False, False]), next_tokens=tensor([[ 6,  7,  8],
             [ 4, -1, -1]]))
     """
 
     def __init__(self, words: Sequence[Sequence[Any]], end: Sequence[int], size: int) -> None:
-        self.words = [one if isinstance(one[0], list | tuple) else [one] for one in words]
-        for token in (token for one in self.words for tokens in one for token in tokens):
+        self.words = [word if isinstance(word[0], list | tuple) else [word] for word in words]
+        for token in (token for alternatives in self.words for tokens in alternatives for token in tokens):
             if token >= size:
                 raise HeedfulError(f"force_words_ids has {token}, but the model has {size} tokens; take it out")
             if token in end:
-                raise HeedfulError(
-                    f"force_words_ids has the end token {token}, which no text goes on after; take it out"
-                )
+                raise HeedfulError(f"force_words_ids has the end token {token}, which ends every text; take it out")
 
-    def progress(self, made: Tensor) -> Progress:
-        """Of rows ``made`` (R, n) of new tokens."""
-        bank = begun = made.new_zeros(len(made))
-        whole = torch.ones_like(bank, dtype=torch.bool)
-        wanted = []
+    def progress(self, new_tokens: Tensor) -> WordProgress:
+        """Returns the progress of rows of ``new_tokens`` (R, n)."""
+        bank = begun_tokens = new_tokens.new_zeros(len(new_tokens))
+        is_complete = torch.ones_like(bank, dtype=torch.bool)
+        next_tokens = []
         for alternatives in self.words:
-            there, following, most = torch.zeros_like(whole), [], torch.zeros_like(begun)
-            for word in (torch.tensor(tokens, device=made.device) for tokens in alternatives):
-                if made.size(1) >= len(word):
-                    there |= (made.unfold(1, len(word), 1) == word).all(2).any(1)
-                part = torch.zeros_like(begun)
-                for length in range(1, min(len(word) - 1, made.size(1)) + 1):
-                    part = torch.where((made[:, -length:] == word[:length]).all(1), length, part)
-                most = most.maximum(part)
-                following.append(word[part])
-            wanted += [one.masked_fill(there, -1) for one in following]
-            bank = bank + there * max(map(len, alternatives))
-            begun = begun.maximum(most.masked_fill(there, 0))
-            whole = whole & there
-        return Progress(bank + begun, whole, torch.stack(wanted, 1))
+            occurs, following = torch.zeros_like(is_complete), []
+            longest_prefix = torch.zeros_like(bank)
+            for word in (torch.tensor(tokens, device=new_tokens.device) for tokens in alternatives):
+                if new_tokens.size(1) >= len(word):
+                    occurs |= (new_tokens.unfold(1, len(word), 1) == word).all(2).any(1)
+                prefix = torch.zeros_like(bank)  # tokens of the word that the row ends with
+                for length in range(1, min(len(word) - 1, new_tokens.size(1)) + 1):
+                    prefix = torch.where((new_tokens[:, -length:] == word[:length]).all(1), length, prefix)
+                longest_prefix = longest_prefix.maximum(prefix)
+                following.append(word[prefix])
+            next_tokens += [tokens.masked_fill(occurs, -1) for tokens in following]
+            bank = bank + occurs * max(map(len, alternatives))
+            begun_tokens = begun_tokens.maximum(longest_prefix.masked_fill(occurs, 0))
+            is_complete = is_complete & occurs
+        return WordProgress(bank + begun_tokens, is_complete, torch.stack(next_tokens, 1))
 
 
-def proposed(log_p: Tensor, running: Tensor, wanted: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums, parents and tokens (S, C), best first: the ``count`` best of a sentence, the best of each beam, and what
-    each beam wants, each once.
+def constrained_candidates(
+    log_p: Tensor, sums: Tensor, next_tokens: Tensor, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns sums, parents and tokens (S, C), best first and each pair once: the ``count`` best of a sentence, the
+    best of each beam, and the ``next_tokens`` of each beam.
     """
-    sums, parents, tokens = candidates(log_p, running, count)
-    own = log_p.argmax(1, keepdim=True)
-    more = torch.cat((own, torch.where(wanted < 0, own, wanted)), 1)  # (S · K, 1 + W)
-    values = (log_p.gather(1, more) + running.view(-1, 1)).view(len(running), -1)
-    beams = torch.arange(running.size(1), device=log_p.device).repeat_interleave(more.size(1))
-    sums = torch.cat((sums, values), 1)
-    parents = torch.cat((parents, beams.expand(len(running), -1)), 1)
-    tokens = torch.cat((tokens, more.view(len(running), -1)), 1)
+    totals, parents, tokens = candidates(log_p, sums, count)
+    best = log_p.argmax(1, keepdim=True)
+    added = torch.cat((best, torch.where(next_tokens < 0, best, next_tokens)), 1)  # (S · K, 1 + W)
+    added_totals = (log_p.gather(1, added) + sums.view(-1, 1)).view(len(sums), -1)
+    beams = torch.arange(sums.size(1), device=log_p.device).repeat_interleave(added.size(1))
+    totals = torch.cat((totals, added_totals), 1)
+    parents = torch.cat((parents, beams.expand(len(sums), -1)), 1)
+    tokens = torch.cat((tokens, added.view(len(sums), -1)), 1)
     keys, order = (parents * log_p.size(1) + tokens).sort(dim=1, stable=True)
-    twice = torch.zeros_like(keys, dtype=torch.bool)
-    twice[:, 1:] = keys[:, 1:] == keys[:, :-1]
-    sums, place = sums.masked_fill(torch.zeros_like(twice).scatter(1, order, twice), NEVER).sort(1, descending=True)
-    return sums, parents.gather(1, place), tokens.gather(1, place)
+    is_repeated = torch.zeros_like(keys, dtype=torch.bool)
+    is_repeated[:, 1:] = keys[:, 1:] == keys[:, :-1]
+    is_repeated = torch.zeros_like(is_repeated).scatter(1, order, is_repeated)
+    totals, places = totals.masked_fill(is_repeated, NEVER).sort(1, descending=True)
+    return totals, parents.gather(1, places), tokens.gather(1, places)
 
 
-def shared(sums: Tensor, bank: Tensor, count: int) -> Tensor:
-    """The ``count`` places (S, count) of ``sums`` (S, C), best first, that run on: of each ``bank`` (S, C) the best,
-    the fullest bank first, then the second best of each.
+def allocate(sums: Tensor, bank: Tensor, count: int) -> Tensor:
+    """Returns the ``count`` places (S, count) of ``sums`` (S, C), best first, that run on: of each ``bank`` (S, C) the
+    best, the fullest bank first, then the second best of each.
 
-    >>> shared(torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[0, 0, 0, 2]]), 3)
+    >>> allocate(torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[0, 0, 0, 2]]), 3)
     tensor([[3, 0, 1]])
     """
-    places = sums.size(1)
-    before = torch.ones(places, places, dtype=torch.bool, device=sums.device).tril(-1)
-    rank = ((bank[:, :, None] == bank[:, None]) & before).sum(2)  # (S, C) in its bank
-    turn = rank * (int(bank.max()) + 1) - bank
-    return turn.masked_fill(sums == NEVER, torch.iinfo(turn.dtype).max).argsort(dim=1, stable=True)[:, :count]
+    size = sums.size(1)
+    is_before = torch.ones(size, size, dtype=torch.bool, device=sums.device).tril(-1)
+    rank = ((bank[:, :, None] == bank[:, None]) & is_before).sum(2)  # (S, C) in its bank
+    priority = rank * (int(bank.max()) + 1) - bank
+    return priority.masked_fill(sums == NEVER, torch.iinfo(priority.dtype).max).argsort(dim=1, stable=True)[:, :count]
 
 
-def constrained(run: Run) -> Made:
-    """The best ``num_return_sequences`` finished beams of each prompt in which all ``force_words_ids`` occur.
+def constrained(inputs: MethodInput) -> Decoded:
+    """Returns the best ``num_return_sequences`` finished beams of each prompt in which all ``force_words_ids`` occur.
 
-    Returns what ``beam_search`` returns. Raises ``HeedfulError`` where none was found.
+    See ``beam_search``. Raises ``HeedfulError`` for a prompt without any.
     """
-    source, options, width, limits, beams = run.source, run.options, run.width, run.limits, run.options.num_beams
-    words = Words(options.force_words_ids, run.end.tolist(), source.vocabulary)
-    logits = source.prefill()
-    history = source.prompt.new_full((len(limits), 1, width + run.most), NONE)
-    history[:, 0, :width] = source.prompt
-    said = logits.new_zeros(len(limits), 1, width + run.most if run.logprobs else 0)
-    running, at_work = logits.new_zeros(len(limits), 1), torch.arange(len(limits), device=limits.device)
-    results = Finished(options, beams, history, said, logits)
-    found = results.part(at_work)
+    state, limits, count = inputs.state, inputs.limits, inputs.options.num_beams
+    words = ForcedWords(inputs.options.force_words_ids, inputs.end_ids.tolist(), state.vocab_size)
+    logits = state.prefill()
+    beams, sums = prompt_beams(inputs, logits), logits.new_zeros(len(limits), 1)
+    sentences = torch.arange(len(limits), device=limits.device)
+    results = FinishedBeams(inputs.options, count, beams, logits)
+    finished = results.part(sentences)
 
-    for step in range(1, run.most + 1):
-        last = width + step
-        own = logits - log_sums(logits)
-        rows = history[:, :, : last - 1].flatten(0, 1)
-        log_p = process(run.processors, rows, own.clone())
-        now = words.progress(rows[:, width:])
-        log_p = torch.where(now.whole[:, None], log_p, log_p.index_fill(1, run.end, NEVER))
-        sums, parents, tokens = proposed(log_p, running, now.wanted, (1 + max(1, len(run.end))) * beams)
-        made, told = pick(history, parents), pick(said, parents)
-        made[:, :, last - 1] = tokens
-        if run.logprobs:
-            sentences = torch.arange(len(tokens), device=tokens.device)[:, None]
-            told[:, :, last - 1] = own.unflatten(0, (len(tokens), -1))[sentences, parents, tokens]
-        stopping = torch.isin(tokens, run.end) | (limits == step)[:, None]
-        if run.stops is not None:
-            stopping |= run.stops.ended(made[:, :, :last].flatten(0, 1)).view_as(stopping)
-        then = words.progress(made[:, :, width:last].flatten(0, 1))
-        whole = then.whole.view_as(stopping)
-        found.add(sums, made, told, stopping & whole & (whole.cumsum(1) <= beams), step)
+    for step in range(1, inputs.max_steps + 1):
+        column = inputs.width + step - 1
+        new_sums, parents, tokens, token_log_p = _continuations(inputs, words, beams.ids[:, :, :column], sums, logits)
+        extended = beams.extend(parents, tokens, column, token_log_p)
+        ended = ended_beams(inputs, extended, tokens, limits, column)
+        progress = words.progress(extended.ids[:, :, inputs.width : column + 1].flatten(0, 1))
+        is_complete = progress.is_complete.view_as(ended)
+        finished.add(new_sums, extended, ended & is_complete & (is_complete.cumsum(1) <= count), step)
 
-        before = running.size(1)
-        left = sums.masked_fill(stopping, NEVER)
-        place = shared(left, then.bank.view_as(stopping), min(beams, sums.size(1)))
-        running, history, said = left.gather(1, place), pick(made, place), pick(told, place)
-        found.settle(running.amax(1), limits, step)
-        alive = int((~found.done).sum())
-        if not alive:
+        before = sums.size(1)
+        running = new_sums.masked_fill(ended, NEVER)
+        places = allocate(running, progress.bank.view_as(ended), min(count, new_sums.size(1)))
+        sums, beams, parents = running.gather(1, places), extended.select(places), parents.gather(1, places)
+        finished.update_done(sums.amax(1), limits, step)
+        live = int((~finished.done).sum())
+        if not live:
             break
-        places = parents.gather(1, place) + before * torch.arange(len(place), device=place.device)[:, None]
-        if 2 * alive <= len(limits) or int(limits.min()) == step:
-            results.put(found, at_work)
-            kept = (~found.done).nonzero()[:, 0]
-            source.select(places[kept].flatten(), kept)
-            found, running, history, said = found.part(kept), running[kept], history[kept], said[kept]
-            limits, at_work = limits[kept], at_work[kept]
+        rows = parents + before * torch.arange(len(parents), device=parents.device)[:, None]
+        if 2 * live <= len(limits) or int(limits.min()) == step:
+            results.put(finished, sentences)
+            remaining = (~finished.done).nonzero()[:, 0]
+            state.select(rows[remaining].flatten(), remaining)
+            finished, beams, sums = finished.part(remaining), beams.sentences(remaining), sums[remaining]
+            limits, sentences = limits[remaining], sentences[remaining]
         else:
-            source.reorder(places.flatten())
-        logits = source.step(history[:, :, last - 1].flatten())
+            state.reorder(rows.flatten())
+        logits = state.step(beams.ids[:, :, column].flatten())
 
-    results.put(found, at_work)
-    lost = (results.scores[:, 0] == NEVER).nonzero()[:, 0].tolist()
-    if lost:
+    results.put(finished, sentences)
+    _check_all_finished(results.scores, inputs.limits)
+    return results.best(inputs.options.num_return_sequences)
+
+
+def _continuations(
+    inputs: MethodInput, words: ForcedWords, ids: Tensor, sums: Tensor, logits: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Returns the candidates of beams with ``ids`` (S, K, N), and log p of their tokens if requested."""
+    model_log_p, rows = logits - log_sum_exp(logits), ids.flatten(0, 1)
+    log_p = process(inputs.processors, rows, model_log_p.clone())
+    progress = words.progress(rows[:, inputs.width :])
+    log_p = torch.where(progress.is_complete[:, None], log_p, log_p.index_fill(1, inputs.end_ids, NEVER))
+    count = (1 + max(1, len(inputs.end_ids))) * inputs.options.num_beams
+    new_sums, parents, tokens = constrained_candidates(log_p, sums, progress.next_tokens, count)
+    if not inputs.with_logprobs:
+        return new_sums, parents, tokens, None
+    sentences = torch.arange(len(tokens), device=tokens.device)[:, None]
+    return new_sums, parents, tokens, model_log_p.unflatten(0, (len(tokens), -1))[sentences, parents, tokens]
+
+
+def _check_all_finished(scores: Tensor, limits: Tensor) -> None:
+    unfinished = (scores[:, 0] == NEVER).nonzero()[:, 0].tolist()
+    if unfinished:
         raise HeedfulError(
-            f"prompt {lost[0]}: no text of {int(run.limits[lost[0]])} tokens with all force_words_ids was found; raise "
-            "max_new_tokens, or num_beams"
+            f"prompt {unfinished[0]}: no text of {int(limits[unfinished[0]])} tokens with all force_words_ids was "
+            "found; raise max_new_tokens, or num_beams"
         )
-    best = options.num_return_sequences
-    return results.ids[:, :best].flatten(0, 1), results.scores[:, :best].flatten(), results.said[:, :best].flatten(0, 1)
 
 
 CONSTRAINED_BEAM = Method(

@@ -10,11 +10,18 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.decoder_state import NONE, CrossSource, Source, align, learned, source_of
-from heedful.generation.method import Run, answering
+from heedful.generation.decoder_state import (
+    NONE,
+    DecoderState,
+    EncoderDecoderState,
+    align,
+    create_state,
+    learned_positions,
+)
+from heedful.generation.method import MethodInput, decoding_mode
 from heedful.generation.options import Options, resolve
 from heedful.generation.processors import processors_of
-from heedful.generation.stopping import Decodes, StopStrings
+from heedful.generation.stopping import Detokenizer, StopStrings
 
 
 class Generated(NamedTuple):
@@ -23,13 +30,13 @@ class Generated(NamedTuple):
     Attributes:
         ids: (rows, N) int64, right-padded with the pad id: a decoder's with the prompt's real tokens first, an
             encoder-decoder's with the start token.
-        lengths: (rows,) how many of them are real, end token included.
+        lengths: (rows,) number of real tokens, the end token included.
         scores: (rows,) of a beam Σ log p / length^length_penalty; otherwise the model's own Σ log p / length, before
-            any penalty, temperature or cut. Length counts new tokens, the end token too. Float32, or the model's
+            any penalty, temperature or filter. Length counts new tokens, the end token too. Float32, or the model's
             float64.
-        logprobs: (rows, N) where asked for: log p of each new token as the model itself says it, before any penalty,
-            temperature, cut or force, given all that stood before it (with ``context``: what was read of it); 0 where
-            ``ids`` has the prompt, a start token or padding. None otherwise.
+        logprobs: (rows, N) log p of each new token under the model itself, given all tokens before it (with
+            ``context``: those that were read), before any penalty, temperature, filter or forced token; 0 at the
+            prompt, a start token or padding. None if not requested.
     """
 
     ids: Tensor
@@ -39,16 +46,16 @@ class Generated(NamedTuple):
 
 
 @contextmanager
-def _observed(source: Source) -> Iterator[None]:
-    """Tells the model's observers that a generation begins, and that it is over, however it ends."""
-    begun = []
+def _observed(state: DecoderState) -> Iterator[None]:
+    """Tells the model's watchers that a generation begins, and that it is over, however it ends."""
+    started = []
     try:
-        for watcher in source.watchers:
-            watcher.begin(source.counts, source.prompt.size(1), isinstance(source, CrossSource))
-            begun.append(watcher)
+        for watcher in state.watchers:
+            watcher.begin(state.prompt_lengths, state.prompt.size(1), isinstance(state, EncoderDecoderState))
+            started.append(watcher)
         yield
     finally:
-        for watcher in begun:
+        for watcher in started:
             watcher.over()
 
 
@@ -60,40 +67,38 @@ def _steps(
     decoding: Options,
     *,
     context: int | None,
-    tokenizer: Decodes | None,
+    tokenizer: Detokenizer | None,
     prefix: tuple[Tensor, Tensor | None] | None,
-    scored: bool,
-    logprobs: bool = False,
+    with_scores: bool,
+    with_logprobs: bool = False,
 ) -> Generator[Tensor, None, Generated]:
     """Yields the tokens of each step and returns all rows. Inference mode is off between steps."""
-    with answering(model):
-        source = source_of(model, ids, mask, prefix)
-        source.chunk = decoding.prefill_chunk_size
-        check_context(source, decoding, context)
-        limits = limits_of(source, decoding, context)
+    with decoding_mode(model):
+        state = create_state(model, ids, mask, prefix)
+        state.prefill_chunk_size = decoding.prefill_chunk_size
+        check_context(state, decoding, context)
+        limits = limits_of(state, decoding, context)
         special = model.config.special
-        end = torch.tensor(special.end, dtype=torch.int64, device=limits.device)
-        processors = processors_of(decoding, source, limits, special.end)
         texts = decoding.stop_strings
-        run = Run(
-            source=source,
+        inputs = MethodInput(
+            state=state,
             options=decoding,
-            processors=processors,
+            processors=processors_of(decoding, state, limits, special.end),
             limits=limits,
-            end=end,
-            stops=StopStrings(texts, tokenizer, source.prompt.size(1)) if texts else None,
-            scored=scored,
-            logprobs=logprobs,
+            end_ids=torch.tensor(special.end, dtype=torch.int64, device=limits.device),
+            stop_strings=StopStrings(texts, tokenizer, state.prompt.size(1)) if texts else None,
+            with_scores=with_scores,
+            with_logprobs=with_logprobs,
             context=context,
         )
-        with _observed(source):
-            rows, scores, log_p = yield from decoding.variant.steps(run)
-            for watcher in source.watchers:
+        with _observed(state):
+            rows, scores, log_p = yield from decoding.variant.steps(inputs)
+            for watcher in state.watchers:
                 watcher.end(rows, decoding.num_return_sequences)
         is_token = rows != NONE
         rows, real = align(rows, is_token, "left")
         pad = next(number for number in (special.pad, *special.end, 0) if number is not None)
-        token_log_p = align(log_p, is_token, "left")[0].masked_fill(~real, 0.0) if logprobs else None
+        token_log_p = align(log_p, is_token, "left")[0].masked_fill(~real, 0.0) if with_logprobs else None
         return Generated(rows.masked_fill(~real, pad), real.sum(1), scores, token_log_p)
 
 
@@ -131,7 +136,7 @@ def decode(
     decoding: Options | None = None,
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
-    tokenizer: Decodes | None = None,
+    tokenizer: Detokenizer | None = None,
     decoder_input_ids: Tensor | None = None,
     decoder_attention_mask: Tensor | None = None,
     logprobs: bool = False,
@@ -141,16 +146,16 @@ def decode(
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)
-    >>> made = decode(model, torch.tensor([[1, 2, 3]]), num_beams=4, num_return_sequences=2, max_new_tokens=5)
-    >>> made.ids.shape, made.lengths.tolist(), made.scores.shape
+    >>> generated = decode(model, torch.tensor([[1, 2, 3]]), num_beams=4, num_return_sequences=2, max_new_tokens=5)
+    >>> generated.ids.shape, generated.lengths.tolist(), generated.scores.shape
     (torch.Size([2, 8]), [8, 8], torch.Size([2]))
-    >>> made = decode(model, torch.tensor([[1, 2, 3]]), logprobs=True, max_new_tokens=2)
-    >>> (made.logprobs < 0).tolist()
+    >>> generated = decode(model, torch.tensor([[1, 2, 3]]), logprobs=True, max_new_tokens=2)
+    >>> (generated.logprobs < 0).tolist()
     [[False, False, False, True, True]]
     """
     decoding, prefix = _resolved(decoding, options, defaults), _prefix(decoder_input_ids, decoder_attention_mask)
     parts: dict[str, Any] = {"context": context, "tokenizer": tokenizer, "prefix": prefix}
-    return _all(_steps(model, ids, mask, decoding, **parts, scored=True, logprobs=logprobs))
+    return _all(_steps(model, ids, mask, decoding, **parts, with_scores=True, with_logprobs=logprobs))
 
 
 def generate(
@@ -161,31 +166,31 @@ def generate(
     decoding: Options | None = None,
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
-    tokenizer: Decodes | None = None,
+    tokenizer: Detokenizer | None = None,
     decoder_input_ids: Tensor | None = None,
     decoder_attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """Token ids that follow ``ids``, by greedy decoding, sampling or a search, as the options say.
+    """Generates the token ids that follow ``ids``, by greedy decoding, sampling or a search, as the options say.
 
-    The options have transformers' names and meanings (``heedful.generation.options.Options`` lists them), but for
-    ``do_sample``: left unset it samples where the call gives a sampling option or ``defaults`` says so. A row gives the
-    same alone, left-padded, right-padded and beside others; dropout is off.
+    The options have transformers' names and meanings (``heedful.generation.options.Options`` lists them), except
+    ``do_sample``: unset, it samples if the call gives a sampling option or ``defaults`` say so. A row gives the same
+    alone, left-padded, right-padded and in a batch; dropout is off.
 
     Args:
         model: a decoder, or an encoder-decoder, with a language-model head.
         ids: (B, T) prompts, or an encoder-decoder's sources.
         mask: (B, T), True for a real token, either side padded; None: all are real.
         decoding: resolved options (``heedful.generation.options.resolve``), in place of ``defaults`` and ``options``.
-        context: a decoder reads at most so many tokens, and generates any number: before it would read one more, it
-            forgets all but the last ``context // 2``, which it reads anew as if nothing stood before them, and goes on
-            until ``context`` is full again. A longer prompt begins so. None: all tokens are read, and learned positions
-            end a row.
-        defaults: the folder's generation config; the call's options go before it.
-        tokenizer: the model's, with ``decode(rows of ids) -> texts`` (an encoder-decoder's for its target), for
-            ``stop_strings``; they alone need it.
-        decoder_input_ids: (B, P) what an encoder-decoder's targets begin with. A row that does not begin with the start
-            token gets it. They count as a decoder's prompt does: in ``max_length``, not among the new tokens.
+        context: maximum number of tokens that a decoder reads; it generates any number. Before it would read one more,
+            it drops all but the last ``context // 2``, reads these anew as if nothing stood before them, and continues
+            until ``context`` is full again. A longer prompt is cut in the same way. None: all tokens are read, and a
+            row ends with the learned positions.
+        defaults: the folder's generation config; the call's options override it.
+        tokenizer: the model's, with ``decode(rows of ids) -> texts`` (an encoder-decoder's for its target); only
+            ``stop_strings`` need it.
+        decoder_input_ids: (B, P) first tokens of an encoder-decoder's targets. The start token is put before a row that
+            does not begin with it. They count as a decoder's prompt does: in ``max_length``, not among the new tokens.
         decoder_attention_mask: (B, P), True for a real one of them, either side padded; None: all are real.
         **options: ``max_new_tokens=50``, ``num_beams=4``, ``temperature=0.8``, ``seed=0``, ...
 
@@ -196,8 +201,8 @@ def generate(
     Raises:
         HeedfulError: for an unknown option, one without effect or out of range; stop strings without a tokenizer; a
             model that cannot generate; a prompt without tokens, or, without ``context``, longer than the model's
-            learned positions; ``context`` for another model than a decoder, or in a search; an assistant that does not
-            fit the model, or is recorded; words that could not be forced.
+            learned positions; ``context`` for an encoder-decoder, or in a search; an assistant that does not
+            fit the model, or is recorded; forced words that no beam contains.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)  # 64 positions
@@ -210,7 +215,7 @@ def generate(
     """
     decoding, prefix = _resolved(decoding, options, defaults), _prefix(decoder_input_ids, decoder_attention_mask)
     parts: dict[str, Any] = {"context": context, "tokenizer": tokenizer, "prefix": prefix}
-    return _all(_steps(model, ids, mask, decoding, **parts, scored=False)).ids
+    return _all(_steps(model, ids, mask, decoding, **parts, with_scores=False)).ids
 
 
 def stream(
@@ -221,14 +226,14 @@ def stream(
     decoding: Options | None = None,
     context: int | None = None,
     defaults: Mapping[str, Any] | None = None,
-    tokenizer: Decodes | None = None,
+    tokenizer: Detokenizer | None = None,
     decoder_input_ids: Tensor | None = None,
     decoder_attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Iterator[Tensor]:
-    """The tokens that ``generate`` would give, as they are made: at each step (B · num_return_sequences,) int64.
+    """Yields the tokens that ``generate`` would return, step by step: (B · num_return_sequences,) int64.
 
-    A row that has ended says −1. The model is in evaluation mode until the last step, or until the iterator is gone.
+    A row that has ended has −1. The model is in evaluation mode until the last step, or until the iterator is closed.
     Arguments and errors are those of ``generate``; a beam search is refused, since it knows no token before its end.
 
     >>> import heedful
@@ -243,35 +248,34 @@ def stream(
             f"num_beams={decoding.num_beams}: a search knows no token before its end; leave it out to stream"
         )
     parts: dict[str, Any] = {"context": context, "tokenizer": tokenizer, "prefix": prefix}
-    return (tokens.clone() for tokens in _steps(model, ids, mask, decoding, **parts, scored=False))
+    return (tokens.clone() for tokens in _steps(model, ids, mask, decoding, **parts, with_scores=False))
 
 
-def limits_of(source: Source, options: Options, context: int | None = None) -> Tensor:
+def limits_of(state: DecoderState, options: Options, context: int | None = None) -> Tensor:
     """Maximum number of new tokens of each prompt (B,), without ``context`` capped by the learned positions.
 
     A row of n tokens needs n − 1 positions: the last is never read again. Raises ``HeedfulError`` where the prompt
     leaves no room, or less than the options ask for by number.
     """
     if options.max_new_tokens is not None:
-        limits = torch.full_like(source.counts, options.max_new_tokens)
+        limits = torch.full_like(state.prompt_lengths, options.max_new_tokens)
     elif options.max_length is not None:
-        limits = options.max_length - source.counts
+        limits = options.max_length - state.prompt_lengths
     else:
-        limits = source.usual
+        limits = state.default_limits
     if int(limits.min()) < 1:
         row = int(limits.argmin())
-        raise HeedfulError(
-            f"max_length={options.max_length}, but prompt {row} has {int(source.counts[row])} tokens already; raise it"
-        )
-    length = learned(source.stack)
-    if length is not None and context is None:
-        room = length + 1 - source.counts
-        asked = limits if limits is not source.usual else torch.ones_like(limits)
-        if bool((asked > room).any()):
-            row = int((asked - room).argmax())
+        length = int(state.prompt_lengths[row])
+        raise HeedfulError(f"max_length={options.max_length}, but prompt {row} has {length} tokens already; raise it")
+    positions = learned_positions(state.stack)
+    if positions is not None and context is None:
+        room = positions + 1 - state.prompt_lengths
+        required = limits if limits is not state.default_limits else torch.ones_like(limits)
+        if bool((required > room).any()):
+            row = int((required - room).argmax())
             raise HeedfulError(
-                f"prompt {row} has {int(source.counts[row])} tokens and is to get {int(asked[row])}, but the model has "
-                f"{length} learned positions; shorten the prompt, or set max_new_tokens"
+                f"prompt {row} has {int(state.prompt_lengths[row])} tokens and is to get {int(required[row])}, but the "
+                f"model has {positions} learned positions; shorten the prompt, or set max_new_tokens"
             )
         limits = limits.minimum(room)
     if options.min_new_tokens > int(limits.min()):
@@ -281,15 +285,15 @@ def limits_of(source: Source, options: Options, context: int | None = None) -> T
     return limits
 
 
-def check_context(source: Source, options: Options, context: int | None) -> None:
-    """Raise ``HeedfulError`` where the model cannot go on from a part of what it has, or has fewer positions."""
+def check_context(state: DecoderState, options: Options, context: int | None) -> None:
+    """Raises ``HeedfulError`` if the model cannot continue from a part of the text, or has fewer positions."""
     if context is None:
         return
-    what = "an encoder-decoder" if isinstance(source, CrossSource) else options.base.needs_whole_text
-    if what:
+    unsupported = "an encoder-decoder" if isinstance(state, EncoderDecoderState) else options.base.needs_whole_text
+    if unsupported:
         raise HeedfulError(
-            f"context={context} is for a decoder that samples or is greedy, not for {what}; leave it out"
+            f"context={context} is for a decoder that samples or is greedy, not for {unsupported}; leave it out"
         )
-    most = learned(source.stack) or context
-    if not 1 <= context <= most:
-        raise HeedfulError(f"context is {context}; give a whole number from 1 to {most}, the model's positions")
+    limit = learned_positions(state.stack) or context
+    if not 1 <= context <= limit:
+        raise HeedfulError(f"context is {context}; give a whole number from 1 to {limit}, the model's positions")

@@ -1,8 +1,8 @@
 """Diverse beam search: groups of beams are penalised for choosing each other's tokens (Vijayakumar et al. 2018).
 
-The groups of a sentence take turns at each step. From log p of a token ``diversity_penalty`` is taken for each beam of
-an earlier group that has just gone on with it; the penalty stays in the sum, as with every processor. Each group is a
-beam search of its own, and the best of all groups are returned.
+The groups of a sentence take turns at each step. ``diversity_penalty`` is subtracted from log p of a token for each
+beam of an earlier group that has just chosen it; the penalty stays in the sum, as with every processor. Each group is a
+beam search of its own, and the best beams of all groups are returned.
 
 Shapes: B prompts, S sentences still searched, G groups, k beams of each, C candidates, V vocabulary, N columns.
 """
@@ -14,92 +14,83 @@ from typing import TYPE_CHECKING
 import torch
 
 from heedful.errors import HeedfulError
-from heedful.generation.beam import NEVER, Finished, candidates, pick
-from heedful.generation.decoder_state import NONE
-from heedful.generation.method import Made, Method, Run, as_steps
+from heedful.generation.beam import NEVER, Beams, FinishedBeams, candidates, ended_beams, prompt_beams
+from heedful.generation.method import Decoded, Method, MethodInput, as_steps
 from heedful.generation.processors import process
-from heedful.generation.token_choice import log_sums
+from heedful.generation.token_choice import log_sum_exp
 
 if TYPE_CHECKING:
     from heedful.generation.options import Options
 
 
-def diverse(run: Run) -> Made:
-    """The best ``num_return_sequences`` finished beams of all groups of each prompt: see ``beam_search``."""
-    source, options, width, limits = run.source, run.options, run.width, run.limits
-    groups, beams = options.num_beam_groups, options.num_beams // options.num_beam_groups
-    logits = source.prefill()
-    prompts = source.prompt.new_full((len(limits), 1, width + run.most), NONE)
-    prompts[:, 0, :width] = source.prompt
-    blank = logits.new_zeros(len(limits), 1, width + run.most if run.logprobs else 0)
-    results = [Finished(options, beams, prompts, blank, logits) for _ in range(groups)]
-    at_work = torch.arange(len(limits), device=limits.device)
-    found = [one.part(at_work) for one in results]
-    history, said = [prompts] * groups, [blank] * groups  # of each group (S, k, N)
-    running = [logits.new_zeros(len(limits), 1)] * groups
+def diverse(inputs: MethodInput) -> Decoded:
+    """Returns the best ``num_return_sequences`` finished beams of all groups of each prompt: see ``beam_search``."""
+    state, options, limits = inputs.state, inputs.options, inputs.limits
+    groups, count = options.num_beam_groups, options.num_beams // options.num_beam_groups
+    logits = state.prefill()
+    prompts = prompt_beams(inputs, logits)
+    results = [FinishedBeams(options, count, prompts, logits) for _ in range(groups)]
+    sentences = torch.arange(len(limits), device=limits.device)
+    finished = [result.part(sentences) for result in results]
+    beams, sums = [prompts] * groups, [logits.new_zeros(len(limits), 1)] * groups  # of each group
     logits = logits.repeat_interleave(groups, 0)
 
-    for step in range(1, run.most + 1):
-        last = width + step
-        own = logits - log_sums(logits)
-        rows = torch.stack(history, 1)[..., : last - 1]  # (S, G, k, N)
-        log_p = process(run.processors, rows.flatten(0, 2), own.clone()).unflatten(0, rows.shape[:3])
-        own = own.unflatten(0, rows.shape[:3])
-        chosen = log_p.new_zeros(len(limits), log_p.size(3))  # (S, V) how often at this step
-        parents = []
-        sentences = torch.arange(len(limits), device=limits.device)[:, None]
+    for step in range(1, inputs.max_steps + 1):
+        column = inputs.width + step - 1
+        model_log_p = logits - log_sum_exp(logits)
+        ids = torch.stack([group.ids for group in beams], 1)[..., :column]  # (S, G, k, N)
+        log_p = process(inputs.processors, ids.flatten(0, 2), model_log_p.clone()).unflatten(0, ids.shape[:3])
+        model_log_p = model_log_p.unflatten(0, ids.shape[:3])
+        times_chosen = log_p.new_zeros(len(limits), log_p.size(3))  # (S, V) at this step
+        all_parents = []
+        index = torch.arange(len(limits), device=limits.device)[:, None]
         for g in range(groups):
-            less = log_p[:, g] - options.diversity_penalty * chosen[:, None]
-            sums, parent, tokens = candidates(less.flatten(0, 1), running[g], (1 + max(1, len(run.end))) * beams)
-            made, told = pick(history[g], parent), pick(said[g], parent)
-            made[:, :, last - 1] = tokens
-            if run.logprobs:
-                told[:, :, last - 1] = own[sentences, g, parent, tokens]
-            stopping = torch.isin(tokens, run.end) | (limits == step)[:, None]
-            if run.stops is not None:
-                stopping |= run.stops.ended(made[:, :, :last].flatten(0, 1)).view_as(stopping)
-            first = torch.arange(stopping.size(1), device=limits.device) < beams
-            found[g].add(sums, made, told, stopping & first, step)
-            running[g], place = sums.masked_fill(stopping, NEVER).topk(min(beams, sums.size(1)))
-            history[g], said[g] = pick(made, place), pick(told, place)
-            parents.append(parent.gather(1, place))
-            goes_on = (running[g] > NEVER) & ~found[g].done[:, None]
-            chosen.scatter_add_(1, tokens.gather(1, place), goes_on.to(chosen))
-            found[g].settle(running[g][:, 0], limits, step)
+            penalised = (log_p[:, g] - options.diversity_penalty * times_chosen[:, None]).flatten(0, 1)
+            new_sums, parents, tokens = candidates(penalised, sums[g], (1 + max(1, len(inputs.end_ids))) * count)
+            token_log_p = model_log_p[index, g, parents, tokens] if inputs.with_logprobs else None
+            extended = beams[g].extend(parents, tokens, column, token_log_p)
+            ended = ended_beams(inputs, extended, tokens, limits, column)
+            is_first = torch.arange(ended.size(1), device=ended.device) < count
+            finished[g].add(new_sums, extended, ended & is_first, step)
+            sums[g], places = new_sums.masked_fill(ended, NEVER).topk(min(count, new_sums.size(1)))
+            beams[g] = extended.select(places)
+            all_parents.append(parents.gather(1, places))
+            runs_on = (sums[g] > NEVER) & ~finished[g].done[:, None]
+            times_chosen.scatter_add_(1, tokens.gather(1, places), runs_on.to(times_chosen))
+            finished[g].update_done(sums[g][:, 0], limits, step)
 
-        done = torch.stack([one.done for one in found]).all(0)
+        done = torch.stack([group.done for group in finished]).all(0)
         if bool(done.all()):
             break
-        read = groups * rows.size(2) if step > 1 else 1  # rows of a sentence: the prompt was read once for all groups
-        offsets = torch.arange(groups, device=limits.device)[:, None] * (read // groups)
-        places = (torch.stack(parents, 1) + offsets).flatten(1) + sentences * read
+        before = groups * ids.size(2) if step > 1 else 1  # rows of a sentence: the prompt is read once for all groups
+        offsets = torch.arange(groups, device=limits.device)[:, None] * (before // groups)
+        rows = (torch.stack(all_parents, 1) + offsets).flatten(1) + index * before
         if 2 * int((~done).sum()) <= len(done) or int(limits.min()) == step:
-            for g in range(groups):
-                results[g].put(found[g], at_work)
-            kept = (~done).nonzero()[:, 0]
-            source.select(places[kept].flatten(), kept)
-            found = [one.part(kept) for one in found]
-            running, history, said = ([one[kept] for one in state] for state in (running, history, said))
-            limits, at_work = limits[kept], at_work[kept]
+            for result, group in zip(results, finished, strict=True):
+                result.put(group, sentences)
+            remaining = (~done).nonzero()[:, 0]
+            state.select(rows[remaining].flatten(), remaining)
+            finished = [group.part(remaining) for group in finished]
+            beams, sums = [group.sentences(remaining) for group in beams], [total[remaining] for total in sums]
+            limits, sentences = limits[remaining], sentences[remaining]
         else:
-            source.reorder(places.flatten())
-        logits = source.step(torch.stack([one[:, :, last - 1] for one in history], 1).flatten())
+            state.reorder(rows.flatten())
+        logits = state.step(torch.stack([group.ids[:, :, column] for group in beams], 1).flatten())
 
-    for g in range(groups):
-        results[g].put(found[g], at_work)
-    scores, best = torch.cat([one.scores for one in results], 1).topk(options.num_return_sequences)
-    ids, said_best = (
-        pick(torch.cat([getattr(one, name) for one in results], 1), best).flatten(0, 1) for name in ("ids", "said")
-    )
-    return ids, scores.flatten(), said_best
+    for result, group in zip(results, finished, strict=True):
+        result.put(group, sentences)
+    scores, places = torch.cat([result.scores for result in results], 1).topk(options.num_return_sequences)
+    beams_of_all = Beams(*(torch.cat(parts, 1) for parts in zip(*(result.beams for result in results), strict=True)))
+    ids, log_p = (x.flatten(0, 1) for x in beams_of_all.select(places))
+    return ids, scores.flatten(), log_p
 
 
 def _check(options: Options) -> None:
     beams, groups = options.num_beams, options.num_beam_groups
     if beams % groups:
-        raise HeedfulError(f"num_beams={beams} cannot be divided in num_beam_groups={groups}; give a multiple of it")
+        raise HeedfulError(f"num_beams={beams} cannot be divided into num_beam_groups={groups}; give a multiple of it")
     if not options.diversity_penalty:
-        raise HeedfulError(f"num_beam_groups={groups} would all find the same; give diversity_penalty above 0")
+        raise HeedfulError(f"num_beam_groups={groups} would all choose the same tokens; give diversity_penalty above 0")
     if options.force_words_ids:
         raise HeedfulError(f"force_words_ids cannot be searched for in num_beam_groups={groups}; leave one out")
 

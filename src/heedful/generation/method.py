@@ -1,4 +1,4 @@
-"""Decoding methods: the description of one, its input and its output."""
+"""Decoding methods: description, input and output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from heedful.generation.decoder_state import Source
+from heedful.generation.decoder_state import DecoderState
 from heedful.generation.processors import Processor
 from heedful.generation.stopping import StopStrings
 from heedful.kernels.plan import decoding
@@ -17,48 +17,50 @@ from heedful.kernels.plan import decoding
 if TYPE_CHECKING:
     from heedful.generation.options import Options
 
-Made = tuple[Tensor, Tensor, Tensor]  # ids (N, columns), −1 for none; scores (N,); log p of each id, (N, columns) or 0
-Steps = Generator[Tensor, None, Made]  # the tokens of each step (N,), −1 for none, where a method knows them
+# ids (N, columns), −1 for none; scores (N,); log p of each id, (N, columns) or (N, 0)
+Decoded = tuple[Tensor, Tensor, Tensor]
+# yields the tokens of each step (N,), −1 for none; nothing if a method knows them at its end alone
+Steps = Generator[Tensor, None, Decoded]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class MethodInput:
     """Input of a decoding method.
 
     Attributes:
-        source: not yet prefilled, without a cache.
-        options: the plan.
-        processors: what changes scores.
-        limits: (B,) new tokens each prompt may have.
-        end: ids that end a row.
-        stops: texts that end one, too.
-        scored: scores and log-probabilities are wanted of a method that needs none itself.
-        logprobs: log-probabilities are wanted of a search.
-        context: a decoder reads at most so many tokens; None: all.
+        state: before ``prefill``, without a cache.
+        options: resolved.
+        processors: change the scores.
+        limits: (B,) number of new tokens of each prompt.
+        end_ids: ids that end a row.
+        stop_strings: texts that end one too.
+        with_scores: True if scores and log-probabilities are returned by a method that does not need them itself.
+        with_logprobs: True if log-probabilities are returned by a search.
+        context: number of tokens that a decoder reads at most; None is all.
     """
 
-    source: Source
+    state: DecoderState
     options: Options
     processors: Sequence[Processor]
     limits: Tensor
-    end: Tensor
-    stops: StopStrings | None = None
-    scored: bool = False
-    logprobs: bool = False
+    end_ids: Tensor
+    stop_strings: StopStrings | None = None
+    with_scores: bool = False
+    with_logprobs: bool = False
     context: int | None = None
 
     @property
     def width(self) -> int:
         """Columns of the prompts."""
-        return self.source.prompt.size(1)
+        return self.state.prompt.size(1)
 
     @property
-    def most(self) -> int:
-        """New tokens that a row may have at most."""
+    def max_steps(self) -> int:
+        """Number of new tokens of the longest row."""
         return int(self.limits.max())
 
 
-def unconstrained(options: Options) -> None:
+def accept_all(options: Options) -> None:
     """Accepts all options."""
 
 
@@ -70,46 +72,46 @@ class Method:
     its switches is on; the first of the others with a switch that is on is chosen.
 
     Attributes:
-        name: of the method, in messages.
-        steps: decodes a ``Run``: yields the tokens of each step, returns all that was generated.
-        options: names of the options that it uses and that do not apply to every method.
-        switches: the options that choose it, when they differ from their defaults.
-        implied_by: options of a call that choose it, too, unless a chosen method uses them.
+        name: for messages.
+        steps: decodes a ``MethodInput``: yields the tokens of each step, returns all rows.
+        options: names of the options that it uses, without those that apply to every method.
+        switches: options that choose the method, when they differ from their defaults.
+        implied_by: options of a call that choose it too, unless a chosen method uses them.
         extends: names of the methods that it refines; its options apply to these.
-        remedy: what to set so that its options have an effect.
+        remedy: setting with which its options have an effect.
         check: raises ``HeedfulError`` for options that contradict each other.
-        streams: its tokens are known before the end.
-        needs_whole_text: names the method where it cannot continue from a part of the text (``context``); "" otherwise.
-        without: what to set so that another method is chosen, where the whole text does not fit.
+        streams: True if its tokens are known before the end.
+        needs_whole_text: its name in messages if it cannot continue from a part of the text (``context``), or "".
+        alternative: setting that chooses another method, for a text that is too long.
     """
 
     name: str
-    steps: Callable[[Run], Steps]
+    steps: Callable[[MethodInput], Steps]
     options: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     implied_by: tuple[str, ...] = ()
     extends: tuple[str, ...] = ()
     remedy: str = ""
-    check: Callable[[Options], None] = unconstrained
+    check: Callable[[Options], None] = accept_all
     streams: bool = True
     needs_whole_text: str = ""
-    without: str = ""
+    alternative: str = ""
 
 
-def as_steps(search: Callable[[Run], Made]) -> Callable[[Run], Steps]:
-    """Makes a search, which knows no token before its end, a method's ``steps``."""
+def as_steps(search: Callable[[MethodInput], Decoded]) -> Callable[[MethodInput], Steps]:
+    """Turns a search, which knows no token before its end, into a method's ``steps``."""
 
-    def steps(run: Run) -> Steps:
-        run.source.remember(None)
+    def steps(inputs: MethodInput) -> Steps:
+        inputs.state.make_cache(None)
         yield from ()
-        return search(run)
+        return search(inputs)
 
     return steps
 
 
 @contextmanager
-def answering(model: nn.Module) -> Iterator[None]:
-    """No dropout inside, and linear maps by the fastest way; every part is afterwards in the mode it was in."""
+def decoding_mode(model: nn.Module) -> Iterator[None]:
+    """Sets evaluation mode and the kernels for decoding while entered, and restores the mode of every part."""
     training = [module for module in model.modules() if module.training]
     try:
         model.eval()

@@ -1,7 +1,7 @@
 """Logits processors: callables that change scores before a token is chosen, with the ecosystem's names and meanings.
 
 Each is called ``processor(history, scores)``: all tokens so far (R, T), −1 where there is none (padding), and the
-scores of the next (R, V), logits or log-probabilities. It returns new scores and leaves its arguments as they are.
+scores of the next (R, V), logits or log-probabilities. It returns new scores, and may write into the given ones.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.decoder_state import NONE, Source
-from heedful.generation.token_choice import log_sums, top
+from heedful.generation.decoder_state import NONE, DecoderState
+from heedful.generation.token_choice import log_sum_exp, top
 
 if TYPE_CHECKING:
     from heedful.generation.options import Options
@@ -24,35 +24,35 @@ Processor = Callable[[Tensor, Tensor], Tensor]
 NEVER = float("-inf")
 
 
-def marked(tokens: Tensor, size: int) -> Tensor:
+def occurrence_mask(tokens: Tensor, size: int) -> Tensor:
     """Marks which of ``size`` tokens occur in each row of ``tokens`` (R, N); −1 is none: (R, size) boolean."""
     marks = torch.zeros(len(tokens), size + 1, dtype=torch.bool, device=tokens.device)
     return marks.scatter_(1, tokens.where((tokens >= 0) & (tokens < size), size), True)[:, :size]
 
 
-def again(tokens: Tensor, suffix: Tensor) -> Tensor:
-    """Tokens that follow occurrences of ``suffix`` (R, n − 1) in ``tokens`` (R, N): (R, N − n + 1), elsewhere −1."""
+def tokens_after(tokens: Tensor, suffix: Tensor) -> Tensor:
+    """Returns the tokens that follow ``suffix`` (R, n − 1) in ``tokens`` (R, N): (R, N − n + 1), −1 elsewhere."""
     windows = tokens.unfold(1, suffix.size(1) + 1, 1)  # (R, N − n + 1, n)
     return windows[..., -1].where((windows[..., :-1] == suffix[:, None]).all(-1), -1)
 
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Scores of tokens already there: s / penalty where s > 0, s · penalty where s < 0 (Keskar et al. 2019)."""
+    """Weakens tokens of the history: s / penalty where s > 0, s · penalty where s < 0 (Keskar et al. 2019)."""
 
     penalty: float
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
         weaker = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)
-        return torch.where(marked(history, scores.size(1)), weaker, scores)
+        return torch.where(occurrence_mask(history, scores.size(1)), weaker, scores)
 
 
 @dataclass(frozen=True)
 class CountPenalty:
-    """s − presence · [n > 0] − frequency · n, with n how often a token stands after the ``prompt`` (its width).
+    """s − presence · [n > 0] − frequency · n, where n is the count of a token after the ``prompt`` (its width).
 
-    As in OpenAI's interface, and in the servers that follow it: what was generated counts, the prompt does not.
+    As in OpenAI's interface and compatible servers: generated tokens count, the prompt does not.
     """
 
     prompt: int
@@ -61,16 +61,17 @@ class CountPenalty:
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        made, size = history[:, self.prompt :], scores.size(1)
+        new_tokens, size = history[:, self.prompt :], scores.size(1)
         counts = scores.new_zeros(len(scores), size + 1)
-        counts.scatter_add_(1, made.where((made >= 0) & (made < size), size), scores.new_ones(made.shape))
+        is_counted = (new_tokens >= 0) & (new_tokens < size)
+        counts.scatter_add_(1, new_tokens.where(is_counted, size), scores.new_ones(new_tokens.shape))
         counts = counts[:, :size]
         return scores - self.presence * counts.clamp(max=1) - self.frequency * counts
 
 
 @dataclass(frozen=True)
 class NoRepeatNGram:
-    """No token that would complete an n-gram already there (Paulus et al. 2017)."""
+    """Forbids tokens that would complete an n-gram of the history (Paulus et al. 2017)."""
 
     size: int
 
@@ -79,12 +80,12 @@ class NoRepeatNGram:
         if history.size(1) < self.size:
             return scores
         suffix = history[:, history.size(1) - self.size + 1 :]  # (R, n − 1)
-        return scores.masked_fill_(marked(again(history, suffix), scores.size(1)), NEVER)
+        return scores.masked_fill_(occurrence_mask(tokens_after(history, suffix), scores.size(1)), NEVER)
 
 
 @dataclass(frozen=True)
 class MinNewTokens:
-    """No end token before ``least`` tokens stand after the ``prompt`` (its width in the history)."""
+    """Forbids end tokens before ``least`` tokens stand after the ``prompt`` (its width in the history)."""
 
     prompt: int
     least: int
@@ -99,7 +100,7 @@ class MinNewTokens:
 
 @dataclass(frozen=True)
 class Temperature:
-    """Scores divided by ``value``."""
+    """Divides scores by ``value``."""
 
     value: float
 
@@ -110,7 +111,7 @@ class Temperature:
 
 @dataclass(frozen=True)
 class TopK:
-    """Only the ``k`` best, and those equal to the last of them."""
+    """Keeps the ``k`` best tokens, and those that equal the last of them."""
 
     k: int
 
@@ -122,21 +123,21 @@ class TopK:
 
 @dataclass(frozen=True)
 class TopP:
-    """Only the most probable tokens, as many as it takes to reach probability ``p`` (Holtzman et al. 2020)."""
+    """Keeps the fewest most probable tokens that reach probability ``p`` together (Holtzman et al. 2020)."""
 
     p: float
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        ranked, order = scores.sort(dim=1)  # the least first: they go while their sum stays within 1 − p
-        out = ranked.softmax(1).cumsum(1) <= 1 - self.p
-        out[:, -1] = False
-        return scores.masked_fill(out.scatter(1, order, out), NEVER)
+        ascending, order = scores.sort(dim=1)  # the least are dropped while their sum stays within 1 − p
+        dropped = ascending.softmax(1).cumsum(1) <= 1 - self.p
+        dropped[:, -1] = False
+        return scores.masked_fill(dropped.scatter(1, order, dropped), NEVER)
 
 
 @dataclass(frozen=True)
 class MinP:
-    """Only tokens at least ``p`` times as probable as the most probable one (Nguyen et al. 2024)."""
+    """Keeps tokens at least ``p`` times as probable as the most probable one (Nguyen et al. 2024)."""
 
     p: float
 
@@ -148,82 +149,82 @@ class MinP:
 
 @dataclass(frozen=True)
 class TypicalP:
-    """Only tokens of typical surprise: those with the smallest |−log q − H|, H = −Σ q log q, as many as it takes to
-    reach probability ``p`` (Meister et al. 2023, section 4).
+    """Keeps tokens of typical surprise: the fewest with the smallest |−log q − H|, H = −Σ q log q, that reach
+    probability ``p`` together (Meister et al. 2023, section 4).
     """
 
     p: float
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        log_q = scores - log_sums(scores)
+        log_q = scores - log_sum_exp(scores)
         q = log_q.exp()
-        odd = (log_q - (q * log_q).nansum(1, keepdim=True)).abs()
-        ranked, order = odd.sort(1)
+        deviation = (log_q - (q * log_q).nansum(1, keepdim=True)).abs()
+        ascending, order = deviation.sort(1)
         last = (q.gather(1, order).cumsum(1) < self.p).sum(1, keepdim=True).clamp(max=scores.size(1) - 1)
-        return scores.masked_fill(odd > ranked.gather(1, last), NEVER)
+        return scores.masked_fill(deviation > ascending.gather(1, last), NEVER)
 
 
 @dataclass(frozen=True)
 class LogitNormalization:
-    """Log-probabilities again, of what the processors before left."""
+    """Normalises the scores that earlier processors have changed to log-probabilities."""
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        left = log_sums(scores)
-        return torch.where(left > NEVER, scores - left, NEVER)
+        log_total = log_sum_exp(scores)
+        return torch.where(log_total > NEVER, scores - log_total, NEVER)
 
 
 def process(processors: Sequence[Processor], history: Tensor, scores: Tensor) -> Tensor:
-    """Scores (R, V) after all ``processors``, one after the other. ``scores`` are given away: some write into them."""
+    """Returns the scores (R, V) after all ``processors``, in order. Some write into ``scores``."""
     for processor in processors:
         scores = processor(history, scores)
     return scores
 
 
 def _ids(tokens: Sequence[int], scores: Tensor) -> Tensor:
-    """Those of ``tokens`` that the scores (R, V) have; others can never come."""
+    """Returns the ``tokens`` inside the vocabulary of the scores (R, V)."""
     return torch.tensor([i for i in tokens if 0 <= i < scores.size(1)], dtype=torch.int64, device=scores.device)
 
 
-def _banned(scores: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
-    """Scores (R, V), −∞ for ``tokens`` in the ``rows`` (R,) where it is True."""
+def _mask_tokens(scores: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
+    """Sets the scores (R, V) of ``tokens`` to −∞ in the ``rows`` (R,) that are True."""
     scores[:, tokens] = scores[:, tokens].masked_fill(rows[:, None], NEVER)
     return scores
 
 
 @dataclass(frozen=True)
 class MinLength:
-    """No end token before a row has ``least`` tokens, its prompt counted."""
+    """Forbids end tokens before a row has ``least`` tokens, its prompt included."""
 
     least: int
     end: Sequence[int]
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        short = (history != NONE).sum(1) < self.least
-        return _banned(scores, _ids(self.end, scores), short)
+        is_short = (history != NONE).sum(1) < self.least
+        return _mask_tokens(scores, _ids(self.end, scores), is_short)
 
 
 @dataclass(frozen=True)
 class EncoderNoRepeatNGram:
-    """No token that would complete an n-gram of what was given: an encoder-decoder's source, a decoder's prompt."""
+    """Forbids tokens that would complete an n-gram of an encoder-decoder's source or a decoder's prompt."""
 
     size: int
-    source: Source
+    state: DecoderState
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        given = self.source.given[self.source.origin]
-        if min(history.size(1) + 1, given.size(1)) < self.size:
+        given_ids = self.state.given_ids[self.state.prompt_index]
+        if min(history.size(1) + 1, given_ids.size(1)) < self.size:
             return scores
         suffix = history[:, history.size(1) - self.size + 1 :]  # (R, n − 1)
-        return scores.masked_fill_(marked(again(given, suffix), scores.size(1)), NEVER)
+        return scores.masked_fill_(occurrence_mask(tokens_after(given_ids, suffix), scores.size(1)), NEVER)
 
 
 @dataclass(frozen=True)
 class NoBadWords:
-    """None of these ``words``, each one token or several: its last token never follows the others."""
+    """Forbids ``words`` of one or more tokens: the last token of each never follows the others."""
 
     words: Sequence[Sequence[int]]
 
@@ -232,15 +233,15 @@ class NoBadWords:
         for *before, last in self.words:
             if last >= scores.size(1) or len(before) > history.size(1):
                 continue
-            wanted = torch.tensor(before, dtype=torch.int64, device=history.device)
-            there = history[:, history.size(1) - len(before) :].eq(wanted).all(1)
-            scores[:, last].masked_fill_(there, NEVER)
+            prefix = torch.tensor(before, dtype=torch.int64, device=history.device)
+            matches = history[:, history.size(1) - len(before) :].eq(prefix).all(1)
+            scores[:, last].masked_fill_(matches, NEVER)
         return scores
 
 
 @dataclass(frozen=True)
 class SuppressTokens:
-    """None of these ``tokens``."""
+    """Forbids ``tokens``."""
 
     tokens: Sequence[int]
 
@@ -251,66 +252,69 @@ class SuppressTokens:
 
 @dataclass(frozen=True)
 class SuppressTokensAtBegin:
-    """None of these ``tokens`` as the first new one; as the second, where the first is ``forced``."""
+    """Forbids ``tokens`` as the first new one, or as the second if the first is ``forced``."""
 
     tokens: Sequence[int]
     forced: bool
-    source: Source
+    state: DecoderState
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        alone = self.source.counts[self.source.origin] == 1  # only there a first token is forced
-        begins = (alone & self.forced).long() == history.size(1) - self.source.prompt.size(1)
-        return _banned(scores, _ids(self.tokens, scores), begins)
+        is_single = self.state.prompt_lengths[self.state.prompt_index] == 1  # a first token is forced only there
+        is_begin = (is_single & self.forced).long() == history.size(1) - self.state.prompt.size(1)
+        return _mask_tokens(scores, _ids(self.tokens, scores), is_begin)
 
 
-def _forced(name: str, tokens: Sequence[int], rows: Tensor, scores: Tensor) -> Tensor:
-    """Scores (R, V): in ``rows`` (R,) boolean 0 for ``tokens`` and −∞ for all others."""
+def _force(name: str, tokens: Sequence[int], rows: Tensor, scores: Tensor) -> Tensor:
+    """Sets the scores (R, V) to 0 for ``tokens`` and to −∞ for all others, in the ``rows`` (R,) that are True."""
     for token in tokens:
         if token >= scores.size(1):
             raise HeedfulError(f"{name} is {token}, but the model has {scores.size(1)} tokens; set another, or None")
-    only = torch.full_like(scores[:1], NEVER).index_fill(1, _ids(tokens, scores), 0.0)
-    return torch.where(rows[:, None], only, scores)
+    forced = torch.full_like(scores[:1], NEVER).index_fill(1, _ids(tokens, scores), 0.0)
+    return torch.where(rows[:, None], forced, scores)
 
 
 @dataclass(frozen=True)
 class ForcedBOSToken:
-    """After a single token (an encoder-decoder's start token) nothing but ``token``."""
+    """Forces ``token`` after a single token (an encoder-decoder's start token)."""
 
     token: int
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        return _forced("forced_bos_token_id", [self.token], (history != NONE).sum(1) == 1, scores)
+        return _force("forced_bos_token_id", [self.token], (history != NONE).sum(1) == 1, scores)
 
 
 @dataclass(frozen=True)
 class ForcedEOSToken:
-    """As the last token that a row may have (``limits``, (B,), new ones of each prompt) nothing but ``tokens``."""
+    """Forces one of ``tokens`` as the last that a row may have (``limits`` (B,): new tokens of each prompt)."""
 
     tokens: Sequence[int]
     limits: Tensor
-    source: Source
+    state: DecoderState
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Scores (R, V)."""
-        made = history.size(1) - self.source.prompt.size(1)
-        return _forced("forced_eos_token_id", self.tokens, self.limits[self.source.origin] == made + 1, scores)
+        new_count = history.size(1) - self.state.prompt.size(1)
+        return _force("forced_eos_token_id", self.tokens, self.limits[self.state.prompt_index] == new_count + 1, scores)
 
 
-def processors_of(options: Options, source: Source, limits: Tensor, end: Sequence[int]) -> list[Processor]:
-    """Those that change something; ``limits`` (B,) are the new tokens each prompt may have, ``end`` the end ids."""
-    prompt = source.prompt.size(1)
+def processors_of(options: Options, state: DecoderState, limits: Tensor, end: Sequence[int]) -> list[Processor]:
+    """Returns the processors that the options need, in order.
+
+    ``limits`` (B,) are the new tokens that each prompt may have, ``end`` the end ids.
+    """
+    prompt = state.prompt.size(1)
     words = [word for word in options.bad_words_ids if list(word) not in [[number] for number in end]]
     first, last = options.forced_bos_token_id, options.forced_eos_token_id
-    late = () if last is None else (last,) if isinstance(last, int) else tuple(last)
+    last_ids = () if last is None else (last,) if isinstance(last, int) else tuple(last)
     begin = options.begin_suppress_tokens
-    alone = [word[0] for word in words if len(word) == 1]
-    banned = {"bad_words_ids": alone, "suppress_tokens": options.suppress_tokens, "begin_suppress_tokens": begin}
-    if source.vocabulary and {*range(source.vocabulary)} <= set().union(*banned.values()):
+    single = [word[0] for word in words if len(word) == 1]
+    banned = {"bad_words_ids": single, "suppress_tokens": options.suppress_tokens, "begin_suppress_tokens": begin}
+    if state.vocab_size and {*range(state.vocab_size)} <= set().union(*banned.values()):
         names = " and ".join(name for name, tokens in banned.items() if tokens)
-        raise HeedfulError(f"{names} leaves none of the {source.vocabulary} tokens that could come; take some out")
-    wanted: list[tuple[object, Processor]] = [
+        raise HeedfulError(f"{names} leaves none of the {state.vocab_size} tokens that could come; take some out")
+    all_processors: list[tuple[object, Processor]] = [
         (options.repetition_penalty != 1, RepetitionPenalty(options.repetition_penalty)),
         (
             options.presence_penalty or options.frequency_penalty,
@@ -319,15 +323,15 @@ def processors_of(options: Options, source: Source, limits: Tensor, end: Sequenc
         (options.no_repeat_ngram_size, NoRepeatNGram(options.no_repeat_ngram_size)),
         (
             options.encoder_no_repeat_ngram_size,
-            EncoderNoRepeatNGram(options.encoder_no_repeat_ngram_size, source),
+            EncoderNoRepeatNGram(options.encoder_no_repeat_ngram_size, state),
         ),
         (words, NoBadWords(words)),
         (options.min_length and end, MinLength(options.min_length, end)),
         (options.min_new_tokens and end, MinNewTokens(prompt, options.min_new_tokens, end)),
         (first is not None, ForcedBOSToken(first or 0)),
-        (late, ForcedEOSToken(late, limits, source)),
+        (last_ids, ForcedEOSToken(last_ids, limits, state)),
         (options.suppress_tokens, SuppressTokens(options.suppress_tokens)),
-        (begin, SuppressTokensAtBegin(begin, first is not None, source)),
+        (begin, SuppressTokensAtBegin(begin, first is not None, state)),
         (options.temperature != 1, Temperature(options.temperature)),
         (options.top_k and options.method == "sampling", TopK(options.top_k)),
         (options.top_p < 1, TopP(options.top_p)),
@@ -335,4 +339,4 @@ def processors_of(options: Options, source: Source, limits: Tensor, end: Sequenc
         (options.typical_p < 1, TypicalP(options.typical_p)),
         (options.renormalize_logits, LogitNormalization()),
     ]
-    return [processor for wanting, processor in wanted if wanting]
+    return [processor for is_needed, processor in all_processors if is_needed]

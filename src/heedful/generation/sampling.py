@@ -1,6 +1,6 @@
 """Greedy decoding and sampling: one token per row and step.
 
-Shapes: B prompts, n samples of each, R rows at work, N columns of the history.
+Shapes: B prompts, n samples of each, R present rows, N columns of the history.
 """
 
 from __future__ import annotations
@@ -11,132 +11,129 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from heedful.generation.decoder_state import NONE
-from heedful.generation.method import Method, Run, Steps
+from heedful.generation.decoded_rows import DecodedRows
+from heedful.generation.method import Method, MethodInput, Steps
 from heedful.generation.processors import process
-from heedful.generation.token_choice import choose, draws, log_sums
+from heedful.generation.token_choice import choose, uniform_numbers
 
-Pick = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+Chooser = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-class Reads(Protocol):
-    """Interface of a source that is read token by token."""
+class StepwiseState(Protocol):
+    """Interface of a state that reads one token a row and step."""
 
     prompt: Tensor
-    counts: Tensor
-    given: Tensor
+    prompt_lengths: Tensor
+    given_ids: Tensor
 
-    def remember(self, steps: int | None) -> None:
-        """Make a cache with room for ``steps`` more tokens."""
+    def make_cache(self, steps: int | None) -> None:
+        """Makes a cache with room for ``steps`` more tokens."""
 
     def prefill(self) -> Tensor:
-        """Logits (B, V) after the prompt."""
+        """Returns the logits (B, V) after the prompt."""
 
-    def reread(self, history: Tensor, begins: Tensor) -> Tensor:
-        """Logits (R, V) after ``history`` (R, N), each row from its column ``begins`` (R,)."""
+    def reread(self, history: Tensor, starts: Tensor) -> Tensor:
+        """Returns the logits (R, V) after ``history`` (R, N), each row from its column ``starts`` (R,)."""
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Logits (R, V) after ``tokens`` (R,)."""
+        """Returns the logits (R, V) after ``tokens`` (R,)."""
 
     def select(self, rows: Tensor) -> None:
-        """Work on ``rows`` from now on."""
+        """Replaces the present rows by ``rows`` of them."""
 
 
-def picked(scores: Tensor, history: Tensor, numbers: Tensor | None) -> Tensor:
-    """The token (R,) of each row of ``scores`` (R, V): the best, or the one drawn by the first of the ``numbers``
-    (R, steps to come, 1); ``history`` (R, N) does not matter.
+def choose_next(scores: Tensor, history: Tensor, numbers: Tensor | None) -> Tensor:
+    """Returns a token (R,) for each row of ``scores`` (R, V): the best, or one sampled with the first of the uniform
+    ``numbers`` (R, steps to come, 1). ``history`` (R, N) is not used.
     """
     return choose(scores, None if numbers is None else numbers[:, 0, 0])
 
 
-def one_by_one(run: Run, pick: Pick = picked, each: int = 1, source: Reads | None = None) -> Steps:
-    """Greedy decoding and sampling: a token a row a step, each row until its end token, a stop string or its limit.
+def decode_stepwise(
+    inputs: MethodInput,
+    choose_tokens: Chooser = choose_next,
+    numbers_per_token: int = 1,
+    state: StepwiseState | None = None,
+) -> Steps:
+    """Decodes a token a row and step, each row until its end token, a stop string or its limit.
 
-    Finished rows leave the batch when the live ones fall to half of it, or at their limit. A row that has more than
-    ``context`` tokens goes on from the last half of them, read anew.
+    Finished rows leave the batch when the live ones fall to half of it, or at their limit. A row of more than
+    ``context`` tokens continues from the last half of them, read anew.
 
     Args:
-        run: see there.
-        pick: chooses a row's token.
-        each: numbers that it needs to draw one.
-        source: one that reads ahead, instead of the run's.
+        inputs: of the method.
+        choose_tokens: chooses a token for each row.
+        numbers_per_token: uniform numbers that it needs to sample one.
+        state: a state that reads ahead, instead of that of ``inputs``.
 
     Yields:
         (B · n,) each row's token of the step, −1 for none.
 
     Returns:
-        ids (B · n, N) with what stood before, −1 for none; scores (B · n,) and log p of each new token (B · n, N), both
-        zeros unless ``scored``.
+        ids (B · n, N) with the prompt, −1 for none; scores (B · n,) and log p of each new token (B · n, N), both zeros
+        unless ``with_scores``.
     """
-    source, options, processors, limits = source or run.source, run.options, run.processors, run.limits
-    width, copies, steps = run.width, options.num_return_sequences, run.most
-    context = run.context or width + steps
-    source.remember(min(steps, context - width) if run.context else steps)
-    numbers = None
-    if options.do_sample:
-        numbers = draws(source.given, copies, steps * each, options.seed).unflatten(1, (steps, each))
-    prompt = source.prompt
-    begins = shortened(width - source.counts, width, context)
-    logits = source.prefill() if width <= context else source.reread(prompt, begins)
-    rows = torch.arange(len(prompt), device=prompt.device)
+    state, processors, with_scores = state or inputs.state, inputs.processors, inputs.with_scores
+    width, steps = inputs.width, inputs.max_steps
+    context = inputs.context or width + steps
+    state.make_cache(min(steps, context - width) if inputs.context else steps)
+    numbers = _sampling_numbers(inputs, state.given_ids, numbers_per_token)
+    starts = context_starts(width - state.prompt_lengths, width, context)
+    logits = state.prefill() if width <= context else state.reread(state.prompt, starts)
+    prompt, limits = state.prompt, inputs.limits
+    copies = inputs.options.num_return_sequences
     if copies > 1:
-        rows = rows.repeat_interleave(copies)
-        source.select(rows)
-        logits, prompt, limits, begins = logits[rows], prompt[rows], limits[rows], begins[rows]
-        rows = torch.arange(len(rows), device=rows.device)
-    ids = prompt.new_full((len(rows), width + steps), NONE)
-    ids[:, :width] = prompt
-    sums, lengths, nearest = logits.new_zeros(len(rows)), limits.clone(), int(limits.min())
-    said = logits.new_zeros(ids.shape)
-    done = torch.zeros_like(limits, dtype=torch.bool)
-    full = context + int(begins.min())  # so many columns, and the row that reads the most can read no more
+        samples = torch.arange(len(prompt), device=prompt.device).repeat_interleave(copies)
+        state.select(samples)
+        logits, prompt, limits, starts = logits[samples], prompt[samples], limits[samples], starts[samples]
+    rows = DecodedRows(inputs, prompt, limits, logits)
+    full = context + int(starts.min())  # columns at which the row that reads the most can read no more
 
-    for step in range(1, steps + 1):
-        last = width + step
+    for step in range(steps):
+        history = rows.history
         scores = logits
         if processors:
-            scores = process(processors, ids[rows, : last - 1], logits.clone() if run.scored else logits)
-        tokens = pick(scores, ids[rows, : last - 1], None if numbers is None else numbers[rows, step - 1 :])
-        ids[rows, last - 1] = torch.where(done, NONE, tokens)
-        yield ids[:, last - 1]
-        if run.scored:
-            log_p = logits.gather(1, tokens[:, None]) - log_sums(logits)
-            said[rows, last - 1] = torch.where(done, 0.0, log_p[:, 0])
-            sums[rows] += said[rows, last - 1]
-        ended = torch.isin(tokens, run.end) | (limits[rows] == step)
-        if run.stops is not None:
-            ended |= run.stops.ended(ids[rows, :last])
-        ended &= ~done
-        lengths[rows] = torch.where(ended, step, lengths[rows])
-        done = done | ended
-        alive = len(done) - int(done.sum())
-        if not alive:
+            scores = process(processors, history, logits.clone() if with_scores else logits)
+        tokens = choose_tokens(scores, history, None if numbers is None else numbers[rows.present, step:])
+        yield rows.append(tokens)
+        if with_scores:
+            rows.score(logits, tokens)
+        if not rows.end(tokens):
             break
-        if 2 * alive <= len(done) or step == nearest:
-            kept = (~done).nonzero()[:, 0]
-            source.select(kept)
-            rows, done, tokens = rows[kept], done[kept], tokens[kept]
-            nearest = int(limits[rows].min())
-        if last <= full:
-            logits = source.step(tokens)
+        remaining = rows.drop_ended()
+        if remaining is not None:
+            state.select(remaining)
+            tokens = tokens[remaining]
+        if rows.columns <= full:
+            logits = state.step(tokens)
         else:
-            begins[rows] = shortened(begins[rows], last, context)
-            logits = source.reread(ids[rows, :last], begins[rows])
-            full = context + int(begins[rows].min())
-    return ids, sums / lengths, said
+            present = rows.present
+            starts[present] = context_starts(starts[present], rows.columns, context)
+            logits = state.reread(rows.history, starts[present])
+            full = context + int(starts[present].min())
+    return rows.ids, rows.sums / rows.lengths, rows.log_p
 
 
-def shortened(begins: Tensor, end: int, context: int) -> Tensor:
-    """The columns ``begins`` (R,) from which rows that reach to column ``end`` are read: half a context where they
-    are longer than one.
+def _sampling_numbers(inputs: MethodInput, given_ids: Tensor, per_token: int) -> Tensor | None:
+    """Uniform numbers (B · n, steps, per_token); None for greedy decoding."""
+    options, steps = inputs.options, inputs.max_steps
+    if not options.do_sample:
+        return None
+    numbers = uniform_numbers(given_ids, options.num_return_sequences, steps * per_token, options.seed)
+    return numbers.unflatten(1, (steps, per_token))
+
+
+def context_starts(starts: Tensor, end: int, context: int) -> Tensor:
+    """Returns the columns (R,) from which rows that end at column ``end`` are read: half a context before the end for
+    rows longer than a context, else ``starts``.
     """
-    return torch.where(end - begins > context, end - max(1, context // 2), begins)
+    return torch.where(end - starts > context, end - max(1, context // 2), starts)
 
 
-GREEDY = Method(name="greedy", steps=one_by_one)
+GREEDY = Method(name="greedy", steps=decode_stepwise)
 SAMPLING = Method(
     name="sampling",
-    steps=one_by_one,
+    steps=decode_stepwise,
     options=("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "num_return_sequences"),
     switches=("do_sample",),
     implied_by=("temperature", "top_k", "top_p", "min_p", "typical_p"),

@@ -9,100 +9,103 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.incremental_text import KEPT, PART
+from heedful.generation.incremental_text import CONTEXT_TOKENS, INCOMPLETE
 
 
-class Decodes(Protocol):
-    """Tokenizer interface for stop strings: decodes rows of ids to texts."""
+class Detokenizer(Protocol):
+    """Interface of a tokenizer that decodes rows of ids to texts."""
 
     def decode(self, ids: Any, /) -> Any:
-        """One text a row."""
+        """Returns a text for each row of ids."""
 
 
 class StopStrings:
     """Detects rows whose newest token completes one of ``strings`` in the generated text.
 
-    The text is what the tokenizer makes of the tokens after the prompt, as they stand behind it. Only as much of a
-    row's end is decoded as may hold a stop string, after some tokens that give a first word its space and a first
-    character its bytes. A special token, which leaves no text, is met by its name as a token of its own.
+    The text is the decoded tokens after the prompt. Only the end of a row that can contain a stop string is decoded,
+    with some tokens before it, which give the first word its space and the first character its bytes. A stop string
+    that names a special token, which has no text, is matched as that token.
 
     Args:
-        strings: none of them empty.
+        strings: stop strings, none empty.
         tokenizer: has ``decode(rows of ids) -> texts``; None raises ``HeedfulError``.
-        width: of the prompt in the history.
+        width: columns of the prompt in the history.
     """
 
-    def __init__(self, strings: Sequence[str], tokenizer: Decodes | None, width: int) -> None:
+    def __init__(self, strings: Sequence[str], tokenizer: Detokenizer | None, width: int) -> None:
         if tokenizer is None:
             raise HeedfulError(
-                f"stop_strings={list(strings)!r} are met in text, and nothing says what text the tokens are; give the "
-                "model's tokenizer (tokenizer=...), or stop_strings=[]"
+                f"stop_strings={list(strings)!r} need the text of the tokens, but no tokenizer is given; give the "
+                "model's (tokenizer=...), or stop_strings=[]"
             )
         self.strings, self.tokenizer, self.width = strings, tokenizer, width
         self.longest = max(map(len, strings))
         self.joined: frozenset[int] = getattr(tokenizer, "joined", frozenset())
         backend = getattr(tokenizer, "backend", None)
-        named = [backend.token_to_id(string) for string in strings] if backend is not None else []
-        known = [number for number in named if number is not None]
-        texts = tokenizer.decode([[number] for number in known]) if known else []
-        self.special = frozenset(number for number, text in zip(known, texts, strict=True) if not text)
+        numbers = [backend.token_to_id(string) for string in strings] if backend is not None else []
+        ids = [number for number in numbers if number is not None]
+        texts = tokenizer.decode([[number] for number in ids]) if ids else []
+        self.special_ids = frozenset(number for number, text in zip(ids, texts, strict=True) if not text)
 
     def ended(self, history: Tensor) -> Tensor:
-        """(R,) boolean, for a ``history`` (R, N) with at least one token after the prompt, −1 for none."""
-        made = history.size(1) - self.width
-        ended, open_ = self._look(history, min(made, self.longest + KEPT), made)
-        if open_:  # many tokens without text: all of them are read
-            ended |= {open_[i] for i in self._look(history[open_], made, made)[0]}
-        found = torch.zeros(len(history), dtype=torch.bool)
-        found[sorted(ended)] = True
-        return found.to(history.device)
+        """Marks the rows (R,) of a ``history`` (R, N) that end; it has a token after the prompt, −1 for none."""
+        new_count = history.size(1) - self.width
+        ended, undecided = self._search(history, min(new_count, self.longest + CONTEXT_TOKENS), new_count)
+        if undecided:  # rows of many tokens without text: all of their tokens are decoded
+            ended |= {undecided[i] for i in self._search(history[undecided], new_count, new_count)[0]}
+        is_ended = torch.zeros(len(history), dtype=torch.bool)
+        is_ended[sorted(ended)] = True
+        return is_ended.to(history.device)
 
-    def _look(self, history: Tensor, count: int, made: int) -> tuple[set[int], list[int]]:
-        """The rows whose last ``count`` tokens hold a stop string, and those in which these have too little text."""
-        start = max(0, history.size(1) - count - KEPT)
-        rows, befores = [], []
+    def _search(self, history: Tensor, count: int, new_count: int) -> tuple[set[int], list[int]]:
+        """Returns the rows with a stop string in their last ``count`` tokens, and those with too little text there."""
+        start = max(0, history.size(1) - count - CONTEXT_TOKENS)
+        rows, contexts = [], []
         for i, row in enumerate(history[:, start:].tolist()):
             first = start
             if first and row[0] in self.joined:  # a run of bytes is decoded as one
-                whole = history[i].tolist()
-                while first and whole[first] in self.joined:
+                full_row = history[i].tolist()
+                while first and full_row[first] in self.joined:
                     first -= 1
-                row = whole[first:]
-            befores.append([token for token in row[:-count] if token >= 0])
+                row = full_row[first:]
+            contexts.append([token for token in row[:-count] if token >= 0])
             rows.append([token for token in row if token >= 0])
-        texts = self.tokenizer.decode([*rows, *befores, *(row[:-1] for row in rows if count < made)])
-        ended, open_ = set(), []
+        texts = self.tokenizer.decode([*rows, *contexts, *(row[:-1] for row in rows if count < new_count)])
+        ended, undecided = set(), []
         for i, row in enumerate(rows):
-            shown = len(texts[len(rows) + i].rstrip(PART))
-            if (row and row[-1] in self.special) or any(texts[i].find(string, shown) >= 0 for string in self.strings):
+            context_end = len(texts[len(rows) + i].rstrip(INCOMPLETE))
+            is_special = bool(row) and row[-1] in self.special_ids
+            if is_special or any(texts[i].find(string, context_end) >= 0 for string in self.strings):
                 ended.add(i)
-            elif count < made and len(texts[2 * len(rows) + i].rstrip(PART)) - shown < self.longest - 1:
-                open_.append(i)
-        return ended, open_
+            elif count < new_count:
+                text_before_last = texts[2 * len(rows) + i].rstrip(INCOMPLETE)
+                if len(text_before_last) - context_end < self.longest - 1:
+                    undecided.append(i)
+        return ended, undecided
 
 
 def cut(text: str, strings: Sequence[str]) -> str:
-    """``text`` up to the end of the first stop string in it.
+    """Cuts ``text`` after the first stop string in it.
 
     >>> cut("One. Two. Three", ["T", ". "])
     'One. '
     """
-    ends = [place + len(string) for string in strings if (place := text.find(string)) >= 0]
+    ends = [start + len(string) for string in strings if (start := text.find(string)) >= 0]
     return text[: min(ends, default=len(text))]
 
 
 def until(pieces: Iterable[str], strings: Sequence[str]) -> Iterator[str]:
-    """The pieces up to the end of the first stop string: joined, ``cut`` of all of them. Nothing is held back.
+    """Yields the pieces up to the end of the first stop string, without delay: joined, they are ``cut`` of all pieces.
 
     >>> list(until(["One", ".", " Two", ". "], [". "]))
     ['One', '.', ' ']
     """
-    seen = max(map(len, strings), default=1) - 1  # of what was shown, a stop string may begin in so many characters
-    shown = ""
+    overlap = max(map(len, strings), default=1) - 1  # characters of earlier pieces in which a stop string may begin
+    tail = ""
     for piece in pieces:
-        text = cut(shown + piece, strings)
-        if len(text) > len(shown):
-            yield text[len(shown) :]
-        if text != shown + piece or any(text.endswith(string) for string in strings):
+        text = cut(tail + piece, strings)
+        if len(text) > len(tail):
+            yield text[len(tail) :]
+        if text != tail + piece or any(text.endswith(string) for string in strings):
             return
-        shown = text[-seen:] if seen else ""
+        tail = text[-overlap:] if overlap else ""

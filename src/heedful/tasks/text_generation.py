@@ -527,7 +527,8 @@ class TextGeneration(Task):
             whose = f"{most:,} (batch_tokens)" if ours else f"the model's {most:,}"
             raise InputError(
                 long[0],
-                f"{first}, but {method.needs_whole_text} reads at most {whose}; shorten it, or give {method.without}",
+                f"{first}, but {method.needs_whole_text} reads at most {whose}; shorten it, or give "
+                f"{method.alternative}",
             )
         remedy = "a larger batch_tokens reads more" if ours else "the model takes no more"
         if len(long) == 1:
